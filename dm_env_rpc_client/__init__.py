@@ -1,0 +1,1 @@
+"""Remote environments, in any language, as `dm_env.Environment`."""

@@ -1,0 +1,252 @@
+"""Casts between dtypes that never change a value in silence.
+
+NumPy's own casts wrap 300 to 44 in an int8, turn NaN into a huge negative integer,
+cut 1.9 to 1 and call the string "False" true. An agent that sends such an action
+gets a plausible and wrong answer from its environment, so here a cast is exact or
+it is an error that names the element.
+
+The one rounding that is allowed is from a wider to a narrower float type: 0.1 has no
+exact float32, and whoever declares float32 asks for the nearest one. Overflow to
+infinity is an error there too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf import message as protobuf_message
+
+from dm_env_rpc_client.errors import SpecError
+
+__all__ = ["as_array", "exact_cast", "protocol_dtype"]
+
+Array = npt.NDArray[Any]
+
+_DTYPES = frozenset(
+    np.dtype(t) for t in (bool, "i1", "i4", "i8", "u1", "u4", "u8", np.float32, np.float64)
+)
+
+# The protocol has no 16-bit types; their values fit the next wider ones exactly.
+_WIDER = {
+    np.dtype(np.float16): np.dtype(np.float32),
+    np.dtype(np.int16): np.dtype(np.int32),
+    np.dtype(np.uint16): np.dtype(np.uint32),
+}
+
+
+def as_array(value: Any, where: str) -> Array:
+    """Makes an array of anything that can be one, without changing an element.
+
+    Args:
+      value: a number, bool, string, protobuf message, NumPy scalar or array, or nested
+        lists or tuples of these.
+      where: what the value is, for error messages.
+
+    Returns:
+      An array of native byte order with a bool, integer or float dtype, or of dtype
+      object holding only `str` or only protobuf messages. May be `value` itself.
+
+    Raises:
+      SpecError: the value is ragged, mixes kinds, or holds something else.
+    """
+    if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
+        array = np.asarray(value)
+        if array.dtype.kind in "biuf":
+            return _native(array, where)
+        if array.dtype.kind == "U":
+            return array.astype(object)
+        if array.dtype.kind != "O":
+            raise SpecError(f"{where}: the protocol has no type for NumPy dtype {array.dtype}")
+        objects = array
+    elif isinstance(value, bool | int | float):
+        objects = np.empty((), object)
+        objects[()] = value
+    else:
+        objects = _object_array(value, where)
+    return _from_objects(objects, where)
+
+
+def exact_cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
+    """Casts the result of `as_array` to `dtype`.
+
+    Args:
+      array: what `as_array` returned.
+      dtype: bool, an integer or float dtype of the protocol, or object.
+      where: what the value is, for error messages.
+
+    Returns:
+      The array itself where the dtype is right already, otherwise a new one.
+
+    Raises:
+      SpecError: an element cannot be held by `dtype` exactly (or, from float to
+        float, not within its range).
+    """
+    if array.dtype == dtype:
+        return array
+    if array.size == 0:
+        return array.astype(dtype)
+    if array.dtype.kind == "O" or dtype.kind == "O":
+        raise SpecError(
+            f"{where}: expected {_dtype_name(dtype)}, got {_dtype_name(array.dtype)} "
+            f"({_example(array)})"
+        )
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype)
+        unchanged = _unchanged(array, cast)
+    if unchanged is not True and not np.all(unchanged):
+        index = tuple(int(i) for i in np.argwhere(~np.asarray(unchanged))[0])
+        element = f"element {list(index)}" if index else "the value"
+        raise SpecError(
+            f"{where}: {element} is {array[index].item()!r}, which {_dtype_name(dtype)} "
+            f"cannot hold{_range_text(dtype)}"
+        )
+    return cast
+
+
+def _unchanged(array: Array, cast: Array) -> Any:
+    """Whether each element of `cast` is what `array` has; a bool or an array of bools."""
+    source, target = array.dtype.kind, cast.dtype.kind
+    if source == "b" or (source == "f" and target == "f" and cast.itemsize >= array.itemsize):
+        return True
+    if target == "b":
+        return (array == 0) | (array == 1)
+    if source == "f" and target == "f":
+        return np.isfinite(cast) | ~np.isfinite(array)
+    if source == "f":
+        # The limits of an integer type are powers of two (less one), so their floats are
+        # exact where the comparison needs them, and NaN fails every comparison.
+        info = np.iinfo(cast.dtype)
+        fits = (array >= float(info.min)) & (array < float(info.max + 1))
+        return fits & (np.trunc(array) == array)
+    if target == "f":
+        # Back-casting 2**63 to int64 is undefined, hence the bound beside it.
+        limit = float(np.iinfo(array.dtype).max + 1)
+        return (cast < limit) & (cast.astype(array.dtype) == array)
+    info = np.iinfo(cast.dtype)
+    if int(array.min()) >= info.min and int(array.max()) <= info.max:
+        return True
+    # As Python integers: the array's dtype need not hold the limits of the other.
+    in_range = [info.min <= element <= info.max for element in array.ravel().tolist()]
+    return np.array(in_range, bool).reshape(array.shape)
+
+
+def protocol_dtype(dtype: np.dtype[Any], where: str) -> np.dtype[Any]:
+    """Returns the narrowest dtype of the protocol that holds every value of `dtype`.
+
+    Args:
+      dtype: a bool, integer or float dtype of any byte order.
+      where: what has the dtype, for the error message.
+
+    Raises:
+      SpecError: there is none, as for complex or extended precision numbers.
+    """
+    native: np.dtype[Any] = dtype.newbyteorder("=")
+    native = _WIDER.get(native, native)
+    if native not in _DTYPES:
+        raise SpecError(f"{where}: the protocol has no type for NumPy dtype {dtype}")
+    return native
+
+
+def _native(array: Array, where: str) -> Array:
+    if array.dtype in _DTYPES:
+        return array
+    return array.astype(protocol_dtype(array.dtype, where))
+
+
+def _object_array(value: Any, where: str) -> Array:
+    """An object array of nested lists and tuples; everything else is an element."""
+    shape: list[int] = []
+    inner = value
+    while isinstance(inner, list | tuple | range):
+        shape.append(len(inner))
+        if not inner:
+            break
+        inner = inner[0]
+    if isinstance(inner, np.ndarray):
+        shape.extend(inner.shape)
+    elements: list[Any] = []
+    _collect(value, tuple(shape), elements, where)
+    objects = np.empty(len(elements), object)
+    objects[:] = elements
+    return objects.reshape(shape)
+
+
+def _collect(value: Any, shape: tuple[int, ...], elements: list[Any], where: str) -> None:
+    if isinstance(value, np.ndarray) and value.shape == shape:
+        elements.extend(value.ravel().tolist() if value.dtype.kind != "O" else value.flat)
+    elif isinstance(value, list | tuple | range) and shape and len(value) == shape[0]:
+        for element in value:
+            _collect(element, shape[1:], elements, where)
+    elif isinstance(value, list | tuple | range | np.ndarray) or shape:
+        raise SpecError(f"{where}: ragged value; rows of one array must have the same length")
+    else:
+        elements.append(value)
+
+
+def _from_objects(objects: Array, where: str) -> Array:
+    """Finds the one kind that all elements share and makes an array of it."""
+    if objects.size == 0:
+        return objects.astype(np.float64)
+    kinds = {_kind(element) for element in objects.flat}
+    if None in kinds:
+        stranger = next(element for element in objects.flat if _kind(element) is None)
+        raise SpecError(
+            f"{where}: cannot be packed: {stranger!r} is of type {type(stranger).__name__}; "
+            "expected numbers, bools, strings or protobuf messages"
+        )
+    if kinds == {"string"} or kinds == {"message"}:
+        return np.array(objects, object, copy=True)
+    if not kinds <= {"bool", "int", "float"} or ("bool" in kinds and len(kinds) > 1):
+        raise SpecError(f"{where}: mixes {' and '.join(sorted(map(str, kinds)))} elements")
+    plain = [e.item() if isinstance(e, np.generic) else e for e in objects.flat]
+    try:
+        if kinds == {"int"}:
+            # np.array would turn a mix of large and negative integers into floats.
+            unsigned = max(plain) > np.iinfo(np.int64).max
+            array: Array = np.array(plain, np.uint64 if unsigned else np.int64)
+        else:
+            array = np.array(plain, bool if kinds == {"bool"} else np.float64)
+        array = array.reshape(objects.shape)
+    except OverflowError as error:
+        raise SpecError(f"{where}: no integer type of 64 bits holds all elements") from error
+    if kinds == {"int", "float"}:
+        for element, result in zip(plain, array.ravel().tolist(), strict=True):
+            if isinstance(element, int) and element != result:
+                raise SpecError(f"{where}: {element} is no exact float64")
+    if all(isinstance(element, np.generic) for element in objects.flat):
+        # A list of float32 scalars is a float32 array.
+        common = np.result_type(*{element.dtype for element in objects.flat})
+        return _native(array.astype(common), where)
+    return array
+
+
+def _kind(element: Any) -> str | None:
+    if isinstance(element, bool | np.bool_):
+        return "bool"
+    if isinstance(element, int | np.integer):
+        return "int"
+    if isinstance(element, float | np.floating):
+        return "float"
+    if isinstance(element, str):
+        return "string"
+    if isinstance(element, protobuf_message.Message):
+        return "message"
+    return None
+
+
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    return "strings or messages" if dtype.kind == "O" else dtype.name
+
+
+def _example(array: Array) -> str:
+    text = repr(array.flat[0])
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _range_text(dtype: np.dtype[Any]) -> str:
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return f" ({info.min} to {info.max})"
+    return " (0 or 1)" if dtype.kind == "b" else ""

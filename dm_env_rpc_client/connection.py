@@ -1,0 +1,237 @@
+"""Connections to dm_env_rpc servers, for threads.
+
+with dm_env_rpc_client.connect("localhost:50051") as connection:
+    response = connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import time
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from dm_env_rpc_client import messages
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.exchange import Exchange
+from dm_env_rpc_client.pipeline import Pending
+from dm_env_rpc_client.transports import Stream, grpc_channel
+from dm_env_rpc_client.transports.grpc_stream import GrpcStream
+
+if TYPE_CHECKING:
+    import grpc
+
+__all__ = ["Connection", "Transport", "connect", "create_secure_channel_and_connect"]
+
+Transport = Literal["auto", "grpc"]
+
+CLOSE_SECONDS = 1.0
+"""How long the server may take to end a stream that was closed."""
+
+
+class Connection:
+    """One stream to a server: at most one agent of one world at a time.
+
+    Any number of threads may use a connection, with any number of requests in flight;
+    every answer goes to the request it belongs to. Coroutines may await
+    `asyncio.wrap_future(connection.submit(request))`, or use `AsyncConnection`.
+
+    When an answer is late, wrong or missing, or a wait for one is interrupted, the
+    connection is dead: what is in flight and everything later fails with
+    ConnectionLostError, chained to the first cause. Forgetting to close is harmless.
+
+    Args:
+      channel: a grpc.Channel to the server, which stays open when the connection is
+        closed; or a `Stream` of a transport, which does not.
+      metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
+      request_timeout: seconds that each answer may take; None for any time.
+
+    Raises:
+      SpecError: gRPC does not take the metadata.
+    """
+
+    def __init__(
+        self,
+        channel: grpc.Channel | Stream,
+        metadata: grpc_channel.Metadata | None = None,
+        *,
+        request_timeout: float | None = None,
+    ):
+        is_grpc = hasattr(channel, "stream_stream")
+        stream: Any = GrpcStream(cast("grpc.Channel", channel), metadata) if is_grpc else channel
+        self._exchange = Exchange(stream)
+        self._request_timeout = request_timeout
+        # Runs when the connection is forgotten, and at the exit of the interpreter.
+        self._finalizer = weakref.finalize(self, self._exchange.abort)
+
+    @property
+    def address(self) -> str:
+        """What error messages call the server."""
+        return self._exchange.address
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the connection is open and nothing has gone wrong with it so far."""
+        return self._exchange.poisoned_by is None
+
+    def __repr__(self) -> str:
+        state = "" if self.is_usable else f", unusable: {self._exchange.poisoned_by!r}"
+        return f"<{type(self).__name__} to {self.address}{state}>"
+
+    def send(self, request: messages.Request, timeout: float | None = None) -> messages.Response:
+        """Sends a request and waits for its answer.
+
+        Args:
+          request: a request message such as `StepRequest`, or an extension in an `Any`.
+          timeout: seconds that the answer may take; None for the connection's
+            `request_timeout`.
+
+        Returns:
+          The response message of the same name, such as `StepResponse`; an `Any` for an
+          `Any`.
+
+        Raises:
+          DmEnvRpcError: the server answered with an error; the connection is fine.
+          DeadlineExceededError: no answer in time; the connection is dead.
+          ConnectionLostError, ConnectionClosedError: it was dead, or died.
+          ProtocolError: the answer was not for this request; the connection is dead.
+          SpecError: this is no request; nothing was sent.
+        """
+        return self._exchange.call(self._pending(request, None, timeout))
+
+    def submit(
+        self, request: messages.Request, interpret: Callable[[Any], Any] | None = None
+    ) -> concurrent.futures.Future[Any]:
+        """Sends a request without waiting for its answer.
+
+        Blocks only while very much is in flight (see `pipeline`).
+
+        Args:
+          request: as for `send`.
+          interpret: makes the result of the answer. Called in the order of the answers,
+            before the next of them is looked at.
+
+        Returns:
+          A future of what `send` returns or raises. It cannot be cancelled.
+
+        Raises:
+          ConnectionLostError, ConnectionClosedError: nothing can be sent any more.
+          SpecError: this is no request; nothing was sent.
+        """
+        return self._exchange.submit(self._pending(request, interpret))
+
+    def start(
+        self, request: messages.Request, interpret: Callable[[Any], Any] | None = None
+    ) -> Pending:
+        """Sends a request that the caller waits for with `wait`, in the same thread.
+
+        Cheaper than `submit`, whose futures somebody has to read for; here the caller
+        does, in `wait`. The arguments and errors are those of `submit`.
+        """
+        pending = self._pending(request, interpret)
+        self._exchange.start(pending)
+        return pending
+
+    def wait(self, pending: Pending) -> Any:
+        """Returns or raises the outcome of a request that was started."""
+        return self._exchange.wait(pending)
+
+    def close(self) -> None:
+        """Closes the connection; a second time does nothing.
+
+        Requests in flight fail with ConnectionClosedError. The server gets up to a
+        second to end the stream. Raises nothing.
+        """
+        self._finalizer.detach()
+        self._exchange.close(CLOSE_SECONDS)
+
+    def _pending(
+        self,
+        request: messages.Request,
+        interpret: Callable[[Any], Any] | None,
+        timeout: float | None = None,
+    ) -> Pending:
+        if timeout is None:
+            timeout = self._request_timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return Pending(messages.encode_request(request), interpret, deadline)
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def connect(
+    address: str,
+    *,
+    timeout: float | None = 10.0,
+    request_timeout: float | None = None,
+    credentials: grpc.ChannelCredentials | None = None,
+    insecure: bool = False,
+    metadata: grpc_channel.Metadata | None = None,
+    transport: Transport = "auto",
+) -> Connection:
+    """Connects to a dm_env_rpc server.
+
+    A server that is not there yet is tried again until `timeout`.
+
+    Args:
+      address: `host:port`, `unix:path` or another gRPC target.
+      timeout: seconds until there must be a connection; None for any time.
+      request_timeout: seconds that each answer may take; None for any time. A frozen or
+        vanished machine is noticed by keepalive within 20 s in any case.
+      credentials: TLS credentials; None for plaintext.
+      insecure: allow plaintext to an address that is not on this machine.
+      metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
+      transport: "grpc" is grpcio; "auto" picks the best for the address.
+
+    Returns:
+      The Connection, which closes its channel with itself.
+
+    Raises:
+      ConnectionLostError: no connection within `timeout`; says why.
+      DeadlineExceededError: nothing at all came back within `timeout`.
+      SpecError: plaintext to another machine without `insecure`; local credentials for
+        another machine; no such transport; gRPC does not take the metadata.
+    """
+    if transport not in ("auto", "grpc"):
+        raise SpecError(f"no transport {transport!r}; choose 'auto' or 'grpc'")
+    channel = grpc_channel.open_channel(address, credentials, insecure, timeout)
+    try:
+        stream = GrpcStream(channel, metadata, address, owns_channel=True)
+    except BaseException:
+        channel.close()
+        raise
+    return Connection(stream, request_timeout=request_timeout)
+
+
+def create_secure_channel_and_connect(
+    server_address: str,
+    credentials: grpc.ChannelCredentials | None = None,
+    timeout: float | None = None,
+    metadata: grpc_channel.Metadata | None = None,
+) -> Connection:
+    """`connect` over a secure channel, with the signature of the reference package.
+
+    Args:
+      server_address: `host:port`, `unix:path` or another gRPC target.
+      credentials: channel credentials; None for gRPC's local ones, which only servers on
+        this machine take.
+      timeout: seconds until there must be a connection; None for any time.
+      metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
+
+    Raises:
+      As `connect`.
+    """
+    if credentials is None:
+        credentials = grpc_channel.local_credentials(server_address)
+    return connect(server_address, timeout=timeout, credentials=credentials, metadata=metadata)

@@ -1,0 +1,120 @@
+"""Every error that this package raises, in one tree.
+
+    DmEnvRpcClientError
+      DmEnvRpcError           the server answered a request with an error Status
+      ConnectionClosedError   this side closed the connection   (a ConnectionError too)
+      ConnectionLostError     the connection cannot be used     (a ConnectionError too)
+      DeadlineExceededError   an answer did not come in time    (a TimeoutError too)
+      ProtocolError           the server broke the protocol
+      SpecError               a value, a spec or a name that cannot be (a ValueError too)
+
+Exceptions carry what they know as attributes; `str()` composes the sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from google.protobuf import any_pb2
+from google.rpc import code_pb2, status_pb2
+
+__all__ = [
+    "ConnectionClosedError",
+    "ConnectionLostError",
+    "DeadlineExceededError",
+    "DmEnvRpcClientError",
+    "DmEnvRpcError",
+    "ProtocolError",
+    "SpecError",
+]
+
+
+class DmEnvRpcClientError(Exception):
+    """The root of this package's errors."""
+
+
+class DmEnvRpcError(DmEnvRpcClientError):
+    """The server answered a request with an error Status.
+
+    The request had no effect as far as the protocol goes ("Errors" in the protocol
+    overview), the answers before and after it are untouched and the connection stays
+    usable.
+
+    Args:
+      status_proto: the google.rpc.Status of the answer.
+    """
+
+    def __init__(self, status_proto: status_pb2.Status):
+        super().__init__(status_proto)
+        self._status = status_pb2.Status()
+        self._status.CopyFrom(status_proto)
+
+    @property
+    def code(self) -> int:
+        """The google.rpc.Code of the error, as a number."""
+        return int(self._status.code)
+
+    @property
+    def code_name(self) -> str:
+        """The name of `code`, such as "NOT_FOUND"; the number where it has none."""
+        try:
+            return str(code_pb2.Code.Name(self._status.code))
+        except ValueError:
+            return str(self._status.code)
+
+    @property
+    def message(self) -> str:
+        """What the server says about the error."""
+        return str(self._status.message)
+
+    @property
+    def details(self) -> Sequence[any_pb2.Any]:
+        """Packed messages that the server added."""
+        return list(self._status.details)
+
+    def __str__(self) -> str:
+        return f"the server answered {self.code_name}: {self.message or '(no message)'}"
+
+    def __repr__(self) -> str:
+        return f"DmEnvRpcError(code={self.code_name}, message={self.message!r})"
+
+    def __reduce__(self) -> tuple[type[DmEnvRpcError], tuple[status_pb2.Status]]:
+        return type(self), (self._status,)
+
+
+class ConnectionClosedError(DmEnvRpcClientError, ConnectionError):
+    """The connection was closed on this side, before the request or during it."""
+
+
+class ConnectionLostError(DmEnvRpcClientError, ConnectionError):
+    """There is no connection, or it can no longer be trusted to keep answers in order.
+
+    `__cause__` is the first thing that went wrong with it. Open a new connection.
+
+    Attributes:
+      code: the name of the gRPC status with which the stream ended, such as
+        "UNAVAILABLE"; None where there was none.
+    """
+
+    def __init__(self, message: str, code: str | None = None):
+        super().__init__(message)
+        self.code = code
+
+    def __reduce__(self) -> tuple[type[ConnectionLostError], tuple[str, str | None]]:
+        return type(self), (str(self), self.code)
+
+
+class DeadlineExceededError(DmEnvRpcClientError, TimeoutError):
+    """An answer did not come in time.
+
+    A late answer would be taken for that of the next request, so the connection on
+    which this happened is dead.
+    """
+
+
+class ProtocolError(DmEnvRpcClientError):
+    """The server broke the protocol."""
+
+
+class SpecError(DmEnvRpcClientError, ValueError):
+    """A value, a spec or a name that cannot be."""

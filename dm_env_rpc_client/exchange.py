@@ -1,0 +1,288 @@
+"""Requests and answers on one stream, shared by any number of threads.
+
+Nobody owns the reading. Of the threads that wait for an answer one leads: it reads,
+gives each answer to its request, and when it has its own it appoints a sleeping thread
+to go on. So a single thread that sends and waits reads for itself, without a hand-over.
+Futures have nobody who waits; a thread that starts with the first of them waits on
+their behalf by the same rules.
+
+Locks are plain `threading.Lock`s in `with` statements, which a KeyboardInterrupt cannot
+leave locked, as it can a Condition or anything built on one. An interrupt anywhere
+between the writing of a request and its outcome poisons the pipeline.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import queue
+import threading
+import time
+from typing import Any
+
+from dm_env_rpc_client.errors import (
+    ConnectionClosedError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    DmEnvRpcClientError,
+    ProtocolError,
+)
+from dm_env_rpc_client.pipeline import Pending, Pipeline
+from dm_env_rpc_client.transports import Stream
+
+__all__ = ["Exchange"]
+
+_THREAD_END_SECONDS = 0.5
+
+
+class Exchange:
+    """Sends requests on a stream and waits for their answers.
+
+    Args:
+      stream: an open stream, which the exchange closes.
+    """
+
+    def __init__(self, stream: Stream):
+        self.address = stream.address
+        self._stream = stream
+        self._pipeline = Pipeline(stream.address)
+        self._pid = os.getpid()
+        # Held while a request is pushed and written, so that both happen in one order.
+        self._write_lock = threading.Lock()
+        # Held for moments: the FIFO against its poisoning, and the sleepers.
+        self._mutex = threading.Lock()
+        # Held by the thread that reads.
+        self._reading = threading.Lock()
+        self._leader: int | None = None
+        self._sleepers: dict[threading.Lock, None] = {}
+        self._last_answered: Pending | None = None
+        self._futures: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
+        self._futures_thread: threading.Thread | None = None
+        self._is_closed = False
+
+    @property
+    def poisoned_by(self) -> BaseException | None:
+        """The first error that made the stream unusable; None while it is fine."""
+        return self._pipeline.poisoned_by
+
+    def call(self, pending: Pending) -> Any:
+        """Sends a request and returns or raises its outcome."""
+        self.start(pending)
+        return self.wait(pending)
+
+    def start(self, pending: Pending) -> None:
+        """Sends a request; blocks while too much is in flight.
+
+        Raises:
+          ConnectionClosedError, ConnectionLostError: nothing can be sent any more.
+          ProtocolError: the server sent something that nothing asked for.
+          DeadlineExceededError: there was no room before the deadline. Nothing was sent
+            and the connection is as it was.
+        """
+        if os.getpid() != self._pid:
+            raise ConnectionLostError(
+                f"the connection to {self.address} belongs to process {self._pid}, which forked "
+                "this one; open a connection of its own in each process"
+            )
+        try:
+            while not self._push_and_write(pending):
+                oldest = self._pipeline.oldest
+                if oldest is not None:
+                    self._await(oldest, pending.deadline)
+                    if not oldest.is_done:
+                        raise self._too_late(pending)
+        except DmEnvRpcClientError:
+            raise
+        except BaseException as error:
+            if pending.is_sent:
+                self.poison(error)
+            raise
+
+    def wait(self, pending: Pending) -> Any:
+        """Returns or raises the outcome of a request that was started."""
+        try:
+            self._await(pending, pending.deadline)
+        except BaseException as error:
+            self.poison(error)
+            raise
+        if not pending.is_done:
+            late = self._too_late(pending)
+            pending.finish(None, late)
+            self.poison(late)
+        return pending.result()
+
+    def submit(self, pending: Pending) -> concurrent.futures.Future[Any]:
+        """Sends a request and returns a future of its outcome."""
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        # What is on the wire cannot be called back: cancel() has nothing to cancel.
+        future.set_running_or_notify_cancel()
+        pending.waiters.append(lambda: _resolve(future, pending))
+        self.start(pending)
+        with self._mutex:
+            if self._futures_thread is None:
+                self._futures_thread = threading.Thread(
+                    target=self._wait_for_futures,
+                    name=f"dm_env_rpc futures of {self.address}",
+                    daemon=True,
+                )
+                self._futures_thread.start()
+        self._futures.put(pending)
+        return future
+
+    def poison(self, cause: BaseException) -> None:
+        """Makes the connection unusable, fails what is in flight and ends the stream."""
+        self._fail_in_flight(cause)
+        self._stream.abort()
+
+    def close(self, timeout: float) -> None:
+        """Ends the stream, gracefully where nothing is in flight. Never raises."""
+        if self._is_closed or os.getpid() != self._pid:
+            return
+        self._is_closed = True
+        closed = ConnectionClosedError(f"the connection to {self.address} was closed")
+        was_usable = self._pipeline.poisoned_by is None
+        in_flight = self._fail_in_flight(closed)
+        if was_usable and not in_flight:
+            self._stream.close(timeout)
+        else:
+            self._stream.abort()
+        self._futures.put(None)
+        thread = self._futures_thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_THREAD_END_SECONDS)
+
+    def abort(self) -> None:
+        """Ends the stream without a word; for connections that nobody closed."""
+        if not self._is_closed and os.getpid() == self._pid:
+            self._is_closed = True
+            self._futures.put(None)
+            self._stream.abort()
+
+    def _push_and_write(self, pending: Pending) -> bool:
+        """Returns whether there was room."""
+        with self._write_lock:
+            self._pipeline.check_usable()
+            if not len(self._pipeline) and self._stream.has_unread():
+                self._read_unasked()
+            with self._mutex:
+                if not self._pipeline.has_room(pending.size):
+                    return False
+                self._pipeline.push(pending)
+            self._stream.write(pending.message)
+            pending.message = b""
+            return True
+
+    def _read_unasked(self) -> None:
+        """Raises what came while nothing was in flight: an extra answer, or the end."""
+        try:
+            message = self._stream.read(0)
+            if message is not None:
+                self._pipeline.answer(message)
+        except DmEnvRpcClientError as error:
+            self.poison(error)
+            raise
+
+    def _await(self, pending: Pending, deadline: float | None) -> None:
+        """Returns when `pending` is done or the deadline has passed."""
+        if pending.is_done or self._lead(pending, deadline):
+            self._appoint()
+            return
+        asleep = threading.Lock()
+        asleep.acquire()
+        pending.waiters.append(lambda: _release(asleep))
+        with self._mutex:
+            self._sleepers[asleep] = None
+        try:
+            # The leader may have left before it could see this sleeper: try once more.
+            while not pending.is_done and not self._lead(pending, deadline):
+                if not asleep.acquire(timeout=-1 if deadline is None else _remaining(deadline)):
+                    break
+        finally:
+            with self._mutex:
+                self._sleepers.pop(asleep, None)
+            # It may have been this one that was appointed while it was on its way out.
+            self._appoint()
+
+    def _lead(self, pending: Pending, deadline: float | None) -> bool:
+        """Reads until `pending` is done or late; False where another thread reads."""
+        me = threading.get_ident()
+        # A callback of a future runs in the thread that reads, and may wait in its turn.
+        is_nested = self._leader == me
+        if not is_nested:
+            if not self._reading.acquire(blocking=False):
+                return False
+            self._leader = me
+        try:
+            while not pending.is_done:
+                message = self._stream.read(None if deadline is None else _remaining(deadline))
+                if message is None:
+                    break
+                self._deliver(message)
+        except DmEnvRpcClientError as error:
+            self.poison(error)
+        finally:
+            if not is_nested:
+                self._leader = None
+                self._reading.release()
+        return True
+
+    def _deliver(self, message: bytes) -> None:
+        try:
+            pending = self._pipeline.answer(message)
+        except ProtocolError as error:
+            self.poison(error)
+            return
+        # Known before it leaves the FIFO, so that an interrupt here does not lose its waiter.
+        self._last_answered = pending
+        with self._mutex:
+            self._pipeline.retire(pending)
+        pending.wake()
+
+    def _appoint(self) -> None:
+        """Wakes one sleeper, who leads unless another thread does by then."""
+        if self._sleepers and self._leader is None:
+            with self._mutex:
+                sleeper = next(iter(self._sleepers), None)
+            if sleeper is not None:
+                _release(sleeper)
+
+    def _fail_in_flight(self, cause: BaseException) -> list[Pending]:
+        with self._mutex:
+            failed = self._pipeline.poison(cause)
+        for pending in failed:
+            pending.wake()
+        if self._last_answered is not None:
+            self._last_answered.wake()
+        return failed
+
+    def _wait_for_futures(self) -> None:
+        for pending in iter(self._futures.get, None):
+            try:
+                self.wait(pending)
+            except Exception:
+                pass  # The future has it.
+
+    def _too_late(self, pending: Pending) -> DeadlineExceededError:
+        return DeadlineExceededError(
+            f"the server at {self.address} did not answer a {pending.field} request in time"
+        )
+
+
+def _remaining(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
+
+
+def _release(lock: threading.Lock) -> None:
+    try:
+        lock.release()
+    except RuntimeError:
+        pass  # Awake already.
+
+
+def _resolve(future: concurrent.futures.Future[Any], pending: Pending) -> None:
+    try:
+        result = pending.result()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

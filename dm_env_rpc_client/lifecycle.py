@@ -1,0 +1,101 @@
+"""The states of a connection as a table, for clients and servers alike.
+
+A connection is joined to a world or it is not; a joined one is in a sequence (RUNNING)
+or between two. Which state a request leads to is the environment's choice among those
+in the table ("States" in the protocol overview; StepRequest, ResetRequest and
+ResetWorldRequest in the reference).
+"""
+
+from __future__ import annotations
+
+import enum
+
+import dm_env
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.errors import ProtocolError
+
+__all__ = ["TRANSITIONS", "State", "advance", "next_states", "step_type"]
+
+
+class State(enum.Enum):
+    """What a connection is doing."""
+
+    NOT_JOINED = "not joined to a world"
+    JOINED = "joined, before the first sequence"
+    RUNNING = "in a sequence"
+    TERMINATED = "after a sequence that reached its end"
+    INTERRUPTED = "after a sequence that was cut short"
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether the connection is an agent of a world."""
+        return self is not State.NOT_JOINED
+
+    @classmethod
+    def of_response(cls, state: int) -> State:
+        """Returns the state in a StepResponse; ProtocolError where it is none."""
+        try:
+            return _BY_NUMBER[state]
+        except KeyError:
+            raise ProtocolError(
+                f"the server sent environment state {state}; expected RUNNING (1), "
+                "TERMINATED (2) or INTERRUPTED (3)"
+            ) from None
+
+    @property
+    def number(self) -> int:
+        """The EnvironmentStateType of a state that a StepResponse can hold."""
+        return dm_env_rpc_pb2.EnvironmentStateType.Value(self.name)
+
+
+_BY_NUMBER: dict[int, State] = {
+    dm_env_rpc_pb2.RUNNING: State.RUNNING,
+    dm_env_rpc_pb2.TERMINATED: State.TERMINATED,
+    dm_env_rpc_pb2.INTERRUPTED: State.INTERRUPTED,
+}
+
+_BETWEEN = (State.JOINED, State.TERMINATED, State.INTERRUPTED)
+
+# (state, payload of the request) -> the states that the answer may lead to. A request
+# that is not in the table is refused with an error and changes nothing. Requests that
+# are about a world rather than the connection are allowed everywhere.
+TRANSITIONS: dict[tuple[State, str], frozenset[State]] = {
+    (State.NOT_JOINED, "join_world"): frozenset({State.JOINED}),
+    (State.NOT_JOINED, "leave_world"): frozenset({State.NOT_JOINED}),
+    (State.RUNNING, "step"): frozenset({State.RUNNING, State.TERMINATED, State.INTERRUPTED}),
+    (State.RUNNING, "reset"): frozenset({State.INTERRUPTED}),
+    (State.RUNNING, "reset_world"): frozenset({State.RUNNING, State.INTERRUPTED}),
+    (State.RUNNING, "leave_world"): frozenset({State.NOT_JOINED}),
+}
+for _state in _BETWEEN:
+    TRANSITIONS[_state, "step"] = frozenset({State.RUNNING})
+    TRANSITIONS[_state, "reset"] = frozenset({_state})
+    TRANSITIONS[_state, "reset_world"] = frozenset({_state})
+    TRANSITIONS[_state, "leave_world"] = frozenset({State.NOT_JOINED})
+for _state in State:
+    for _request in ("create_world", "destroy_world", "extension"):
+        TRANSITIONS[_state, _request] = frozenset({_state})
+TRANSITIONS[State.NOT_JOINED, "reset_world"] = frozenset({State.NOT_JOINED})
+
+
+def next_states(state: State, request: str) -> frozenset[State]:
+    """Returns the states that `request` may lead to; empty where it is not allowed."""
+    return TRANSITIONS.get((state, request), frozenset())
+
+
+def advance(state: State, request: str, answered: State) -> State:
+    """Returns `answered`, the state in an answer; ProtocolError where it cannot follow."""
+    if answered not in next_states(state, request):
+        raise ProtocolError(
+            f"the server went from {state.name} ({state.value}) to {answered.name} "
+            f"({answered.value}) on a {request} request, which the protocol does not allow"
+        )
+    return answered
+
+
+def step_type(before: State, after: State) -> dm_env.StepType:
+    """Returns the type of the step that led from one state to the next."""
+    if before is not State.RUNNING:
+        return dm_env.StepType.FIRST
+    return dm_env.StepType.MID if after is State.RUNNING else dm_env.StepType.LAST

@@ -1,0 +1,100 @@
+"""Envelopes: payload messages into EnvironmentRequests, EnvironmentResponses into payloads.
+
+The table at the top is derived from the descriptors: a request's type names its field in
+the envelope, and the answer must carry the field of the same name, or `error`
+(introduction of the protocol overview).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+from google.protobuf import any_pb2
+from google.protobuf import message as protobuf_message
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError, SpecError
+
+__all__ = ["EncodedRequest", "Request", "Response", "decode_response", "encode_request"]
+
+Request: TypeAlias = (
+    dm_env_rpc_pb2.CreateWorldRequest
+    | dm_env_rpc_pb2.JoinWorldRequest
+    | dm_env_rpc_pb2.StepRequest
+    | dm_env_rpc_pb2.ResetRequest
+    | dm_env_rpc_pb2.ResetWorldRequest
+    | dm_env_rpc_pb2.LeaveWorldRequest
+    | dm_env_rpc_pb2.DestroyWorldRequest
+    | any_pb2.Any
+)
+Response: TypeAlias = Any
+"""The response message of the request's name; an `Any` for an `Any`."""
+
+_FIELD_BY_TYPE = {
+    field.message_type.full_name: field.name
+    for field in dm_env_rpc_pb2.EnvironmentRequest.DESCRIPTOR.fields
+    if field.message_type is not None
+}
+
+
+class EncodedRequest(NamedTuple):
+    """A request, ready for the stream."""
+
+    field: str
+    """The payload field, which the answer must have too."""
+
+    message: bytes
+    """The serialized EnvironmentRequest."""
+
+
+def encode_request(request: Request) -> EncodedRequest:
+    """Puts a request into its envelope and serializes it.
+
+    Raises:
+      SpecError: the message is no request of the protocol, or is too large.
+    """
+    if not isinstance(request, protobuf_message.Message):
+        raise SpecError(f"a request is a protobuf message, got {type(request).__name__}")
+    field = _FIELD_BY_TYPE.get(request.DESCRIPTOR.full_name)
+    if field is None:
+        raise SpecError(
+            f"{request.DESCRIPTOR.full_name} is no request of dm_env_rpc; pack a message of "
+            "your own into a google.protobuf.Any to send it as an extension"
+        )
+    envelope = dm_env_rpc_pb2.EnvironmentRequest()
+    payload = getattr(envelope, field)
+    payload.SetInParent()
+    payload.MergeFrom(request)
+    try:
+        return EncodedRequest(field, envelope.SerializeToString())
+    except (protobuf_message.EncodeError, ValueError) as error:
+        raise SpecError(f"the {field} request cannot be serialized: {error}") from error
+
+
+def decode_response(message: bytes, field: str) -> Response:
+    """Returns the payload of the answer to a request.
+
+    Args:
+      message: the serialized EnvironmentResponse.
+      field: the payload field of the request.
+
+    Raises:
+      DmEnvRpcError: the answer is an error Status.
+      ProtocolError: it is no EnvironmentResponse, is empty, or answers another request.
+    """
+    try:
+        response = dm_env_rpc_pb2.EnvironmentResponse.FromString(message)
+    except protobuf_message.DecodeError as error:
+        raise ProtocolError(
+            f"the answer to a {field} request is no EnvironmentResponse ({len(message)} bytes): "
+            f"{error}"
+        ) from error
+    answered = response.WhichOneof("payload")
+    if answered == field:
+        return getattr(response, field)
+    if answered == "error":
+        raise DmEnvRpcError(response.error)
+    raise ProtocolError(
+        f"the answer to a {field} request holds {answered or 'no payload'}; expected {field} or "
+        "error"
+    )

@@ -1,0 +1,74 @@
+"""The stream over grpc.aio, for coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.transports import grpc_channel
+
+__all__ = ["GrpcAioStream"]
+
+
+class GrpcAioStream:
+    """An `AsyncStream` on a grpc.aio.Channel; the arguments are those of `GrpcStream`."""
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        metadata: grpc_channel.Metadata | None = None,
+        address: str = "the channel's target",
+        owns_channel: bool = False,
+    ):
+        self.address = address
+        self._channel = channel if owns_channel else None
+        try:
+            self._call: Any = channel.stream_stream(grpc_channel.PROCESS)(
+                metadata=None if metadata is None else tuple(metadata)
+            )
+        except (ValueError, TypeError) as error:
+            raise SpecError(f"gRPC does not take the metadata {metadata!r}: {error}") from error
+
+    async def write(self, message: bytes) -> None:
+        """See `AsyncStream.write`."""
+        try:
+            await self._call.write(message)
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            pass  # `read` raises it.
+
+    async def read(self) -> bytes:
+        """See `AsyncStream.read`."""
+        try:
+            message = await self._call.read()
+        except grpc.RpcError as error:
+            raise grpc_channel.stream_error(
+                self.address,
+                error.code(),
+                error.details(),
+            ) from None
+        if isinstance(message, bytes):
+            return message
+        code, details = await self._call.code(), await self._call.details()
+        raise grpc_channel.stream_error(self.address, code, details)
+
+    async def close(self, timeout: float) -> None:
+        """See `AsyncStream.close`."""
+        try:
+            await asyncio.wait_for(self._end(), timeout)
+        except (asyncio.TimeoutError, grpc.RpcError, asyncio.InvalidStateError):
+            pass
+        self._call.cancel()
+        if self._channel is not None:
+            await self._channel.close()
+
+    async def _end(self) -> None:
+        await self._call.done_writing()
+        await self._call.code()
+
+    def abort(self) -> None:
+        """See `AsyncStream.abort`."""
+        self._call.cancel()

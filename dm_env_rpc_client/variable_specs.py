@@ -1,0 +1,68 @@
+"""dm_env specs of arrays with a dimension of variable length.
+
+dm_env has no such specs, and its own refuse every array for a shape with -1. These
+subclasses accept any length along that axis and are otherwise what they inherit from
+("Variable lengths" in the protocol overview).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from dm_env import specs
+
+__all__ = ["VariableArray", "VariableBoundedArray", "VariableStringArray"]
+
+
+class _VariableShape(specs.Array):
+    """Checks a value against the spec that has the value's own length on the -1 axis."""
+
+    __slots__ = ()
+
+    def _with_length(self, length: int) -> specs.Array:
+        shape = tuple(length if size < 0 else size for size in self.shape)
+        fixed = next(base for base in type(self).__mro__ if base.__module__ == specs.__name__)
+        kwargs = {**self._get_constructor_kwargs(), "shape": shape}
+        return fixed(**kwargs)
+
+    def validate(self, value: Any) -> npt.NDArray[Any]:
+        """Returns `value` as an array; ValueError where it does not conform."""
+        array = np.asarray(value)
+        axis = next(axis for axis, size in enumerate(self.shape) if size < 0)
+        length = array.shape[axis] if array.ndim == len(self.shape) else 1
+        conforming: npt.NDArray[Any] = self._with_length(length).validate(value)
+        return conforming
+
+    def generate_value(self) -> Any:
+        """Returns a conforming value with length 1 along the variable axis."""
+        return self._with_length(1).generate_value()
+
+
+class VariableArray(_VariableShape, specs.Array):
+    """`dm_env.specs.Array` whose shape has one -1."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.shape, self.dtype, self.name)
+
+
+class VariableBoundedArray(_VariableShape, specs.BoundedArray):
+    """`dm_env.specs.BoundedArray` whose shape has one -1 and whose bounds are scalars."""
+
+    def __init__(
+        self, shape: Any, dtype: Any, minimum: Any, maximum: Any, name: str | None = None
+    ) -> None:
+        super().__init__((), dtype, minimum, maximum, name)
+        self._shape = tuple(int(size) for size in shape)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.shape, self.dtype, self.minimum, self.maximum, self.name)
+
+
+class VariableStringArray(_VariableShape, specs.StringArray):
+    """`dm_env.specs.StringArray` whose shape has one -1."""
+
+    __slots__ = ()
