@@ -63,6 +63,9 @@ class Connection:
         stream: Any = GrpcStream(cast("grpc.Channel", channel), metadata) if is_grpc else channel
         self._exchange = Exchange(stream)
         self._request_timeout = request_timeout
+        self._reopen: Callable[[float | None], Connection] = lambda _: Connection(
+            channel, metadata, request_timeout=request_timeout
+        )
         # Runs when the connection is forgotten, and at the exit of the interpreter.
         self._finalizer = weakref.finalize(self, self._exchange.abort)
 
@@ -74,10 +77,15 @@ class Connection:
     @property
     def is_usable(self) -> bool:
         """Whether the connection is open and nothing has gone wrong with it so far."""
-        return self._exchange.poisoned_by is None
+        return self.poisoned_by is None
+
+    @property
+    def poisoned_by(self) -> BaseException | None:
+        """The first thing that made the connection unusable; None while it is usable."""
+        return self._exchange.poisoned_by
 
     def __repr__(self) -> str:
-        state = "" if self.is_usable else f", unusable: {self._exchange.poisoned_by!r}"
+        state = "" if self.is_usable else f", unusable: {self.poisoned_by!r}"
         return f"<{type(self).__name__} to {self.address}{state}>"
 
     def send(self, request: messages.Request, timeout: float | None = None) -> messages.Response:
@@ -137,6 +145,20 @@ class Connection:
     def wait(self, pending: Pending) -> Any:
         """Returns or raises the outcome of a request that was started."""
         return self._exchange.wait(pending)
+
+    def reopen(self, timeout: float | None = 10.0) -> Connection:
+        """Opens another connection to the same server in the same way.
+
+        Args:
+          timeout: seconds until there must be a connection; None for any time.
+
+        Returns:
+          A new Connection, joined to nothing. This one is left as it is.
+
+        Raises:
+          As `connect`.
+        """
+        return self._reopen(timeout)
 
     def close(self) -> None:
         """Closes the connection; a second time does nothing.
@@ -205,13 +227,19 @@ def connect(
     """
     if transport not in ("auto", "grpc"):
         raise SpecError(f"no transport {transport!r}; choose 'auto' or 'grpc'")
-    channel = grpc_channel.open_channel(address, credentials, insecure, timeout)
-    try:
-        stream = GrpcStream(channel, metadata, address, owns_channel=True)
-    except BaseException:
-        channel.close()
-        raise
-    return Connection(stream, request_timeout=request_timeout)
+
+    def open_connection(timeout: float | None) -> Connection:
+        channel = grpc_channel.open_channel(address, credentials, insecure, timeout)
+        try:
+            stream = GrpcStream(channel, metadata, address, owns_channel=True)
+        except BaseException:
+            channel.close()
+            raise
+        connection = Connection(stream, request_timeout=request_timeout)
+        connection._reopen = open_connection
+        return connection
+
+    return open_connection(timeout)
 
 
 def create_secure_channel_and_connect(

@@ -47,18 +47,18 @@ class TensorField:
         if spec.name.count(nesting.SEPARATOR) >= MAX_NESTING:
             raise SpecError(f"{self.label}: more than {MAX_NESTING} levels of nesting")
 
-    def pack(self, value: Any) -> dm_env_rpc_pb2.Tensor:
+    def pack(self, value: Any, check_range: bool = True) -> dm_env_rpc_pb2.Tensor:
         """Packs a value that conforms to the spec; see `SpecManager.pack`."""
-        return tensors.pack_array(self.conform(value), self.codec)
+        return tensors.pack_array(self.conform(value, check_range), self.codec)
 
-    def conform(self, value: Any) -> tensors.Array:
+    def conform(self, value: Any, check_range: bool = True) -> tensors.Array:
         """Returns `value` as an array with the dtype, shape and range of the spec."""
         if type(value) is np.ndarray and value.dtype == self.codec.dtype and value.dtype != object:
             array = value
         else:
             array = tensors.to_dtype(casting.as_array(value, self.label), self.codec, self.label)
         self._check_shape(array.shape)
-        if self.codec.is_numeric and array.size:
+        if check_range and self.codec.is_numeric and array.size:
             self._check_range(array)
         return array
 

@@ -168,7 +168,8 @@ def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:
         data_type = dm_env_rpc_pb2.PROTO if spec.dtype.kind == "O" else dm_env_rpc_pb2.STRING
     else:
         data_type = tensors.codec_for(casting.protocol_dtype(spec.dtype, where)).data_type
-    tensor_spec = dm_env_rpc_pb2.TensorSpec(name=spec.name or "", shape=spec.shape, dtype=data_type)
+    tensor_spec = dm_env_rpc_pb2.TensorSpec(name=spec.name or "", shape=spec.shape)
+    tensor_spec.dtype = data_type  # type: ignore[assignment]  # the stubs want the enum
     if isinstance(spec, specs.BoundedArray) and spec.dtype.kind in "iuf":
         set_bounds(tensor_spec, spec.minimum, spec.maximum)
     return tensor_spec

@@ -100,7 +100,8 @@ class _BytesCodec(Codec):
         getattr(message, self.field).array = array.tobytes()
 
     def unpack(self, message: PayloadMessage) -> Array:
-        return np.frombuffer(getattr(message, self.field).array, self.dtype).copy()
+        array: Array = np.frombuffer(getattr(message, self.field).array, self.dtype).copy()
+        return array
 
 
 class _BlockCodec(Codec):

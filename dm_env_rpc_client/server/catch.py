@@ -1,0 +1,72 @@
+"""Catch: a ball falls down a board, a paddle at the bottom moves under it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dm_env
+import numpy as np
+from dm_env import specs
+
+__all__ = ["Catch"]
+
+
+class Catch(dm_env.Environment):
+    """A small environment to learn on, to test with and to try servers with.
+
+    The ball appears in a random column of the top row and falls one row a step. The
+    paddle starts in the middle of the bottom row. The reward is 1 when the ball lands on
+    the paddle and -1 when it lands beside it, which ends the episode.
+
+    Actions: `{"paddle": int32 scalar}`, 0 to the left, 1 to stay, 2 to the right.
+    Observations: `{"board": float32 [rows, columns]}`, 1 where ball and paddle are.
+
+    Args:
+      rows: height of the board, at least 2.
+      columns: width of the board, at least 1.
+      seed: of the columns in which the balls appear; None for a new one each time.
+    """
+
+    def __init__(self, rows: int = 10, columns: int = 5, seed: int | None = None):
+        if rows < 2 or columns < 1:
+            raise ValueError(
+                f"a board has at least 2 rows and 1 column, got rows={rows}, columns={columns}"
+            )
+        self._rows = rows
+        self._columns = columns
+        self._random = np.random.default_rng(seed)
+        self._row = rows - 1
+
+    def reset(self) -> dm_env.TimeStep:
+        """Begins an episode."""
+        self._row = 0
+        self._ball = int(self._random.integers(self._columns))
+        self._paddle = self._columns // 2
+        return dm_env.restart(self._observation())
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        """Moves the paddle and drops the ball by a row."""
+        if self._row == self._rows - 1:
+            return self.reset()
+        move = int(action["paddle"]) - 1
+        self._paddle = min(max(self._paddle + move, 0), self._columns - 1)
+        self._row += 1
+        if self._row == self._rows - 1:
+            reward = 1.0 if self._ball == self._paddle else -1.0
+            return dm_env.termination(reward, self._observation())
+        return dm_env.transition(0.0, self._observation())
+
+    def action_spec(self) -> dict[str, specs.Array]:
+        """See the class."""
+        return {"paddle": specs.DiscreteArray(3, np.int32, "paddle")}
+
+    def observation_spec(self) -> dict[str, specs.Array]:
+        """See the class."""
+        shape = (self._rows, self._columns)
+        return {"board": specs.BoundedArray(shape, np.float32, 0.0, 1.0, "board")}
+
+    def _observation(self) -> dict[str, Any]:
+        board = np.zeros((self._rows, self._columns), np.float32)
+        board[self._row, self._ball] = 1.0
+        board[-1, self._paddle] = 1.0
+        return {"board": board}

@@ -1,0 +1,228 @@
+"""A world around one dm_env.Environment, for one agent at a time."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+import dm_env
+import numpy as np
+import tree
+
+from dm_env_rpc_client import nesting
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.lifecycle import State
+from dm_env_rpc_client.server.structure import EnvironmentStructure
+from dm_env_rpc_client.server.world import Agent, RequestError, World
+
+__all__ = ["EnvironmentFactory", "EnvironmentWorld"]
+
+EnvironmentFactory = Callable[..., dm_env.Environment]
+
+
+class _Made(NamedTuple):
+    """An environment and what is known of it."""
+
+    environment: dm_env.Environment
+    structure: EnvironmentStructure
+    settings: Mapping[str, Any]
+
+
+class EnvironmentWorld(World):
+    """Hosts the environment that a factory makes from the settings.
+
+    Settings that come with a reset are laid over those of the creation, and the
+    environment is made anew with them.
+
+    Args:
+      factory: makes the environment; its keyword arguments are the settings.
+      settings: flat settings by name, as they came with CreateWorld.
+      default_actions: values, by flat name, of actions that a step leaves out. Actions
+        without one must be in every step.
+    """
+
+    def __init__(
+        self,
+        factory: EnvironmentFactory,
+        settings: Mapping[str, Any],
+        default_actions: Mapping[str, Any],
+    ):
+        self._factory = factory
+        self._default_actions = default_actions
+        # Guards everything below, and is told when an interruption is over.
+        self._changed = threading.Condition()
+        self._made = self._make(settings)
+        self._agent: _EnvironmentAgent | None = None
+        self._is_running = False
+        self._timestep: dm_env.TimeStep | None = None
+        # A reset from outside of which the agent has yet to hear, by an INTERRUPTED step.
+        self._is_interrupted = False
+        self._made_next: _Made | None = None
+
+    def join(self, settings: Mapping[str, Any]) -> Agent:
+        """See `World.join`."""
+        if settings:
+            raise RequestError.invalid(
+                f"unknown join settings {', '.join(map(repr, settings))}: this environment takes "
+                "settings when its world is created, not when it is joined"
+            )
+        with self._changed:
+            if self._agent is not None:
+                raise RequestError.not_now(
+                    "the world has an agent already and takes one at a time; create another world"
+                )
+            self._agent = _EnvironmentAgent(self)
+            return self._agent
+
+    def reset(self, settings: Mapping[str, Any], caller: Agent | None) -> None:
+        """See `World.reset`."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_interrupted)
+            made = self._make_again(settings)
+            if made is not None and self._agent is not None and not self._has_specs_of(made):
+                made.environment.close()
+                raise RequestError.not_now(
+                    "these settings change the specs, of which a ResetWorld does not tell the "
+                    "agent that is joined; send them with its Reset"
+                )
+            if self._agent is None or self._agent is caller or not self._is_running:
+                self._end_sequence(made)
+                return
+            self._made_next = made
+            self._is_interrupted = True
+            self._changed.wait_for(lambda: not self._is_interrupted)
+
+    def close(self) -> None:
+        """See `World.close`."""
+        self._made.environment.close()
+
+    @property
+    def specs(self) -> dm_env_rpc_pb2.ActionObservationSpecs:
+        """The specs of the environment as it is now."""
+        return self._made.structure.specs
+
+    def step(
+        self, actions: Mapping[str, Any] | None, requested: Collection[str]
+    ) -> tuple[State, Mapping[str, Any]]:
+        """Steps the environment, or resets it where no sequence runs."""
+        with self._changed:
+            structure = self._made.structure
+            if self._is_interrupted:
+                observations = structure.observations(self._last_timestep(), requested)
+                self._finish_interruption()
+                return State.INTERRUPTED, observations
+            if self._is_running:
+                timestep = self._made.environment.step(self._complete(actions or {}))
+                if timestep.first():
+                    raise RuntimeError(
+                        "the environment returned a FIRST step in the middle of a sequence"
+                    )
+            else:
+                timestep = self._made.environment.reset()
+            self._timestep = timestep
+            self._is_running = not timestep.last()
+            observations = structure.observations(timestep, requested)
+            if self._is_running:
+                return State.RUNNING, observations
+            terminated = not any(np.any(leaf) for leaf in tree.flatten(timestep.discount))
+            return State.TERMINATED if terminated else State.INTERRUPTED, observations
+
+    def end_sequence(self, settings: Mapping[str, Any]) -> None:
+        """Carries out the agent's own Reset."""
+        with self._changed:
+            if self._is_interrupted:
+                self._finish_interruption()
+            self._end_sequence(self._make_again(settings))
+
+    def leave(self) -> None:
+        """Frees the place of the agent."""
+        with self._changed:
+            self._agent = None
+            if self._is_interrupted:
+                self._finish_interruption()
+            self._end_sequence(None)
+
+    def _last_timestep(self) -> dm_env.TimeStep:
+        assert self._timestep is not None, "only a running sequence is interrupted"
+        return self._timestep
+
+    def _finish_interruption(self) -> None:
+        self._end_sequence(self._made_next)
+        self._made_next = None
+        self._is_interrupted = False
+        self._changed.notify_all()
+
+    def _end_sequence(self, made: _Made | None) -> None:
+        self._is_running = False
+        if made is not None:
+            former, self._made = self._made, made
+            former.environment.close()
+
+    def _has_specs_of(self, made: _Made) -> bool:
+        return bool(made.structure.specs == self._made.structure.specs)
+
+    def _make_again(self, settings: Mapping[str, Any]) -> _Made | None:
+        return self._make({**self._made.settings, **settings}) if settings else None
+
+    def _make(self, settings: Mapping[str, Any]) -> _Made:
+        environment = self._construct(settings)
+        try:
+            structure = EnvironmentStructure(environment)
+            unknown = set(self._default_actions) - set(structure.action_names)
+            if unknown:
+                raise SpecError(f"default action {min(unknown)!r} is no action of the environment")
+        except BaseException:
+            environment.close()
+            raise
+        return _Made(environment, structure, settings)
+
+    def _construct(self, settings: Mapping[str, Any]) -> dm_env.Environment:
+        parameters = inspect.signature(self._factory)
+        try:
+            arguments = nesting.unflatten_dict(settings, nesting.SEPARATOR)
+            parameters.bind(**arguments)
+        except (TypeError, SpecError) as error:
+            known = ", ".join(parameters.parameters) or "none"
+            raise RequestError.invalid(f"{error}; settings: {known}") from error
+        try:
+            return self._factory(**arguments)
+        except (TypeError, ValueError) as error:
+            raise RequestError.invalid(
+                f"the environment does not take these settings: {error}"
+            ) from error
+
+    def _complete(self, actions: Mapping[str, Any]) -> Any:
+        complete = {**self._default_actions, **actions}
+        names = self._made.structure.action_names
+        missing = [name for name in names if name not in complete]
+        if missing:
+            raise RequestError.invalid(
+                f"missing action {', '.join(map(repr, missing))}: this environment takes all its "
+                f"actions in every step: {', '.join(map(repr, names))}"
+            )
+        return self._made.structure.action(complete)
+
+
+class _EnvironmentAgent(Agent):
+    """The one agent of an EnvironmentWorld."""
+
+    def __init__(self, world: EnvironmentWorld):
+        self._world = world
+
+    @property
+    def specs(self) -> dm_env_rpc_pb2.ActionObservationSpecs:
+        return self._world.specs
+
+    def step(
+        self, actions: Mapping[str, Any] | None, requested: Collection[str]
+    ) -> tuple[State, Mapping[str, Any]]:
+        return self._world.step(actions, requested)
+
+    def reset(self, settings: Mapping[str, Any]) -> None:
+        self._world.end_sequence(settings)
+
+    def leave(self) -> None:
+        self._world.leave()

@@ -1,0 +1,222 @@
+"""Serves worlds over gRPC. The one file of the server that touches grpc."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, cast
+
+import dm_env
+import grpc
+from google.protobuf import message as protobuf_message
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.server.environment_world import EnvironmentWorld
+from dm_env_rpc_client.server.session import Session
+from dm_env_rpc_client.server.worlds import Worlds
+from dm_env_rpc_client.transports import grpc_channel
+
+__all__ = ["Server", "serve"]
+
+_log = logging.getLogger(__name__)
+
+Hosted = Callable[..., dm_env.Environment]
+
+STOP_SECONDS = 1.0
+"""How long sessions may go on when the server stops."""
+
+
+class Server:
+    """A running server; made by `serve`.
+
+    Attributes:
+      address: where it listens, such as "localhost:40123".
+      errors: exceptions that were the server's own fault, oldest first; the clients got
+        each as an INTERNAL error.
+    """
+
+    def __init__(
+        self,
+        server: grpc.Server,
+        worlds: Worlds,
+        address: str,
+        errors: list[BaseException],
+    ):
+        self.address = address
+        self.errors = errors
+        self._server = server
+        self._worlds = worlds
+        # Runs when the server is forgotten, and at the exit of the interpreter.
+        self._finalizer = weakref.finalize(self, server.stop, None)
+
+    @property
+    def world_count(self) -> int:
+        """The number of worlds there are."""
+        return len(self._worlds)
+
+    @property
+    def agent_count(self) -> int:
+        """The number of agents joined to them."""
+        return self._worlds.agent_count
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until the server stops, or `timeout` seconds; returns whether it stopped."""
+        return not self._server.wait_for_termination(timeout)
+
+    def stop(self, grace: float = STOP_SECONDS) -> None:
+        """Stops serving; a second time does nothing.
+
+        Args:
+          grace: seconds until the streams that are still open are cut.
+        """
+        if self._finalizer.detach() is not None:
+            self._server.stop(grace).wait()
+            self._worlds.close()
+
+    def __repr__(self) -> str:
+        return f"<Server at {self.address}: {self.world_count} worlds, {self.agent_count} agents>"
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop(0.0)
+
+
+def serve(
+    environment: Hosted | Mapping[str, Hosted],
+    address: str = "localhost:0",
+    *,
+    credentials: grpc.ServerCredentials | None = None,
+    insecure: bool = False,
+    default_actions: Mapping[str, Any] | None = None,
+    max_connections: int = 256,
+    max_worlds: int = 1024,
+) -> Server:
+    """Serves dm_env environments to dm_env_rpc clients.
+
+    Every CreateWorld makes an environment of its own, and one agent at a time joins it.
+    Nested specs are sent flat, with periods between levels; reward and discount are
+    observations. The end of an episode with discount 0 is TERMINATED, any other
+    INTERRUPTED. Settings that come with a Reset or ResetWorld are laid over those of the
+    creation and the environment is made anew. A client that vanishes leaves its world.
+
+    Args:
+      environment: a callable that takes the settings of a CreateWorld as keyword
+        arguments and returns a dm_env.Environment; or a dict of such, by name, of which
+        the setting "environment" picks one.
+      address: `host:port` or `unix:path`; port 0 takes a free one.
+      credentials: TLS credentials; None for plaintext.
+      insecure: allow plaintext on an address that other machines reach.
+      default_actions: values, by flat name, of actions that a step may leave out.
+      max_connections: clients beyond this are refused with RESOURCE_EXHAUSTED.
+      max_worlds: worlds beyond this are refused with RESOURCE_EXHAUSTED.
+
+    Returns:
+      The running Server.
+
+    Raises:
+      SpecError: plaintext on an open address without `insecure`.
+      OSError: the address cannot be listened on.
+    """
+    if credentials is None and not insecure and not grpc_channel.is_loopback(address):
+        raise SpecError(
+            f"other machines reach {address} and no credentials are given; pass credentials="
+            "grpc.ssl_server_credentials(...), or insecure=True to serve in the clear"
+        )
+    factories = dict(environment) if isinstance(environment, Mapping) else {"": environment}
+    worlds = Worlds(
+        {
+            name: functools.partial(_make_world, factory, default_actions or {})
+            for name, factory in factories.items()
+        },
+        max_worlds,
+    )
+    grpc_server = grpc.server(
+        # grpc asks for a ThreadPoolExecutor and uses nothing but submit.
+        cast("Any", _ThreadPerStream()),
+        options=[
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", grpc_channel.MAX_MESSAGE_BYTES),
+            # Clients ping through long steps; see the keepalive options of the channels.
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+        ],
+        maximum_concurrent_rpcs=max_connections,
+    )
+    errors: list[BaseException] = []
+    handler: Any = grpc.stream_stream_rpc_method_handler(
+        functools.partial(_process, worlds, errors.append)
+    )
+    service, method = grpc_channel.PROCESS.strip("/").split("/")
+    grpc_server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(service, {method: handler}),)
+    )
+    try:
+        if credentials is None:
+            port = grpc_server.add_insecure_port(address)
+        else:
+            port = grpc_server.add_secure_port(address, credentials)
+    except RuntimeError as error:
+        raise OSError(f"cannot listen on {address}: {error}") from error
+    grpc_server.start()
+    host = address.rpartition(":")[0]
+    bound = address if address.startswith("unix:") else f"{host}:{port}"
+    return Server(grpc_server, worlds, bound, errors)
+
+
+def _make_world(
+    factory: Hosted, default_actions: Mapping[str, Any], settings: Mapping[str, Any]
+) -> EnvironmentWorld:
+    return EnvironmentWorld(factory, settings, default_actions)
+
+
+def _process(
+    worlds: Worlds,
+    on_error: Callable[[BaseException], None],
+    requests: Iterator[bytes],
+    context: grpc.ServicerContext,
+) -> Iterator[bytes]:
+    session = Session(worlds, on_error)
+    try:
+        for message in requests:
+            try:
+                request = dm_env_rpc_pb2.EnvironmentRequest.FromString(message)
+            except protobuf_message.DecodeError as error:
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"no EnvironmentRequest: {error}")
+            yield session.handle(request).SerializeToString()
+    finally:
+        session.close()
+
+
+class _ThreadPerStream(concurrent.futures.Executor):
+    """Runs each stream in a daemon thread of its own.
+
+    A stream keeps its thread as long as it lives, so a pool has nothing to reuse, and the
+    threads of concurrent.futures would keep an interpreter with open streams from exiting.
+    """
+
+    def submit(
+        self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> concurrent.futures.Future[Any]:
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+        def run() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=run, name="dm_env_rpc session", daemon=True).start()
+        return future

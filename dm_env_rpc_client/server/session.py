@@ -1,0 +1,232 @@
+"""One connection as the server sees it: requests in, answers out, one at a time.
+
+No I/O. Every request gets exactly one answer: the payload of its own name, or an error
+Status. A request that fails changes nothing ("Errors" in the protocol overview).
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from google.protobuf import any_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+
+from dm_env_rpc_client import lifecycle, tensors
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.lifecycle import State
+from dm_env_rpc_client.server.world import Agent, RequestError
+from dm_env_rpc_client.server.worlds import Worlds
+from dm_env_rpc_client.spec_manager import SpecManager
+
+__all__ = ["Session"]
+
+_log = logging.getLogger(__name__)
+
+
+class Session:
+    """Answers the requests of one connection.
+
+    Args:
+      worlds: the server's worlds.
+      on_error: told of exceptions that are the server's own fault.
+    """
+
+    def __init__(self, worlds: Worlds, on_error: Callable[[BaseException], None]):
+        self._worlds = worlds
+        self._on_error = on_error
+        self._state = State.NOT_JOINED
+        self._world_name = ""
+        self._agent: Agent | None = None
+        self._handlers: dict[str, Callable[[Any], Any]] = {
+            "create_world": self._create_world,
+            "join_world": self._join_world,
+            "step": self._step,
+            "reset": self._reset,
+            "reset_world": self._reset_world,
+            "leave_world": self._leave_world,
+            "destroy_world": self._destroy_world,
+            "extension": self._extension,
+        }
+
+    def handle(
+        self, request: dm_env_rpc_pb2.EnvironmentRequest
+    ) -> dm_env_rpc_pb2.EnvironmentResponse:
+        """Carries out a request and returns its answer, whatever happens."""
+        response = dm_env_rpc_pb2.EnvironmentResponse()
+        field = request.WhichOneof("payload")
+        try:
+            if field is None:
+                raise RequestError.invalid("the request has no payload that this server knows")
+            if not lifecycle.next_states(self._state, field):
+                raise RequestError.not_now(
+                    f"a {field} request is not allowed while the connection is {self._state.value}"
+                )
+            answer = self._handlers[field](getattr(request, field))
+            payload = getattr(response, field)
+            payload.SetInParent()
+            payload.MergeFrom(answer)
+        except RequestError as error:
+            response.error.CopyFrom(status_pb2.Status(code=error.code, message=str(error)))
+        except SpecError as error:
+            response.error.CopyFrom(
+                status_pb2.Status(code=code_pb2.INVALID_ARGUMENT, message=str(error))
+            )
+        except Exception as error:
+            _log.exception("a %s request failed", field)
+            self._on_error(error)
+            response.error.CopyFrom(_internal(error, str(field)))
+        return response
+
+    def close(self) -> None:
+        """Ends the session: a client that is gone leaves its world."""
+        if self._agent is not None:
+            try:
+                self._leave()
+            except Exception as error:
+                _log.exception("an agent did not leave")
+                self._on_error(error)
+
+    def _create_world(
+        self, request: dm_env_rpc_pb2.CreateWorldRequest
+    ) -> dm_env_rpc_pb2.CreateWorldResponse:
+        name = self._worlds.create(_unpack_settings(request.settings))
+        return dm_env_rpc_pb2.CreateWorldResponse(world_name=name)
+
+    def _join_world(
+        self, request: dm_env_rpc_pb2.JoinWorldRequest
+    ) -> dm_env_rpc_pb2.JoinWorldResponse:
+        agent = self._worlds.join(request.world_name, _unpack_settings(request.settings))
+        self._agent, self._world_name = agent, request.world_name
+        self._state = State.JOINED
+        try:
+            self._adopt_specs()
+        except BaseException:
+            self._leave()
+            raise
+        return dm_env_rpc_pb2.JoinWorldResponse(specs=self._specs)
+
+    def _step(self, request: dm_env_rpc_pb2.StepRequest) -> dm_env_rpc_pb2.StepResponse:
+        agent = self._joined_agent()
+        requested = [
+            self._observations.uid_to_name(uid)
+            for uid in dict.fromkeys(request.requested_observations)
+        ]
+        actions = None
+        if self._state is State.RUNNING:
+            actions = self._unpack_actions(request.actions)
+        state, observations = agent.step(actions, requested)
+        self._state = lifecycle.advance(self._state, "step", state)
+        return dm_env_rpc_pb2.StepResponse(
+            state=state.number,  # type: ignore[arg-type]  # the stubs want the enum
+            observations=self._pack_observations(observations),
+        )
+
+    def _pack_observations(
+        self, observations: Mapping[str, Any]
+    ) -> dict[int, dm_env_rpc_pb2.Tensor]:
+        packed = {}
+        try:
+            for name, value in observations.items():
+                field = self._observations.field(name)
+                # What is out of its range is information too; it is for the agent to judge.
+                packed[field.uid] = field.pack(value, check_range=False)
+        except SpecError as error:
+            raise RuntimeError(f"the environment breaks its own spec: {error}") from error
+        return packed
+
+    def _unpack_actions(self, actions: Mapping[int, dm_env_rpc_pb2.Tensor]) -> dict[str, Any]:
+        """Unpacks actions and checks their ranges; a server refuses what is outside."""
+        unpacked = self._actions.unpack(actions)
+        for name, value in unpacked.items():
+            self._actions.field(name).conform(value)
+        return unpacked
+
+    def _reset(self, request: dm_env_rpc_pb2.ResetRequest) -> dm_env_rpc_pb2.ResetResponse:
+        settings = _unpack_settings(request.settings)
+        if settings or self._state is State.RUNNING:
+            self._joined_agent().reset(settings)
+            self._adopt_specs()
+        if self._state is State.RUNNING:
+            self._state = State.INTERRUPTED
+        return dm_env_rpc_pb2.ResetResponse(specs=self._specs)
+
+    def _reset_world(
+        self, request: dm_env_rpc_pb2.ResetWorldRequest
+    ) -> dm_env_rpc_pb2.ResetWorldResponse:
+        is_own = self._agent is not None and request.world_name == self._world_name
+        self._worlds.reset(
+            request.world_name,
+            _unpack_settings(request.settings),
+            self._agent if is_own else None,
+        )
+        if is_own and self._state is State.RUNNING:
+            self._state = State.INTERRUPTED
+        return dm_env_rpc_pb2.ResetWorldResponse()
+
+    def _leave_world(
+        self, request: dm_env_rpc_pb2.LeaveWorldRequest
+    ) -> dm_env_rpc_pb2.LeaveWorldResponse:
+        if self._agent is not None:
+            self._leave()
+        return dm_env_rpc_pb2.LeaveWorldResponse()
+
+    def _destroy_world(
+        self, request: dm_env_rpc_pb2.DestroyWorldRequest
+    ) -> dm_env_rpc_pb2.DestroyWorldResponse:
+        if self._agent is not None and request.world_name == self._world_name:
+            raise RequestError.not_now(
+                f"this connection is joined to world {request.world_name!r}; leave it first"
+            )
+        self._worlds.destroy(request.world_name)
+        return dm_env_rpc_pb2.DestroyWorldResponse()
+
+    def _extension(self, request: any_pb2.Any) -> any_pb2.Any:
+        raise RequestError(
+            code_pb2.UNIMPLEMENTED, f"this server has no extension {request.type_url!r}"
+        )
+
+    def _joined_agent(self) -> Agent:
+        assert self._agent is not None, "the lifecycle table lets only joined connections here"
+        return self._agent
+
+    def _adopt_specs(self) -> None:
+        self._specs = dm_env_rpc_pb2.ActionObservationSpecs()
+        self._specs.CopyFrom(self._joined_agent().specs)
+        self._actions = SpecManager(self._specs.actions, "action")
+        self._observations = SpecManager(self._specs.observations, "observation")
+
+    def _leave(self) -> None:
+        agent, self._agent = self._joined_agent(), None
+        self._state = State.NOT_JOINED
+        try:
+            agent.leave()
+        finally:
+            self._worlds.left(self._world_name)
+
+
+def _unpack_settings(settings: Mapping[str, dm_env_rpc_pb2.Tensor]) -> dict[str, Any]:
+    unpacked = {}
+    for name, tensor in settings.items():
+        where = f"setting {name!r}"
+        codec = tensors.payload_codec(tensor, where)
+        value = tensors.unpack_payload(tensor, codec, tensor.shape, where)
+        # An environment's own code asks for Python's int, float and bool.
+        unpacked[name] = value.item() if isinstance(value, np.generic) else value
+    return unpacked
+
+
+def _internal(error: Exception, field: str) -> status_pb2.Status:
+    status = status_pb2.Status(
+        code=code_pb2.INTERNAL,
+        message=f"the environment failed in a {field} request: {type(error).__name__}: {error}",
+    )
+    detail = error_details_pb2.DebugInfo(
+        stack_entries=traceback.format_tb(error.__traceback__), detail=repr(error)
+    )
+    status.details.add().Pack(detail)
+    return status

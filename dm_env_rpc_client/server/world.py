@@ -1,0 +1,99 @@
+"""What a server hosts: worlds, and the agents that join them.
+
+A `World` is one simulation. Whoever joins it becomes an `Agent`, with specs of its own.
+Sessions speak the protocol for them; here are values by name, not messages by UID.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from google.rpc import code_pb2
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.lifecycle import State
+
+__all__ = ["Agent", "RequestError", "World"]
+
+
+class RequestError(Exception):
+    """A request that cannot be carried out; the client gets it as an error Status.
+
+    Args:
+      code: a google.rpc.Code, such as `code_pb2.NOT_FOUND`.
+      message: what is wrong and what to do about it.
+    """
+
+    def __init__(self, code: int, message: str):
+        super().__init__(message)
+        self.code = code
+
+    @classmethod
+    def invalid(cls, message: str) -> RequestError:
+        """The request itself is wrong."""
+        return cls(code_pb2.INVALID_ARGUMENT, message)
+
+    @classmethod
+    def not_now(cls, message: str) -> RequestError:
+        """The request is fine at another time."""
+        return cls(code_pb2.FAILED_PRECONDITION, message)
+
+
+class Agent(abc.ABC):
+    """One connection's part in a world. Its calls come from one thread at a time."""
+
+    @property
+    @abc.abstractmethod
+    def specs(self) -> dm_env_rpc_pb2.ActionObservationSpecs:
+        """The actions and observations; they change only in `reset` and `World.reset`."""
+
+    @abc.abstractmethod
+    def step(
+        self, actions: Mapping[str, Any] | None, requested: Collection[str]
+    ) -> tuple[State, Mapping[str, Any]]:
+        """Takes a step.
+
+        Args:
+          actions: values by name, which conform to their specs; None where a new sequence
+            begins, to which actions mean nothing.
+          requested: the names of the observations to return.
+
+        Returns:
+          The state after the step and the requested observations by name.
+
+        Raises:
+          RequestError: the step cannot be taken; nothing has changed.
+        """
+
+    @abc.abstractmethod
+    def reset(self, settings: Mapping[str, Any]) -> None:
+        """Ends the sequence, where there is one, and applies flat settings by name."""
+
+    @abc.abstractmethod
+    def leave(self) -> None:
+        """Leaves the world; called once, also when the client has vanished."""
+
+
+class World(abc.ABC):
+    """One simulation. Its calls come from any thread."""
+
+    @abc.abstractmethod
+    def join(self, settings: Mapping[str, Any]) -> Agent:
+        """Makes a new agent with flat settings by name; RequestError where it cannot."""
+
+    @abc.abstractmethod
+    def reset(self, settings: Mapping[str, Any], caller: Agent | None) -> None:
+        """Ends the sequence of every agent and applies flat settings by name.
+
+        Returns when every agent but `caller` has been told by a step.
+
+        Args:
+          settings: values by name.
+          caller: the agent whose connection asks, if it is one of this world's.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Frees what the world holds. It has no agents then."""

@@ -1,0 +1,33 @@
+"""Settings of worlds and agents: nested or flat values by name as Tensor messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dm_env_rpc_client import nesting, tensors
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+
+__all__ = ["pack_settings"]
+
+
+def pack_settings(settings: Mapping[str, Any]) -> dict[str, dm_env_rpc_pb2.Tensor]:
+    """Packs settings for a request.
+
+    Args:
+      settings: values by name, nested or with periods in the names. A value is anything
+        that `pack_tensor` takes, or a Tensor, which is sent as it is.
+
+    Returns:
+      Tensor messages by flat name.
+
+    Raises:
+      SpecError: a value cannot be packed, or two have one name.
+    """
+    flat = nesting.flatten_dict(settings, nesting.SEPARATOR, strict=False)
+    return {
+        name: value
+        if isinstance(value, dm_env_rpc_pb2.Tensor)
+        else tensors.pack_value(value, None, f"setting {name!r}")
+        for name, value in flat.items()
+    }
