@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -26,6 +27,7 @@ __all__ = [
     "MAX_MESSAGE_BYTES",
     "PROCESS",
     "Metadata",
+    "check_metadata",
     "is_local_credentials",
     "is_loopback",
     "local_credentials",
@@ -45,6 +47,32 @@ MAX_MESSAGE_BYTES = 128 << 20
 _PROBE_SECONDS = 0.25
 _KEEPALIVE_TIME_MS = 10_000
 _KEEPALIVE_TIMEOUT_MS = 5_000
+
+
+_METADATA_KEY = re.compile(r"[0-9a-z_.-]+")
+_METADATA_TEXT = re.compile(r"[\x20-\x7e]*")
+
+
+def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], ...] | None:
+    """Returns metadata as gRPC takes it, which itself only logs what it refuses.
+
+    Raises:
+      SpecError: a key or a value has characters that HTTP/2 headers cannot have.
+    """
+    if metadata is None:
+        return None
+    for key, value in metadata:
+        if not isinstance(key, str) or not _METADATA_KEY.fullmatch(key):
+            raise SpecError(
+                f"metadata key {key!r}: keys are lower-case letters, digits and '_', '-', '.'"
+            )
+        is_binary = key.endswith("-bin")
+        if is_binary != isinstance(value, bytes):
+            expected = "bytes" if is_binary else "text"
+            raise SpecError(f"metadata {key!r}: expected {expected}, got {type(value).__name__}")
+        if isinstance(value, str) and not _METADATA_TEXT.fullmatch(value):
+            raise SpecError(f"metadata {key!r}: expected printable ASCII, got {value!r}")
+    return tuple((key, value) for key, value in metadata)
 
 
 def is_loopback(address: str) -> bool:
@@ -104,7 +132,7 @@ def open_channel(
         channel = grpc.secure_channel(address, credentials, options)
     ready = grpc.channel_ready_future(channel)
     try:
-        ready.result(timeout)
+        ready.result(_before_probe(timeout))
     except grpc.FutureTimeoutError:
         error = _diagnose(channel, address, timeout or 0.0)
         channel.close()
@@ -131,10 +159,9 @@ async def open_aio_channel(
     else:
         channel = grpc.aio.secure_channel(address, credentials, options)
     try:
-        await asyncio.wait_for(channel.channel_ready(), timeout)
+        await asyncio.wait_for(channel.channel_ready(), _before_probe(timeout))
     except asyncio.TimeoutError:
         call: Any = channel.stream_stream(PROCESS)(timeout=_PROBE_SECONDS)
-        await call.done_writing()
         code, details = await call.code(), await call.details()
         await channel.close()
         raise _not_connected(address, timeout or 0.0, code, details) from None
@@ -183,8 +210,7 @@ def _options(address: str) -> list[tuple[str, Any]]:
         ("grpc.use_local_subchannel_pool", 1),
         # A server that is just starting is found soon.
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.max_reconnect_backoff_ms", 200),
         # A frozen peer is noticed within 15 s. The default of the last, 60 s, would make it
         # 70. gRPC sends at most two such pings in a row, so that a long step does not look
         # like a flood to the server.
@@ -195,6 +221,11 @@ def _options(address: str) -> list[tuple[str, Any]]:
     if is_loopback(address):
         options.append(("grpc.enable_http_proxy", 0))
     return options
+
+
+def _before_probe(timeout: float | None) -> float | None:
+    """What is left of a time-out when the time to find out the cause is set aside."""
+    return None if timeout is None else max(timeout - _PROBE_SECONDS, timeout / 2)
 
 
 def _diagnose(channel: grpc.Channel, address: str, timeout: float) -> DmEnvRpcClientError:
