@@ -27,6 +27,8 @@ Array = npt.NDArray[Any]
 MAX_DIMENSIONS = 32
 """The number of dimensions that every NumPy can hold."""
 
+_PLAIN = {bool: "bool", int: "int", float: "float", str: "string"}
+
 _SEQUENCES = (list, tuple, range)
 
 _DTYPES = frozenset(
@@ -60,6 +62,8 @@ def as_array(value: Any, where: str) -> Array:
         return _from_array(value, where)
     if type(value) is float or type(value) is bool:
         return np.array(value)
+    if type(value) is int and -(1 << 63) <= value < 1 << 63:
+        return np.array(value, np.int64)
     if isinstance(value, list | tuple) and value and all(type(row) is np.ndarray for row in value):
         rows = [as_array(row, where) for row in value]
         if len({(row.dtype, row.shape) for row in rows}) == 1 and rows[0].ndim < MAX_DIMENSIONS:
@@ -223,7 +227,7 @@ def _from_elements(elements: list[Any], where: str) -> Array:
         raise SpecError(f"{where}: mixes {' and '.join(sorted(map(str, kinds)))} elements")
     if kinds == {"bool"}:
         return np.array(elements, np.bool_)
-    array = _integers(elements, where) if kinds == {"int"} else _floats(elements, where)
+    array = _integers(elements, where) if kinds == {"int"} else _floats(elements, kinds, where)
     if all(issubclass(of_element, np.generic) for of_element in types):
         # A list of float32 scalars is a float32 array. NumPy's common type of int64 and
         # uint64 would be a float, though.
@@ -234,21 +238,25 @@ def _from_elements(elements: list[Any], where: str) -> Array:
 
 
 def _integers(elements: list[Any], where: str) -> Array:
-    # np.array by itself would turn a mix of large and negative integers into floats.
-    low, high = int(min(elements)), int(max(elements))
-    if low >= np.iinfo(np.int64).min and high <= np.iinfo(np.int64).max:
+    # np.array by itself would turn a mix of large and negative integers into floats, and
+    # scalars of NumPy into wrapped ones.
+    elements = list(map(int, elements))
+    try:
         return np.array(elements, np.int64)
-    if low >= 0 and high <= np.iinfo(np.uint64).max:
-        return np.array(elements, np.uint64)
+    except OverflowError:
+        if min(elements) >= 0 and max(elements) <= np.iinfo(np.uint64).max:
+            return np.array(elements, np.uint64)
     raise SpecError(f"{where}: no integer type of 64 bits holds all elements")
 
 
-def _floats(elements: list[Any], where: str) -> Array:
+def _floats(elements: list[Any], kinds: set[str | None], where: str) -> Array:
     """Makes float64 of floats, or of floats and integers."""
     try:
         array: Array = np.array(elements, np.float64)
     except OverflowError as error:
         raise SpecError(f"{where}: an integer is too large for float64") from error
+    if kinds == {"float"}:
+        return array
     for element, result in zip(elements, array.tolist(), strict=True):
         if isinstance(element, int | np.integer) and int(element) != result:
             raise SpecError(f"{where}: {element} is no exact float64")
@@ -256,9 +264,13 @@ def _floats(elements: list[Any], where: str) -> Array:
 
 
 def _kind(of_element: type) -> str | None:
-    if issubclass(of_element, bool | np.bool_):
+    if of_element in _PLAIN:
+        return _PLAIN[of_element]
+    if issubclass(of_element, np.bool_):
         return "bool"
-    if issubclass(of_element, int | np.integer) and not issubclass(of_element, np.timedelta64):
+    if of_element is np.timedelta64:
+        return None  # A np.integer, as NumPy has it.
+    if issubclass(of_element, int | np.integer):
         return "int"
     if issubclass(of_element, float | np.float32 | np.float16):
         # Not of extended precision, which is np.floating too.

@@ -360,9 +360,6 @@ def shape_for(shape: Sequence[int], size: int, where: str) -> tuple[int, ...]:
     shape = tuple(shape)
     if len(shape) > MAX_DIMENSIONS:
         raise SpecError(f"{where}: {len(shape)} dimensions; at most {MAX_DIMENSIONS} are allowed")
-    if 0 in shape:
-        # Otherwise the elements, or the limit of a broadcast, bound the shape.
-        check_size(shape, 1, where)
     variable = [axis for axis, length in enumerate(shape) if length < 0]
     if len(variable) > 1:
         raise SpecError(f"{where}: shape {list(shape)} has more than one variable dimension")
@@ -379,12 +376,15 @@ def shape_for(shape: Sequence[int], size: int, where: str) -> tuple[int, ...]:
                 f"{where}: {size} elements do not fill shape {list(shape)} for any length of "
                 f"dimension {axis}"
             )
-        return (*shape[:axis], length, *shape[axis + 1 :])
-    if size != 1 and size != math.prod(shape):
+        shape = (*shape[:axis], length, *shape[axis + 1 :])
+    elif size != 1 and size != math.prod(shape):
         raise SpecError(
             f"{where}: shape {list(shape)} takes {math.prod(shape)} elements (or one for all), "
             f"got {size}"
         )
+    if 0 in shape:
+        # Otherwise the elements, or the limit of a broadcast, bound the shape.
+        check_size(shape, 1, where)
     return shape
 
 
