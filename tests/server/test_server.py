@@ -402,8 +402,8 @@ class Plain(dm_env.Environment):
         return dm_env.restart(np.zeros(3, np.float16))
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        observation = np.float16([action[0], action[1], 0.5])
-        reward, discount = np.float32([1, 2]), np.float32([0, 1])
+        observation = np.array([action[0], action[1], 0.5], np.float16)
+        reward, discount = np.array([1, 2], np.float32), np.array([0, 1], np.float32)
         return dm_env.TimeStep(dm_env.StepType.LAST, reward, discount, observation)
 
 
