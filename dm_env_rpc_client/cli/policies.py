@@ -8,16 +8,14 @@ from typing import Any
 import dm_env
 import numpy as np
 import tree
-from dm_env import specs
 
 from dm_env_rpc_client.cli.arguments import load_object
 from dm_env_rpc_client.cli.failures import UsageError
+from dm_env_rpc_client.sampling import sample
 
-__all__ = ["Policy", "make_policy", "sample"]
+__all__ = ["Policy", "make_policy"]
 
 Policy = Callable[[dm_env.TimeStep], Any]
-
-_WIDEST = 2**31 - 1
 
 
 def make_policy(name: str, action_spec: Any, seed: int | None) -> Policy:
@@ -45,37 +43,3 @@ def make_policy(name: str, action_spec: Any, seed: int | None) -> Policy:
     if not callable(function):
         raise UsageError(f"{name} is no function")
     return lambda timestep: function(timestep, action_spec)
-
-
-def sample(spec: specs.Array, random: np.random.Generator) -> Any:
-    """Draws a value that conforms to `spec`.
-
-    Within its bounds evenly; normally distributed where a float has none; any number of
-    32 bits where an integer has none; and what the spec generates for anything else.
-    """
-    template = spec.generate_value()
-    shape, dtype = np.shape(template), spec.dtype
-    bounded = isinstance(spec, specs.BoundedArray)
-    if dtype.kind == "b":
-        return random.integers(2, size=shape).astype(bool)
-    if dtype.kind in "iu":
-        info = np.iinfo(dtype)
-        low = spec.minimum if bounded else max(info.min, -_WIDEST)
-        high = spec.maximum if bounded else min(info.max, _WIDEST)
-        return random.integers(low, high, size=shape, dtype=dtype, endpoint=True)
-    if dtype.kind == "f":
-        finite = np.finfo(dtype).max / 2
-        low = np.clip(spec.minimum if bounded else -np.inf, -finite, finite)
-        high = np.clip(spec.maximum if bounded else np.inf, -finite, finite)
-        even = random.random(shape)
-        drawn = np.where(
-            high - low < finite,
-            low + (high - low) * even,
-            np.clip(random.standard_normal(shape), low, high),
-        )
-        return (
-            np.clip(drawn.astype(dtype), spec.minimum, spec.maximum)
-            if bounded
-            else (drawn.astype(dtype))
-        )
-    return template

@@ -290,14 +290,14 @@ def test_random_actions_conform_to_their_specs(
     spec: specs.Array, random: np.random.Generator
 ) -> None:
     for _ in range(50):
-        value = policies.sample(spec, random)
+        value = sample(spec, random)
         spec.validate(value)
         if spec.dtype.kind == "f":
             assert np.all(np.isfinite(value))
 
 
 def test_random_actions_reach_both_ends(random: np.random.Generator) -> None:
-    drawn = {int(policies.sample(specs.DiscreteArray(3), random)) for _ in range(100)}
+    drawn = {int(sample(specs.DiscreteArray(3), random)) for _ in range(100)}
     assert drawn == {0, 1, 2}
 
 

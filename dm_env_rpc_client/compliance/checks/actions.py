@@ -1,0 +1,336 @@
+"""Actions: what conforms to the specs is taken, what does not is refused.
+
+Actions that only some states of the environment take, such as moves in chess, need a
+policy of one's own; the checks that send values that the spec alone vouches for are
+skipped then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from google.protobuf import any_pb2
+
+from dm_env_rpc_client import tensors
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.compliance.agent import Agent
+from dm_env_rpc_client.compliance.check import overview, reference
+from dm_env_rpc_client.compliance.outcome import NotOffered
+from dm_env_rpc_client.compliance.trial import Trial
+from dm_env_rpc_client.spec_manager import TensorField
+
+_STEP = "StepRequest/Response"
+_MAX_ELEMENTS = 16
+"""Elements of one action that are tried one by one."""
+
+Tensor = dm_env_rpc_pb2.Tensor
+
+
+def _joined(trial: Trial, needs_any_value: bool = False) -> Agent:
+    """An agent in a sequence with something to do."""
+    agent = trial.join()
+    if not agent.specs.actions:
+        raise NotOffered("the environment has no actions")
+    if needs_any_value and trial.options.load_policy() is not None:
+        raise NotOffered("the policy says which actions are valid, not the specs alone")
+    agent.run()
+    return agent
+
+
+def _with(valid: Mapping[int, Tensor], uid: int, tensor: Tensor) -> dict[int, Tensor]:
+    return {**valid, uid: tensor}
+
+
+def _refused(agent: Agent, field: TensorField, tensor: Tensor, why: str) -> None:
+    agent.run()
+    actions = _with(agent.valid_actions(), field.uid, tensor)
+    agent.refuse_step(f"an error, for {field.label} {why}", actions)
+
+
+def _taken(agent: Agent, field: TensorField, tensor: Tensor, why: str) -> None:
+    agent.run()
+    actions = _with(agent.valid_actions(), field.uid, tensor)
+    agent.step(actions, expected=f"a StepResponse, for {field.label} {why}")
+
+
+def _shape(field: TensorField, length: int = 2) -> tuple[int, ...]:
+    """The shape with some length in place of a variable one."""
+    return tuple(length if size < 0 else size for size in field.shape)
+
+
+def _packed(field: TensorField, value: Any) -> Tensor:
+    """Packs without regard to bounds."""
+    array = np.asarray(value, field.codec.dtype)
+    return tensors.pack_array(array, field.codec, field.label)
+
+
+def _pick(field: TensorField) -> Any:
+    """A scalar that every element may be; None where there is none.
+
+    Messages are of the environment's own types, of which the suite knows none.
+    """
+    if field.codec.data_type == dm_env_rpc_pb2.PROTO:
+        return None
+    if not field.codec.is_numeric:
+        return "" if field.codec.data_type == dm_env_rpc_pb2.STRING else False
+    minimum, maximum = field.bounds
+    low = None if minimum is None else np.max(minimum)
+    high = None if maximum is None else np.min(maximum)
+    if low is not None and high is not None and low > high:
+        return None
+    zero = field.codec.dtype.type(0)
+    if (low is None or zero >= low) and (high is None or zero <= high):
+        return zero
+    return low if low is not None and np.isfinite(low) else high
+
+
+@reference(_STEP, "Actions are optional: a step may have some of them only.")
+def each_action_can_be_sent_alone(trial: Trial) -> None:
+    """Sends one at a time; an environment that needs them all may refuse."""
+    agent = _joined(trial)
+    valid = agent.valid_actions()
+    for uid in valid:
+        agent.run()
+        answer = agent.probe.ask(agent.request({uid: agent.valid_actions()[uid]}))
+        if isinstance(answer, dm_env_rpc_pb2.StepResponse):
+            agent.took(answer)
+            continue
+        agent.step(expected="a StepResponse, for the step has all actions")
+        raise NotOffered(f"the environment needs all its actions: {answer.message}")
+
+
+@reference(_STEP, "The set of actions may be empty.")
+def a_step_may_be_empty(trial: Trial) -> None:
+    """Steps without actions and observations; where that is refused nothing changes."""
+    agent = trial.join()
+    agent.step({}, expected="a StepResponse, for a first step needs no actions")
+    agent.run()
+    answer = agent.probe.ask(agent.request({}))
+    if isinstance(answer, dm_env_rpc_pb2.StepResponse):
+        agent.took(answer)
+        return
+    agent.check_is_running("the refused step did not end the sequence")
+    agent.step(expected="a StepResponse, for the step has all actions")
+    raise NotOffered(f"the environment needs its actions: {answer.message}")
+
+
+@reference("Specs", "The specs are a complete list of the actions.")
+def unknown_actions_are_refused(trial: Trial) -> None:
+    """Sends a UID that is none, alone and beside valid ones."""
+    agent = trial.join()
+    agent.run()
+    agent.refuse_step("an error, for there is no such action", agent.nonsense())
+    actions = {**agent.valid_actions(), **agent.nonsense()}
+    agent.refuse_step("an error, for there is no such action among the valid ones", actions)
+    agent.step(expected="a StepResponse, for the valid actions alone")
+
+
+@overview("TensorSpec", "An action has the data type of its spec.")
+def actions_of_another_type_are_refused(trial: Trial) -> None:
+    """Sends elements of another type, for each action."""
+    agent = _joined(trial)
+    for field in agent.actions.values():
+        for other in ("doubles", "floats", "int64s", "strings"):
+            if other != field.codec.field:
+                tensor = Tensor(shape=_shape(field))
+                element: Any = "0" if other == "strings" else _pick(field) or 0
+                count = int(np.prod(_shape(field)))
+                getattr(tensor, other).array.extend([_as(other, element)] * count)
+                _refused(agent, field, tensor, f"is {field.codec.field}, not {other}")
+
+
+def _as(payload: str, element: Any) -> Any:
+    if payload == "strings":
+        return str(element)
+    number = 0 if isinstance(element, str) or not np.isfinite(element) else element
+    return int(np.clip(number, -(2**62), 2**62)) if payload == "int64s" else float(number)
+
+
+@overview("Tensors", "A tensor has a payload.")
+def actions_without_payload_are_refused(trial: Trial) -> None:
+    """Sends a shape and no elements of any type."""
+    agent = _joined(trial)
+    for field in agent.actions.values():
+        _refused(agent, field, Tensor(shape=_shape(field)), "has no payload")
+
+
+@overview("TensorSpec", "An action has the shape of its spec.")
+def actions_of_another_shape_are_refused(trial: Trial) -> None:
+    """Sends one dimension too many, and other lengths, for each action."""
+    agent = _joined(trial)
+    for field in agent.actions.values():
+        element = _pick(field)
+        if element is None:
+            continue
+        shape = _shape(field)
+        wrong = [(*shape, 1), (*shape, 2)]
+        for axis, size in enumerate(field.shape):
+            if size >= 0:
+                wrong.append((*shape[:axis], size + 1, *shape[axis + 1 :]))
+        for other in wrong:
+            tensor = _packed(field, np.full(other, element, field.codec.dtype))
+            _refused(agent, field, tensor, f"has shape {list(field.shape)}, not {list(other)}")
+
+
+@overview("Tensors", "The elements fill the shape.")
+def actions_that_do_not_fill_their_shape_are_refused(trial: Trial) -> None:
+    """Sends one element too many for each action."""
+    agent = _joined(trial)
+    for field in agent.actions.values():
+        element = _pick(field)
+        if element is None:
+            continue
+        count = int(np.prod(_shape(field))) + 1
+        tensor = _packed(field, np.full(max(count, 2), element, field.codec.dtype))
+        tensor.shape[:] = _shape(field)
+        _refused(agent, field, tensor, f"has more elements than shape {list(field.shape)}")
+
+
+def _edges(field: TensorField, beyond: bool) -> Iterator[tuple[Any, str]]:
+    """Values with one element at a bound, or beyond it, and what that means.
+
+    With bounds per element the others are at their own: in another order than row-major
+    the value would be outside.
+    """
+    shape = _shape(field)
+    for side, bound in zip(("minimum", "maximum"), field.bounds, strict=True):
+        if bound is None:
+            continue
+        other = field.bounds[0] if side == "minimum" else field.bounds[1]
+        inside = np.broadcast_to(other, shape).astype(field.codec.dtype)
+        if not np.all(np.isfinite(inside)):
+            continue
+        if not beyond:
+            yield inside, f"is at its {side}, which is inclusive"
+            continue
+        indices = list(np.ndindex(*shape))
+        if len(indices) > _MAX_ELEMENTS:
+            indices = [*indices[: _MAX_ELEMENTS - 1], indices[-1]]
+        for index in indices:
+            outside = _beyond(inside[index], side == "minimum", field.codec.dtype)
+            if outside is not None:
+                value = inside.copy()
+                value[index] = outside
+                yield value, f"has element {list(index)} beyond its {side} {inside[index]}"
+
+
+def _beyond(bound: Any, below: bool, dtype: np.dtype[Any]) -> Any:
+    """Returns a value clearly outside; None where the type has none."""
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        outside = int(bound) - 1 if below else int(bound) + 1
+        return outside if info.min <= outside <= info.max else None
+    margin = max(1.0, abs(float(bound)))
+    outside_float = dtype.type(float(bound) - margin if below else float(bound) + margin)
+    return outside_float if np.isfinite(outside_float) else None
+
+
+@overview("Ranges", "A server refuses what is out of range.")
+def actions_out_of_range_are_refused(trial: Trial) -> None:
+    """Puts each element in turn below its minimum and above its maximum."""
+    agent = _joined(trial)
+    tried = False
+    for field in agent.actions.values():
+        if field.codec.is_numeric:
+            for value, why in _edges(field, beyond=True):
+                _refused(agent, field, _packed(field, value), why)
+                tried = True
+    if not tried:
+        raise NotOffered("no action has bounds that can be exceeded")
+
+
+@overview("Ranges", "Ranges are inclusive.")
+def actions_at_their_bounds_are_taken(trial: Trial) -> None:
+    """Puts every element at its minimum, then at its maximum."""
+    agent = _joined(trial, needs_any_value=True)
+    tried = False
+    for field in agent.actions.values():
+        if field.codec.is_numeric:
+            for value, why in _edges(field, beyond=False):
+                _taken(agent, field, _packed(field, value), why)
+                tried = True
+    if not tried:
+        raise NotOffered("no action has bounds")
+
+
+@overview("Variable lengths", "A negative length follows from the number of elements.")
+def a_negative_length_is_inferred(trial: Trial) -> None:
+    """Sends each dimension of each action as -1 in turn."""
+    agent = _joined(trial)
+    tried = False
+    for field in agent.actions.values():
+        for axis in range(len(field.shape)):
+            agent.run()
+            valid = agent.valid_actions()
+            if field.uid in valid and 0 not in _shape(field):
+                valid[field.uid].shape[axis] = -1
+                why = f"has its length along axis {axis} left open"
+                _taken(agent, field, valid[field.uid], why)
+                tried = True
+    if not tried:
+        raise NotOffered("no action has a dimension")
+
+
+@overview("Variable lengths", "At most one length may be negative.")
+def two_negative_lengths_are_refused(trial: Trial) -> None:
+    """Sends two dimensions of each action as -1."""
+    agent = _joined(trial)
+    tried = False
+    for field in agent.actions.values():
+        if len(field.shape) >= 2:
+            agent.run()
+            tensor = agent.valid_actions().get(field.uid, Tensor(shape=_shape(field)))
+            tensor.shape[:2] = [-1, -1]
+            _refused(agent, field, tensor, "has two lengths left open")
+            tried = True
+    if not tried:
+        raise NotOffered("no action has two dimensions")
+
+
+@overview("Variable lengths", "A variable dimension has any length.")
+def a_variable_dimension_takes_any_length(trial: Trial) -> None:
+    """Sends several lengths where the spec has -1."""
+    agent = _joined(trial, needs_any_value=True)
+    tried = False
+    for field in agent.actions.values():
+        element = _pick(field)
+        if element is not None and field.variable:
+            for length in (1, 2, 7):
+                shape = _shape(field, length)
+                tensor = _packed(field, np.full(shape, element, field.codec.dtype))
+                _taken(agent, field, tensor, f"may have shape {list(shape)}")
+                tried = True
+    if not tried:
+        raise NotOffered("no action has a variable dimension")
+
+
+@overview("Broadcastable", "One element stands for a tensor of any shape.")
+def one_element_is_broadcast(trial: Trial) -> None:
+    """Sends one element with the whole shape."""
+    agent = _joined(trial, needs_any_value=True)
+    tried = False
+    for field in agent.actions.values():
+        element = _pick(field)
+        shape = _shape(field)
+        if element is not None and shape and np.prod(shape) > 1:
+            tensor = _packed(field, np.full((1,), element, field.codec.dtype))
+            tensor.shape[:] = shape
+            _taken(agent, field, tensor, "is one element for all")
+            tried = True
+    if not tried:
+        raise NotOffered("no action has a shape that one element can fill")
+
+
+@overview("Tensors", "A tensor of messages holds what the environment asks for.")
+def actions_of_messages_take_messages_only(trial: Trial) -> None:
+    """Sends numbers beside the right number of messages, for each action of messages."""
+    agent = _joined(trial)
+    protos = [f for f in agent.actions.values() if f.codec.data_type == dm_env_rpc_pb2.PROTO]
+    if not protos:
+        raise NotOffered("no action takes messages")
+    for field in protos:
+        tensor = Tensor(shape=(*_shape(field), 2))
+        tensor.protos.array.extend([any_pb2.Any()] * int(np.prod(tensor.shape)))
+        _refused(agent, field, tensor, "has a dimension too many")

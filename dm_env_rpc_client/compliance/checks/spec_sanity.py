@@ -1,0 +1,91 @@
+"""Specs that make sense."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from dm_env_rpc_client import nesting, specs, tensors
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.compliance.check import overview, reference
+from dm_env_rpc_client.compliance.outcome import Violation
+from dm_env_rpc_client.compliance.probe import describe
+from dm_env_rpc_client.compliance.trial import Trial
+from dm_env_rpc_client.errors import SpecError
+
+_SpecsByKind = Iterator[tuple[str, list[dm_env_rpc_pb2.TensorSpec]]]
+
+
+def _by_kind(trial: Trial) -> _SpecsByKind:
+    joined = trial.join().specs
+    yield "action", [joined.actions[uid] for uid in sorted(joined.actions)]
+    yield "observation", [joined.observations[uid] for uid in sorted(joined.observations)]
+
+
+def _check_each(
+    trial: Trial, expected: str, is_right: Callable[[dm_env_rpc_pb2.TensorSpec], bool]
+) -> None:
+    for kind, group in _by_kind(trial):
+        for spec in group:
+            if not is_right(spec):
+                raise Violation(expected, "JoinWorldRequest", f"{kind} {describe(spec)}")
+
+
+@reference("Specs", "The names of the actions are unique, and those of the observations.")
+def names_are_unique(trial: Trial) -> None:
+    """Looks for one that is there twice."""
+    for kind, group in _by_kind(trial):
+        names = [spec.name for spec in group]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise Violation(
+                f"{kind}s with unique names", "JoinWorldRequest", f"{kind} {twice[0]!r} twice"
+            )
+
+
+@overview("Nested actions or observations", "A period in a name is a level of nesting only.")
+def no_name_is_the_parent_of_another(trial: Trial) -> None:
+    """Looks for `a` beside `a.b`, which would be a value and a group at once."""
+    for kind, group in _by_kind(trial):
+        try:
+            nesting.check_unambiguous(spec.name for spec in group)
+        except SpecError as error:
+            raise Violation(
+                f"names of {kind}s that can be nested: {error}",
+                "JoinWorldRequest",
+                ", ".join(repr(spec.name) for spec in group),
+            ) from None
+
+
+@overview("TensorSpec", "A spec has a data type of the protocol.")
+def data_types_are_valid(trial: Trial) -> None:
+    """Looks for 0 and for numbers that the protocol does not have."""
+    known = set(dm_env_rpc_pb2.DataType.values()) - {dm_env_rpc_pb2.INVALID_DATA_TYPE}
+    _check_each(trial, "a data type of the protocol", lambda spec: spec.dtype in known)
+
+
+@overview("Variable lengths", "At most one dimension of a tensor is variable.")
+def at_most_one_dimension_is_variable(trial: Trial) -> None:
+    """Counts the negative elements of each shape."""
+    _check_each(
+        trial,
+        "at most one negative element in the shape",
+        lambda spec: sum(size < 0 for size in spec.shape) <= 1,
+    )
+
+
+@overview("Ranges", "A range has one element, or the shape of its tensor, and can be met.")
+def bounds_make_sense(trial: Trial) -> None:
+    """Looks at type, number, NaN and order; per-element bounds need a fixed shape."""
+    for kind, group in _by_kind(trial):
+        for spec in group:
+            bounded = dm_env_rpc_pb2.TensorSpec()
+            bounded.CopyFrom(spec)
+            if sum(size < 0 for size in spec.shape) > 1:
+                continue  # Another check's affair; here it would only hide the bounds.
+            try:
+                tensors.codec_for(bounded.dtype)
+                specs.check_spec(bounded, f"{kind} {spec.name!r}")
+            except SpecError as error:
+                raise Violation(
+                    f"bounds that make sense: {error}", "JoinWorldRequest", describe(spec)
+                ) from None

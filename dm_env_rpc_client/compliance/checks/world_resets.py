@@ -1,0 +1,114 @@
+"""ResetWorld: a new sequence for every agent of a world."""
+
+from __future__ import annotations
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.compliance.agent import Agent
+from dm_env_rpc_client.compliance.check import reference
+from dm_env_rpc_client.compliance.probe import Probe, describe
+from dm_env_rpc_client.compliance.trial import Trial
+from dm_env_rpc_client.lifecycle import State
+from dm_env_rpc_client.settings import pack_settings
+
+_HEADING = "ResetWorldRequest/Response"
+_STEPS = 5
+"""Steps within which an agent must hear of a reset that another connection asked for."""
+
+
+def _request(trial: Trial, world_name: str) -> dm_env_rpc_pb2.ResetWorldRequest:
+    return dm_env_rpc_pb2.ResetWorldRequest(
+        world_name=world_name, settings=pack_settings(trial.options.reset_world_settings)
+    )
+
+
+@reference(_HEADING, "The name says which world to reset.")
+def an_unknown_world_cannot_be_reset(trial: Trial) -> None:
+    """Names one that does not exist."""
+    request = _request(trial, trial.options.unknown_world_name)
+    trial.connect().refuse(request, "an error, for there is no such world")
+
+
+@reference(_HEADING, "A ResetWorld need not come from a connection that is joined.")
+def a_spectator_resets_a_world_without_agents(trial: Trial) -> None:
+    """Resets before anybody has joined; then an agent begins as usual."""
+    probe = trial.connect()
+    name = trial.create_world(probe)
+    probe.accept(_request(trial, name), "a ResetWorldResponse, for no agent is to be told")
+    trial.join(probe, name).begin("a first step in the world that was reset")
+
+
+@reference(_HEADING, "The agent that resets the world begins the next sequence at once.")
+def an_agent_resets_its_world(trial: Trial) -> None:
+    """Resets before a sequence, in one, and again; no step is INTERRUPTED."""
+    agent = trial.join()
+    request = _request(trial, agent.world_name)
+    agent.probe.accept(request, "a ResetWorldResponse")
+    for _ in range(2):
+        agent.begin("a first step, at once and with its actions ignored")
+        agent.step()
+        agent.probe.accept(request, "a ResetWorldResponse, for there is no other agent")
+        if agent.state is State.RUNNING:
+            agent.state = State.INTERRUPTED
+    agent.begin("a first step, at once and with its actions ignored")
+    agent.check_is_running("a sequence has begun")
+
+
+def _check_is_told(trial: Trial, agent: Agent, caller: Probe) -> None:
+    """The agent gets an INTERRUPTED step before the caller its answer, and begins anew."""
+    uids = agent.specs.observations
+    if caller.has_answer(trial.options.quiet_seconds):
+        answer = caller.accepted("reset_world", "a ResetWorldResponse")
+        raise caller.violation(
+            "no ResetWorldResponse until the joined agent has had an INTERRUPTED step",
+            describe(answer),
+        )
+    for _ in range(_STEPS):
+        response = agent.step(requested=uids)
+        if set(response.observations) != set(uids):
+            raise agent.probe.violation(f"observations {sorted(uids)}", describe(response))
+        if agent.state is not State.RUNNING:
+            break
+    if agent.state is not State.INTERRUPTED:
+        raise agent.probe.violation(
+            "a step that is INTERRUPTED, for the world is being reset", describe(response)
+        )
+    caller.accepted("reset_world", "a ResetWorldResponse, for all agents have been told")
+    agent.begin("a first step after the world was reset, whose actions are ignored")
+
+
+@reference(_HEADING, "The caller waits until every other agent had an INTERRUPTED step.")
+def a_spectator_resets_a_world_with_an_agent(trial: Trial) -> None:
+    """Resets from a second connection in the middle of the agent's sequence."""
+    agent = trial.join()
+    agent.begin("a first step")
+    spectator = trial.connect()
+    spectator.send(_request(trial, agent.world_name))
+    _check_is_told(trial, agent, spectator)
+
+
+@reference(_HEADING, "A ResetWorld affects all agents of the world, the caller otherwise.")
+def an_agent_resets_the_world_of_another(trial: Trial) -> None:
+    """Resets from one agent: the other is told by a step, and both begin anew."""
+    agent = trial.join()
+    other = trial.join_beside(agent)
+    for one in (agent, other):
+        one.probe.send(one.request())
+    for one in (agent, other):
+        one.took(one.probe.accepted("step", "a first step for each agent"))
+    agent.probe.send(_request(trial, agent.world_name))
+    uids = other.specs.observations
+    for _ in range(_STEPS):
+        other.step(requested=uids)
+        if other.state is not State.RUNNING:
+            break
+    if other.state is not State.INTERRUPTED:
+        raise other.probe.violation(
+            "a step that is INTERRUPTED, for the world is being reset",
+            f"state {other.state.name}",
+        )
+    agent.probe.accepted("reset_world", "a ResetWorldResponse, for the other has been told")
+    agent.state = State.INTERRUPTED
+    for one in (agent, other):
+        one.probe.send(one.request())
+    for one in (agent, other):
+        one.took(one.probe.accepted("step", "a first step for each agent, at once"))

@@ -1,0 +1,168 @@
+"""One raw stream to the server under test: nothing is taken for granted, all is recorded."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from google.protobuf import message as protobuf_message
+from google.protobuf import text_format
+from google.rpc import code_pb2, status_pb2
+
+from dm_env_rpc_client import messages
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.compliance.outcome import NotOffered, Violation
+from dm_env_rpc_client.errors import DmEnvRpcClientError
+from dm_env_rpc_client.transports import grpc_channel
+from dm_env_rpc_client.transports.grpc_stream import GrpcStream
+
+__all__ = ["Probe", "describe"]
+
+_SHOWN = 300
+"""Characters of a message that are shown."""
+
+_CLOSE_SECONDS = 0.5
+
+# A server may know only how to join, step and leave.
+_OPTIONAL = {"create_world", "destroy_world", "reset", "reset_world", "extension"}
+
+
+def describe(message: protobuf_message.Message) -> str:
+    """Returns a message as one line of text, cut where it is long."""
+    text = text_format.MessageToString(message, as_one_line=True)
+    if len(text) > _SHOWN:
+        text = f"{text[:_SHOWN]}... ({message.ByteSize()} bytes)"
+    name = str(message.DESCRIPTOR.name)
+    return f"{name} {{ {text} }}" if text else name
+
+
+class Probe:
+    """A stream that knows what was sent on it and what came back.
+
+    Args:
+      address: the server.
+      timeout: seconds to wait for the connection and for each answer.
+      insecure: allow plaintext to another machine.
+
+    Raises:
+      DmEnvRpcClientError: there is no connection.
+    """
+
+    def __init__(self, address: str, timeout: float, insecure: bool = False):
+        channel = grpc_channel.open_channel(address, None, insecure, timeout)
+        self._stream = GrpcStream(channel, None, address, owns_channel=True)
+        self._timeout = timeout
+        self._sent: list[str] = []
+        self.is_clean = True
+        self.in_flight = 0
+
+    def send(self, request: messages.Request | None) -> None:
+        """Sends a request, or an envelope without one, and does not wait."""
+        if request is None:
+            self._sent.append("an EnvironmentRequest without a payload")
+            self._stream.write(dm_env_rpc_pb2.EnvironmentRequest().SerializeToString())
+        else:
+            self._sent.append(describe(request))
+            self._stream.write(messages.encode_request(request).message)
+        self.in_flight += 1
+
+    def receive(self, expected: str) -> dm_env_rpc_pb2.EnvironmentResponse:
+        """Waits for the next answer.
+
+        Args:
+          expected: what should come, for the Violation.
+
+        Raises:
+          Violation: none came in time, the stream ended, or it was no
+            EnvironmentResponse.
+        """
+        try:
+            message = self._stream.read(self._timeout)
+        except DmEnvRpcClientError as error:
+            raise self.violation(expected, f"the end of the stream: {error}") from error
+        if message is None:
+            raise self.violation(expected, f"no answer within {self._timeout} s")
+        self.in_flight -= 1
+        try:
+            return dm_env_rpc_pb2.EnvironmentResponse.FromString(message)
+        except (protobuf_message.DecodeError, ValueError) as error:
+            raise self.violation(expected, f"no EnvironmentResponse: {error}") from error
+
+    def has_answer(self, seconds: float) -> bool:
+        """Whether there is an answer, or an end of the stream, within `seconds`."""
+        deadline = time.monotonic() + seconds
+        while not self._stream.has_unread():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.005)
+        return True
+
+    def answer(self, field: str, expected: str) -> Any:
+        """Waits for the answer to a `field` request, which is its own or an error.
+
+        Returns:
+          The response message, or the error Status.
+
+        Raises:
+          Violation: it is neither.
+        """
+        response = self.receive(expected)
+        answered = response.WhichOneof("payload")
+        if answered not in (field, "error"):
+            found = describe(response) if answered else "an EnvironmentResponse without a payload"
+            raise self.violation(f"{expected}: {_named(field)} or an error", found)
+        return getattr(response, answered)
+
+    def ask(self, request: messages.Request, expected: str = "an answer") -> Any:
+        """Sends a request and returns its response message or an error Status."""
+        field = messages.encode_request(request).field
+        self.send(request)
+        return self.answer(field, expected)
+
+    def accepted(self, field: str, expected: str) -> Any:
+        """Waits for the answer to a request that the server has no reason to refuse.
+
+        Raises:
+          NotOffered: the server does not implement it, and need not.
+          Violation: it answered with an error, or not as it should.
+        """
+        answer = self.answer(field, expected)
+        if isinstance(answer, status_pb2.Status):
+            if field in _OPTIONAL and answer.code == code_pb2.UNIMPLEMENTED:
+                raise NotOffered(f"the server does not implement {field}: {answer.message}")
+            raise self.violation(expected, describe(answer))
+        return answer
+
+    def accept(self, request: messages.Request, expected: str) -> Any:
+        """Sends a valid request and returns its response; errors as `accepted`."""
+        field = messages.encode_request(request).field
+        self.send(request)
+        return self.accepted(field, expected)
+
+    def refused(self, field: str, expected: str) -> status_pb2.Status:
+        """Waits for the error that a request must get; Violation where it gets none."""
+        answer = self.answer(field, expected)
+        if not isinstance(answer, status_pb2.Status):
+            raise self.violation(expected, describe(answer))
+        return answer
+
+    def refuse(self, request: messages.Request, expected: str) -> status_pb2.Status:
+        """Sends a request that the server must refuse and returns the error."""
+        field = messages.encode_request(request).field
+        self.send(request)
+        return self.refused(field, expected)
+
+    def violation(self, expected: str, received: str) -> Violation:
+        """Returns the Violation for what was sent last; the stream is in doubt then."""
+        self.is_clean = False
+        in_flight = max(self.in_flight + 1, 1)
+        return Violation(expected, "; ".join(self._sent[-min(in_flight, 6) :]), received)
+
+    def close(self) -> None:
+        """Closes the stream."""
+        self._stream.close(_CLOSE_SECONDS)
+
+
+def _named(field: str) -> str:
+    camel = "".join(part.capitalize() for part in field.split("_"))
+    return "an extension" if field == "extension" else f"a {camel}Response"

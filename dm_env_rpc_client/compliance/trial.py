@@ -1,0 +1,166 @@
+"""What one check works with: connections, worlds and agents of its own.
+
+Everything is undone at the end, so that the next check finds the server as this one did;
+on a server with room for one world it could not even begin otherwise.
+"""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.compliance.agent import Agent
+from dm_env_rpc_client.compliance.options import Options
+from dm_env_rpc_client.compliance.outcome import NotOffered, Violation
+from dm_env_rpc_client.compliance.probe import Probe
+from dm_env_rpc_client.errors import DmEnvRpcClientError
+from dm_env_rpc_client.settings import pack_settings
+
+__all__ = ["Trial"]
+
+_GONE_SECONDS = 1.0
+"""How long the server may take to see that a connection has gone."""
+
+_ANSWER_SECONDS = 1.0
+"""How long each answer to what undoes a check may take."""
+
+
+class Trial:
+    """The surroundings of one run of one check.
+
+    Args:
+      address: the server.
+      options: how to use it.
+    """
+
+    def __init__(self, address: str, options: Options):
+        self.options = options
+        self._address = address
+        self._probes: list[Probe] = []
+        self._worlds: list[str] = []
+
+    def connect(self) -> Probe:
+        """Opens another connection; DmEnvRpcClientError where there is none."""
+        probe = Probe(self._address, self.options.timeout, self.options.insecure)
+        self._probes.append(probe)
+        return probe
+
+    def create_world(self, probe: Probe) -> str:
+        """Creates a world and returns its name; or the name of the one that exists.
+
+        Raises:
+          Violation: the valid settings were refused.
+        """
+        if self.options.world_name is not None:
+            return self.options.world_name
+        created = probe.accept(
+            self.create_request(), "a CreateWorldResponse, for the settings are valid"
+        )
+        return self._created(created)
+
+    def create_request(self) -> dm_env_rpc_pb2.CreateWorldRequest:
+        """Returns a valid CreateWorldRequest."""
+        return dm_env_rpc_pb2.CreateWorldRequest(
+            settings=pack_settings(self.options.create_settings)
+        )
+
+    def create_another_world(self, probe: Probe) -> str:
+        """Creates one more world; NotOffered where the server has room for one only."""
+        if self.options.world_name is not None or self.options.several_worlds is False:
+            raise NotOffered("the server has one world only")
+        if self.options.several_worlds:
+            return self.create_world(probe)
+        answer = probe.ask(self.create_request())
+        if not isinstance(answer, dm_env_rpc_pb2.CreateWorldResponse):
+            raise NotOffered(f"the server has one world only: {answer.message}")
+        return self._created(answer)
+
+    def _created(self, response: dm_env_rpc_pb2.CreateWorldResponse) -> str:
+        name = str(response.world_name)
+        self._worlds.append(name)
+        return name
+
+    def forget_world(self, name: str) -> None:
+        """Takes note that a check has destroyed a world itself."""
+        self._worlds.remove(name)
+
+    def join_request(self, world_name: str) -> dm_env_rpc_pb2.JoinWorldRequest:
+        """Returns a valid JoinWorldRequest."""
+        return dm_env_rpc_pb2.JoinWorldRequest(
+            world_name=world_name, settings=pack_settings(self.options.join_settings)
+        )
+
+    def join(self, probe: Probe | None = None, world_name: str | None = None) -> Agent:
+        """Joins a world and returns the agent.
+
+        Args:
+          probe: the connection; None opens one.
+          world_name: the world; None creates one.
+        """
+        probe = probe or self.connect()
+        name = self.create_world(probe) if world_name is None else world_name
+        joined = probe.accept(self.join_request(name), "a JoinWorldResponse")
+        return Agent(probe, joined, name, self.options)
+
+    def join_beside(self, other: Agent) -> Agent:
+        """Joins the world of another agent; NotOffered where it takes one agent only."""
+        if self.options.several_agents is False:
+            raise NotOffered("a world takes one agent only")
+        probe = self.connect()
+        if self.options.several_agents:
+            return self.join(probe, other.world_name)
+        answer = probe.ask(self.join_request(other.world_name), "a JoinWorldResponse")
+        if not isinstance(answer, dm_env_rpc_pb2.JoinWorldResponse):
+            raise NotOffered(f"a world takes one agent only: {answer.message}")
+        return Agent(probe, answer, other.world_name, self.options)
+
+    def __enter__(self) -> Trial:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self._leave_worlds()
+            self._destroy_worlds()
+        finally:
+            for probe in self._probes:
+                probe.close()
+
+    def _leave_worlds(self) -> None:
+        for probe in self._probes:
+            if not probe.is_clean or probe.in_flight:
+                probe.close()
+                continue
+            try:
+                probe.ask(dm_env_rpc_pb2.LeaveWorldRequest())
+            except Violation:
+                probe.close()
+
+    def _destroy_worlds(self) -> None:
+        """Destroys what was created; what the server makes of it is for the checks."""
+        if not self._worlds:
+            return
+        try:
+            probe = Probe(self._address, _ANSWER_SECONDS, self.options.insecure)
+        except DmEnvRpcClientError:
+            return
+        deadline = time.monotonic() + _GONE_SECONDS
+        try:
+            while self._worlds and time.monotonic() < deadline:
+                request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=self._worlds[-1])
+                answer = probe.ask(request)
+                if isinstance(answer, dm_env_rpc_pb2.DestroyWorldResponse):
+                    self._worlds.pop()
+                elif all(probe.is_clean for probe in self._probes):
+                    self._worlds.pop()
+                else:
+                    time.sleep(0.02)
+        except Violation:
+            pass
+        finally:
+            probe.close()

@@ -1,0 +1,46 @@
+"""Random values that conform to a spec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from dm_env import specs
+
+__all__ = ["sample"]
+
+_WIDEST = 2**31 - 1
+
+
+def sample(spec: specs.Array, random: np.random.Generator) -> Any:
+    """Draws a value that conforms to `spec`.
+
+    Within its bounds evenly; normally distributed where a float has none; any number of
+    32 bits where an integer has none; and what the spec generates for anything else.
+    """
+    template = spec.generate_value()
+    shape, dtype = np.shape(template), spec.dtype
+    bounded = isinstance(spec, specs.BoundedArray)
+    if dtype.kind == "b":
+        return random.integers(2, size=shape).astype(bool)
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        low = spec.minimum if bounded else max(info.min, -_WIDEST)
+        high = spec.maximum if bounded else min(info.max, _WIDEST)
+        return random.integers(low, high, size=shape, dtype=dtype, endpoint=True)
+    if dtype.kind == "f":
+        finite = np.finfo(dtype).max / 2
+        low = np.clip(spec.minimum if bounded else -np.inf, -finite, finite)
+        high = np.clip(spec.maximum if bounded else np.inf, -finite, finite)
+        even = random.random(shape)
+        drawn = np.where(
+            high - low < finite,
+            low + (high - low) * even,
+            np.clip(random.standard_normal(shape), low, high),
+        )
+        return (
+            np.clip(drawn.astype(dtype), spec.minimum, spec.maximum)
+            if bounded
+            else (drawn.astype(dtype))
+        )
+    return template
