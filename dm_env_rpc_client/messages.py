@@ -15,7 +15,14 @@ from google.protobuf import message as protobuf_message
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError, SpecError
 
-__all__ = ["EncodedRequest", "Request", "Response", "decode_response", "encode_request"]
+__all__ = [
+    "EncodedRequest",
+    "Request",
+    "Response",
+    "answer_field",
+    "decode_response",
+    "encode_request",
+]
 
 Request: TypeAlias = (
     dm_env_rpc_pb2.CreateWorldRequest
@@ -99,3 +106,15 @@ def decode_response(message: bytes, field: str) -> Response:
         f"the answer to a {field} request holds {answered or 'no payload'}; expected {field} or "
         "error"
     )
+
+
+def answer_field(payload: protobuf_message.Message) -> str:
+    """Returns the field of an EnvironmentResponse that holds messages of this type.
+
+    Raises:
+      SpecError: there is none.
+    """
+    for field in dm_env_rpc_pb2.EnvironmentResponse.DESCRIPTOR.fields:
+        if field.message_type.full_name == payload.DESCRIPTOR.full_name:
+            return str(field.name)
+    raise SpecError(f"{payload.DESCRIPTOR.full_name} is no response of dm_env_rpc")

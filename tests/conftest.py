@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from dm_env_rpc_client.server import Catch, Server, serve
+from dm_env_rpc_client.testing import ScriptedServer, echo
 from tests.environments import Echo
-from tests.scripted import ScriptedServer, echo
 
 
 @pytest.fixture

@@ -1,74 +1,16 @@
-"""A gRPC server that does exactly what a test tells it to, and one that can be killed."""
+"""A server that can be killed, and what tests of connections count and wait for."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
-import grpc
 from google.protobuf import any_pb2
-
-from dm_env_rpc_client import dm_env_rpc_pb2
-
-Request = dm_env_rpc_pb2.EnvironmentRequest
-Response = dm_env_rpc_pb2.EnvironmentResponse
-Script = Callable[[Iterator[Request], grpc.ServicerContext], Iterable[Response | bytes]]
-
-
-class ScriptedServer:
-    """Runs `script` for each stream: it takes requests and yields responses, or bytes."""
-
-    def __init__(self, script: Script, credentials: grpc.ServerCredentials | None = None):
-        self.open_streams = 0
-        self._lock = threading.Lock()
-
-        def process(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[bytes]:
-            with self._lock:
-                self.open_streams += 1
-            try:
-                for response in script(requests, context):
-                    yield response if isinstance(response, bytes) else response.SerializeToString()
-            finally:
-                with self._lock:
-                    self.open_streams -= 1
-
-        handler: Any = grpc.stream_stream_rpc_method_handler(process, Request.FromString)
-        self._executor = concurrent.futures.ThreadPoolExecutor(64)
-        self._server = grpc.server(self._executor, options=[("grpc.so_reuseport", 0)])
-        self._server.add_generic_rpc_handlers(
-            (
-                grpc.method_handlers_generic_handler(
-                    "dm_env_rpc.v1.Environment", {"Process": handler}
-                ),
-            )
-        )
-        if credentials is None:
-            port = self._server.add_insecure_port("localhost:0")
-        else:
-            port = self._server.add_secure_port("localhost:0", credentials)
-        self.address = f"localhost:{port}"
-        self._server.start()
-
-    def __enter__(self) -> ScriptedServer:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._server.stop(0.1).wait()
-        self._executor.shutdown()
-
-
-def echo(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-    """Answers every extension with itself."""
-    for request in requests:
-        yield Response(extension=request.extension)
 
 
 def extension(number: int) -> any_pb2.Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,21 +20,22 @@ NAME = "dm_env_rpc_client"
 # a dot is a folder. The bridges stand beside the stack and may use the pure core only.
 LAYERS = [
     ["_proto."],
-    ["casting", "errors", "nesting", "settings", "spec_manager", "specs", "tensors", "timesteps",
+    ["casting", "command_text", "errors", "nesting", "sampling", "settings", "spec_manager", "specs", "tensors", "timesteps",
      "variable_specs"],
     ["lifecycle", "messages", "pipeline"],
     ["transports."],
     ["async_connection", "connection", "exchange"],
     ["dm_env_adaptor", "worlds"],
-    ["server."],
-    ["", "cli."],
+    ["server.", "testing.", "compliance."],
+    ["", "cli.", "pytest_plugin"],
 ]  # fmt: skip
 BRIDGES = "bridges."
 
 # Third-party packages and the only places that may import them.
 ONLY_IN = {
-    "grpc": ["transports.", "server.hosting"],
-    "socket": ["transports.", "server.hosting", BRIDGES],
+    "grpc": ["transports.", "server.hosting", "testing.scripted_server"],
+    "socket": ["transports.", "server.hosting", "testing.server_process", BRIDGES],
+    "pytest": ["pytest_plugin", "testing.fixtures", "compliance.test_compliance"],
     "typer": ["cli."],
     "rich": ["cli."],
     "gymnasium": [BRIDGES],
@@ -131,10 +133,42 @@ def test_some_packages_are_imported_in_one_place_only(package: str) -> None:
 def test_there_is_no_logic_in_the_packages_own_file() -> None:
     tree = ast.parse((PACKAGE / "__init__.py").read_text())
     kinds = {type(node) for node in tree.body}
-    assert kinds == {ast.Expr, ast.ImportFrom, ast.Assign}
+    assert kinds == {
+        ast.Expr, ast.Import, ast.ImportFrom, ast.If, ast.Assign, ast.FunctionDef
+    }  # fmt: skip
+    (for_types,) = [node for node in tree.body if isinstance(node, ast.If)]
+    assert {type(node) for node in for_types.body} == {ast.ImportFrom}
     assert sorted(dm_env_rpc_client.__all__) == dm_env_rpc_client.__all__
-    for name in dm_env_rpc_client.__all__:
-        assert hasattr(dm_env_rpc_client, name)
+
+
+def test_what_type_checkers_see_is_what_is_imported_when_it_is_used() -> None:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    (for_types,) = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {}
+    for node in for_types.body:
+        assert isinstance(node, ast.ImportFrom)
+        assert node.module is not None
+        module = importlib.import_module(node.module)
+        for alias in node.names:
+            if not hasattr(module, alias.name):
+                importlib.import_module(f"{node.module}.{alias.name}")
+            seen[alias.name] = getattr(module, alias.name)
+    assert sorted(seen) == dm_env_rpc_client.__all__
+    for name, value in seen.items():
+        assert getattr(dm_env_rpc_client, name) is value
+    assert sorted(dm_env_rpc_client._HOMES) == dm_env_rpc_client.__all__
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        dm_env_rpc_client.nothing
+
+
+def test_importing_the_pytest_plugin_imports_nothing_heavy() -> None:
+    program = "import sys, dm_env_rpc_client.pytest_plugin; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.split()
+    assert {"grpc", "numpy", "google.protobuf", "dm_env"} & set(loaded) == set()
+    ours = {name for name in loaded if name.startswith(NAME)}
+    assert ours == {NAME, f"{NAME}.pytest_plugin"}
 
 
 def test_importing_the_package_imports_nothing_optional() -> None:

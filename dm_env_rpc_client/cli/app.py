@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from dm_env_rpc_client.cli import inspect, run, serve
+from dm_env_rpc_client.cli import check, inspect, run, serve
 
 __all__ = ["app"]
 
@@ -21,3 +21,4 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("serve")(serve.serve)
 app.command("inspect")(inspect.inspect)
+app.command("check")(check.check)

@@ -154,9 +154,9 @@ class Trial:
             while self._worlds and time.monotonic() < deadline:
                 request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=self._worlds[-1])
                 answer = probe.ask(request)
-                if isinstance(answer, dm_env_rpc_pb2.DestroyWorldResponse):
-                    self._worlds.pop()
-                elif all(probe.is_clean for probe in self._probes):
+                if isinstance(answer, dm_env_rpc_pb2.DestroyWorldResponse) or all(
+                    probe.is_clean for probe in self._probes
+                ):
                     self._worlds.pop()
                 else:
                     time.sleep(0.02)

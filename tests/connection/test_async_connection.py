@@ -23,15 +23,8 @@ from dm_env_rpc_client import (
     dm_env_rpc_pb2,
 )
 from dm_env_rpc_client.server import Server
-from tests.scripted import (
-    Request,
-    Response,
-    ScriptedServer,
-    descriptor_count,
-    extension,
-    thread_count,
-    time_limit,
-)
+from dm_env_rpc_client.testing import Request, Response, ScriptedServer
+from tests.scripted import descriptor_count, extension, thread_count, time_limit
 
 
 def silent(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:

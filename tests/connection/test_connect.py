@@ -20,16 +20,9 @@ from dm_env_rpc_client import (
     make,
 )
 from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client.testing import ScriptedServer, echo
 from dm_env_rpc_client.transports.grpc_channel import is_loopback
-from tests.scripted import (
-    ScriptedServer,
-    descriptor_count,
-    echo,
-    extension,
-    settles,
-    thread_count,
-    time_limit,
-)
+from tests.scripted import descriptor_count, extension, settles, thread_count, time_limit
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,8 @@ from dm_env_rpc_client import (
     dm_env_rpc_pb2,
 )
 from dm_env_rpc_client.server import Server
-from tests.scripted import Request, Response, ScriptedServer, echo, extension, time_limit
+from dm_env_rpc_client.testing import Request, Response, ScriptedServer, echo
+from tests.scripted import extension, time_limit
 
 
 def test_send_returns_the_payload_of_the_answer(echo_server: ScriptedServer) -> None:

@@ -16,7 +16,8 @@ from dm_env_rpc_client import (
     pipeline,
 )
 from dm_env_rpc_client.pipeline import Pending, Pipeline
-from tests.scripted import Response, extension
+from dm_env_rpc_client.testing import Response
+from tests.scripted import extension
 
 
 def request(number: int = 0, size: int = 0) -> Pending:

@@ -30,8 +30,8 @@ from dm_env_rpc_client import (
     set_bounds,
 )
 from dm_env_rpc_client.server import Catch, Server, serve
+from dm_env_rpc_client.testing import Request, Response, ScriptedServer
 from tests.environments import Echo, Robot
-from tests.scripted import Request, Response, ScriptedServer
 
 FIRST, MID, LAST = dm_env.StepType
 RUNNING, TERMINATED, INTERRUPTED = 1, 2, 3

@@ -20,10 +20,8 @@ from dm_env_rpc_client import (
     make,
 )
 from dm_env_rpc_client.server import Server
+from dm_env_rpc_client.testing import Request, Response, ScriptedServer
 from tests.scripted import (
-    Request,
-    Response,
-    ScriptedServer,
     ServerProcess,
     descriptor_count,
     extension,
@@ -86,7 +84,8 @@ def test_row_2_a_frozen_server_is_a_missed_deadline(full: bool) -> None:
 INTERRUPTED = """
 import random, signal, sys
 from dm_env_rpc_client import ConnectionLostError, connect
-from tests.scripted import ScriptedServer, echo, extension
+from dm_env_rpc_client.testing import ScriptedServer, echo
+from tests.scripted import extension
 
 class Interrupt(BaseException):
     pass

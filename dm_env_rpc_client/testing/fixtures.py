@@ -1,0 +1,131 @@
+"""What the fixtures of the pytest plugin do.
+
+Apart from the plugin, so that its file need not import the package before it is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from dm_env_rpc_client import server as hosting
+from dm_env_rpc_client.command_text import parse_settings
+from dm_env_rpc_client.compliance.options import Options, yes_or_no
+from dm_env_rpc_client.connection import Connection, connect
+from dm_env_rpc_client.dm_env_adaptor import DmEnvAdaptor
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.testing.server_process import ServerProcess
+from dm_env_rpc_client.worlds import join_world, make
+
+__all__ = ["address", "compliance_options", "connection", "environment", "servers"]
+
+
+def _option(config: pytest.Config, name: str) -> Any:
+    return config.getoption(f"--dm-env-rpc-{name}")
+
+
+@contextlib.contextmanager
+def address(config: pytest.Config) -> Iterator[str]:
+    """Yields the address of the server under test; starts and stops the command's.
+
+    Raises:
+      pytest.UsageError: the options name no server, or two.
+      ServerProcessError: the command did not start one.
+    """
+    given, command = _option(config, "address"), _option(config, "command")
+    if bool(given) == bool(command):
+        raise pytest.UsageError(
+            "name the server under test by --dm-env-rpc-address HOST:PORT or start it by "
+            "--dm-env-rpc-command 'COMMAND --port={port}', one of the two; or define a fixture "
+            "dm_env_rpc_address of your own"
+        )
+    if given:
+        yield given
+        return
+    process = ServerProcess(command)
+    try:
+        yield process.address
+    finally:
+        process.stop()
+
+
+@contextlib.contextmanager
+def servers() -> Iterator[Callable[..., hosting.Server]]:
+    """Yields `serve`; stops all that it made, and raises what first failed in them."""
+    started: list[hosting.Server] = []
+
+    def serve(environment: Any, *args: Any, **kwargs: Any) -> hosting.Server:
+        started.append(hosting.serve(environment, *args, **kwargs))
+        return started[-1]
+
+    try:
+        yield serve
+    finally:
+        for server in started:
+            server.stop(0.0)
+    for server in started:
+        for error in server.errors:
+            raise error
+
+
+@contextlib.contextmanager
+def connection(server_address: str, config: pytest.Config) -> Iterator[Connection]:
+    """Yields a connection to the server under test."""
+    timeout = _option(config, "timeout")
+    with connect(
+        server_address,
+        timeout=timeout,
+        request_timeout=timeout,
+        insecure=_option(config, "insecure"),
+    ) as opened:
+        yield opened
+
+
+@contextlib.contextmanager
+def environment(server_address: str, config: pytest.Config) -> Iterator[DmEnvAdaptor]:
+    """Yields the environment of the server under test."""
+    timeout, world = _option(config, "timeout"), _option(config, "world")
+    join_settings = parse_settings(_option(config, "join"))
+    if world is not None:
+        with (
+            connection(server_address, config) as opened,
+            join_world(opened, world, join_settings) as env,
+        ):
+            yield env
+        return
+    with make(
+        server_address,
+        parse_settings(_option(config, "create")),
+        join_settings,
+        timeout=timeout,
+        request_timeout=timeout,
+        insecure=_option(config, "insecure"),
+    ) as env:
+        yield env
+
+
+def compliance_options(config: pytest.Config) -> Options:
+    """Returns what the options say of the server under test; UsageError where they cannot."""
+    try:
+        return Options(
+            create_settings=parse_settings(_option(config, "create")),
+            invalid_create_settings=parse_settings(_option(config, "invalid-create")),
+            required_create_settings=tuple(_option(config, "required-create") or ()),
+            join_settings=parse_settings(_option(config, "join")),
+            invalid_join_settings=parse_settings(_option(config, "invalid-join")),
+            reset_settings=parse_settings(_option(config, "reset")),
+            invalid_reset_settings=parse_settings(_option(config, "invalid-reset")),
+            reset_world_settings=parse_settings(_option(config, "reset-world")),
+            world_name=_option(config, "world"),
+            policy=_option(config, "policy"),
+            several_worlds=yes_or_no(_option(config, "several-worlds")),
+            several_agents=yes_or_no(_option(config, "several-agents")),
+            max_steps=_option(config, "max-steps"),
+            timeout=_option(config, "timeout"),
+            insecure=_option(config, "insecure"),
+        )
+    except SpecError as error:
+        raise pytest.UsageError(str(error)) from error

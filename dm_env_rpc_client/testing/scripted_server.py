@@ -1,0 +1,139 @@
+"""A server that does exactly what a test tells it to. The one file here that touches grpc."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
+
+import grpc
+from google.protobuf import message as protobuf_message
+from google.rpc import status_pb2
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.errors import DmEnvRpcError
+from dm_env_rpc_client.messages import answer_field
+from dm_env_rpc_client.transports import grpc_channel
+
+__all__ = ["Request", "Response", "Script", "ScriptedServer", "answering", "echo"]
+
+Request = dm_env_rpc_pb2.EnvironmentRequest
+Response = dm_env_rpc_pb2.EnvironmentResponse
+Script = Callable[[Iterator[Request], grpc.ServicerContext], Iterable[Response | bytes]]
+"""Takes the requests of a stream and its context, and yields responses, or raw bytes."""
+
+Answer: TypeAlias = protobuf_message.Message | bytes | DmEnvRpcError | None
+
+_STREAMS = 64
+"""Streams that can be open at once."""
+
+_STOP_SECONDS = 0.1
+
+
+class ScriptedServer:
+    """A real gRPC server on the loopback interface that runs a script for each stream.
+
+    It knows nothing of the protocol: what the script yields is sent as it is, in that
+    order, whether it answers anything or not. When the script returns, the stream ends
+    well; when it raises, the stream ends with an error.
+
+    with ScriptedServer(answering(StepResponse(state=1))) as server:
+        connect(server.address).send(StepRequest())
+
+    Args:
+      script: called once for each stream with an iterator over its requests and the
+        grpc.ServicerContext; yields EnvironmentResponses, or bytes. See `answering`.
+      credentials: grpc.ServerCredentials; None for plaintext.
+
+    Attributes:
+      address: where it listens, such as "localhost:40123".
+      requests: the requests that scripts have taken so far, of all streams.
+      errors: what scripts have raised, oldest first.
+      open_streams: how many scripts are running.
+    """
+
+    def __init__(self, script: Script, credentials: grpc.ServerCredentials | None = None):
+        self.requests: list[Request] = []
+        self.errors: list[BaseException] = []
+        self.open_streams = 0
+        self._script = script
+        self._lock = threading.Lock()
+        self._executor = concurrent.futures.ThreadPoolExecutor(_STREAMS)
+        self._server = grpc.server(self._executor, options=[("grpc.so_reuseport", 0)])
+        handler: Any = grpc.stream_stream_rpc_method_handler(self._process, Request.FromString)
+        service, method = grpc_channel.PROCESS.strip("/").split("/")
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(service, {method: handler}),)
+        )
+        if credentials is None:
+            port = self._server.add_insecure_port("localhost:0")
+        else:
+            port = self._server.add_secure_port("localhost:0", credentials)
+        self.address = f"localhost:{port}"
+        self._server.start()
+
+    def stop(self) -> None:
+        """Cuts what is open and stops; a second time does nothing."""
+        self._server.stop(_STOP_SECONDS).wait()
+        self._executor.shutdown()
+
+    def __enter__(self) -> ScriptedServer:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    def _process(
+        self, requests: Iterator[Request], context: grpc.ServicerContext
+    ) -> Iterator[bytes]:
+        with self._lock:
+            self.open_streams += 1
+        try:
+            for response in self._script(self._recorded(requests), context):
+                yield response if isinstance(response, bytes) else response.SerializeToString()
+        except Exception as error:
+            self.errors.append(error)
+            raise
+        finally:
+            with self._lock:
+                self.open_streams -= 1
+
+    def _recorded(self, requests: Iterator[Request]) -> Iterator[Request]:
+        for request in requests:
+            self.requests.append(request)
+            yield request
+
+
+def answering(*answers: Answer) -> Script:
+    """Returns a script that answers the first request with the first answer, and so on.
+
+    Args:
+      *answers: for each request in turn a payload such as `StepResponse`, a whole
+        EnvironmentResponse, bytes to be sent as they are, a DmEnvRpcError whose Status
+        is sent, or None for no answer. After the last one the stream ends.
+    """
+
+    def script(requests: Iterator[Request], _: grpc.ServicerContext) -> Iterator[Response | bytes]:
+        for answer, _request in zip(answers, requests, strict=False):
+            if isinstance(answer, DmEnvRpcError):
+                status = status_pb2.Status(
+                    code=answer.code, message=answer.message, details=answer.details
+                )
+                yield Response(error=status)
+            elif isinstance(answer, bytes | Response):
+                yield answer
+            elif answer is not None:
+                response = Response()
+                payload = getattr(response, answer_field(answer))
+                payload.SetInParent()
+                payload.MergeFrom(answer)
+                yield response
+
+    return script
+
+
+def echo(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
+    """A script that answers every extension with itself."""
+    for request in requests:
+        yield Response(extension=request.extension)
