@@ -115,6 +115,8 @@ def answer_field(payload: protobuf_message.Message) -> str:
       SpecError: there is none.
     """
     for field in dm_env_rpc_pb2.EnvironmentResponse.DESCRIPTOR.fields:
-        if field.message_type.full_name == payload.DESCRIPTOR.full_name:
+        if field.message_type is not None and field.message_type.full_name == (
+            payload.DESCRIPTOR.full_name
+        ):
             return str(field.name)
     raise SpecError(f"{payload.DESCRIPTOR.full_name} is no response of dm_env_rpc")

@@ -20,8 +20,8 @@ NAME = "dm_env_rpc_client"
 # a dot is a folder. The bridges stand beside the stack and may use the pure core only.
 LAYERS = [
     ["_proto."],
-    ["casting", "command_text", "errors", "nesting", "sampling", "settings", "spec_manager", "specs", "tensors", "timesteps",
-     "variable_specs"],
+    ["casting", "command_text", "errors", "nesting", "sampling", "settings", "spec_manager",
+     "specs", "tensors", "timesteps", "variable_specs"],
     ["lifecycle", "messages", "pipeline"],
     ["transports."],
     ["async_connection", "connection", "exchange"],
@@ -158,7 +158,7 @@ def test_what_type_checkers_see_is_what_is_imported_when_it_is_used() -> None:
         assert getattr(dm_env_rpc_client, name) is value
     assert sorted(dm_env_rpc_client._HOMES) == dm_env_rpc_client.__all__
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        dm_env_rpc_client.nothing
+        dm_env_rpc_client.nothing  # noqa: B018
 
 
 def test_importing_the_pytest_plugin_imports_nothing_heavy() -> None:

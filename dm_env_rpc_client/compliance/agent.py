@@ -11,7 +11,7 @@ import numpy as np
 from dm_env_rpc_client import lifecycle, nesting, specs
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.options import Options
-from dm_env_rpc_client.compliance.outcome import NotOffered, Violation
+from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
 from dm_env_rpc_client.compliance.probe import Probe, describe
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.lifecycle import State
@@ -65,12 +65,12 @@ class Agent:
 
     @property
     def actions(self) -> dict[int, TensorField]:
-        """The actions by UID; Violation where their specs make no sense."""
+        """The actions by UID; ViolationError where their specs make no sense."""
         return self._fields("action", self.specs.actions)
 
     @property
     def observations(self) -> dict[int, TensorField]:
-        """The observations by UID; Violation where their specs make no sense."""
+        """The observations by UID; ViolationError where their specs make no sense."""
         return self._fields("observation", self.specs.observations)
 
     def valid_actions(self) -> dict[int, dm_env_rpc_pb2.Tensor]:
@@ -106,11 +106,11 @@ class Agent:
         requested: Iterable[int] = (),
         expected: str = "a StepResponse, for the step is valid",
     ) -> dm_env_rpc_pb2.StepResponse:
-        """Takes a valid step; Violation where it is refused or leads where it cannot."""
+        """Takes a valid step; ViolationError where it is refused or leads where it cannot."""
         return self.took(self.probe.accept(self.request(actions, requested), expected))
 
     def took(self, response: dm_env_rpc_pb2.StepResponse) -> dm_env_rpc_pb2.StepResponse:
-        """Takes note of the answer to a step; Violation where its state cannot follow."""
+        """Takes note of the answer to a step; ViolationError where its state cannot follow."""
         try:
             after = State.of_response(response.state)
             lifecycle.advance(self.state, "step", after)
@@ -145,7 +145,7 @@ class Agent:
     def refuse_step(
         self, expected: str, actions: Actions | None = None, requested: Iterable[int] = ()
     ) -> None:
-        """Takes a step that must be refused; Violation where it is not."""
+        """Takes a step that must be refused; ViolationError where it is not."""
         self.probe.refuse(self.request(actions, requested), expected)
 
     def nonsense(self) -> Actions:
@@ -160,7 +160,7 @@ class Agent:
             raise self.probe.violation(f"{expected}, in state RUNNING", describe(response))
 
     def check_is_running(self, why: str) -> None:
-        """Violation unless the sequence goes on, where actions are not ignored."""
+        """ViolationError unless the sequence goes on, where actions are not ignored."""
         self.refuse_step(f"an error for an unknown action, for {why}", self.nonsense())
 
     def reset(self, expected: str = "a ResetResponse") -> None:
@@ -175,7 +175,7 @@ class Agent:
         """Resets the agent, unless the server does not know Reset."""
         try:
             self.reset()
-        except NotOffered:
+        except NotOfferedError:
             pass
 
     def leave(self, expected: str = "a LeaveWorldResponse") -> None:
@@ -200,6 +200,6 @@ class Agent:
                 self._managers[kind] = SpecManager(tensor_specs, kind)
             except SpecError as error:
                 shown = describe(self.specs)
-                raise Violation(f"specs that make sense: {error}", received=shown) from None
+                raise ViolationError(f"specs that make sense: {error}", received=shown) from None
         manager = self._managers[kind]
         return {manager.name_to_uid(name): manager.field(name) for name in manager.names()}

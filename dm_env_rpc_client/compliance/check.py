@@ -18,7 +18,7 @@ class Check(NamedTuple):
       document: the protocol document that the clause is from.
       heading: the heading in it.
       clause: what it says, in other words.
-      function: tries it; raises Violation where it is not so, NotOffered where the server
+      function: tries it; raises ViolationError where it is not so, NotOfferedError where the server
         lacks what it is about.
     """
 

@@ -6,7 +6,7 @@ import dataclasses
 import enum
 from typing import Any
 
-__all__ = ["NotOffered", "Outcome", "Result", "Violation"]
+__all__ = ["NotOfferedError", "Outcome", "Result", "ViolationError"]
 
 
 class Outcome(enum.Enum):
@@ -17,7 +17,7 @@ class Outcome(enum.Enum):
     SKIPPED = "skipped"
 
 
-class Violation(Exception):
+class ViolationError(Exception):
     """The server did what a clause of the protocol does not allow.
 
     Attributes:
@@ -39,7 +39,7 @@ class Violation(Exception):
         )
 
 
-class NotOffered(Exception):
+class NotOfferedError(Exception):
     """The server lacks something that the protocol leaves to it; says what."""
 
 

@@ -11,7 +11,7 @@ from google.rpc import code_pb2, status_pb2
 
 from dm_env_rpc_client import messages
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.compliance.outcome import NotOffered, Violation
+from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.transports import grpc_channel
 from dm_env_rpc_client.transports.grpc_stream import GrpcStream
@@ -70,10 +70,10 @@ class Probe:
         """Waits for the next answer.
 
         Args:
-          expected: what should come, for the Violation.
+          expected: what should come, for the ViolationError.
 
         Raises:
-          Violation: none came in time, the stream ended, or it was no
+          ViolationError: none came in time, the stream ended, or it was no
             EnvironmentResponse.
         """
         try:
@@ -104,7 +104,7 @@ class Probe:
           The response message, or the error Status.
 
         Raises:
-          Violation: it is neither.
+          ViolationError: it is neither.
         """
         response = self.receive(expected)
         answered = response.WhichOneof("payload")
@@ -123,13 +123,13 @@ class Probe:
         """Waits for the answer to a request that the server has no reason to refuse.
 
         Raises:
-          NotOffered: the server does not implement it, and need not.
-          Violation: it answered with an error, or not as it should.
+          NotOfferedError: the server does not implement it, and need not.
+          ViolationError: it answered with an error, or not as it should.
         """
         answer = self.answer(field, expected)
         if isinstance(answer, status_pb2.Status):
             if field in _OPTIONAL and answer.code == code_pb2.UNIMPLEMENTED:
-                raise NotOffered(f"the server does not implement {field}: {answer.message}")
+                raise NotOfferedError(f"the server does not implement {field}: {answer.message}")
             raise self.violation(expected, describe(answer))
         return answer
 
@@ -140,7 +140,7 @@ class Probe:
         return self.accepted(field, expected)
 
     def refused(self, field: str, expected: str) -> status_pb2.Status:
-        """Waits for the error that a request must get; Violation where it gets none."""
+        """Waits for the error that a request must get; ViolationError where it gets none."""
         answer = self.answer(field, expected)
         if not isinstance(answer, status_pb2.Status):
             raise self.violation(expected, describe(answer))
@@ -152,11 +152,11 @@ class Probe:
         self.send(request)
         return self.refused(field, expected)
 
-    def violation(self, expected: str, received: str) -> Violation:
-        """Returns the Violation for what was sent last; the stream is in doubt then."""
+    def violation(self, expected: str, received: str) -> ViolationError:
+        """Returns the ViolationError for what was sent last; the stream is in doubt then."""
         self.is_clean = False
         in_flight = max(self.in_flight + 1, 1)
-        return Violation(expected, "; ".join(self._sent[-min(in_flight, 6) :]), received)
+        return ViolationError(expected, "; ".join(self._sent[-min(in_flight, 6) :]), received)
 
     def close(self) -> None:
         """Closes the stream."""

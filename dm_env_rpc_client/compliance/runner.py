@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from dm_env_rpc_client.compliance.check import Check
 from dm_env_rpc_client.compliance.options import Options
-from dm_env_rpc_client.compliance.outcome import NotOffered, Outcome, Result, Violation
+from dm_env_rpc_client.compliance.outcome import NotOfferedError, Outcome, Result, ViolationError
 from dm_env_rpc_client.compliance.table import CHECKS
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.errors import DmEnvRpcClientError
@@ -33,9 +33,9 @@ def run_check(check: Check, address: str, options: Options = _DEFAULTS) -> Resul
     try:
         with Trial(address, options) as trial:
             check.function(trial)
-    except NotOffered as error:
+    except NotOfferedError as error:
         outcome, reason = Outcome.SKIPPED, str(error)
-    except Violation as violation:
+    except ViolationError as violation:
         outcome, sent, received = Outcome.FAILED, violation.sent, violation.received
         expected = violation.expected
     except DmEnvRpcClientError as error:

@@ -12,7 +12,7 @@ from types import TracebackType
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.agent import Agent
 from dm_env_rpc_client.compliance.options import Options
-from dm_env_rpc_client.compliance.outcome import NotOffered, Violation
+from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
 from dm_env_rpc_client.compliance.probe import Probe
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.settings import pack_settings
@@ -50,7 +50,7 @@ class Trial:
         """Creates a world and returns its name; or the name of the one that exists.
 
         Raises:
-          Violation: the valid settings were refused.
+          ViolationError: the valid settings were refused.
         """
         if self.options.world_name is not None:
             return self.options.world_name
@@ -66,14 +66,14 @@ class Trial:
         )
 
     def create_another_world(self, probe: Probe) -> str:
-        """Creates one more world; NotOffered where the server has room for one only."""
+        """Creates one more world; NotOfferedError where the server has room for one only."""
         if self.options.world_name is not None or self.options.several_worlds is False:
-            raise NotOffered("the server has one world only")
+            raise NotOfferedError("the server has one world only")
         if self.options.several_worlds:
             return self.create_world(probe)
         answer = probe.ask(self.create_request())
         if not isinstance(answer, dm_env_rpc_pb2.CreateWorldResponse):
-            raise NotOffered(f"the server has one world only: {answer.message}")
+            raise NotOfferedError(f"the server has one world only: {answer.message}")
         return self._created(answer)
 
     def _created(self, response: dm_env_rpc_pb2.CreateWorldResponse) -> str:
@@ -104,15 +104,15 @@ class Trial:
         return Agent(probe, joined, name, self.options)
 
     def join_beside(self, other: Agent) -> Agent:
-        """Joins the world of another agent; NotOffered where it takes one agent only."""
+        """Joins the world of another agent; NotOfferedError where it takes one agent only."""
         if self.options.several_agents is False:
-            raise NotOffered("a world takes one agent only")
+            raise NotOfferedError("a world takes one agent only")
         probe = self.connect()
         if self.options.several_agents:
             return self.join(probe, other.world_name)
         answer = probe.ask(self.join_request(other.world_name), "a JoinWorldResponse")
         if not isinstance(answer, dm_env_rpc_pb2.JoinWorldResponse):
-            raise NotOffered(f"a world takes one agent only: {answer.message}")
+            raise NotOfferedError(f"a world takes one agent only: {answer.message}")
         return Agent(probe, answer, other.world_name, self.options)
 
     def __enter__(self) -> Trial:
@@ -138,11 +138,11 @@ class Trial:
                 continue
             try:
                 probe.ask(dm_env_rpc_pb2.LeaveWorldRequest())
-            except Violation:
+            except ViolationError:
                 probe.close()
 
     def _destroy_worlds(self) -> None:
-        """Destroys what was created; what the server makes of it is for the checks."""
+        """Destroys what was created."""
         if not self._worlds:
             return
         try:
@@ -160,7 +160,7 @@ class Trial:
                     self._worlds.pop()
                 else:
                     time.sleep(0.02)
-        except Violation:
+        except ViolationError:
             pass
         finally:
             probe.close()

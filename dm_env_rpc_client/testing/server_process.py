@@ -48,7 +48,7 @@ class ServerProcess:
         port = _free_port()
         self.address = f"localhost:{port}"
         self._command = command.replace("{port}", str(port))
-        self._output = tempfile.TemporaryFile()
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  # closed in `stop`
         try:
             # -I: the environment variables and the folder of the tests are the command's.
             self._process = subprocess.Popen(

@@ -17,7 +17,7 @@ from dm_env_rpc_client import tensors
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.agent import Agent
 from dm_env_rpc_client.compliance.check import overview, reference
-from dm_env_rpc_client.compliance.outcome import NotOffered
+from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.spec_manager import TensorField
 
@@ -32,9 +32,9 @@ def _joined(trial: Trial, needs_any_value: bool = False) -> Agent:
     """An agent in a sequence with something to do."""
     agent = trial.join()
     if not agent.specs.actions:
-        raise NotOffered("the environment has no actions")
+        raise NotOfferedError("the environment has no actions")
     if needs_any_value and trial.options.load_policy() is not None:
-        raise NotOffered("the policy says which actions are valid, not the specs alone")
+        raise NotOfferedError("the policy says which actions are valid, not the specs alone")
     agent.run()
     return agent
 
@@ -98,7 +98,7 @@ def each_action_can_be_sent_alone(trial: Trial) -> None:
             agent.took(answer)
             continue
         agent.step(expected="a StepResponse, for the step has all actions")
-        raise NotOffered(f"the environment needs all its actions: {answer.message}")
+        raise NotOfferedError(f"the environment needs all its actions: {answer.message}")
 
 
 @reference(_STEP, "The set of actions may be empty.")
@@ -113,7 +113,7 @@ def a_step_may_be_empty(trial: Trial) -> None:
         return
     agent.check_is_running("the refused step did not end the sequence")
     agent.step(expected="a StepResponse, for the step has all actions")
-    raise NotOffered(f"the environment needs its actions: {answer.message}")
+    raise NotOfferedError(f"the environment needs its actions: {answer.message}")
 
 
 @reference("Specs", "The specs are a complete list of the actions.")
@@ -238,7 +238,7 @@ def actions_out_of_range_are_refused(trial: Trial) -> None:
                 _refused(agent, field, _packed(field, value), why)
                 tried = True
     if not tried:
-        raise NotOffered("no action has bounds that can be exceeded")
+        raise NotOfferedError("no action has bounds that can be exceeded")
 
 
 @overview("Ranges", "Ranges are inclusive.")
@@ -252,7 +252,7 @@ def actions_at_their_bounds_are_taken(trial: Trial) -> None:
                 _taken(agent, field, _packed(field, value), why)
                 tried = True
     if not tried:
-        raise NotOffered("no action has bounds")
+        raise NotOfferedError("no action has bounds")
 
 
 @overview("Variable lengths", "A negative length follows from the number of elements.")
@@ -270,7 +270,7 @@ def a_negative_length_is_inferred(trial: Trial) -> None:
                 _taken(agent, field, valid[field.uid], why)
                 tried = True
     if not tried:
-        raise NotOffered("no action has a dimension")
+        raise NotOfferedError("no action has a dimension")
 
 
 @overview("Variable lengths", "At most one length may be negative.")
@@ -286,7 +286,7 @@ def two_negative_lengths_are_refused(trial: Trial) -> None:
             _refused(agent, field, tensor, "has two lengths left open")
             tried = True
     if not tried:
-        raise NotOffered("no action has two dimensions")
+        raise NotOfferedError("no action has two dimensions")
 
 
 @overview("Variable lengths", "A variable dimension has any length.")
@@ -303,7 +303,7 @@ def a_variable_dimension_takes_any_length(trial: Trial) -> None:
                 _taken(agent, field, tensor, f"may have shape {list(shape)}")
                 tried = True
     if not tried:
-        raise NotOffered("no action has a variable dimension")
+        raise NotOfferedError("no action has a variable dimension")
 
 
 @overview("Broadcastable", "One element stands for a tensor of any shape.")
@@ -320,7 +320,7 @@ def one_element_is_broadcast(trial: Trial) -> None:
             _taken(agent, field, tensor, "is one element for all")
             tried = True
     if not tried:
-        raise NotOffered("no action has a shape that one element can fill")
+        raise NotOfferedError("no action has a shape that one element can fill")
 
 
 @overview("Tensors", "A tensor of messages holds what the environment asks for.")
@@ -329,7 +329,7 @@ def actions_of_messages_take_messages_only(trial: Trial) -> None:
     agent = _joined(trial)
     protos = [f for f in agent.actions.values() if f.codec.data_type == dm_env_rpc_pb2.PROTO]
     if not protos:
-        raise NotOffered("no action takes messages")
+        raise NotOfferedError("no action takes messages")
     for field in protos:
         tensor = Tensor(shape=(*_shape(field), 2))
         tensor.protos.array.extend([any_pb2.Any()] * int(np.prod(tensor.shape)))

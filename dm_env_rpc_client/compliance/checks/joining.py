@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import overview, reference
-from dm_env_rpc_client.compliance.outcome import NotOffered
+from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.settings import pack_settings
 
@@ -33,7 +33,7 @@ def invalid_join_settings_are_refused(trial: Trial) -> None:
     """Adds each one to the valid ones."""
     invalid = pack_settings(trial.options.invalid_join_settings)
     if not invalid:
-        raise NotOffered("no invalid join settings were given")
+        raise NotOfferedError("no invalid join settings were given")
     probe = trial.connect()
     name = trial.create_world(probe)
     for setting, tensor in invalid.items():
@@ -118,7 +118,7 @@ def agents_of_one_world_have_their_own_states(trial: Trial) -> None:
 def a_world_for_one_agent_refuses_another(trial: Trial) -> None:
     """Joins from a second connection."""
     if trial.options.several_agents is not False:
-        raise NotOffered("the world is not said to take one agent only")
+        raise NotOfferedError("the world is not said to take one agent only")
     agent = trial.join()
     agent.begin("a first step")
     other = trial.connect()

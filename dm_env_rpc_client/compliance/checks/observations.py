@@ -9,7 +9,7 @@ import numpy as np
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.agent import Agent, unknown_uid
 from dm_env_rpc_client.compliance.check import overview, reference
-from dm_env_rpc_client.compliance.outcome import NotOffered
+from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.probe import describe
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.errors import SpecError
@@ -24,7 +24,7 @@ def _joined(trial: Trial) -> Agent:
     """An agent that has something to observe."""
     agent = trial.join()
     if not agent.specs.observations:
-        raise NotOffered("the environment has no observations")
+        raise NotOfferedError("the environment has no observations")
     return agent
 
 

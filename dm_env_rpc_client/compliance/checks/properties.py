@@ -11,7 +11,7 @@ from google.rpc import status_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.compliance.check import reference
-from dm_env_rpc_client.compliance.outcome import NotOffered
+from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.probe import Probe, describe
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.errors import SpecError
@@ -49,7 +49,7 @@ def _offered(trial: Trial) -> tuple[Probe, Any]:
     probe = trial.connect()
     root = _list(probe, "")
     if isinstance(root, status_pb2.Status):
-        raise NotOffered(f"the server does not list properties: {root.message}")
+        raise NotOfferedError(f"the server does not list properties: {root.message}")
     return probe, root
 
 

@@ -6,7 +6,7 @@ from dm_env_rpc_client import lifecycle
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.agent import Agent
 from dm_env_rpc_client.compliance.check import overview, reference
-from dm_env_rpc_client.compliance.outcome import NotOffered
+from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.probe import describe
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.lifecycle import State
@@ -31,7 +31,7 @@ def states_follow_each_other(trial: Trial) -> None:
     """Steps to the end of a sequence and on into the next."""
     agent = trial.join()
     if not agent.run_to_the_end():
-        raise NotOffered(_endless(trial))
+        raise NotOfferedError(_endless(trial))
     agent.begin("a first step after the end of a sequence, whose actions are ignored")
     agent.check_is_running("a sequence has begun")
 
@@ -52,7 +52,7 @@ def the_last_step_returns_observations(trial: Trial) -> None:
             raise agent.probe.violation(f"observations {sorted(uids)}", describe(response))
         if agent.state is not State.RUNNING:
             return
-    raise NotOffered(_endless(trial))
+    raise NotOfferedError(_endless(trial))
 
 
 @reference(_STEP, "Steps in flight may be processed in the next sequence.")
@@ -71,7 +71,7 @@ def sequences_end_and_begin_while_steps_are_in_flight(trial: Trial) -> None:
         answered += 1
         ends += agent.state is not State.RUNNING
     if not ends:
-        raise NotOffered(_endless(trial))
+        raise NotOfferedError(_endless(trial))
 
 
 @reference(_RESET, "A Reset in flight takes effect between the steps around it.")
@@ -86,7 +86,7 @@ def a_reset_in_flight_ends_the_sequence(trial: Trial) -> None:
     refusal = None
     try:
         agent.adopt(agent.probe.accepted("reset", "a ResetResponse").specs)
-    except NotOffered as error:
+    except NotOfferedError as error:
         refusal = error
     last = agent.probe.answer("step", "the answer to the last step")
     if refusal is not None:
@@ -163,7 +163,7 @@ def a_reset_ends_the_sequence(trial: Trial) -> None:
 def reset_settings_are_taken(trial: Trial) -> None:
     """Resets with them in a sequence and between two, and steps with what they bring."""
     if not trial.options.reset_settings:
-        raise NotOffered("no reset settings were given")
+        raise NotOfferedError("no reset settings were given")
     agent = trial.join()
     agent.reset()
     agent.step(requested=agent.observations)
@@ -178,7 +178,7 @@ def invalid_reset_settings_are_refused(trial: Trial) -> None:
     """Sends each one; the sequence goes on."""
     invalid = pack_settings(trial.options.invalid_reset_settings)
     if not invalid:
-        raise NotOffered("no invalid reset settings were given")
+        raise NotOfferedError("no invalid reset settings were given")
     agent = trial.join()
     agent.run()
     for name, tensor in invalid.items():

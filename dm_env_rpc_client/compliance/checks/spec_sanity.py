@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dm_env_rpc_client import nesting, specs, tensors
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import overview, reference
-from dm_env_rpc_client.compliance.outcome import Violation
+from dm_env_rpc_client.compliance.outcome import ViolationError
 from dm_env_rpc_client.compliance.probe import describe
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.errors import SpecError
@@ -27,7 +27,7 @@ def _check_each(
     for kind, group in _by_kind(trial):
         for spec in group:
             if not is_right(spec):
-                raise Violation(expected, "JoinWorldRequest", f"{kind} {describe(spec)}")
+                raise ViolationError(expected, "JoinWorldRequest", f"{kind} {describe(spec)}")
 
 
 @reference("Specs", "The names of the actions are unique, and those of the observations.")
@@ -37,7 +37,7 @@ def names_are_unique(trial: Trial) -> None:
         names = [spec.name for spec in group]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise Violation(
+            raise ViolationError(
                 f"{kind}s with unique names", "JoinWorldRequest", f"{kind} {twice[0]!r} twice"
             )
 
@@ -49,7 +49,7 @@ def no_name_is_the_parent_of_another(trial: Trial) -> None:
         try:
             nesting.check_unambiguous(spec.name for spec in group)
         except SpecError as error:
-            raise Violation(
+            raise ViolationError(
                 f"names of {kind}s that can be nested: {error}",
                 "JoinWorldRequest",
                 ", ".join(repr(spec.name) for spec in group),
@@ -86,6 +86,6 @@ def bounds_make_sense(trial: Trial) -> None:
                 tensors.codec_for(bounded.dtype)
                 specs.check_spec(bounded, f"{kind} {spec.name!r}")
             except SpecError as error:
-                raise Violation(
+                raise ViolationError(
                     f"bounds that make sense: {error}", "JoinWorldRequest", describe(spec)
                 ) from None

@@ -6,7 +6,7 @@ from google.rpc import status_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import reference
-from dm_env_rpc_client.compliance.outcome import NotOffered
+from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.probe import Probe, describe
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.settings import pack_settings
@@ -25,7 +25,7 @@ def _destroy(trial: Trial, probe: Probe, name: str) -> None:
 
 def _check_creates(trial: Trial) -> None:
     if trial.options.world_name is not None:
-        raise NotOffered("the world exists already and is not to be created or destroyed")
+        raise NotOfferedError("the world exists already and is not to be created or destroyed")
 
 
 @reference(_CREATE, "A world is created with the settings, and destroyed.")
@@ -42,7 +42,7 @@ def required_create_settings_are_required(trial: Trial) -> None:
     """Leaves each one out."""
     _check_creates(trial)
     if not trial.options.required_create_settings:
-        raise NotOffered("no create setting was said to be required")
+        raise NotOfferedError("no create setting was said to be required")
     probe = trial.connect()
     for name in trial.options.required_create_settings:
         request = trial.create_request()
@@ -56,7 +56,7 @@ def invalid_create_settings_are_refused(trial: Trial) -> None:
     _check_creates(trial)
     invalid = pack_settings(trial.options.invalid_create_settings)
     if not invalid:
-        raise NotOffered("no invalid create settings were given")
+        raise NotOfferedError("no invalid create settings were given")
     probe = trial.connect()
     for name, tensor in invalid.items():
         request = trial.create_request()
@@ -80,7 +80,7 @@ def a_server_with_one_world_refuses_another(trial: Trial) -> None:
     """Creates a second one beside the first."""
     _check_creates(trial)
     if trial.options.several_worlds is not False:
-        raise NotOffered("the server is not said to have one world only")
+        raise NotOfferedError("the server is not said to have one world only")
     probe = trial.connect()
     trial.create_world(probe)
     probe.refuse(trial.create_request(), "an error, for the one world exists already")

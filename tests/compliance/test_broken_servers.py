@@ -1,0 +1,54 @@
+"""The suite notices what is broken: one rule in each of the servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, run
+from tests.compliance import playground
+from tests.compliance.broken_servers import BROKEN
+
+OPTIONS = Options(
+    invalid_create_settings={"unknown": 1},
+    invalid_join_settings={"unknown": 1},
+    invalid_reset_settings={"unknown": 1},
+    timeout=1.0,
+    quiet_seconds=0.1,
+)
+
+caught: dict[str, str] = {}
+
+
+def test_there_are_forty_or_more() -> None:
+    assert len(BROKEN) >= 40
+    assert {check for check, _ in BROKEN.values()} <= {check.name for check in CHECKS}
+
+
+@pytest.mark.parametrize("wrong", BROKEN)
+def test_it_is_noticed(wrong: str) -> None:
+    expected, session_class = BROKEN[wrong]
+    # The one that is there for it first, which saves the time for the others.
+    checks = sorted(CHECKS, key=lambda check: check.name != expected)
+    with playground.serve(session_class) as address:
+        for result in run(address, OPTIONS, checks):
+            if result.outcome is Outcome.FAILED:
+                caught[wrong] = result.name
+                break
+    assert caught.get(wrong) == expected
+    assert result.expected
+    assert result.sent or result.received
+
+
+@pytest.fixture(scope="module", autouse=True)
+def table(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Shows who noticed what, once all have run."""
+    yield
+    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or len(caught) < 2:
+        return
+    reporter.write_line("")
+    for wrong in BROKEN:
+        reporter.write_line(f"  {wrong:52} {caught.get(wrong, 'NOT NOTICED')}")
+    reporter.write_line(f"  {len(caught)} of {len(BROKEN)} broken servers noticed")

@@ -1,0 +1,216 @@
+"""The suite has nothing to say against servers that are right."""
+
+from __future__ import annotations
+
+import dm_env
+import numpy as np
+import pytest
+from dm_env import specs
+
+from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, Result, run
+from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client.variable_specs import VariableArray, VariableBoundedArray
+from tests.compliance import playground
+from tests.compliance.minimal_server import MinimalServer
+
+
+class Arm(dm_env.Environment):
+    """Nested, bounded for each element, of variable length; five steps long."""
+
+    def __init__(self, joints: int = 3) -> None:
+        lowest = np.arange(2.0 * joints).reshape(2, joints)
+        self._torque = specs.BoundedArray((2, joints), np.float32, lowest, lowest + 0.5, "torque")
+        self._steps = 0
+
+    def action_spec(self) -> dict[str, object]:
+        return {
+            "arm": {"torque": self._torque, "grip": specs.Array((), bool, "grip")},
+            "path": VariableBoundedArray((-1, 2), np.int16, -5, 5, "path"),
+            "say": specs.StringArray((), name="say"),
+        }
+
+    def observation_spec(self) -> dict[str, object]:
+        return {
+            "arm": {"torque": self._torque},
+            "path": VariableArray((-1, 2), np.int32, "path"),
+            "heard": specs.StringArray((2,), name="heard"),
+            "steps": specs.DiscreteArray(6, name="steps"),
+        }
+
+    def reset(self) -> dm_env.TimeStep:
+        self._steps = 0
+        return dm_env.restart(self._observe(self._torque.minimum, np.zeros((1, 2)), ""))
+
+    def step(self, action: dict[str, object]) -> dm_env.TimeStep:
+        self._steps += 1
+        arm = action["arm"]
+        assert isinstance(arm, dict)
+        observation = self._observe(arm["torque"], action["path"], action["say"])
+        if self._steps == 5:
+            return dm_env.truncation(1.0, observation)
+        return dm_env.transition(0.0, observation)
+
+    def _observe(self, torque: object, path: object, said: object) -> dict[str, object]:
+        return {
+            "arm": {"torque": np.asarray(torque, np.float32)},
+            "path": np.asarray(path, np.int32),
+            "heard": np.array([said, "x"], object),
+            "steps": np.int64(self._steps),
+        }
+
+
+QUICK = {"timeout": 10.0, "quiet_seconds": 0.1}
+
+
+def outcomes(address: str, options: Options) -> dict[str, Result]:
+    """Runs everything; fails with what went wrong; returns what was not skipped."""
+    results = {result.name: result for result in run(address, options)}
+    assert list(results) == [check.name for check in CHECKS]
+    failures = [str(result) for result in results.values() if result.outcome is Outcome.FAILED]
+    assert failures == []
+    for result in results.values():
+        assert bool(result.reason) == (result.outcome is Outcome.SKIPPED)
+    return {name: result for name, result in results.items() if result.outcome is Outcome.PASSED}
+
+
+def test_our_server_with_catch() -> None:
+    options = Options(
+        create_settings={"rows": 5},
+        invalid_create_settings={"columns": -1, "colour": "red"},
+        invalid_join_settings={"name": "x"},
+        reset_settings={"rows": 6},
+        invalid_reset_settings={"rows": 0},
+        several_worlds=True,
+        several_agents=False,
+        **QUICK,
+    )
+    with serve(Catch) as server:
+        passed = outcomes(server.address, options)
+        assert server.world_count == server.agent_count == 0
+    assert len(passed) >= 60
+    assert server.errors == []
+
+
+@pytest.mark.parametrize("policy", ["random", "constant"])
+def test_our_server_with_nested_bounded_and_variable_specs(policy: str) -> None:
+    options = Options(policy=policy, reset_settings={"joints": 2}, **QUICK)
+    with serve(Arm) as server:
+        passed = outcomes(server.address, options)
+    assert "a_variable_dimension_takes_any_length" in passed
+    assert "actions_at_their_bounds_are_taken" in passed
+    assert "sequences_end_and_begin_while_steps_are_in_flight" in passed
+    assert server.errors == []
+
+
+def test_our_server_where_actions_may_be_left_out() -> None:
+    defaults = {"arm.torque": Arm()._torque.minimum, "arm.grip": False, "say": ""}
+    with serve(Arm, default_actions={**defaults, "path": np.zeros((1, 2))}) as server:
+        passed = outcomes(server.address, Options(**QUICK))
+    assert {"each_action_can_be_sent_alone", "a_step_may_be_empty"} <= set(passed)
+
+
+def move_to_the_right(timestep: dm_env.TimeStep, action_spec: dict[str, specs.Array]) -> object:
+    assert set(action_spec) == {"paddle"}
+    assert timestep.observation == {} or not timestep.first() or timestep.reward is None
+    return {"paddle": 2}
+
+
+def test_our_server_with_a_policy_of_ones_own() -> None:
+    options = Options(policy=f"{__name__}:move_to_the_right", **QUICK)
+    with serve(Catch) as server:
+        passed = outcomes(server.address, options)
+    assert "actions_at_their_bounds_are_taken" not in passed
+    assert "states_follow_each_other" in passed
+
+
+@pytest.mark.parametrize("claims", [None, True])
+def test_a_server_on_the_references_modules(claims: bool | None) -> None:
+    options = Options(
+        invalid_create_settings={"x": 1},
+        invalid_join_settings={"x": 1},
+        reset_settings={"length": 3},
+        invalid_reset_settings={"x": 1},
+        several_worlds=claims,
+        several_agents=claims,
+        **QUICK,
+    )
+    with playground.serve() as address:
+        passed = outcomes(address, options)
+    assert "an_agent_resets_the_world_of_another" in passed
+    assert "worlds_are_independent" in passed
+    assert len(passed) >= 68
+
+
+def test_a_minimal_server() -> None:
+    options = Options(world_name="", several_worlds=False, several_agents=False, **QUICK)
+    with MinimalServer() as server:
+        passed = outcomes(server.address, options)
+    assert server.errors == []
+    assert "states_follow_each_other" in passed
+    assert "a_world_for_one_agent_refuses_another" in passed
+    assert "a_reset_ends_the_sequence" not in passed
+
+
+def test_a_server_with_room_for_one_world() -> None:
+    class OneWorld(playground.Worlds):
+        max_agents = 1
+
+        def create(self, settings: object) -> str:
+            if self.worlds:
+                raise playground.RequestError("there is a world")
+            self.worlds[""] = playground.World()
+            return ""
+
+    class Session(playground.Session):
+        worlds_class = OneWorld
+
+        def on_create_world(self, request: object) -> object:
+            settings = request.settings  # type: ignore[attr-defined]
+            if not settings:
+                raise playground.RequestError("the seed is missing")
+            return super().on_create_world(request)
+
+    known = {"create_settings": {"seed": 1}, "required_create_settings": ["seed"]}
+    with playground.serve(Session) as address:
+        told = outcomes(
+            address, Options(several_worlds=False, several_agents=False, **known, **QUICK)
+        )
+        found_out = outcomes(address, Options(**known, **QUICK))
+    assert "a_server_with_one_world_refuses_another" in told
+    assert "required_create_settings_are_required" in told
+    assert "worlds_are_independent" not in {**told, **found_out}
+
+
+class Destroying(playground.Worlds):
+    """Destroys a world under its agents, whose steps fail from then on."""
+
+    def destroy(self, name: str) -> None:
+        for agent in self.find(name).agents:
+            agent.world = None
+        del self.worlds[name]
+
+
+class Waiting(playground.Worlds):
+    """Destroys a world once its agents have left."""
+
+    def destroy(self, name: str) -> None:
+        world = self.find(name)
+        self.changed.wait_for(lambda: not world.agents, playground.WAIT_SECONDS)
+        self.worlds.pop(name, None)
+
+
+@pytest.mark.parametrize("worlds", [Destroying, Waiting])
+def test_the_ways_in_which_a_world_with_an_agent_may_be_destroyed(
+    worlds: type[playground.Worlds],
+) -> None:
+    class Session(playground.Session):
+        worlds_class = worlds
+
+        def on_destroy_world(self, request: object) -> object:
+            name = request.world_name  # type: ignore[attr-defined]
+            if self.world is not None and name == self.world_name:
+                raise playground.RequestError("joined to it")
+            return super().on_destroy_world(request)
+
+    with playground.serve(Session) as address:
+        outcomes(address, Options(**QUICK))
