@@ -32,7 +32,9 @@ def main(command: list[str]) -> int:
 
 
 def _end_with_input(process: subprocess.Popen[bytes]) -> None:
-    sys.stdin.buffer.read()
+    # Not through `sys.stdin`, whose lock this thread would hold when the program ends.
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
     _signal_group(process, signal.SIGTERM)
     try:
         process.wait(_GRACE_SECONDS)

@@ -23,7 +23,7 @@ SPECS = dm_env_rpc_pb2.ActionObservationSpecs(
 SPECS.actions[7].max.uint8s.array = b"\x03"
 
 
-class Refusal(Exception):
+class RefusalError(Exception):
     def __init__(self, message: str, code: int = code_pb2.INVALID_ARGUMENT):
         super().__init__(message)
         self.code = code
@@ -53,11 +53,11 @@ class MinimalServer(ScriptedServer):
                         response.leave_world.SetInParent()
                     elif field == "step":
                         if not is_joined:
-                            raise Refusal("not joined")
+                            raise RefusalError("not joined")
                         moves = self._step(request.step, moves, response.step)
                     else:
-                        raise Refusal(f"{field} is not known here", code_pb2.UNIMPLEMENTED)
-                except Refusal as refusal:
+                        raise RefusalError(f"{field} is not known here", code_pb2.UNIMPLEMENTED)
+                except RefusalError as refusal:
                     status = status_pb2.Status(code=refusal.code, message=str(refusal))
                     response.error.CopyFrom(status)
                 yield response
@@ -67,27 +67,27 @@ class MinimalServer(ScriptedServer):
 
     def _check_join(self, request: Any, is_joined: bool) -> None:
         if request.world_name:
-            raise Refusal("the one world has no name")
+            raise RefusalError("the one world has no name")
         if request.settings:
-            raise Refusal("no settings")
+            raise RefusalError("no settings")
         if is_joined or not self._seat.acquire(blocking=False):
-            raise Refusal("somebody has joined")
+            raise RefusalError("somebody has joined")
 
     def _step(self, request: Any, moves: int | None, response: Any) -> int | None:
         uids = set(request.requested_observations)
         if not uids <= {8}:
-            raise Refusal("moves has uid 8")
+            raise RefusalError("moves has uid 8")
         if moves is None:
             moves = 0
         else:
             if set(request.actions) != {7}:
-                raise Refusal("move has uid 7")
+                raise RefusalError("move has uid 7")
             move = request.actions[7]
             elements = move.uint8s.array
             if move.WhichOneof("payload") != "uint8s" or move.shape or len(elements) != 1:
-                raise Refusal("move is an uint8")
+                raise RefusalError("move is an uint8")
             if elements[0] > 3:
-                raise Refusal("move is from 0 to 3")
+                raise RefusalError("move is from 0 to 3")
             moves += 1
         for uid in uids:
             response.observations[uid].int32s.array.append(moves)

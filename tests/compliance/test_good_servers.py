@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import dm_env
 import numpy as np
 import pytest
@@ -22,14 +24,14 @@ class Arm(dm_env.Environment):
         self._torque = specs.BoundedArray((2, joints), np.float32, lowest, lowest + 0.5, "torque")
         self._steps = 0
 
-    def action_spec(self) -> dict[str, object]:
+    def action_spec(self) -> dict[str, Any]:
         return {
             "arm": {"torque": self._torque, "grip": specs.Array((), bool, "grip")},
             "path": VariableBoundedArray((-1, 2), np.int16, -5, 5, "path"),
             "say": specs.StringArray((), name="say"),
         }
 
-    def observation_spec(self) -> dict[str, object]:
+    def observation_spec(self) -> dict[str, Any]:
         return {
             "arm": {"torque": self._torque},
             "path": VariableArray((-1, 2), np.int32, "path"),
@@ -41,16 +43,14 @@ class Arm(dm_env.Environment):
         self._steps = 0
         return dm_env.restart(self._observe(self._torque.minimum, np.zeros((1, 2)), ""))
 
-    def step(self, action: dict[str, object]) -> dm_env.TimeStep:
+    def step(self, action: dict[str, Any]) -> dm_env.TimeStep:
         self._steps += 1
-        arm = action["arm"]
-        assert isinstance(arm, dict)
-        observation = self._observe(arm["torque"], action["path"], action["say"])
+        observation = self._observe(action["arm"]["torque"], action["path"], action["say"])
         if self._steps == 5:
             return dm_env.truncation(1.0, observation)
         return dm_env.transition(0.0, observation)
 
-    def _observe(self, torque: object, path: object, said: object) -> dict[str, object]:
+    def _observe(self, torque: Any, path: Any, said: Any) -> dict[str, Any]:
         return {
             "arm": {"torque": np.asarray(torque, np.float32)},
             "path": np.asarray(path, np.int32),
@@ -59,7 +59,7 @@ class Arm(dm_env.Environment):
         }
 
 
-QUICK = {"timeout": 10.0, "quiet_seconds": 0.1}
+QUICK: dict[str, Any] = {"timeout": 10.0, "quiet_seconds": 0.1}
 
 
 def outcomes(address: str, options: Options) -> dict[str, Result]:
@@ -109,7 +109,7 @@ def test_our_server_where_actions_may_be_left_out() -> None:
     assert {"each_action_can_be_sent_alone", "a_step_may_be_empty"} <= set(passed)
 
 
-def move_to_the_right(timestep: dm_env.TimeStep, action_spec: dict[str, specs.Array]) -> object:
+def move_to_the_right(timestep: dm_env.TimeStep, action_spec: dict[str, specs.Array]) -> Any:
     assert set(action_spec) == {"paddle"}
     assert timestep.observation == {} or not timestep.first() or timestep.reward is None
     return {"paddle": 2}
@@ -155,7 +155,7 @@ def test_a_server_with_room_for_one_world() -> None:
     class OneWorld(playground.Worlds):
         max_agents = 1
 
-        def create(self, settings: object) -> str:
+        def create(self, settings: Any) -> str:
             if self.worlds:
                 raise playground.RequestError("there is a world")
             self.worlds[""] = playground.World()
@@ -164,13 +164,13 @@ def test_a_server_with_room_for_one_world() -> None:
     class Session(playground.Session):
         worlds_class = OneWorld
 
-        def on_create_world(self, request: object) -> object:
-            settings = request.settings  # type: ignore[attr-defined]
+        def on_create_world(self, request: Any) -> Any:
+            settings = request.settings
             if not settings:
                 raise playground.RequestError("the seed is missing")
             return super().on_create_world(request)
 
-    known = {"create_settings": {"seed": 1}, "required_create_settings": ["seed"]}
+    known: dict[str, Any] = {"create_settings": {"seed": 1}, "required_create_settings": ["seed"]}
     with playground.serve(Session) as address:
         told = outcomes(
             address, Options(several_worlds=False, several_agents=False, **known, **QUICK)
@@ -206,8 +206,8 @@ def test_the_ways_in_which_a_world_with_an_agent_may_be_destroyed(
     class Session(playground.Session):
         worlds_class = worlds
 
-        def on_destroy_world(self, request: object) -> object:
-            name = request.world_name  # type: ignore[attr-defined]
+        def on_destroy_world(self, request: Any) -> Any:
+            name = request.world_name
             if self.world is not None and name == self.world_name:
                 raise playground.RequestError("joined to it")
             return super().on_destroy_world(request)

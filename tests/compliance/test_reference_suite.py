@@ -19,6 +19,7 @@ from dm_env_rpc.v1.compliance import (
 
 from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.server import Catch, Server, serve
+from dm_env_rpc_client.variable_specs import VariableArray
 from tests.compliance.test_good_servers import Arm
 
 
@@ -50,7 +51,7 @@ class _Served(unittest.TestCase, metaclass=abc.ABCMeta):
 
     @property
     def world_name(self) -> str:
-        return self._world_name
+        return str(self._world_name)
 
     def join_world(self) -> Any:
         request = dm_env_rpc_pb2.JoinWorldRequest(world_name=self.world_name)
@@ -94,8 +95,15 @@ class TestStep(_Served, step.Step):
         return self._specs
 
 
+class _Arm(Arm):
+    """Without the bounds of variable length, at which the reference's class itself fails."""
+
+    def action_spec(self) -> dict[str, Any]:
+        return {**super().action_spec(), "path": VariableArray((-1, 2), np.int16, "path")}
+
+
 class TestStepWithNestedSpecs(TestStep):
-    environment = Arm
+    environment = _Arm
     default_actions: Any = {  # noqa: RUF012
         "arm.torque": Arm()._torque.minimum,
         "arm.grip": False,

@@ -1,0 +1,258 @@
+"""The pytest plugin, in pytest runs of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dm_env_rpc_client import dm_env_rpc_pb2
+from dm_env_rpc_client.compliance import CHECKS
+from dm_env_rpc_client.server import Catch, Server, serve
+from dm_env_rpc_client.testing import ScriptedServer, answering
+from tests.scripted import settles
+
+pytest_plugins = ["pytester"]
+
+SERVE = f"{sys.executable} -m dm_env_rpc_client.cli serve catch --address localhost:{{port}}"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serve(Catch) as running:
+        yield running
+
+
+def run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", *args, timeout=60)
+
+
+def test_the_fixtures_lead_to_the_server_at_an_address(
+    pytester: pytest.Pytester, server: Server
+) -> None:
+    pytester.makepyfile(
+        """
+        from dm_env_rpc_client import dm_env_rpc_pb2
+
+        def test_address(dm_env_rpc_address):
+            assert dm_env_rpc_address.startswith("localhost:")
+
+        def test_connection(dm_env_rpc_connection):
+            created = dm_env_rpc_connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+            name = created.world_name
+            dm_env_rpc_connection.send(dm_env_rpc_pb2.DestroyWorldRequest(world_name=name))
+
+        def test_env(dm_env_rpc_env):
+            assert dm_env_rpc_env.reset().observation["board"].shape == (4, 5)
+        """
+    )
+    result = run(pytester, f"--dm-env-rpc-address={server.address}", "--dm-env-rpc-create=rows=4")
+    result.assert_outcomes(passed=3)
+    assert server.world_count == 0
+
+
+def test_a_world_that_exists_is_joined(pytester: pytest.Pytester) -> None:
+    joined = dm_env_rpc_pb2.JoinWorldResponse()
+    script = answering(joined, dm_env_rpc_pb2.LeaveWorldResponse())
+    pytester.makepyfile("def test_env(dm_env_rpc_env): assert dm_env_rpc_env.action_spec() == {}")
+    with ScriptedServer(script) as scripted:
+        result = run(
+            pytester, f"--dm-env-rpc-address={scripted.address}", "--dm-env-rpc-world=arena"
+        )
+        result.assert_outcomes(passed=1)
+        join, leave = scripted.requests
+    assert join.join_world.world_name == "arena"
+    assert leave.WhichOneof("payload") == "leave_world"
+
+
+def test_a_command_is_started_once_and_stopped(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pathlib
+
+        def test_one(dm_env_rpc_env, dm_env_rpc_address):
+            pathlib.Path("address").write_text(dm_env_rpc_address)
+            assert dm_env_rpc_env.reset().first()
+
+        def test_other(dm_env_rpc_env, dm_env_rpc_address):
+            assert pathlib.Path("address").read_text() == dm_env_rpc_address
+        """
+    )
+    run(pytester, f"--dm-env-rpc-command={SERVE}").assert_outcomes(passed=2)
+    address = (pytester.path / "address").read_text()
+    assert not listeners(address)
+
+
+def listeners(address: str) -> list[int]:
+    """Processes whose command line has the address."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if address.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            pass  # It has ended.
+    return found
+
+
+def test_a_killed_pytest_leaves_no_server_behind(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pathlib, time
+
+        def test_long(dm_env_rpc_address):
+            pathlib.Path("started").write_text(dm_env_rpc_address)
+            time.sleep(60)
+        """
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--dm-env-rpc-command={SERVE}"],
+        cwd=pytester.path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    started = pytester.path / "started"
+    try:
+        assert settles(lambda: started.exists() and bool(started.read_text()), 30)
+        assert listeners(started.read_text())
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(10)
+    assert settles(lambda: not listeners(started.read_text()), 10)
+
+
+def test_environments_are_hosted_in_the_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import dm_env_rpc_client
+        from dm_env_rpc_client.server import Catch
+
+        def test_two(dm_env_rpc_server):
+            for rows in (3, 4):
+                server = dm_env_rpc_server(Catch)
+                with dm_env_rpc_client.make(server.address, {"rows": rows}) as env:
+                    assert env.reset().observation["board"].shape == (rows, 5)
+        """
+    )
+    run(pytester).assert_outcomes(passed=1)
+
+
+def test_what_fails_in_the_server_comes_up_in_the_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import dm_env_rpc_client
+        from dm_env_rpc_client.server import Catch
+
+        class Broken(Catch):
+            def step(self, action):
+                raise RuntimeError("the physics exploded")
+
+        def test_it(dm_env_rpc_server):
+            with dm_env_rpc_client.make(dm_env_rpc_server(Broken).address) as env:
+                env.reset()
+                try:
+                    env.step({"paddle": 1})
+                except dm_env_rpc_client.DmEnvRpcError:
+                    pass
+        """
+    )
+    result = run(pytester)
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*RuntimeError: the physics exploded*"])
+
+
+@pytest.mark.parametrize("options", [[], ["--dm-env-rpc-address=x:1", "--dm-env-rpc-command=y"]])
+def test_one_server_must_be_named(pytester: pytest.Pytester, options: list[str]) -> None:
+    pytester.makepyfile("def test_it(dm_env_rpc_address): pass")
+    result = run(pytester, *options)
+    assert result.ret != 0
+    assert "--dm-env-rpc-command" in result.stdout.str() + result.stderr.str()
+
+
+def test_the_fixture_can_be_overridden(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        import pytest
+        from dm_env_rpc_client.server import Catch, serve
+
+        @pytest.fixture(scope="session")
+        def dm_env_rpc_address():
+            with serve(Catch) as server:
+                yield server.address
+        """
+    )
+    pytester.makepyfile("def test_it(dm_env_rpc_env): assert dm_env_rpc_env.reset().first()")
+    run(pytester).assert_outcomes(passed=1)
+
+
+def test_the_suite_runs_under_pytest(pytester: pytest.Pytester, server: Server) -> None:
+    result = run(
+        pytester,
+        "--pyargs",
+        "dm_env_rpc_client.compliance",
+        f"--dm-env-rpc-address={server.address}",
+        "--dm-env-rpc-invalid-create=rows=-1",
+        "--dm-env-rpc-several-worlds=yes",
+        "--dm-env-rpc-several-agents=no",
+        "-rs",
+    )
+    outcomes = result.parseoutcomes()
+    assert outcomes["passed"] >= 55
+    assert outcomes["passed"] + outcomes["skipped"] == len(CHECKS)
+    assert re.search("SKIPPED.*no reset settings were given", result.stdout.str())
+
+
+def test_a_failure_says_what_was_sent_and_what_came_back(pytester: pytest.Pytester) -> None:
+    script = answering(dm_env_rpc_pb2.StepResponse())
+    with ScriptedServer(script) as scripted:
+        result = run(
+            pytester,
+            "--pyargs",
+            "dm_env_rpc_client.compliance",
+            f"--dm-env-rpc-address={scripted.address}",
+            "-k=leaving_while_not_joined",
+        )
+    result.assert_outcomes(failed=1, deselected=len(CHECKS) - 1)
+    result.stdout.fnmatch_lines(
+        [
+            "*clause: Leaving while not joined is a no-op.*'LeaveWorldRequest/Response'*",
+            "*sent: LeaveWorldRequest*",
+            "*received: EnvironmentResponse*step*",
+            "*expected: a LeaveWorldResponse*",
+        ]
+    )
+
+
+def test_options_that_cannot_be_are_wrong_usage(pytester: pytest.Pytester, server: Server) -> None:
+    result = run(
+        pytester,
+        "--pyargs",
+        "dm_env_rpc_client.compliance",
+        f"--dm-env-rpc-address={server.address}",
+        "--dm-env-rpc-policy=clever",
+        "-k=a_world_can_be_joined",
+    )
+    assert result.ret != 0
+    assert "no policy 'clever'" in result.stdout.str() + result.stderr.str()
+
+
+def test_the_plugin_costs_other_peoples_runs_nothing(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_it():
+            assert "dm_env_rpc_client.pytest_plugin" in sys.modules
+            heavy = {"grpc", "numpy", "google.protobuf", "dm_env_rpc_client.connection"}
+            assert heavy & set(sys.modules) == set()
+        """
+    )
+    # Other plugins that are installed may import what they like.
+    result = run(pytester, "-p", "no:hypothesispytest")
+    result.assert_outcomes(passed=1)
