@@ -74,7 +74,10 @@ class Agent:
         return self._fields("observation", self.specs.observations)
 
     def valid_actions(self) -> dict[int, dm_env_rpc_pb2.Tensor]:
-        """Returns a value for every action that the policy knows."""
+        """Returns a value for every action that the policy knows.
+
+        Messages are of the environment's own types, which only a policy of one's own has.
+        """
         fields = self.actions
         if self._custom is not None:
             by_name = {field.name: field for field in fields.values()}
@@ -85,7 +88,11 @@ class Agent:
             chosen = self._custom(self._timestep, nested)
             flat = nesting.flatten_dict(chosen, nesting.SEPARATOR, strict=False)
             return self._managers["action"].pack(flat)
-        return {uid: field.pack(self._value(field)) for uid, field in fields.items()}
+        return {
+            uid: field.pack(self._value(field))
+            for uid, field in fields.items()
+            if field.codec.data_type != dm_env_rpc_pb2.PROTO
+        }
 
     def _value(self, field: TensorField) -> Any:
         spec = specs.tensor_spec_to_dm_env_spec(field.spec)

@@ -10,7 +10,11 @@ from dm_env_rpc_client.compliance.options import Options
 from dm_env_rpc_client.compliance.outcome import NotOfferedError, Outcome, Result, ViolationError
 from dm_env_rpc_client.compliance.table import CHECKS
 from dm_env_rpc_client.compliance.trial import Trial
-from dm_env_rpc_client.errors import DmEnvRpcClientError
+from dm_env_rpc_client.errors import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    ProtocolError,
+)
 
 __all__ = ["run", "run_check"]
 
@@ -27,6 +31,10 @@ def run_check(check: Check, address: str, options: Options = _DEFAULTS) -> Resul
 
     Returns:
       What came of it. A server that cannot be reached is a failure.
+
+    Raises:
+      SpecError: the policy's actions do not conform to their specs; or plaintext to
+        another machine without `insecure`.
     """
     started = time.monotonic()
     outcome, reason, sent, received, expected = Outcome.PASSED, "", "", "", ""
@@ -38,7 +46,7 @@ def run_check(check: Check, address: str, options: Options = _DEFAULTS) -> Resul
     except ViolationError as violation:
         outcome, sent, received = Outcome.FAILED, violation.sent, violation.received
         expected = violation.expected
-    except DmEnvRpcClientError as error:
+    except (ConnectionLostError, DeadlineExceededError, ProtocolError) as error:
         outcome, received, expected = Outcome.FAILED, str(error), "a connection"
     return Result(
         check.name,

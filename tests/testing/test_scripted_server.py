@@ -79,9 +79,9 @@ def test_its_streams_are_counted_and_cut() -> None:
 
 def test_it_keeps_what_its_script_raises() -> None:
     def broken(requests: Iterator[Request], context: Any) -> Iterator[Response]:
-        next(requests)
-        raise ValueError("broken script")
-        yield
+        for _ in requests:
+            raise ValueError("broken script")
+        yield Response()
 
     with ScriptedServer(broken) as server, connect(server.address) as connection:
         with pytest.raises(ConnectionLostError):

@@ -323,9 +323,9 @@ def one_element_is_broadcast(trial: Trial) -> None:
         raise NotOfferedError("no action has a shape that one element can fill")
 
 
-@overview("Tensors", "A tensor of messages holds what the environment asks for.")
-def actions_of_messages_take_messages_only(trial: Trial) -> None:
-    """Sends numbers beside the right number of messages, for each action of messages."""
+@overview("TensorSpec", "An action has the shape of its spec, also where it is messages.")
+def messages_of_another_shape_are_refused(trial: Trial) -> None:
+    """Sends one dimension too many, for each action of messages."""
     agent = _joined(trial)
     protos = [f for f in agent.actions.values() if f.codec.data_type == dm_env_rpc_pb2.PROTO]
     if not protos:
