@@ -54,6 +54,11 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "several-worlds": {"choices": ("yes", "no"), "help": "Whether there can be several worlds."},
     "several-agents": {"choices": ("yes", "no"), "help": "Whether a world takes several agents."},
+    "companions": {
+        "type": int,
+        "default": 0,
+        "help": "How many more agents a world waits for; they act on their own.",
+    },
     "max-steps": {"type": int, "default": 200, "help": "Steps to wait for a sequence's end."},
     "timeout": {
         "type": float,

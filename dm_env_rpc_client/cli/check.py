@@ -67,6 +67,10 @@ def check(
             help="Whether a world takes several agents; found out where not given.",
         ),
     ] = None,
+    companions: Annotated[
+        int,
+        typer.Option(min=0, help="How many more agents a world waits for; they act on their own."),
+    ] = 0,
     max_steps: Annotated[
         int, typer.Option(min=1, help="Steps to wait for the end of a sequence.")
     ] = 200,
@@ -93,6 +97,7 @@ def check(
             seed=seed,
             several_worlds=several_worlds,
             several_agents=several_agents,
+            companions=companions,
             max_steps=max_steps,
             timeout=timeout,
             insecure=insecure,

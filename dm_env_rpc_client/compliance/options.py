@@ -42,6 +42,8 @@ class Options:
       seed: of the random policy.
       several_worlds: whether several worlds can exist at once.
       several_agents: whether two connections can join one world.
+      companions: how many agents beside the one under test a world waits for. They join
+        with it and act on their own.
       max_steps: after how many steps a check gives up waiting for the end of a sequence.
       timeout: seconds to wait for a connection and for each answer.
       quiet_seconds: how long nothing must come where no answer is due.
@@ -62,6 +64,7 @@ class Options:
     seed: int = 0
     several_worlds: bool | None = None
     several_agents: bool | None = None
+    companions: int = 0
     max_steps: int = 200
     timeout: float = 10.0
     quiet_seconds: float = 0.2

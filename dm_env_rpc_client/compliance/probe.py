@@ -158,6 +158,10 @@ class Probe:
         in_flight = max(self.in_flight + 1, 1)
         return ViolationError(expected, "; ".join(self._sent[-min(in_flight, 6) :]), received)
 
+    def abort(self) -> None:
+        """Ends the stream at once, also where another thread waits for an answer."""
+        self._stream.abort()
+
     def close(self) -> None:
         """Closes the stream."""
         self._stream.close(_CLOSE_SECONDS)

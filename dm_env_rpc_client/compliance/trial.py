@@ -11,6 +11,7 @@ from types import TracebackType
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.agent import Agent
+from dm_env_rpc_client.compliance.companion import Companion
 from dm_env_rpc_client.compliance.options import Options
 from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
 from dm_env_rpc_client.compliance.probe import Probe
@@ -39,6 +40,7 @@ class Trial:
         self._address = address
         self._probes: list[Probe] = []
         self._worlds: list[str] = []
+        self._companions: dict[str, list[Companion]] = {}
 
     def connect(self) -> Probe:
         """Opens another connection; DmEnvRpcClientError where there is none."""
@@ -101,7 +103,20 @@ class Trial:
         probe = probe or self.connect()
         name = self.create_world(probe) if world_name is None else world_name
         joined = probe.accept(self.join_request(name), "a JoinWorldResponse")
+        self._accompany(name)
         return Agent(probe, joined, name, self.options)
+
+    def dismiss_companions(self, world_name: str) -> None:
+        """Takes the companions out of a world."""
+        for companion in self._companions.pop(world_name, []):
+            companion.stop()
+
+    def _accompany(self, world_name: str) -> None:
+        """Lets the agents join that the world waits for, unless they have."""
+        companions = self._companions.setdefault(world_name, [])
+        while len(companions) < self.options.companions:
+            probe = Probe(self._address, self.options.timeout, self.options.insecure)
+            companions.append(Companion(probe, self.join_request(world_name), self.options))
 
     def join_beside(self, other: Agent) -> Agent:
         """Joins the world of another agent; NotOfferedError where it takes one agent only."""
@@ -125,6 +140,8 @@ class Trial:
         traceback: TracebackType | None,
     ) -> None:
         try:
+            for world_name in list(self._companions):
+                self.dismiss_companions(world_name)
             self._leave_worlds()
             self._destroy_worlds()
         finally:

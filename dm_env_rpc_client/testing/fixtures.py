@@ -123,6 +123,7 @@ def compliance_options(config: pytest.Config) -> Options:
             policy=_option(config, "policy"),
             several_worlds=yes_or_no(_option(config, "several-worlds")),
             several_agents=yes_or_no(_option(config, "several-agents")),
+            companions=_option(config, "companions"),
             max_steps=_option(config, "max-steps"),
             timeout=_option(config, "timeout"),
             insecure=_option(config, "insecure"),

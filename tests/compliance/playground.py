@@ -328,6 +328,8 @@ class Servicer(dm_env_rpc_pb2_grpc.EnvironmentServicer):
 
     def Process(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
         session = self._session_class(self._worlds)
+        # At once, also where a request of the stream is being carried out.
+        context.add_callback(session.gone)
         try:
             yield from session.stream(requests)
         finally:

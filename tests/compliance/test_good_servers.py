@@ -214,3 +214,63 @@ def test_the_ways_in_which_a_world_with_an_agent_may_be_destroyed(
 
     with playground.serve(Session) as address:
         outcomes(address, Options(**QUICK))
+
+
+class LockStepWorld(playground.World):
+    arrived = round = 0
+
+
+class LockStepWorlds(playground.Worlds):
+    max_agents = 2
+
+    def create(self, settings: Any) -> str:
+        name = super().create(settings)
+        self.worlds[name] = LockStepWorld()
+        return name
+
+
+class LockStep(playground.Session):
+    """Every step waits for one of the other agent."""
+
+    worlds_class = LockStepWorlds
+
+    def on_step(self, request: Any) -> Any:
+        self.check_joined()
+        self.check_requested(set(request.requested_observations))
+        if self.running and not self.interrupted:
+            self.unpack(request.actions)
+        world = self.world
+        assert isinstance(world, LockStepWorld)
+        this_round = world.round
+        world.arrived += 1
+        if world.arrived == 2:
+            world.arrived, world.round = 0, this_round + 1
+            self.worlds.changed.notify_all()
+        else:
+            self.worlds.changed.wait_for(
+                lambda: world.round != this_round or self.interrupted or self.world is None,
+                playground.WAIT_SECONDS,
+            )
+            if world.round == this_round:
+                world.arrived -= 1
+        return super().on_step(request)
+
+
+class LockStepReset(LockStepWorlds):
+    def reset(self, name: str, caller: playground.Session) -> None:
+        # Those that wait for the caller's step are told by the one they are waiting in.
+        for agent in self.find(name).agents:
+            agent.interrupted = agent.running and agent is not caller
+        self.changed.notify_all()
+        super().reset(name, caller)
+
+
+LockStep.worlds_class = LockStepReset
+
+
+def test_a_world_that_waits_for_two_agents() -> None:
+    options = Options(companions=1, several_worlds=True, **QUICK)
+    with playground.serve(LockStep) as address:
+        passed = outcomes(address, options)
+    assert len(passed) >= 60
+    assert {"worlds_are_independent", "an_agent_resets_its_world"} <= set(passed)

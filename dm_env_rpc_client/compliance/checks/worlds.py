@@ -139,6 +139,7 @@ def a_world_with_an_agent_is_destroyed_in_one_of_three_ways(trial: Trial) -> Non
     other.send(dm_env_rpc_pb2.DestroyWorldRequest(world_name=agent.world_name))
     if not other.has_answer(trial.options.quiet_seconds):
         agent.leave("a LeaveWorldResponse, while a DestroyWorld waits for it")
+        trial.dismiss_companions(agent.world_name)
         other.accepted("destroy_world", "a DestroyWorldResponse, once the agent has left")
         trial.forget_world(agent.world_name)
         return
@@ -162,5 +163,6 @@ def worlds_are_independent(trial: Trial) -> None:
     agent.check_is_running("the Reset was in another world")
     other.leave()
     agent.check_is_running("the LeaveWorld was in another world")
-    _destroy(trial, probe, other.world_name)
+    if not trial.options.companions:  # They are in that world still.
+        _destroy(trial, probe, other.world_name)
     agent.step(expected="a StepResponse, for it was another world that was destroyed")

@@ -1,0 +1,48 @@
+"""An agent beside the one that a check is about, for worlds that wait for several."""
+
+from __future__ import annotations
+
+import threading
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.compliance.agent import Agent
+from dm_env_rpc_client.compliance.options import Options
+from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
+from dm_env_rpc_client.compliance.probe import Probe
+
+__all__ = ["Companion"]
+
+_END_SECONDS = 2.0
+
+
+class Companion:
+    """Joins a world and takes valid steps, one after the other, until it is stopped.
+
+    Args:
+      probe: its connection.
+      request: how it joins.
+      options: where its actions come from.
+
+    Raises:
+      ViolationError: it could not join.
+    """
+
+    def __init__(self, probe: Probe, request: dm_env_rpc_pb2.JoinWorldRequest, options: Options):
+        joined = probe.accept(request, "a JoinWorldResponse for each agent that the world needs")
+        self._agent = Agent(probe, joined, request.world_name, options)
+        self._is_stopped = False
+        self._thread = threading.Thread(target=self._act, name="companion", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the connection, in the middle of a step as it may be."""
+        self._is_stopped = True
+        self._agent.probe.abort()
+        self._thread.join(_END_SECONDS)
+
+    def _act(self) -> None:
+        try:
+            while not self._is_stopped:
+                self._agent.step()
+        except (ViolationError, NotOfferedError):
+            pass  # The check, which misses an agent now, will say so.
