@@ -308,7 +308,7 @@ class RaisesInArray:
         (np.array([b"x"]), "no type for NumPy dtype"),
         (np.datetime64("2020-01-01"), "datetime64"),
         ([np.datetime64("2020-01-01")], "datetime64"),
-        ([np.timedelta64(1)], "timedelta64"),
+        ([np.timedelta64(1, "s")], "timedelta64"),
         (np.zeros(1, [("a", np.int32)]), "no type for NumPy dtype"),
         (2**64, "64 bits"),
         (-(2**63) - 1, "64 bits"),
