@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from dm_env_rpc_client import errors
     from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
     from dm_env_rpc_client.async_connection import AsyncConnection, connect_async
+    from dm_env_rpc_client.async_dm_env_adaptor import AsyncDmEnvAdaptor, make_async
     from dm_env_rpc_client.connection import (
         Connection,
         connect,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncConnection",
+    "AsyncDmEnvAdaptor",
     "AutoObservations",
     "Bounds",
     "Connection",
@@ -75,6 +77,7 @@ __all__ = [
     "join_world",
     "leave_world",
     "make",
+    "make_async",
     "pack_tensor",
     "properties_pb2",
     "reset_world",
@@ -88,6 +91,7 @@ __all__ = [
 # this package and is loaded by every pytest run, whether it has to do with it or not.
 _HOMES = {
     "AsyncConnection": "async_connection",
+    "AsyncDmEnvAdaptor": "async_dm_env_adaptor",
     "AutoObservations": "dm_env_adaptor",
     "Bounds": "specs",
     "Connection": "connection",
@@ -115,6 +119,7 @@ _HOMES = {
     "join_world": "worlds",
     "leave_world": "worlds",
     "make": "worlds",
+    "make_async": "async_dm_env_adaptor",
     "pack_tensor": "tensors",
     "properties_pb2": "_proto.properties_pb2",
     "reset_world": "worlds",
