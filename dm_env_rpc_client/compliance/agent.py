@@ -89,16 +89,22 @@ class Agent:
             flat = nesting.flatten_dict(chosen, nesting.SEPARATOR, strict=False)
             return self._managers["action"].pack(flat)
         return {
-            uid: field.pack(self._value(field))
+            uid: self._valid_action(field)
             for uid, field in fields.items()
             if field.codec.data_type != dm_env_rpc_pb2.PROTO
         }
 
-    def _value(self, field: TensorField) -> Any:
-        spec = specs.tensor_spec_to_dm_env_spec(field.spec)
-        if self._options.policy == "constant":
-            return spec.generate_value()
-        return sample(spec, self._random)
+    def _valid_action(self, field: TensorField) -> dm_env_rpc_pb2.Tensor:
+        try:
+            spec = specs.tensor_spec_to_dm_env_spec(field.spec)
+            is_constant = self._options.policy == "constant"
+            value = spec.generate_value() if is_constant else sample(spec, self._random)
+            return field.pack(value)
+        except ValueError as error:
+            shown = describe(field.spec)
+            raise ViolationError(
+                f"a spec that a value can conform to: {error}", received=shown
+            ) from None
 
     def request(
         self, actions: Actions | None = None, requested: Iterable[int] = ()

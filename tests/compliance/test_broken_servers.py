@@ -42,13 +42,15 @@ def test_it_is_noticed(wrong: str) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def table(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Shows who noticed what, once all have run."""
+def scoreboard(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Says how many were noticed, and with -v what noticed each of them."""
     yield
-    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is None or len(caught) < 2:
+    capture = request.config.pluginmanager.get_plugin("capturemanager")
+    if len(caught) < 2 or capture is None:
         return
-    reporter.write_line("")
-    for wrong in BROKEN:
-        reporter.write_line(f"  {wrong:52} {caught.get(wrong, 'NOT NOTICED')}")
-    reporter.write_line(f"  {len(caught)} of {len(BROKEN)} broken servers noticed")
+    with capture.global_and_fixture_disabled():
+        print()
+        if request.config.get_verbosity() > 0:
+            for wrong in BROKEN:
+                print(f"  {wrong:52} {caught.get(wrong, 'NOT NOTICED')}")
+        print(f"{len(caught)} of {len(BROKEN)} broken servers noticed")

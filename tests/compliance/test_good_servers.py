@@ -10,7 +10,7 @@ import pytest
 from dm_env import specs
 
 from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, Result, run
-from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client.server import Catch, Race, serve
 from dm_env_rpc_client.variable_specs import VariableArray, VariableBoundedArray
 from tests.compliance import playground
 from tests.compliance.minimal_server import MinimalServer
@@ -274,3 +274,20 @@ def test_a_world_that_waits_for_two_agents() -> None:
         passed = outcomes(address, options)
     assert len(passed) >= 60
     assert {"worlds_are_independent", "an_agent_resets_its_world"} <= set(passed)
+
+
+@pytest.mark.parametrize("players", [2, 4])
+def test_our_server_with_a_world_of_several_agents(players: int) -> None:
+    options = Options(create_settings={"players": players}, companions=players - 1, **QUICK)
+    with serve(Race) as server:
+        passed = outcomes(server.address, options)
+    assert len(passed) >= 60
+    assert server.errors == []
+
+
+def test_our_server_resets_the_world_of_two_agents() -> None:
+    names = ("an_agent_resets_the_world_of_another", "agents_of_one_world_have_their_own_states")
+    checks = [check for check in CHECKS if check.name in names]
+    with serve(Race) as server:
+        results = list(run(server.address, Options(several_agents=True, **QUICK), checks))
+    assert [result.outcome for result in results] == [Outcome.PASSED] * 2
