@@ -32,7 +32,7 @@ def test_a_good_server(catch_server: Server) -> None:
         code=0,
     )
     assert "passed  a_world_can_be_joined\n" in result.stdout
-    assert "skipped properties_can_be_listed: " in result.stdout
+    assert "skipped messages_of_another_shape_are_refused: " in result.stdout
     assert f" 0 failed, {result.stdout.count('skipped ')} skipped" in result.stdout
 
 
