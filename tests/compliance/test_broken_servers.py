@@ -41,6 +41,15 @@ def test_it_is_noticed(wrong: str) -> None:
     assert result.sent or result.received
 
 
+def test_specs_that_make_no_sense_fail_what_needs_them() -> None:
+    _, session_class = BROKEN["has two variable dimensions"]
+    checks = [check for check in CHECKS if check.name == "each_action_can_be_sent_alone"]
+    with playground.serve(session_class) as address:
+        (result,) = run(address, OPTIONS, checks)
+    assert result.outcome is Outcome.FAILED
+    assert "more than one variable dimension" in result.expected
+
+
 @pytest.fixture(scope="module", autouse=True)
 def scoreboard(request: pytest.FixtureRequest) -> Iterator[None]:
     """Says how many were noticed, and with -v what noticed each of them."""
