@@ -1,0 +1,1 @@
+"""The command `dm-env-rpc`; see `dm-env-rpc --help`."""

@@ -1,0 +1,164 @@
+"""`dm-env-rpc run`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import Annotated, Any, NamedTuple
+
+import dm_env
+import numpy as np
+import rich.box
+import rich.console
+import rich.progress
+import rich.table
+import typer
+
+from dm_env_rpc_client.cli import arguments
+from dm_env_rpc_client.cli.embedded import catch_server
+from dm_env_rpc_client.cli.failures import console, one_line_errors
+from dm_env_rpc_client.cli.policies import Policy, make_policy
+
+__all__ = ["run"]
+
+
+class _Episode(NamedTuple):
+    episode_return: float
+    length: int
+    ended: str
+
+
+def run(
+    address: Annotated[
+        str | None,
+        typer.Argument(help="The server; without one, Catch is served in a process of its own."),
+    ] = None,
+    episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, help="How many.")] = 20,
+    max_steps: Annotated[
+        int, typer.Option(min=1, help="Cuts an episode off after this many steps.")
+    ] = 10_000,
+    policy: Annotated[
+        str, typer.Option("--policy", "-p", help="random, constant or MODULE:FUNCTION.")
+    ] = "random",
+    seed: Annotated[int | None, typer.Option(help="Of the random policy.")] = None,
+    create: arguments.CreateSettings = None,
+    join: arguments.JoinSettings = None,
+    world: arguments.World = None,
+    timeout: arguments.Timeout = 10.0,
+    insecure: arguments.Insecure = False,
+    as_json: arguments.Json = False,
+) -> None:
+    """Runs episodes in an environment and shows returns, lengths and speed."""
+    with one_line_errors(), contextlib.ExitStack() as stack:
+        if address is None:
+            address = stack.enter_context(catch_server())
+        env = stack.enter_context(
+            arguments.open_environment(
+                address,
+                arguments.parse_settings(create),
+                arguments.parse_settings(join),
+                world,
+                timeout,
+                insecure,
+            )
+        )
+        act = make_policy(policy, env.action_spec(), seed)
+        latencies: list[float] = []
+        done = []
+        with _progress(as_json) as progress:
+            task = progress.add_task(f"{policy} policy at {address}", total=episodes, steps=0)
+            for _ in range(episodes):
+                done.append(_run_episode(env, act, max_steps, latencies, progress, task))
+                progress.advance(task)
+    summary = _summarize(address, policy, done, latencies)
+    if as_json:
+        typer.echo(json.dumps(summary))
+    else:
+        _print(summary)
+
+
+def _run_episode(
+    env: dm_env.Environment,
+    act: Policy,
+    max_steps: int,
+    latencies: list[float],
+    progress: rich.progress.Progress,
+    task: rich.progress.TaskID,
+) -> _Episode:
+    timestep = env.reset()
+    episode_return = 0.0
+    for length in range(1, max_steps + 1):
+        action = act(timestep)
+        started = time.perf_counter()
+        timestep = env.step(action)
+        latencies.append(time.perf_counter() - started)
+        # A reward may be an array; its sum stands for it in a table.
+        episode_return += float(np.sum(timestep.reward)) if timestep.reward is not None else 0.0
+        progress.update(task, steps=len(latencies))
+        if timestep.last():
+            ended = "interrupted" if np.any(timestep.discount) else "terminated"
+            return _Episode(episode_return, length, ended)
+    return _Episode(episode_return, max_steps, "cut off")
+
+
+def _progress(as_json: bool) -> rich.progress.Progress:
+    return rich.progress.Progress(
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(),
+        rich.progress.MofNCompleteColumn(),
+        rich.progress.TextColumn("episodes, {task.fields[steps]} steps"),
+        rich.progress.TimeRemainingColumn(),
+        console=console,
+        disable=as_json or not console.is_terminal,
+    )
+
+
+def _summarize(
+    address: str, policy: str, episodes: list[_Episode], latencies: list[float]
+) -> dict[str, Any]:
+    microseconds = np.asarray(latencies) * 1e6
+    percentiles = np.percentile(microseconds, [50, 90, 99])
+    returns = np.array([episode.episode_return for episode in episodes])
+    return {
+        "address": address,
+        "policy": policy,
+        "episodes": [
+            {"return": episode.episode_return, "length": episode.length, "ended": episode.ended}
+            for episode in episodes
+        ],
+        "mean_return": float(returns.mean()),
+        "std_return": float(returns.std()),
+        "mean_length": float(np.mean([episode.length for episode in episodes])),
+        "steps": len(latencies),
+        "steps_per_second": float(len(latencies) / np.sum(latencies)),
+        "latency_us": dict(zip(("p50", "p90", "p99"), map(float, percentiles), strict=True)),
+    }
+
+
+_MAX_ROWS = 30
+
+
+def _print(summary: dict[str, Any]) -> None:
+    table = rich.table.Table(box=rich.box.SIMPLE)
+    for column in ("episode", "return", "length"):
+        table.add_column(column, justify="right")
+    table.add_column("ended")
+    episodes = summary["episodes"]
+    for number, episode in enumerate(episodes[:_MAX_ROWS], start=1):
+        row = (str(number), f"{episode['return']:.3f}", str(episode["length"]), episode["ended"])
+        table.add_row(*row)
+    out = rich.console.Console()
+    out.print(table)
+    if len(episodes) > _MAX_ROWS:
+        out.print(f"... and {len(episodes) - _MAX_ROWS} more episodes")
+    latency = summary["latency_us"]
+    out.print(
+        f"{len(episodes)} episodes, {summary['steps']} steps: return "
+        f"{summary['mean_return']:.3f} ± {summary['std_return']:.3f}, length "
+        f"{summary['mean_length']:.1f}"
+    )
+    out.print(
+        f"{summary['steps_per_second']:.0f} steps/s; latency of a step: p50 {latency['p50']:.0f} "
+        f"us, p90 {latency['p90']:.0f} us, p99 {latency['p99']:.0f} us"
+    )

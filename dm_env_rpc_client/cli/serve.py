@@ -1,0 +1,64 @@
+"""`dm-env-rpc serve`."""
+
+from __future__ import annotations
+
+import json
+import signal
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from dm_env_rpc_client import server as hosting
+from dm_env_rpc_client.cli import arguments
+from dm_env_rpc_client.cli.failures import UsageError, console, one_line_errors
+
+__all__ = ["serve"]
+
+
+def serve(
+    environment: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:FACTORY | catch",
+            help="What makes the environment: a callable that takes settings as keyword "
+            "arguments and returns a dm_env.Environment; or catch, the one that is shipped.",
+        ),
+    ],
+    address: Annotated[
+        str, typer.Option("--address", help="Where to listen; port 0 takes a free one.")
+    ] = "localhost:50051",
+    insecure: arguments.Insecure = False,
+    max_connections: Annotated[
+        int, typer.Option(min=1, help="Clients beyond this are refused.")
+    ] = 256,
+    as_json: arguments.Json = False,
+) -> None:
+    """Serves an environment until Ctrl-C or SIGTERM; each client creates worlds of its own."""
+    with one_line_errors():
+        factory = _factory(environment)
+        signal.signal(signal.SIGTERM, _interrupt)
+        with hosting.serve(
+            factory, address, insecure=insecure, max_connections=max_connections
+        ) as server:
+            if as_json:
+                typer.echo(json.dumps({"address": server.address}))
+            else:
+                console.print(f"serving {environment} at [bold]{server.address}[/]; Ctrl-C stops")
+            try:
+                server.wait()
+            except KeyboardInterrupt:
+                console.print("stopping")
+
+
+def _factory(environment: str) -> Any:
+    if environment == "catch":
+        return hosting.Catch
+    factory = arguments.load_object(environment, "an environment")
+    if not callable(factory):
+        raise UsageError(f"{environment} is not callable, so it cannot make environments")
+    return factory
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
