@@ -70,28 +70,30 @@ class StickyActions:
                 f"an action is a mapping from names to values, got {type(action).__name__}; "
                 f"actions: {self._known()}"
             )
-        slots = self._slots
-        if not all(name in slots for name in action):
-            action = nesting.flatten_dict(action, nesting.SEPARATOR, strict=False)
         checked = []
         for name, value in action.items():
-            slot = slots.get(name)
+            slot = self._slots.get(name)
             if slot is None:
-                raise SpecError(f"there is no action {name!r}; actions: {self._known()}")
+                return self._update_nested(action)
             kind, index, check = slot
             checked.append((kind, index, check(value)))
-        values, is_changed = self._values, self._is_changed
         for kind, index, value in checked:
-            values[kind][index] = value
-            is_changed[kind] = True
+            self._values[kind][index] = value
+            self._is_changed[kind] = True
+        discrete, continuous, texts = self._is_changed
         self._is_changed = [False, False, False]
-        # Copies, for they may wait in a queue while the next action changes the values.
         return Actions(
-            *(
-                list(of_kind) if changed else None
-                for of_kind, changed in zip(values, is_changed, strict=True)
-            )
+            self._values[0] if discrete else None,
+            self._values[1] if continuous else None,
+            self._values[2] if texts else None,
         )
+
+    def _update_nested(self, action: Mapping[str, Any]) -> Actions:
+        flat = nesting.flatten_dict(action, nesting.SEPARATOR, strict=False)
+        for name in flat:
+            if name not in self._slots:
+                raise SpecError(f"there is no action {name!r}; actions: {self._known()}")
+        return self.update(flat)
 
     def _known(self) -> str:
         return ", ".join(map(repr, self._slots)) or "none"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -201,7 +201,7 @@ class EnvCApiEnvironment(dm_env.Environment):
             if not self._is_running:
                 return self._start(runner)
             actions = self._actions.update(action)
-            frame = self._run(lambda: runner.advance(actions, self._frames_per_step))
+            frame = self._run(runner.advance, actions, self._frames_per_step)
             if frame.status is Status.RUNNING:
                 return dm_env.transition(frame.reward, self._observe(frame))
             values = [v if isinstance(v, str) else v.copy() for v in self._last_values]
@@ -212,11 +212,11 @@ class EnvCApiEnvironment(dm_env.Environment):
 
     def action_spec(self) -> dict[str, Any]:
         """Returns the specs of the actions, by name, nested as they are."""
-        return self._nest(self._action_specs)
+        return self._nest(dict(self._action_specs))
 
     def observation_spec(self) -> dict[str, Any]:
         """Returns the specs of the observations, by name, nested as they are."""
-        return self._nest(self._observation_specs)
+        return self._nest(dict(self._observation_specs))
 
     def read_property(self, key: str) -> str:
         """Returns the value of a property.
@@ -269,11 +269,12 @@ class EnvCApiEnvironment(dm_env.Environment):
     def _adopt(self, runner: Runner, nested_tensors: bool) -> None:
         description = runner.description
         self.name, self.fps = description.name, description.fps
-        self._described = description.observations
+        # In the order of a frame's values: a name, or the two names of a group.
+        self._names = [tuple(described.specs()) for described in description.observations]
         self._actions = StickyActions(description)
         self._action_specs = description.action_specs()
         self._observation_specs: dict[str, specs.Array] = {}
-        for described in self._described:
+        for described in description.observations:
             self._observation_specs.update(described.specs())
         name = self._events_observation
         if name is not None:
@@ -295,14 +296,14 @@ class EnvCApiEnvironment(dm_env.Environment):
         _check_range("the episode", episode)
         _check_range("the seed", seed)
         self._actions.reset()
-        frame = self._run(lambda: runner.start(episode, seed))
+        frame = self._run(runner.start, episode, seed)
         return dm_env.restart(self._observe(frame))
 
-    def _run(self, call: Any) -> Frame:
+    def _run(self, call: Callable[..., Frame], *arguments: Any) -> Frame:
         """Starts or advances; what comes in between leaves no episode that goes on."""
         self._is_running, self._events = False, ()
         try:
-            frame: Frame = call()
+            frame = call(*arguments)
         except BaseException as error:
             self._failure = error
             raise
@@ -316,12 +317,12 @@ class EnvCApiEnvironment(dm_env.Environment):
         assert values is not None, "the observations of a LAST step are those before it"
         self._last_values = values
         flat: dict[str, Any] = {}
-        for described, value in zip(self._described, values, strict=True):
-            if described.is_group:
-                flat[f"{described.name}.values"] = value.reshape(-1)
-                flat[f"{described.name}.shape"] = np.array(value.shape, np.int32)
+        for names, value in zip(self._names, values, strict=True):
+            if len(names) == 1:
+                flat[names[0]] = value
             else:
-                flat[described.name] = value
+                flat[names[0]] = value.reshape(-1)
+                flat[names[1]] = np.array(value.shape, np.int32)
         if self._events_observation is not None:
             events = np.empty(len(frame.events), object)
             events[:] = [event_text(event) for event in frame.events]
@@ -329,7 +330,7 @@ class EnvCApiEnvironment(dm_env.Environment):
         return self._nest(flat)
 
     def _nest(self, flat: dict[str, Any]) -> dict[str, Any]:
-        return nesting.unflatten_dict(flat, nesting.SEPARATOR) if self._is_nested else dict(flat)
+        return nesting.unflatten_dict(flat, nesting.SEPARATOR) if self._is_nested else flat
 
 
 def _check_range(what: str, value: Any, minimum: int = int(_INT32.min)) -> None:
