@@ -107,7 +107,7 @@ def set_bounds(
                     f"{place}: has shape {list(array.shape)}; expected a scalar or the spec's "
                     f"shape {list(tensor_spec.shape)}"
                 )
-            _check_bound(tensor_spec, array, place)
+            _check_bound(array, place)
             sides[side] = array
     _check_order(Bounds(sides.get("min"), sides.get("max")), tensor_spec, where)
     for side in ("min", "max"):
@@ -239,7 +239,7 @@ def _read_bound(
                 f"shape {list(shape)}"
             )
         bound = flat.reshape(shape)
-    _check_bound(tensor_spec, bound, where)
+    _check_bound(bound, where)
     return bound
 
 
@@ -257,18 +257,13 @@ def _read_line_1_0_bound(
     codec = tensors.codec_for(tensor_spec.dtype, where)
     number = np.asarray(getattr(scalar, field))
     bound = casting.exact_cast(number, codec.dtype, where)[()]
-    _check_bound(tensor_spec, bound, where)
+    _check_bound(bound, where)
     return bound
 
 
-def _check_bound(tensor_spec: dm_env_rpc_pb2.TensorSpec, bound: Any, where: str) -> None:
+def _check_bound(bound: Any, where: str) -> None:
     if np.any(np.isnan(bound)):
         raise SpecError(f"{where}: is NaN")
-    if np.ndim(bound) and any(size < 0 for size in tensor_spec.shape):
-        raise SpecError(
-            f"{where}: per-element bounds on shape {list(tensor_spec.shape)}; a shape with a "
-            "variable dimension takes scalar bounds"
-        )
 
 
 def _with_limits(given: Bounds[Any], codec: tensors.Codec) -> Bounds[Any]:
