@@ -8,6 +8,7 @@ contenders take turns in one run; medians.
 
 from __future__ import annotations
 
+import ctypes
 import statistics
 import time
 from collections.abc import Callable
@@ -27,8 +28,6 @@ SHAPE = (72, 96, 3)
 def direct(path: str, copy: bool) -> Callable[[], None]:
     """Calls the C functions as a program of one's own would, with nothing checked."""
     ffi = layout("1.4").ffi
-    import ctypes
-
     address = ctypes.cast(ctypes.CDLL(path).lean_connect, ctypes.c_void_p).value
     api, context = ffi.new("EnvCApi*"), ffi.new("void**")
     ffi.cast("int (*)(EnvCApi*, void**)", address)(api, context)

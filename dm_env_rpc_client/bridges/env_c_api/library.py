@@ -101,11 +101,12 @@ def _address(loaded: ctypes.CDLL | None, connect: str | int) -> int:
         raise SpecError(f"connect is {connect!r}, which needs a library to be looked up in")
     if connect.startswith("+"):
         try:
-            return _load_address(loaded) + int(connect, 0)
+            offset = int(connect, 0)
         except ValueError:
             raise SpecError(
                 f"connect is {connect!r}; expected an offset such as '+0x1234'"
             ) from None
+        return _load_address(loaded) + offset
     try:
         address = ctypes.cast(loaded[connect], ctypes.c_void_p).value
     except AttributeError as error:

@@ -62,17 +62,16 @@ class MessagePipe:
         arrays: list[np.ndarray[Any, Any]] = []
 
         def describe(array: Any) -> dict[str, Any]:
-            arrays.append(np.ascontiguousarray(array))
+            arrays.append(array)
             return {"dtype": array.dtype.str, "shape": list(array.shape)}
 
         text = json.dumps(message, default=describe).encode()
-        pieces: list[Any] = []
-        size = 0
-        for array in arrays:
-            padding = -array.nbytes % _ALIGNMENT
-            pieces += [array.reshape(-1).view(np.uint8).data, bytes(padding)]
-            size += array.nbytes + padding
+        size = sum(array.nbytes + -array.nbytes % _ALIGNMENT for array in arrays)
         _check_lengths(len(text), size)
+        pieces: list[Any] = []
+        for array in arrays:
+            flat = np.ascontiguousarray(array).reshape(-1)
+            pieces += [flat.view(np.uint8).data, bytes(-array.nbytes % _ALIGNMENT)]
         deadline = _deadline(timeout)
         for piece in (_LENGTHS.pack(len(text), size) + text, *pieces):
             view = memoryview(piece)

@@ -12,6 +12,7 @@ import dm_env
 from dm_env_rpc_client.bridges.env_c_api.declarations import layout
 from dm_env_rpc_client.bridges.env_c_api.environment import EnvCApiEnvironment
 from dm_env_rpc_client.bridges.env_c_api.settings import setting_texts
+from dm_env_rpc_client.errors import SpecError
 
 __all__ = ["environment_factory"]
 
@@ -39,12 +40,14 @@ def environment_factory(
       **kwargs: further arguments of `EnvCApiEnvironment`.
 
     Raises:
-      SpecError: the version is unknown, cffi is not installed, or a setting is of a type
-        that cannot be.
+      SpecError: there is no such file, the version is unknown, cffi is not installed, or a
+        setting is of a type that cannot be.
     """
     layout(version)
     defaults = setting_texts(settings)
     path = os.path.abspath(library)
+    if not os.path.isfile(path):
+        raise SpecError(f"there is no library {path}")
 
     def make(
         *, seed: int | None = None, episode: int = 0, **create_settings: Any

@@ -17,7 +17,7 @@ from tests.bridges.env_c_api.compiling import compile_library
 SETTINGS = {"length": 5}
 
 
-class _Conformance(test_utils.EnvironmentTestMixin):  # type: ignore[misc]
+class _Conformance(test_utils.EnvironmentTestMixin):
     """Runs past the end of episodes, which are 5 steps long."""
 
     version = "1.4"

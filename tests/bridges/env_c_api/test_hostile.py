@@ -7,6 +7,7 @@ ends the process ends a child, and the parent lives.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -136,14 +137,14 @@ def test_errors_of_a_child_process_are_the_same(make: MakeEnvironment, library: 
 
 
 def test_a_library_of_another_version_is_noticed() -> None:
-    with pytest.raises(ProtocolError, match="wrote more than the 29 functions of version 2.2"):
+    with pytest.raises(ProtocolError, match=r"wrote more than the 29 functions of version 2\.2"):
         EnvCApiEnvironment(compile_library("complete", "1.4"), "complete_connect", version="2.2")
     with pytest.raises(ProtocolError, match=r"leaves act_text, advance null; version 1\.4"):
         EnvCApiEnvironment(compile_library("complete", "2.2"), "complete_connect", version="1.4")
 
 
 def test_types_of_a_later_version_are_noticed() -> None:
-    with pytest.raises(ProtocolError, match="has type 3, which version 2.0 does not have"):
+    with pytest.raises(ProtocolError, match=r"has type 3, which version 2\.0 does not have"):
         EnvCApiEnvironment(compile_library("complete", "2.1"), "complete_connect", version="2.0")
 
 
@@ -163,7 +164,7 @@ def test_a_library_with_broken_properties(
     make: MakeEnvironment, library: str, call: str, message: str, isolated: bool
 ) -> None:
     environment = make(f"connect_{library}", isolated=isolated)
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "read": lambda: environment.read_property("speed"),
         "write": lambda: environment.write_property("speed", "1"),
         "list": environment.list_properties,
@@ -214,7 +215,7 @@ def test_a_library_that_hangs(make: MakeEnvironment) -> None:
     environment = make("connect_hangs", isolated=True, request_timeout=3.0)
     environment.reset()
     begin = time.monotonic()
-    with pytest.raises(DeadlineExceededError, match="did not come back from advance within 3.0"):
+    with pytest.raises(DeadlineExceededError, match=r"did not come back from advance within 3\.0"):
         environment.step({})
     assert 3.0 <= time.monotonic() - begin < 5.0
     with pytest.raises(ConnectionLostError):
@@ -224,7 +225,7 @@ def test_a_library_that_hangs(make: MakeEnvironment) -> None:
 def test_a_library_that_writes_into_the_pipe(make: MakeEnvironment) -> None:
     environment = make("connect_scribbles", isolated=True)
     environment.reset()
-    with pytest.raises(ProtocolError, match="a message of .* bytes of JSON"):
+    with pytest.raises(ProtocolError, match=r"a message of .* bytes of JSON"):
         environment.step({})
     with pytest.raises(ConnectionLostError):
         environment.reset()

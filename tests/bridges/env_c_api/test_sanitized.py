@@ -1,0 +1,122 @@
+"""A thousand episodes of the complete library under AddressSanitizer and UBSan.
+
+The library frees whatever it returned at the next call, so a read that comes too late is
+an error here; and Python takes its memory from malloc, so a write beyond the structs and
+arrays that the bridge passes is one too.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.bridges.env_c_api.compiling import SANITIZE, compile_library
+
+EPISODES = 1000
+QUICK_EPISODES = 20
+
+PROGRAM = """
+import sys
+from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment
+path, version, episodes = sys.argv[1], sys.argv[2], int(sys.argv[3])
+per_context = 10
+ends = {"terminated": 0, "interrupted": 0}
+for context in range(episodes // per_context):
+    end = sorted(ends)[context % 2]
+    env = EnvCApiEnvironment(
+        path,
+        "complete_connect_with_params",
+        launch_params=["title", end],
+        version=version,
+        settings={"length": 4, "width": 8, "eagain": context % 3},
+        events_observation="events",
+    )
+    for episode in range(per_context):
+        timestep = env.reset()
+        while not timestep.last():
+            timestep = env.step({"jump": 1, "throttle": 0.5, "say": "x" * episode})
+            env.write_property("speed", str(episode))
+            env.read_property("speed")
+        ends[end] += 1
+        env.list_properties(recursive=True)
+    assert env.read_property("violations") == "0"
+    env.close()
+print(sum(ends.values()), "episodes")
+"""
+
+
+def runtime_library() -> str:
+    """The path of the sanitizer's runtime, which Python has to load first."""
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler 'cc' on this system")
+    path = subprocess.run(
+        ["cc", "-print-file-name=libasan.so"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    ).stdout.strip()
+    if not os.path.isabs(path):
+        pytest.skip("the C compiler has no AddressSanitizer (libasan.so)")
+    return os.path.realpath(path)
+
+
+def run(version: str, episodes: int) -> subprocess.CompletedProcess[str]:
+    preload = runtime_library()
+    library = compile_library("complete", version, *SANITIZE)
+    environment = os.environ | {
+        "LD_PRELOAD": preload,
+        # What the interpreter itself keeps to its end is no leak of the bridge.
+        "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:exitcode=99",
+        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+        "PYTHONMALLOC": "malloc",
+    }
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, library, version, str(episodes)],
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+
+
+@pytest.mark.parametrize(
+    "episodes", [QUICK_EPISODES, pytest.param(EPISODES, marks=pytest.mark.slow)]
+)
+def test_episodes_are_clean(version: str, episodes: int) -> None:
+    process = run(version, episodes)
+    assert process.returncode == 0, process.stderr[-4000:]
+    assert process.stdout == f"{episodes} episodes\n"
+    assert "Sanitizer" not in process.stderr
+    assert "runtime error" not in process.stderr
+
+
+def test_the_sanitizer_sees_a_late_read() -> None:
+    """Whoever reads a returned pointer after the next call is caught."""
+    preload = runtime_library()
+    library = compile_library("complete", "1.4", *SANITIZE)
+    program = (
+        "import sys\n"
+        "from dm_env_rpc_client.bridges.env_c_api.declarations import layout\n"
+        "from dm_env_rpc_client.bridges.env_c_api.library import open_context\n"
+        "context = open_context(layout('1.4'), sys.argv[1], 'complete_connect')\n"
+        "context.init()\n"
+        "late = context._call['environment_name'](context._handle)\n"
+        "context.count('observation_count')\n"
+        "print(context.layout.ffi.string(late))\n"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", program, library],
+        env=os.environ | {"LD_PRELOAD": preload, "ASAN_OPTIONS": "detect_leaks=0:exitcode=99"},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert process.returncode == 99
+    assert "heap-use-after-free" in process.stderr
