@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dm_env_rpc_client import casting, nesting
+from dm_env_rpc_client.bridges.env_c_api import memory
 from dm_env_rpc_client.bridges.env_c_api.description import BoundedAction, Description
 from dm_env_rpc_client.bridges.env_c_api.runner import Actions
 from dm_env_rpc_client.errors import SpecError
@@ -122,8 +123,7 @@ def _text(name: str, value: Any) -> str:
         value = _scalar(value, np.dtype(object), name)
     if not isinstance(value, str):
         raise SpecError(f"action {name!r}: expected a string, got {type(value).__name__}")
-    if "\0" in value:
-        raise SpecError(f"action {name!r}: holds a null character, at which C would end it")
+    memory.encode(value, f"action {name!r}")
     return str(value)
 
 

@@ -77,7 +77,8 @@ class Context:
 
     def setting(self, key: str, value: str) -> None:
         """Applies a setting; SpecError with the library's message where it refuses."""
-        code = self._call["setting"](self._handle, self._c_text(key), self._c_text(value))
+        texts = self._c_text(key, "setting"), self._c_text(value, f"setting {key!r}")
+        code = self._call["setting"](self._handle, *texts)
         if code:
             raise SpecError(f"setting {key!r} cannot be {value!r}: {self.error_message()}")
 
@@ -109,13 +110,14 @@ class Context:
 
     def write_property(self, key: str, value: str) -> None:
         """Writes a property; PropertyError where the library refuses."""
-        result = self._call["write_property"](self._handle, self._c_text(key), self._c_text(value))
+        texts = self._c_text(key, "property"), self._c_text(value, f"property {key!r}")
+        result = self._call["write_property"](self._handle, *texts)
         self._check_property("write", key, result)
 
     def read_property(self, key: str) -> str:
         """Reads a property; PropertyError where the library refuses."""
         value = self.layout.ffi.new("const char**")
-        result = self._call["read_property"](self._handle, self._c_text(key), value)
+        result = self._call["read_property"](self._handle, self._c_text(key, "property"), value)
         self._check_property("read", key, result)
         return memory.copy_text(self.layout.ffi, value[0], f"value of property {key!r}")
 
@@ -128,7 +130,7 @@ class Context:
             result = self._call["list_property"](
                 self._handle,
                 self.layout.ffi.cast("void*", token),
-                self._c_text(key),
+                self._c_text(key, "property"),
                 callback,
             )
         finally:
@@ -263,7 +265,7 @@ class Context:
     def act_text(self, actions: Sequence[str]) -> None:
         """Sets the text actions until they are set again."""
         ffi = self.layout.ffi
-        encoded = [action.encode() for action in actions]
+        encoded = [memory.encode(action, "text action") for action in actions]
         # ffi.new adds the null at the end, which the interface asks for beside the length.
         buffers = [ffi.new("char[]", data) for data in encoded]
         array = ffi.new("EnvCApi_TextAction[]", len(buffers))
@@ -332,10 +334,8 @@ class Context:
         if result is not PropertyResult.SUCCESS:
             raise PropertyError(operation, key, result.name)
 
-    def _c_text(self, text: str) -> Any:
-        if "\0" in text:
-            raise SpecError(f"{text!r} holds a null character, at which C would end it")
-        return self.layout.ffi.new("char[]", text.encode())
+    def _c_text(self, text: str, where: str) -> Any:
+        return self.layout.ffi.new("char[]", memory.encode(text, where))
 
 
 _STATUSES = {int(status): status for status in Status}

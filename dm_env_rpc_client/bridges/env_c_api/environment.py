@@ -117,6 +117,7 @@ class EnvCApiEnvironment(dm_env.Environment):
     ):
         _check_range("frames_per_step", frames_per_step, 1)
         _check_range("start_attempts", start_attempts, 1)
+        _check_range("first_episode", first_episode)
         if isinstance(observations, str):
             raise SpecError(f"observations is a list of names, got {observations!r}")
         self._frames_per_step = frames_per_step
@@ -338,11 +339,15 @@ def _check_range(what: str, value: Any, minimum: int = int(_INT32.min)) -> None:
         raise SpecError(f"{what} is {value!r}; expected an integer from {minimum} to {_INT32.max}")
 
 
-def _seeds(episode_seeds: int | Iterable[int] | None) -> Iterator[int]:
+def _seeds(episode_seeds: Any) -> Iterator[int]:
     if episode_seeds is None:
         random = np.random.default_rng()
         return iter(lambda: int(random.integers(_INT32.max)), None)
     if isinstance(episode_seeds, int | np.integer):
         _check_range("the first seed", episode_seeds)
         return itertools.count(int(episode_seeds))
+    if isinstance(episode_seeds, str) or not isinstance(episode_seeds, Iterable):
+        raise SpecError(
+            f"episode_seeds is {episode_seeds!r}; expected an integer, an iterable of them, or None"
+        )
     return iter(episode_seeds)

@@ -14,13 +14,14 @@ import numpy as np
 from dm_env_rpc_client.bridges.env_c_api import limits
 from dm_env_rpc_client.bridges.env_c_api.declarations import Layout
 from dm_env_rpc_client.bridges.env_c_api.description import ObservationType, checked_size
-from dm_env_rpc_client.errors import ProtocolError
+from dm_env_rpc_client.errors import ProtocolError, SpecError
 
 __all__ = [
     "UNSET",
     "copy_observation",
     "copy_text",
     "decode",
+    "encode",
     "known_type",
     "read_shape",
 ]
@@ -41,6 +42,16 @@ def copy_text(ffi: Any, pointer: Any, where: str) -> str:
     if len(data) == limits.MAX_TEXT_BYTES:
         raise ProtocolError(f"{where}: has no end within {limits.MAX_TEXT_BYTES} bytes")
     return decode(data, where)
+
+
+def encode(text: str, where: str) -> bytes:
+    """Encodes a string for C; SpecError where it holds a null or cannot be UTF-8."""
+    if "\0" in text:
+        raise SpecError(f"{where}: {text!r} holds a null character, at which C would end it")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise SpecError(f"{where}: {text!r} cannot be UTF-8: {error}") from error
 
 
 def decode(data: bytes, where: str) -> str:

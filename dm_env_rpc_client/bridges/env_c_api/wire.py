@@ -96,6 +96,7 @@ def decode_frame(message: Any, description: Description) -> Frame:
 
     def decode() -> Frame:
         status, reward, observations, events = message
+        names = dict(enumerate(description.events))
         expected = description.observations if status == Status.RUNNING else None
         if expected is None:
             fits = observations is None
@@ -113,7 +114,7 @@ def decode_frame(message: Any, description: Description) -> Frame:
             tuple(
                 Event(
                     _is(int, id_),
-                    description.events[range(len(description.events))[id_]],
+                    names[id_],
                     tuple(_is((str, np.ndarray), value) for value in values),
                 )
                 for id_, values in events

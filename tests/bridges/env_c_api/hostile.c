@@ -195,14 +195,14 @@ static void NegativeEventObservations(void* context, int i, EnvCApi_Event* event
 }
 static void LargeEvents(void* context, int i, EnvCApi_Event* event) {
   // Each within the budget, and too much together; nobody gets to read the second.
-  static int shape[] = {1 << 28};
+  static int shapes[] = {1 << 20, 1 << 28};
   static EnvCApi_Observation observations[2];
   (void)i;
   for (int k = 0; k < 2; ++k) {
     observations[k].spec.type = kBytes;
     observations[k].spec.dims = 1;
-    observations[k].spec.shape = shape;
-    observations[k].payload.bytes = Allocate(context, k ? 1 : 1 << 28);
+    observations[k].spec.shape = &shapes[k];
+    observations[k].payload.bytes = Allocate(context, k ? 1 : 1 << 20);
   }
   event->id = 1;
   event->observation_count = 2;

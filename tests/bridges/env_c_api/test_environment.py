@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from dm_env import specs
 
+from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.bridges.env_c_api import Event, PropertyAttributes
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
@@ -148,7 +149,11 @@ def test_actions_are_sticky_until_the_episode_ends(make: MakeEnvironment, isolat
         ({"throttle": float("inf")}, "action 'throttle': is inf"),
         ({"throttle": np.float32(1.5)}, "action 'throttle': is 1.5"),
         ({"say": 3}, "action 'say': expected strings or messages, got int64"),
-        ({"say": "a\0b"}, "action 'say': holds a null character"),
+        ({"say": "a\0b"}, r"action 'say': 'a\\x00b' holds a null character"),
+        ({"say": "\ud800"}, r"action 'say': '\\ud800' cannot be UTF-8"),
+        ({"say": np.array(["a"])}, r"action 'say': has shape \[1\]"),
+        ({"say": dm_env_rpc_pb2.Tensor()}, "action 'say': expected a string, got Tensor"),
+        ({"say": None}, "action 'say': cannot be packed"),
         ([0, 0], "an action is a mapping from names to values, got list"),
     ],
 )
@@ -316,6 +321,9 @@ def test_seeds_that_cannot_be(make: MakeEnvironment, kwargs: dict[str, Any], mes
     ("kwargs", "message"),
     [
         ({"episode_seeds": 2**31}, "the first seed is 2147483648"),
+        ({"episode_seeds": 1.5}, r"episode_seeds is 1\.5; expected an integer"),
+        ({"episode_seeds": "12"}, "episode_seeds is '12'"),
+        ({"first_episode": 0.5}, r"first_episode is 0\.5"),
         ({"frames_per_step": 0}, "frames_per_step is 0; expected an integer from 1"),
         ({"start_attempts": 0}, "start_attempts is 0"),
         ({"observations": "camera"}, "observations is a list of names, got 'camera'"),
