@@ -7,7 +7,7 @@ today's protocol reserves; they are read, never written.
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from dm_env import specs
@@ -26,19 +26,16 @@ __all__ = [
     "bounds",
     "check_spec",
     "dm_env_spec_to_tensor_spec",
-    "explicit_bounds",
     "set_bounds",
     "tensor_spec_to_dm_env_spec",
 ]
 
-T = TypeVar("T")
 
-
-class Bounds(NamedTuple, Generic[T]):
+class Bounds(NamedTuple):
     """The inclusive range of a tensor, each side a scalar or an array of its shape."""
 
-    min: T
-    max: T
+    min: Any
+    max: Any
 
 
 _LINE_1_0_DATA_TYPES = {
@@ -47,7 +44,7 @@ _LINE_1_0_DATA_TYPES = {
 }
 
 
-def bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> Bounds[Any]:
+def bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> Bounds:
     """Returns the inclusive bounds of a numeric tensor.
 
     Args:
@@ -58,17 +55,16 @@ def bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> Bounds[Any]:
       spec's shape where the bounds are per element.
 
     Raises:
-      SpecError: the dtype is not numeric; a bound is of another type, is NaN, has
-        neither one element nor the spec's shape; or a minimum is above its maximum.
+      SpecError: the dtype is not numeric; and see `check_spec`.
     """
     where = _where(tensor_spec)
-    codec = tensors.codec_for(tensor_spec.dtype, where)
+    codec, _, given = check_spec(tensor_spec, where)
     if not codec.is_numeric:
         raise SpecError(f"{where}: dtype {codec.name} has no bounds")
-    return _with_limits(explicit_bounds(tensor_spec, where), codec)
+    return _with_limits(given, codec)
 
 
-def explicit_bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> Bounds[Any]:
+def _explicit_bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> Bounds:
     """`bounds`, with None for a side that the spec leaves out and for any dtype."""
     minimum = _read_bound(tensor_spec, tensor_spec.min, f"{where}: min")
     maximum = _read_bound(tensor_spec, tensor_spec.max, f"{where}: max")
@@ -128,15 +124,15 @@ def tensor_spec_to_dm_env_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> specs.
       SpecError: see `check_spec`.
     """
     where = _where(tensor_spec)
-    codec, shape, (minimum, maximum) = check_spec(tensor_spec, where)
+    codec, shape, given = check_spec(tensor_spec, where)
     name = tensor_spec.name
     variable = any(size < 0 for size in shape)
     if codec.data_type == dm_env_rpc_pb2.STRING:
         return (VariableStringArray if variable else specs.StringArray)(shape, name=name)
-    if minimum is None and maximum is None:
+    if given.min is None and given.max is None:
         return (VariableArray if variable else specs.Array)(shape, codec.dtype, name)
-    low, high = bounds(tensor_spec)
-    if shape == () and codec.dtype.kind in "iu" and low == 0 and maximum is not None:
+    low, high = _with_limits(given, codec)
+    if shape == () and codec.dtype.kind in "iu" and low == 0 and given.max is not None:
         try:
             return specs.DiscreteArray(int(high) + 1, codec.dtype, name)
         except (ValueError, OverflowError):
@@ -192,7 +188,7 @@ class CheckedSpec(NamedTuple):
 
     codec: tensors.Codec
     shape: tuple[int, ...]
-    bounds: Bounds[Any]
+    bounds: Bounds
 
 
 def check_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> CheckedSpec:
@@ -215,7 +211,7 @@ def check_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> CheckedSpe
     if sum(size < 0 for size in shape) > 1:
         raise SpecError(f"{where}: shape {list(shape)} has more than one variable dimension")
     tensors.check_size(shape, codec.dtype.itemsize, where)
-    return CheckedSpec(codec, shape, explicit_bounds(tensor_spec, where))
+    return CheckedSpec(codec, shape, _explicit_bounds(tensor_spec, where))
 
 
 def _read_bound(
@@ -266,7 +262,7 @@ def _check_bound(bound: Any, where: str) -> None:
         raise SpecError(f"{where}: is NaN")
 
 
-def _with_limits(given: Bounds[Any], codec: tensors.Codec) -> Bounds[Any]:
+def _with_limits(given: Bounds, codec: tensors.Codec) -> Bounds:
     """Puts the limits of a numeric dtype in the place of sides that are None."""
     info: Any = (np.iinfo if codec.dtype.kind in "iu" else np.finfo)(codec.dtype)
     # `codec.dtype.type`, for the limits of finfo are scalars and those of iinfo are ints.
@@ -276,7 +272,7 @@ def _with_limits(given: Bounds[Any], codec: tensors.Codec) -> Bounds[Any]:
     )
 
 
-def _check_order(given: Bounds[Any], tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> None:
+def _check_order(given: Bounds, tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> None:
     if given.min is None and given.max is None:
         return
     minimum, maximum = _with_limits(given, tensors.codec_for(tensor_spec.dtype, where))

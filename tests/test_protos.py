@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from dm_env_rpc.v1 import dm_env_rpc_pb2 as reference_pb2
 from dm_env_rpc.v1.extensions import properties_pb2 as reference_properties_pb2
 
 from dm_env_rpc_client import dm_env_rpc_pb2, properties_pb2
+
+Install = Callable[..., str]
 
 ROOT = Path(__file__).resolve().parent.parent
 GENERATED = ROOT / "dm_env_rpc_client" / "_proto"
@@ -75,7 +78,7 @@ def test_message_classes_are_the_references_in_either_import_order(order: str) -
 
 
 @pytest.fixture(scope="module")
-def pip_install(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
+def pip_install(tmp_path_factory: pytest.TempPathFactory) -> Install:
     """Installs into a folder of its own, to be put before everything else."""
 
     def install(*requirements: str) -> str:
@@ -101,8 +104,8 @@ def pip_install(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-un
     ids=["lowest", "highest"],
 )
 def test_the_package_works_on_the_lowest_and_the_highest_protobuf(
-    pip_install, requirement: str, expected: str
-) -> None:  # type: ignore[no-untyped-def]
+    pip_install: Install, requirement: str, expected: str
+) -> None:
     pyproject = (ROOT / "pyproject.toml").read_text()
     assert '"protobuf>=4.25.1,<9"' in pyproject, "the versions below are those of pyproject"
     packages = pip_install(requirement, "googleapis-common-protos")
@@ -112,7 +115,7 @@ def test_the_package_works_on_the_lowest_and_the_highest_protobuf(
 
 
 @pytest.mark.timeout(400)
-def test_regeneration_changes_nothing(pip_install, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_regeneration_changes_nothing(pip_install: Install, tmp_path: Path) -> None:
     if sys.version_info >= (3, 13):
         pytest.skip("grpcio-tools 1.62.3 has no wheel for this Python")
     packages = pip_install("grpcio-tools==1.62.3", "setuptools<81", "googleapis-common-protos")

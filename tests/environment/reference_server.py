@@ -37,7 +37,7 @@ def make_specs() -> Any:
     )
 
 
-class Walk(dm_env_rpc_pb2_grpc.EnvironmentServicer):  # type: ignore[misc]
+class Walk(dm_env_rpc_pb2_grpc.EnvironmentServicer):
     """A point that the force moves; a sequence terminates after STEPS steps."""
 
     def Process(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import dm_env
@@ -44,7 +44,7 @@ def robot_server() -> Iterator[Server]:
 
 
 def action(**changes: Any) -> dict[str, Any]:
-    arm = {"torque": np.float32([0.1, 0.2, 0.3]), "grip": True}
+    arm = {"torque": np.array([0.1, 0.2, 0.3], np.float32), "grip": True}
     return {"arm": arm, "mode": 2, "speech": "hi", **changes}
 
 
@@ -156,7 +156,8 @@ def test_a_bad_action_is_told_by_its_path_and_never_sent(
 ) -> None:
     with make(robot_server.address) as env:
         env.reset()
-        for attempt in (env.step, env.step_async, lambda a: env.unroll([action(), a])):
+        attempts: list[Any] = [env.step, env.step_async, lambda a: env.unroll([action(), a])]
+        for attempt in attempts:
             with pytest.raises(SpecError, match=text):
                 attempt(bad)
         # Nothing was sent and nothing is out of step.
@@ -214,6 +215,15 @@ def test_steps_that_are_not_waited_for_arrive_in_order(catch_server: Server) -> 
             np.testing.assert_array_equal(
                 timestep.observation["board"], expected.observation["board"]
             )
+
+
+def test_a_reset_begins_a_sequence_whatever_is_in_flight(catch_server: Server) -> None:
+    with make(catch_server.address, {"rows": 9}) as env:
+        for in_flight in range(1, 25):
+            futures = [env.step_async({"paddle": 1}) for _ in range(in_flight)]
+            assert env.reset().step_type is FIRST
+            assert env.step({"paddle": 1}).step_type is MID
+            assert all(future.done() for future in futures)
 
 
 @pytest.mark.parametrize("stacked", [True, False])
@@ -290,7 +300,8 @@ def test_a_closed_environment_says_so(catch_server: Server) -> None:
     env = make(catch_server.address)
     env.close()
     env.close()
-    for call in (env.reset, lambda: env.step({}), lambda: env.unroll([{}])):
+    calls: list[Callable[[], Any]] = [env.reset, lambda: env.step({}), lambda: env.unroll([{}])]
+    for call in calls:
         with pytest.raises(ConnectionClosedError, match="closed"):
             call()
     assert "closed" in repr(env)
@@ -312,9 +323,13 @@ def test_on_close_calls_back_in_reverse_and_logs_failures(
     catch_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls: list[int] = []
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
     env = make(catch_server.address)
     env.on_close(lambda: calls.append(1))
-    env.on_close(lambda: 1 / 0)
+    env.on_close(fail)
     env.on_close(lambda: calls.append(2))
     env.close()
     assert calls == [2, 1]
@@ -343,7 +358,7 @@ SPECS = dm_env_rpc_pb2.ActionObservationSpecs(
 Answer = Callable[[Request], Response]
 
 
-def scripted(*states: int, answers: dict[str, Answer] | None = None) -> ScriptedServer:
+def scripted(*states: int, answers: Mapping[str, Answer] | None = None) -> ScriptedServer:
     """A server that steps through `states`; `answers` override requests by their kind."""
     remaining = list(states)
 

@@ -157,7 +157,7 @@ def test_both_adaptors_see_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         theirs, _ = reference_adaptor.create_and_join_world(connection, {}, {})
         with make(server.address) as ours:
             action = {
-                "arm": {"torque": np.float32([0.5, 0, 0]), "grip": True},
+                "arm": {"torque": np.array([0.5, 0, 0], np.float32), "grip": True},
                 "mode": 1,
                 "speech": "hello",
             }

@@ -52,4 +52,4 @@ def test_the_paddle_stays_on_the_board() -> None:
 @pytest.mark.parametrize("size", [{"rows": 1}, {"columns": 0}])
 def test_a_board_has_a_least_size(size: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="at least 2 rows and 1 column"):
-        Catch(**size)  # type: ignore[arg-type]
+        Catch(**size)

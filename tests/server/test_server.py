@@ -402,8 +402,8 @@ class Plain(dm_env.Environment):
         return dm_env.restart(np.zeros(3, np.float16))
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        observation = np.float16([action[0], action[1], 0.5])
-        reward, discount = np.float32([1, 2]), np.float32([0, 1])
+        observation = np.array([action[0], action[1], 0.5], np.float16)
+        reward, discount = np.array([1, 2], np.float32), np.array([0, 1], np.float32)
         return dm_env.TimeStep(dm_env.StepType.LAST, reward, discount, observation)
 
 
@@ -487,6 +487,18 @@ def test_a_stopped_server_ends_its_streams() -> None:
         env.step({"paddle": 1})
     env.close()
     assert (server.agent_count, server.world_count) == (0, 0)
+
+
+def test_a_server_stops_while_an_environment_steps() -> None:
+    server = serve(Echo)
+    env = make(server.address, {"seconds": 20.0})
+    env.reset()
+    future = env.step_async({"value": 1})
+    time.sleep(0.1)
+    with time_limit(3):
+        server.stop(0.1)
+    assert isinstance(future.exception(3), ConnectionLostError)
+    env.close()
 
 
 def test_robot_settings_rebuild_nested_arguments() -> None:
