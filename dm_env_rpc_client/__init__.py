@@ -18,6 +18,8 @@ from dm_env_rpc_client.errors import (
     DeadlineExceededError,
     DmEnvRpcClientError,
     DmEnvRpcError,
+    LibraryError,
+    PropertyError,
     ProtocolError,
     SpecError,
 )
@@ -54,6 +56,8 @@ __all__ = [
     "DmEnvAndWorldName",
     "DmEnvRpcClientError",
     "DmEnvRpcError",
+    "LibraryError",
+    "PropertyError",
     "ProtocolError",
     "SpecError",
     "SpecManager",
