@@ -120,7 +120,7 @@ class EnvCApiEnvironment(dm_env.Environment):
         _check_range("first_episode", first_episode)
         if isinstance(observations, str):
             raise SpecError(f"observations is a list of names, got {observations!r}")
-        self._frames_per_step = frames_per_step
+        self._frames_per_step = int(frames_per_step)
         self._events_observation = events_observation
         self._episodes = itertools.count(first_episode)
         self._seeds = _seeds(episode_seeds)
@@ -297,7 +297,7 @@ class EnvCApiEnvironment(dm_env.Environment):
         _check_range("the episode", episode)
         _check_range("the seed", seed)
         self._actions.reset()
-        frame = self._run(runner.start, episode, seed)
+        frame = self._run(runner.start, episode, int(seed))
         return dm_env.restart(self._observe(frame))
 
     def _run(self, call: Callable[..., Frame], *arguments: Any) -> Frame:

@@ -102,11 +102,11 @@ class ProcessRunner(Runner):
 
     def start(self, episode: int, seed: int) -> Frame:
         """See `Runner.start`."""
-        return self._call(self._decode_frame, "start", int(episode), int(seed))
+        return self._call(self._decode_frame, "start", episode, seed)
 
     def advance(self, actions: Actions, steps: int) -> Frame:
         """See `Runner.advance`."""
-        return self._call(self._decode_frame, "advance", *actions, int(steps))
+        return self._call(self._decode_frame, "advance", *actions, steps)
 
     def read_property(self, key: str) -> str:
         """See `Runner.read_property`."""
@@ -217,7 +217,7 @@ def _start_child() -> tuple[subprocess.Popen[bytes], MessagePipe]:
                 sys.executable,
                 "-c",
                 _PROGRAM,
-                json.dumps(sys.path),
+                json.dumps([path for path in sys.path if isinstance(path, str)]),
                 str(their_reader),
                 str(their_writer),
             ],

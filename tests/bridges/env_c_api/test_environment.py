@@ -295,6 +295,8 @@ def episodes(environment: Any, count: int) -> list[tuple[int, int]]:
 def test_episodes_and_seeds(make: MakeEnvironment, isolated: bool) -> None:
     counting = make(episode_seeds=40, first_episode=7, isolated=isolated)
     assert episodes(counting, 3) == [(7, 40), (8, 41), (9, 42)]
+    arrays = make(episode_seeds=np.array([5, 6]), frames_per_step=np.int64(2), isolated=isolated)
+    assert episodes(arrays, 2) == [(0, 5), (1, 6)]
     given = make(episode_seeds=(n * n for n in itertools.count(2)), isolated=isolated)
     assert episodes(given, 3) == [(0, 4), (1, 9), (2, 16)]
     (_, one), (_, other) = episodes(make(isolated=isolated), 2)

@@ -15,6 +15,7 @@ import sys
 import pytest
 
 from tests.bridges.env_c_api.compiling import SANITIZE, compile_library
+from tests.bridges.env_c_api.test_hostile import WHEN_OPENED, WHEN_STARTED, WHEN_STEPPED
 
 EPISODES = 1000
 QUICK_EPISODES = 20
@@ -48,7 +49,24 @@ for context in range(episodes // per_context):
 print(sum(ends.values()), "episodes")
 """
 
+HOSTILE_PROGRAM = """
+import sys
+from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment
+from dm_env_rpc_client.errors import DmEnvRpcClientError
+path, *libraries = sys.argv[1:]
+refused = 0
+for library in libraries:
+    try:
+        env = EnvCApiEnvironment(path, f"connect_{library}", start_attempts=2)
+        env.reset()
+        env.step({})
+    except DmEnvRpcClientError:
+        refused += 1
+print(refused, "refused")
+"""
 
+
+@pytest.fixture(scope="module")
 def runtime_library() -> str:
     """The path of the sanitizer's runtime, which Python has to load first."""
     if shutil.which("cc") is None:
@@ -65,9 +83,7 @@ def runtime_library() -> str:
     return os.path.realpath(path)
 
 
-def run(version: str, episodes: int) -> subprocess.CompletedProcess[str]:
-    preload = runtime_library()
-    library = compile_library("complete", version, *SANITIZE)
+def run(preload: str, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {
         "LD_PRELOAD": preload,
         # What the interpreter itself keeps to its end is no leak of the bridge.
@@ -76,7 +92,7 @@ def run(version: str, episodes: int) -> subprocess.CompletedProcess[str]:
         "PYTHONMALLOC": "malloc",
     }
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, library, version, str(episodes)],
+        [sys.executable, "-c", program, *arguments],
         env=environment,
         check=False,
         capture_output=True,
@@ -88,17 +104,26 @@ def run(version: str, episodes: int) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "episodes", [QUICK_EPISODES, pytest.param(EPISODES, marks=pytest.mark.slow)]
 )
-def test_episodes_are_clean(version: str, episodes: int) -> None:
-    process = run(version, episodes)
+def test_episodes_are_clean(runtime_library: str, version: str, episodes: int) -> None:
+    library = compile_library("complete", version, *SANITIZE)
+    process = run(runtime_library, PROGRAM, library, version, str(episodes))
     assert process.returncode == 0, process.stderr[-4000:]
     assert process.stdout == f"{episodes} episodes\n"
     assert "Sanitizer" not in process.stderr
     assert "runtime error" not in process.stderr
 
 
-def test_the_sanitizer_sees_a_late_read() -> None:
+def test_hostile_libraries_lead_to_no_read_out_of_bounds(runtime_library: str) -> None:
+    library = compile_library("hostile", "1.4", *SANITIZE)
+    names = [*WHEN_OPENED, *WHEN_STARTED, *WHEN_STEPPED]
+    process = run(runtime_library, HOSTILE_PROGRAM, library, *names)
+    assert process.returncode == 0, process.stderr[-4000:]
+    assert process.stdout == f"{len(names)} refused\n"
+    assert "Sanitizer" not in process.stderr
+
+
+def test_the_sanitizer_sees_a_late_read(runtime_library: str) -> None:
     """Whoever reads a returned pointer after the next call is caught."""
-    preload = runtime_library()
     library = compile_library("complete", "1.4", *SANITIZE)
     program = (
         "import sys\n"
@@ -110,13 +135,6 @@ def test_the_sanitizer_sees_a_late_read() -> None:
         "context.count('observation_count')\n"
         "print(context.layout.ffi.string(late))\n"
     )
-    process = subprocess.run(
-        [sys.executable, "-c", program, library],
-        env=os.environ | {"LD_PRELOAD": preload, "ASAN_OPTIONS": "detect_leaks=0:exitcode=99"},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    process = run(runtime_library, program, library)
     assert process.returncode == 99
     assert "heap-use-after-free" in process.stderr
