@@ -47,10 +47,12 @@ def answer_calls(pipe: MessagePipe) -> None:
         while True:
             name, *arguments = pipe.receive()
             try:
-                answer = {"result": session.calls[name](*arguments)}
+                pipe.send({"result": session.calls[name](*arguments)})
+            except BrokenPipeError:
+                raise
             except Exception as error:
-                answer = {"error": wire.encode_error(error)}
-            pipe.send(answer)
+                # An answer beyond the limits is among these: it was not sent.
+                pipe.send({"error": wire.encode_error(error)})
     except (EOFError, BrokenPipeError):
         pass  # The parent needs us no longer.
     finally:

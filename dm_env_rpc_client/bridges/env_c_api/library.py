@@ -28,10 +28,11 @@ Library = str | os.PathLike[str] | None
 Connect = str | int | Callable[[], tuple[Any, Any]]
 """The name of a symbol, the address of a function, or a Python callable.
 
-An address is an int, in the memory of this process; or "+0x1234", counted from where the
-library is loaded, for functions that it does not export. A callable returns the filled
-struct (a cffi pointer, an address, or an object with its bytes such as a ctypes.Structure)
-and the context (a cffi pointer, a ctypes.c_void_p, or an address).
+An address is an int in the memory of this process, or a ctypes or cffi function; or
+"+0x1234", counted from where the library is loaded, for functions that it does not export.
+
+A callable returns the filled struct (a cffi pointer, an address, or an object with its bytes
+such as a ctypes.Structure) and the context (a cffi pointer, a ctypes.c_void_p, or an address).
 """
 
 LaunchParams = Any
@@ -40,6 +41,9 @@ LaunchParams = Any
 The bytes of a struct, a list of C strings (a struct of as many `const char*`), or a cffi
 pointer; None for a connect function that takes no such argument.
 """
+
+# The base of what CDLL returns for a symbol, which ctypes gives no public name.
+_CFunction: Any = ctypes.CFUNCTYPE(None).__base__
 
 _GUARD_BYTES = 64 * ctypes.sizeof(ctypes.c_void_p)
 _GUARD = b"\xa5" * _GUARD_BYTES
@@ -68,6 +72,10 @@ def open_context(
         another version.
     """
     loaded = None if library is None else _load(library)
+    if isinstance(connect, _CFunction):
+        connect = ctypes.cast(connect, ctypes.c_void_p).value or 0
+    elif isinstance(connect, layout.ffi.CData):
+        connect = int(layout.ffi.cast("uintptr_t", connect))
     if callable(connect):
         if launch_params is not None:
             raise SpecError(

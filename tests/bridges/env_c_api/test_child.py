@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment, child, process_runner
+from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment, child, messages, process_runner
 from dm_env_rpc_client.bridges.env_c_api.messages import MessagePipe
 from dm_env_rpc_client.bridges.env_c_api.process_runner import ProcessRunner
 from dm_env_rpc_client.bridges.env_c_api.runner import Actions
@@ -87,6 +87,25 @@ def test_calls_are_answered_until_the_pipe_is_closed() -> None:
     here.close()
     thread.join(10)
     assert not thread.is_alive()
+    there.close()
+
+
+def test_an_answer_beyond_the_limits_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = open_runner()
+    monkeypatch.setattr(messages, "_MAX_JSON_BYTES", 300)
+    with pytest.raises(ProtocolError, match="at most 300"):
+        runner.write_property("speed", "1" * 400)
+    runner.close()
+    their_reader, writer = os.pipe()
+    reader, their_writer = os.pipe()
+    there, here = MessagePipe(their_reader, their_writer), MessagePipe(reader, writer)
+    thread = threading.Thread(target=child.answer_calls, args=(there,))
+    thread.start()
+    path = compile_library("complete", "1.4")
+    here.send(["open", path, "complete_connect", "1.4", [], None, None, 1], 5.0)
+    assert here.receive(5.0)["error"][0] == "ProtocolError"
+    here.close()
+    thread.join(10)
     there.close()
 
 

@@ -47,6 +47,9 @@ def test_the_address_of_a_function() -> None:
     address = address_of(path, "complete_connect")
     assert runs(EnvCApiEnvironment(path, address))
     assert runs(EnvCApiEnvironment(None, address))
+    assert runs(EnvCApiEnvironment(path, ctypes.CDLL(path).complete_connect))
+    function = layout("1.4").ffi.cast("int (*)(EnvCApi*, void**)", address)
+    assert runs(EnvCApiEnvironment(path, function))
 
 
 def test_the_offset_of_a_function_that_is_not_exported(
