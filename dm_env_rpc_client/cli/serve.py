@@ -20,10 +20,10 @@ def serve(
     environment: Annotated[
         str | None,
         typer.Argument(
-            metavar="MODULE:FACTORY | catch",
+            metavar="MODULE:FACTORY | catch | race",
             help="What makes the environment: a callable that takes settings as keyword "
-            "arguments and returns a dm_env.Environment; or catch, the one that is shipped. "
-            "Not with --c-library.",
+            "arguments and returns a dm_env.Environment, Game or World; or one that is shipped: "
+            "catch, for one agent, race, for several. Not with --c-library.",
         ),
     ] = None,
     address: Annotated[
@@ -63,9 +63,12 @@ def serve(
                 console.print("stopping")
 
 
+_SHIPPED = {"catch": hosting.Catch, "race": hosting.Race}
+
+
 def _factory(environment: str) -> Any:
-    if environment == "catch":
-        return hosting.Catch
+    if environment in _SHIPPED:
+        return _SHIPPED[environment]
     factory = arguments.load_object(environment, "an environment")
     if not callable(factory):
         raise UsageError(f"{environment} is not callable, so it cannot make environments")
