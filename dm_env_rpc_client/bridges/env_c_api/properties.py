@@ -20,6 +20,21 @@ class PropertyAttributes(enum.Flag):
     READ_WRITABLE = 3
     LISTABLE = 4
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether it can be read."""
+        return PropertyAttributes.READABLE in self
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether it can be written."""
+        return PropertyAttributes.WRITABLE in self
+
+    @property
+    def is_listable(self) -> bool:
+        """Whether properties stand below it."""
+        return PropertyAttributes.LISTABLE in self
+
 
 class PropertyResult(enum.Enum):
     """How an operation on a property went; the values are those of the interface."""
@@ -53,7 +68,7 @@ def list_recursively(
         below = []
         for parent in level:
             for child, attributes in list_property(parent).items():
-                if child not in found and PropertyAttributes.LISTABLE in attributes:
+                if child not in found and attributes.is_listable:
                     below.append(child)
                 found[child] = attributes
             if len(found) > limits.MAX_COUNT:

@@ -15,7 +15,13 @@ import dm_env_rpc_client
 from dm_env_rpc_client.bridges.env_c_api import environment_factory
 from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.errors import DmEnvRpcError, SpecError
-from dm_env_rpc_client.server import serve
+from dm_env_rpc_client.extensions.properties import (
+    PropertiesExtension,
+    PropertyNotFoundError,
+    PropertyPermissionError,
+    PropertyValueError,
+)
+from dm_env_rpc_client.server import Properties, serve
 from tests.bridges.env_c_api.compiling import compile_library
 
 ACTION = {"turn": {"horizontal": 2}, "jump": 1, "throttle": -1.0, "say": "abc"}
@@ -119,3 +125,56 @@ def test_the_command_serves_a_library() -> None:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=30)
     assert process.returncode == 0
+
+
+def test_properties_go_through_the_properties_extension() -> None:
+    factory = environment_factory(compile_library("complete", "1.4"), "complete_connect")
+    with (
+        serve(factory) as server,
+        dm_env_rpc_client.connect(server.address) as connection,
+    ):
+        env, _ = dm_env_rpc_client.create_and_join_world(connection, {}, {})
+        properties = PropertiesExtension(connection)
+        assert properties["speed"] == "1"
+        properties["speed"] = 30
+        assert properties["speed"] == "30"
+        walked = {spec.key: spec for spec in properties.walk()}
+        assert len(walked) == 5 + 31
+        assert (walked["speed"].readable, walked["speed"].writable) == (True, True)
+        assert (walked["calls"].listable, walked["calls"].spec) == (True, None)
+        assert walked["calls.advance"].readable
+        assert not walked["secret"].readable
+        properties["secret"] = "word"
+        with pytest.raises(PropertyNotFoundError, match="no property 'depth'"):
+            properties["depth"]
+        with pytest.raises(PropertyNotFoundError):
+            properties.list("depth")
+        with pytest.raises(PropertyPermissionError, match="do not allow it to be read"):
+            properties["secret"]
+        with pytest.raises(PropertyPermissionError, match="do not allow it to be written"):
+            properties["violations"] = True
+        with pytest.raises(PropertyValueError, match="it does not take this value"):
+            properties["speed"] = True
+        with pytest.raises(PropertyValueError, match=r"takes a scalar, got shape \[2\]"):
+            properties["speed"] = [1, 2]
+        assert env.reset().first()
+        assert env.step(ACTION).mid()
+        assert properties["violations"] == "0"
+        env.close()
+
+
+def test_properties_of_the_server_stand_beside_those_of_the_library() -> None:
+    universal = Properties()
+    universal.add("load", lambda: 0.5)
+    factory = environment_factory(compile_library("complete", "1.4"), "complete_connect")
+    with (
+        serve(factory, properties=universal) as server,
+        dm_env_rpc_client.connect(server.address) as connection,
+    ):
+        env, _ = dm_env_rpc_client.create_and_join_world(connection, {}, {})
+        properties = PropertiesExtension(connection)
+        assert properties["load"] == 0.5
+        assert properties["speed"] == "1"
+        assert {"load", "speed"} <= properties.specs().keys()
+        assert "calls.advance" in properties.specs("calls")
+        env.close()
