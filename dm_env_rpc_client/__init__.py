@@ -19,6 +19,8 @@ from dm_env_rpc_client.errors import (
     DeadlineExceededError,
     DmEnvRpcClientError,
     DmEnvRpcError,
+    LibraryError,
+    PropertyError,
     ProtocolError,
     SpecError,
 )
@@ -56,6 +58,8 @@ __all__ = [
     "DmEnvAndWorldName",
     "DmEnvRpcClientError",
     "DmEnvRpcError",
+    "LibraryError",
+    "PropertyError",
     "ProtocolError",
     "SpecError",
     "SpecManager",

@@ -132,7 +132,8 @@ def serve(
       insecure: allow plaintext on an address that other machines reach.
       default_actions: values, by flat name, of actions that a step may leave out.
       properties: what all clients may read and write, joined or not. An environment or a
-        game with an attribute `properties` of this kind adds its own for those who joined.
+        game with an attribute `properties` of this kind adds its own for those who joined;
+        an environment that `KeepsProperties` is asked itself.
       extensions: by message class, what answers an extension of that type: it is called
         with the message and the `World` that is joined, or None, and returns a message.
       step_timeout: seconds that a step in a `Game` waits for the other agents.

@@ -1,0 +1,1 @@
+"""Environments that other protocols expose, as dm_env.Environment."""
