@@ -7,13 +7,13 @@ Plaintext is for this machine only: another address takes TLS credentials or an 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
 
+from dm_env_rpc_client.addresses import is_loopback
 from dm_env_rpc_client.errors import (
     ConnectionLostError,
     DeadlineExceededError,
@@ -27,7 +27,6 @@ __all__ = [
     "PROCESS",
     "Metadata",
     "is_local_credentials",
-    "is_loopback",
     "local_credentials",
     "open_aio_channel",
     "open_channel",
@@ -45,23 +44,6 @@ MAX_MESSAGE_BYTES = 128 << 20
 _PROBE_SECONDS = 0.25
 _KEEPALIVE_TIME_MS = 10_000
 _KEEPALIVE_TIMEOUT_MS = 5_000
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an address, as gRPC takes it, cannot lead off this machine."""
-    scheme, _, rest = address.partition(":")
-    if scheme in ("unix", "unix-abstract"):
-        return True
-    if scheme in ("ipv4", "ipv6", "dns"):
-        address = rest.rsplit("/", 1)[-1]
-    host = address.rsplit(":", 1)[0] if address.count(":") == 1 or "]" in address else address
-    host = host.strip("[]")
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def is_local_credentials(credentials: grpc.ChannelCredentials) -> bool:

@@ -1,0 +1,421 @@
+"""A gym-socket-api server's environment as a dm_env.Environment."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import dm_env
+import numpy as np
+import numpy.typing as npt
+from google.rpc import code_pb2, status_pb2
+
+from dm_env_rpc_client import addresses
+from dm_env_rpc_client.bridges.gym_socket import (
+    bounded_json,
+    packets,
+    samples,
+    space_specs,
+    spaces,
+    stream,
+    wire,
+)
+from dm_env_rpc_client.bridges.gym_socket.fields import Limits, ObservationBounds, Steps
+from dm_env_rpc_client.errors import (
+    ConnectionClosedError,
+    ConnectionLostError,
+    DmEnvRpcError,
+    ProtocolError,
+    SpecError,
+)
+
+__all__ = ["GymSocketEnvironment"]
+
+_log = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 1.0
+"""How long close() waits for another thread to notice it."""
+
+
+class GymSocketEnvironment(dm_env.Environment):
+    """Steps an environment that a gym-socket-api server hosts.
+
+    Spaces become specs: Box a BoundedArray, Discrete a DiscreteArray, MultiBinary an int8
+    BoundedArray from 0 to 1, MultiDiscrete an int64 one, Tuple a tuple. A Box does not say
+    its dtype: it is uint8 where it goes from 0 to 255 throughout, otherwise float64.
+
+    A step that is done is LAST with discount 0, or 1 where its info says
+    `TimeLimit.truncated`. A step before the first reset or after a LAST step ignores its
+    action and begins an episode. Arrays in a TimeStep belong to the caller.
+
+    Packets carry no id, so at the first doubt about what an answer belongs to (a missed
+    deadline, a malformed answer, an interrupted wait) the environment is unusable: every
+    later call raises ConnectionLostError, chained to the first cause.
+
+    Args:
+      address: `host:port` of the server.
+      env_name: what the server calls the environment; "" for a session without one, which
+        can do nothing but `upload`.
+      timeout: seconds until there must be a connection.
+      request_timeout: seconds that each answer may take, that to the name included.
+      dialect: "first", that of the protocol document, or "latest", whose Monitor answers
+        and which knows Universe. Both ends must speak the same one.
+      observation_dtype: of every Box in the observations, instead of what is said above.
+      action_dtype: of every Box in the actions, instead of float64.
+      insecure: allow an address that is not on this machine; nothing is encrypted.
+      limits: the most that the server may send.
+
+    Raises:
+      ConnectionLostError, DeadlineExceededError: no connection, or it was lost.
+      DmEnvRpcError: the server refused the environment; says why.
+      ProtocolError: what the server sent is not the protocol.
+      SpecError: a space of an unknown type; another machine without `insecure`; an
+        argument that cannot be.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        env_name: str,
+        *,
+        timeout: float = 10.0,
+        request_timeout: float = 60.0,
+        dialect: wire.Dialect = "first",
+        observation_dtype: npt.DTypeLike | None = None,
+        action_dtype: npt.DTypeLike | None = None,
+        insecure: bool = False,
+        limits: Limits | None = None,
+    ):
+        wire.check_dialect(dialect)
+        host_port = addresses.parse_host_port(address)
+        if not (insecure or addresses.is_loopback(address)):
+            raise SpecError(
+                f"{address} is not on this machine, and gym-socket-api has no encryption; pass "
+                "insecure=True to send in the clear, or tunnel it"
+            )
+        self._limits = limits or Limits()
+        if len(env_name.encode(errors="replace")) > self._limits.name:
+            raise SpecError(f"the environment name has more than {self._limits.name} bytes")
+        self.address = address
+        self._env_name = env_name
+        self._dialect = dialect
+        self._request_timeout = request_timeout
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._poisoned_by: BaseException | None = None
+        self._is_running = False
+        self._info: Mapping[str, Any] = {}
+        self._bounds = ObservationBounds()
+        self._stream = stream.connect(host_port, timeout)
+        # Runs when the environment is forgotten, and at the exit of the interpreter.
+        self._finalizer = weakref.finalize(self, self._stream.close)
+        try:
+            self._shake_hands()
+            if env_name:
+                self._read_spaces(observation_dtype, action_dtype)
+        except BaseException:
+            self.close()
+            raise
+
+    def __repr__(self) -> str:
+        state = "" if self.poisoned_by is None else f", unusable: {self.poisoned_by!r}"
+        return f"<{type(self).__name__} {self._env_name!r} at {self.address}{state}>"
+
+    @property
+    def poisoned_by(self) -> BaseException | None:
+        """The first thing that made the environment unusable; None while it is usable."""
+        return self._poisoned_by
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """What the server said beside the last step; empty after a reset."""
+        return self._info
+
+    @property
+    def action_space(self) -> spaces.Space:
+        """The action space, as the server sent it."""
+        self._check_environment()
+        return self._action_space
+
+    @property
+    def observation_space(self) -> spaces.Space:
+        """The observation space, as the server sent it."""
+        self._check_environment()
+        return self._observation_space
+
+    def reset(self) -> dm_env.TimeStep:
+        """Begins an episode.
+
+        Returns:
+          A FIRST TimeStep.
+
+        Raises:
+          As `step`.
+        """
+        self._check_environment()
+        with self._lock:
+            observation = self._observation(self._exchange(packets.Reset()))
+            self._is_running = True
+            self._info = {}
+        return dm_env.restart(observation)
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        """Takes a step, or begins an episode where none is running.
+
+        Args:
+          action: what conforms to `action_spec`, or can be cast to it without changing.
+
+        Returns:
+          The TimeStep: `reward` a float, `discount` 1.0, or 0.0 at a true end.
+
+        Raises:
+          SpecError: the action does not conform; nothing was sent.
+          ProtocolError: the server broke the protocol or its own space.
+          DeadlineExceededError, ConnectionLostError, ConnectionClosedError: there is no
+            answer and will be none.
+        """
+        self._check_environment()
+        if not self._is_running:
+            return self.reset()
+        jsonable = samples.to_jsonable(self._action_spec, action, "the action", check_bounds=True)
+        with self._lock:
+            answer: packets.StepAnswer = self._exchange(packets.Step(jsonable))
+            observation = self._observation(answer.observation)
+            if not isinstance(answer.info, dict):
+                raise self._poison(ProtocolError(f"the info is no JSON object: {answer.info!r}"))
+            self._info = answer.info
+            self._is_running = not answer.done
+        if not answer.done:
+            return dm_env.transition(answer.reward, observation)
+        if answer.info.get(packets.TRUNCATED) is True:
+            return dm_env.truncation(answer.reward, observation)
+        return dm_env.termination(answer.reward, observation)
+
+    def action_spec(self) -> Any:
+        """Returns the spec of actions; see the class."""
+        self._check_environment()
+        return self._action_spec
+
+    def observation_spec(self) -> Any:
+        """Returns the spec of observations; see the class."""
+        self._check_environment()
+        return self._observation_spec
+
+    def sample_action(self) -> Any:
+        """Returns an action that the server has sampled from its space.
+
+        Raises:
+          As `step`.
+        """
+        self._check_environment()
+        with self._lock:
+            jsonable = self._exchange(packets.SampleAction())
+            return self._from_server(self._action_spec, jsonable, "the sampled action")
+
+    def monitor(
+        self, directory: str, *, resume: bool = False, force: bool = False, video: bool = False
+    ) -> None:
+        """Has the server record the episodes from the next reset on.
+
+        The first dialect has no answer to this, so a server that refuses shows it, if at
+        all, by ending the session.
+
+        Args:
+          directory: a path as the server sees it, where the recording goes.
+          resume: add to a recording that is there.
+          force: remove a recording that is there.
+          video: ask for video too; only the latest dialect can.
+
+        Raises:
+          DmEnvRpcError: the server refused, in the latest dialect. Otherwise as `step`.
+        """
+        self._check_environment()
+        self._ask(packets.Monitor(directory, resume, force, video))
+
+    def render(self) -> None:
+        """Has the server render the environment where it runs; it does not answer.
+
+        Raises:
+          As `step`.
+        """
+        self._check_environment()
+        self._ask(packets.Render())
+
+    def upload(self, directory: str, api_key: str, algorithm_id: str = "") -> None:
+        """Has the server upload a monitor's directory.
+
+        Args:
+          directory: a path as the server sees it.
+          api_key: the key of the account to upload to.
+          algorithm_id: what the recording is a result of.
+
+        Raises:
+          DmEnvRpcError: the server refused. Otherwise as `step`.
+        """
+        self._ask(packets.Upload(directory, api_key, algorithm_id))
+
+    def configure_universe(self, settings: Any) -> None:
+        """Configures a Universe environment; only in the latest dialect.
+
+        Args:
+          settings: a JSON value.
+
+        Raises:
+          DmEnvRpcError: the server refused. Otherwise as `step`.
+        """
+        self._check_environment()
+        self._ask(packets.UniverseConfigure(settings))
+
+    def wrap_universe(self, wrapper: str, settings: Any) -> None:
+        """Wraps the environment in a Universe wrapper; only in the latest dialect.
+
+        The spaces are asked for again, since a wrapper may change them.
+
+        Args:
+          wrapper: the name of the wrapper.
+          settings: a JSON value.
+
+        Raises:
+          DmEnvRpcError: the server refused. Otherwise as `step`.
+        """
+        self._check_environment()
+        self._ask(packets.UniverseWrap(wrapper, settings))
+        self._read_spaces(*self._box_dtypes)
+
+    def close(self) -> None:
+        """Ends the session; a second time does nothing. Raises nothing."""
+        if self._finalizer.detach() is None:
+            return
+        if self._poisoned_by is None:
+            self._poisoned_by = ConnectionClosedError(f"{self!r} was closed")
+        if os.getpid() == self._pid:
+            # Wakes a thread that waits for an answer. In a forked child it would end the
+            # parent's session.
+            self._stream.shutdown()
+        # Until that thread is out of the socket; another file could get its number.
+        if self._lock.acquire(timeout=CLOSE_SECONDS):
+            self._lock.release()
+        self._stream.close()
+
+    def _shake_hands(self) -> None:
+        refusal = self._transfer(
+            wire.encode_request(packets.Handshake(self._env_name), self._dialect),
+            wire.read_error(self._limits),
+        )
+        if refusal:
+            raise _refused(refusal)
+
+    def _read_spaces(
+        self, observation_dtype: npt.DTypeLike | None, action_dtype: npt.DTypeLike | None
+    ) -> None:
+        self._box_dtypes = observation_dtype, action_dtype
+        with self._lock:
+            self._action_space = self._read_space(packets.WhichSpace.ACTION)
+            self._observation_space = self._read_space(packets.WhichSpace.OBSERVATION)
+        self._action_spec = space_specs.space_to_spec(self._action_space, "action", action_dtype)
+        self._observation_spec = space_specs.space_to_spec(
+            self._observation_space, "observation", observation_dtype
+        )
+        leaf = space_specs.single_leaf(self._observation_spec)
+        # Nested lists have brackets beside their elements.
+        values = 64 + 4 * space_specs.element_count(self._observation_spec)
+        self._bounds = ObservationBounds(
+            None if leaf is None else leaf.shape, max(values, bounded_json.MAX_VALUES)
+        )
+
+    def _read_space(self, which: packets.WhichSpace) -> spaces.Space:
+        value = self._exchange(packets.GetSpace(which))
+        try:
+            return spaces.from_json(value, f"the {which.name.lower()} space")
+        except ProtocolError as error:
+            raise self._poison(error) from None
+
+    def _observation(self, value: Any) -> Any:
+        spec = self._observation_spec
+        if isinstance(value, np.ndarray) and value.dtype == getattr(spec, "dtype", None):
+            return value  # Its shape was checked before its memory was taken.
+        return self._from_server(spec, value, "the observation")
+
+    def _from_server(self, spec: Any, value: Any, where: str) -> Any:
+        try:
+            return samples.from_jsonable(spec, value, where, check_bounds=False)
+        except SpecError as error:
+            raise self._poison(
+                ProtocolError(f"{self._stream.peer} broke its own space: {error}")
+            ) from None
+
+    def _ask(self, request: packets.Request) -> None:
+        """Sends a packet that is answered with an error string, or not at all."""
+        with self._lock:
+            refusal = self._exchange(request)
+        if refusal:
+            raise _refused(refusal)
+
+    def _exchange(self, request: packets.Request) -> Any:
+        data = wire.encode_request(request, self._dialect)
+        return self._transfer(
+            data, wire.read_answer(request, self._dialect, self._limits, self._bounds)
+        )
+
+    def _transfer(self, data: bytes, answer: Steps[Any] | None) -> Any:
+        """Sends a packet and reads its answer, where it has one."""
+        self._check_usable()
+        deadline = time.monotonic() + self._request_timeout
+        try:
+            if self._stream.has_unread():
+                self._find_out_what_is_unread()
+            self._stream.send(data, deadline)
+            return None if answer is None else self._stream.receive(answer, deadline)
+        except BaseException as error:
+            if isinstance(self._poisoned_by, ConnectionClosedError):
+                self._check_usable()
+            self._poison(error)
+            raise
+
+    def _find_out_what_is_unread(self) -> None:
+        """Raises: the server ended the session, or sent what nothing asked for."""
+
+        def one_byte() -> Steps[None]:
+            yield 1
+
+        self._stream.receive(one_byte(), time.monotonic() + 1.0)
+        raise ProtocolError(f"{self._stream.peer} sent an answer that nothing asked for")
+
+    def _poison(self, cause: BaseException) -> BaseException:
+        """Makes the environment unusable and returns the cause."""
+        if self._poisoned_by is None:
+            self._poisoned_by = cause
+            self._stream.shutdown()
+        return cause
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise ConnectionLostError(
+                f"the session with {self.address} belongs to the process that opened it; open a "
+                "new one in the forked child"
+            )
+        cause = self._poisoned_by
+        if isinstance(cause, ConnectionClosedError):
+            raise ConnectionClosedError(f"the session with {self.address} was closed") from cause
+        if cause is not None:
+            raise ConnectionLostError(
+                f"the session with {self.address} can no longer tell which answer belongs to which "
+                f"packet after {type(cause).__name__}: {cause}; open a new one"
+            ) from cause
+
+    def _check_environment(self) -> None:
+        if not self._env_name:
+            raise SpecError(
+                'a session with the environment name "" has no environment to act on; it can '
+                "upload, and that is all"
+            )
+
+
+def _refused(message: str) -> DmEnvRpcError:
+    # The protocol has texts and no codes.
+    return DmEnvRpcError(status_pb2.Status(code=code_pb2.UNKNOWN, message=message))
