@@ -105,8 +105,8 @@ def _spec(space: gymnasium.Space[Any], name: str) -> Any:
         return specs.BoundedArray(space.shape, np.int8, 0, 1, name)
     if isinstance(space, spaces.MultiDiscrete):
         # `nvec` counts and may be of any integer dtype; a spec has limits.
-        start = space.start.astype(np.int64)
-        return specs.BoundedArray(space.shape, np.int64, start, start + space.nvec - 1, name)
+        low = space.start.astype(np.int64)
+        return specs.BoundedArray(space.shape, np.int64, low, low + space.nvec - 1, name)
     if isinstance(space, spaces.Text):
         return specs.StringArray((), name=name)
     raise SpecError(

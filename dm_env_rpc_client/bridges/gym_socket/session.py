@@ -210,7 +210,7 @@ class Session:
     def _hosted(self) -> dm_env.Environment:
         if self._environment is None:
             raise ProtocolError(
-                'a packet that acts on an environment, in a session with the name "", which has none'
+                'a packet that acts on an environment, in a session with the name "", without one'
             )
         return self._environment
 

@@ -203,7 +203,7 @@ def _finite(bounds: npt.NDArray[np.float64]) -> list[int | float]:
 
 
 def _count(value: Mapping[str, Any], where: str, least: int, most: int) -> int:
-    n = value.get("n")
+    n: Any = value.get("n")
     if not _is_integer(n) or not least <= n <= most:
         raise ProtocolError(f'{where}: "n" is an integer from {least} to {most}, got {_short(n)}')
     return int(n)

@@ -217,7 +217,7 @@ def read_answer(
     request: Request,
     dialect: Dialect,
     limits: Limits,
-    bounds: ObservationBounds = ObservationBounds(),
+    bounds: ObservationBounds | None = None,
 ) -> Steps[Any] | None:
     """Returns what reads the answer to a request; None where it has none.
 
@@ -228,10 +228,10 @@ def read_answer(
     reader = _ANSWERS[type(request)]
     if reader is None or (isinstance(request, Monitor) and dialect == "first"):
         return None
-    return reader(limits, bounds)
+    return reader(limits, bounds or ObservationBounds())
 
 
-def read_error(limits: Limits, bounds: ObservationBounds = ObservationBounds()) -> Steps[str]:
+def read_error(limits: Limits) -> Steps[str]:
     """Reads an error string, "" for success, as a handshake is answered."""
     return read_string(limits.field, "the error message")
 
@@ -270,6 +270,10 @@ def encode_step_answer(
     data = bounded_json.encode(info, "the info")
     tail = _STEP_TAIL.pack(reward, done, len(data))
     return encode_observation(observation) + tail + data
+
+
+def _read_error_answer(limits: Limits, bounds: ObservationBounds) -> Steps[str]:
+    return read_error(limits)
 
 
 def _read_action(limits: Limits) -> Steps[Any]:
@@ -324,7 +328,7 @@ def _read_byte_list(
     except ValueError as error:  # [0, 2**32 - 1, 2**32 - 1] holds nothing and is too large.
         raise ProtocolError(f"a byte list of shape {list(shape)}: {error}") from None
     if size:
-        yield memoryview(array.reshape(-1))
+        yield array.reshape(-1).data
     return array
 
 
@@ -342,9 +346,9 @@ _ANSWERS: dict[type, Callable[[Limits, ObservationBounds], Steps[Any]] | None] =
     Step: _read_step_answer,
     GetSpace: _read_space,
     SampleAction: _read_action_answer,
-    Monitor: read_error,
+    Monitor: _read_error_answer,
     Render: None,
-    Upload: read_error,
-    UniverseConfigure: read_error,
-    UniverseWrap: read_error,
+    Upload: _read_error_answer,
+    UniverseConfigure: _read_error_answer,
+    UniverseWrap: _read_error_answer,
 }
