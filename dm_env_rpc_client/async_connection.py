@@ -121,6 +121,8 @@ class AsyncConnection:
         is_idle = self.is_usable and not len(self._pipeline)
         self._poison(ConnectionClosedError(f"the connection to {self.address} was closed"), is_idle)
         tasks = [task for task in (self._writer, self._reader) if task is not None]
+        # A cancelled task holds its frames, and they this connection and its socket.
+        self._writer = self._reader = None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -20,9 +20,16 @@ from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client.errors import SpecError
 
-__all__ = ["as_array", "exact_cast", "protocol_dtype"]
+__all__ = ["MAX_DIMENSIONS", "as_array", "exact_cast", "protocol_dtype"]
 
 Array = npt.NDArray[Any]
+
+MAX_DIMENSIONS = 32
+"""The number of dimensions that every NumPy can hold."""
+
+_PLAIN = {bool: "bool", int: "int", float: "float", str: "string"}
+
+_SEQUENCES = (list, tuple, range)
 
 _DTYPES = frozenset(
     np.dtype(t) for t in (bool, "i1", "i4", "i8", "u1", "u4", "u8", np.float32, np.float64)
@@ -52,20 +59,19 @@ def as_array(value: Any, where: str) -> Array:
       SpecError: the value is ragged, mixes kinds, or holds something else.
     """
     if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
-        array = np.asarray(value)
-        if array.dtype.kind in "biuf":
-            return _native(array, where)
-        if array.dtype.kind == "U":
-            return array.astype(object)
-        if array.dtype.kind != "O":
-            raise SpecError(f"{where}: the protocol has no type for NumPy dtype {array.dtype}")
-        objects = array
-    elif isinstance(value, bool | int | float):
-        objects = np.empty((), object)
-        objects[()] = value
-    else:
-        objects = _object_array(value, where)
-    return _from_objects(objects, where)
+        return _from_array(value, where)
+    if type(value) is float or type(value) is bool:
+        return np.array(value)
+    if type(value) is int and -(1 << 63) <= value < 1 << 63:
+        return np.array(value, np.int64)
+    if isinstance(value, list | tuple) and value and all(type(row) is np.ndarray for row in value):
+        rows = [as_array(row, where) for row in value]
+        if len({(row.dtype, row.shape) for row in rows}) == 1 and rows[0].ndim < MAX_DIMENSIONS:
+            return np.stack(rows)
+    shape = _nested_shape(value, where)
+    elements: list[Any] = []
+    _collect(value, shape, elements, where)
+    return _from_elements(elements, where).reshape(shape)
 
 
 def exact_cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
@@ -90,7 +96,7 @@ def exact_cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
     if array.dtype.kind == "O" or dtype.kind == "O":
         raise SpecError(
             f"{where}: expected {_dtype_name(dtype)}, got {_dtype_name(array.dtype)} "
-            f"({_example(array)})"
+            f"({_excerpt(array.flat[0])})"
         )
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
@@ -149,89 +155,129 @@ def protocol_dtype(dtype: np.dtype[Any], where: str) -> np.dtype[Any]:
     return native
 
 
-def _native(array: Array, where: str) -> Array:
+def _from_array(value: Any, where: str) -> Array:
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise SpecError(f"{where}: has masked elements, and the protocol has no mask")
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # `__array__` may raise what it likes.
+        raise SpecError(f"{where}: {type(value).__name__} makes no array: {error}") from error
     if array.dtype in _DTYPES:
         return array
-    return array.astype(protocol_dtype(array.dtype, where))
+    if array.dtype.kind in "biuf":
+        return array.astype(protocol_dtype(array.dtype, where))
+    if array.dtype.kind == "U":
+        return array.astype(object)
+    if array.dtype.kind == "O":
+        return _from_elements(list(array.flat), where).reshape(array.shape)
+    raise SpecError(f"{where}: the protocol has no type for NumPy dtype {array.dtype}")
 
 
-def _object_array(value: Any, where: str) -> Array:
-    """An object array of nested lists and tuples; everything else is an element."""
+def _nested_shape(value: Any, where: str) -> tuple[int, ...]:
+    """The shape of nested lists, going by the first element on each level."""
     shape: list[int] = []
-    inner = value
-    while isinstance(inner, list | tuple | range):
-        shape.append(len(inner))
-        if not inner:
+    while isinstance(value, _SEQUENCES):
+        shape.append(len(value))
+        if len(shape) > MAX_DIMENSIONS:
+            # A list may also hold itself.
+            raise SpecError(f"{where}: more than {MAX_DIMENSIONS} dimensions")
+        if not value:
             break
-        inner = inner[0]
-    if isinstance(inner, np.ndarray):
-        shape.extend(inner.shape)
-    elements: list[Any] = []
-    _collect(value, tuple(shape), elements, where)
-    objects = np.empty(len(elements), object)
-    objects[:] = elements
-    return objects.reshape(shape)
+        value = value[0]
+    if isinstance(value, np.ndarray):
+        shape.extend(value.shape)
+    return tuple(shape)
 
 
 def _collect(value: Any, shape: tuple[int, ...], elements: list[Any], where: str) -> None:
     if isinstance(value, np.ndarray) and value.shape == shape:
-        elements.extend(value.ravel().tolist() if value.dtype.kind != "O" else value.flat)
-    elif isinstance(value, list | tuple | range) and shape and len(value) == shape[0]:
+        elements.extend(as_array(value, where).flat)
+    elif isinstance(value, _SEQUENCES) and shape and len(value) == shape[0]:
+        if len(shape) == 1 and not any(
+            issubclass(of_element, (*_SEQUENCES, np.ndarray))
+            for of_element in set(map(type, value))
+        ):
+            elements.extend(value)
+            return
         for element in value:
             _collect(element, shape[1:], elements, where)
-    elif isinstance(value, list | tuple | range | np.ndarray) or shape:
+    elif isinstance(value, (*_SEQUENCES, np.ndarray)) or shape:
         raise SpecError(f"{where}: ragged value; rows of one array must have the same length")
     else:
         elements.append(value)
 
 
-def _from_objects(objects: Array, where: str) -> Array:
-    """Finds the one kind that all elements share and makes an array of it."""
-    if objects.size == 0:
-        return objects.astype(np.float64)
-    kinds = {_kind(element) for element in objects.flat}
+def _from_elements(elements: list[Any], where: str) -> Array:
+    """Finds the one kind that all elements share and makes a flat array of it."""
+    if not elements:
+        return np.empty(0, np.float64)
+    types = set(map(type, elements))
+    kinds = {_kind(of_element) for of_element in types}
     if None in kinds:
-        stranger = next(element for element in objects.flat if _kind(element) is None)
+        stranger = next(element for element in elements if _kind(type(element)) is None)
         raise SpecError(
-            f"{where}: cannot be packed: {stranger!r} is of type {type(stranger).__name__}; "
-            "expected numbers, bools, strings or protobuf messages"
+            f"{where}: cannot be packed: {_excerpt(stranger)} is of type "
+            f"{type(stranger).__name__}; expected numbers, bools, strings or protobuf messages"
         )
     if kinds == {"string"} or kinds == {"message"}:
-        return np.array(objects, object, copy=True)
+        objects = np.empty(len(elements), object)
+        objects[:] = elements
+        return objects
     if not kinds <= {"bool", "int", "float"} or ("bool" in kinds and len(kinds) > 1):
         raise SpecError(f"{where}: mixes {' and '.join(sorted(map(str, kinds)))} elements")
-    plain = [e.item() if isinstance(e, np.generic) else e for e in objects.flat]
-    try:
-        if kinds == {"int"}:
-            # np.array would turn a mix of large and negative integers into floats.
-            unsigned = max(plain) > np.iinfo(np.int64).max
-            array: Array = np.array(plain, np.uint64 if unsigned else np.int64)
-        else:
-            array = np.array(plain, bool if kinds == {"bool"} else np.float64)
-        array = array.reshape(objects.shape)
-    except OverflowError as error:
-        raise SpecError(f"{where}: no integer type of 64 bits holds all elements") from error
-    if kinds == {"int", "float"}:
-        for element, result in zip(plain, array.ravel().tolist(), strict=True):
-            if isinstance(element, int) and element != result:
-                raise SpecError(f"{where}: {element} is no exact float64")
-    if all(isinstance(element, np.generic) for element in objects.flat):
-        # A list of float32 scalars is a float32 array.
-        common = np.result_type(*{element.dtype for element in objects.flat})
-        return _native(array.astype(common), where)
+    if kinds == {"bool"}:
+        return np.array(elements, np.bool_)
+    array = _integers(elements, where) if kinds == {"int"} else _floats(elements, kinds, where)
+    if all(issubclass(of_element, np.generic) for of_element in types):
+        # A list of float32 scalars is a float32 array. NumPy's common type of int64 and
+        # uint64 would be a float, though.
+        common = np.result_type(*types)
+        if common.kind in ("iu" if kinds == {"int"} else "f"):
+            return array.astype(protocol_dtype(common, where))
     return array
 
 
-def _kind(element: Any) -> str | None:
-    if isinstance(element, bool | np.bool_):
+def _integers(elements: list[Any], where: str) -> Array:
+    # np.array by itself would turn a mix of large and negative integers into floats, and
+    # scalars of NumPy into wrapped ones.
+    elements = list(map(int, elements))
+    try:
+        return np.array(elements, np.int64)
+    except OverflowError:
+        if min(elements) >= 0 and max(elements) <= np.iinfo(np.uint64).max:
+            return np.array(elements, np.uint64)
+    raise SpecError(f"{where}: no integer type of 64 bits holds all elements")
+
+
+def _floats(elements: list[Any], kinds: set[str | None], where: str) -> Array:
+    """Makes float64 of floats, or of floats and integers."""
+    try:
+        array: Array = np.array(elements, np.float64)
+    except OverflowError as error:
+        raise SpecError(f"{where}: an integer is too large for float64") from error
+    if kinds == {"float"}:
+        return array
+    for element, result in zip(elements, array.tolist(), strict=True):
+        if isinstance(element, int | np.integer) and int(element) != result:
+            raise SpecError(f"{where}: {element} is no exact float64")
+    return array
+
+
+def _kind(of_element: type) -> str | None:
+    if of_element in _PLAIN:
+        return _PLAIN[of_element]
+    if issubclass(of_element, np.bool_):
         return "bool"
-    if isinstance(element, int | np.integer):
+    if of_element is np.timedelta64:
+        return None  # A np.integer, as NumPy has it.
+    if issubclass(of_element, int | np.integer):
         return "int"
-    if isinstance(element, float | np.floating):
+    if issubclass(of_element, float | np.float32 | np.float16):
+        # Not of extended precision, which is np.floating too.
         return "float"
-    if isinstance(element, str):
+    if issubclass(of_element, str):
         return "string"
-    if isinstance(element, protobuf_message.Message):
+    if issubclass(of_element, protobuf_message.Message):
         return "message"
     return None
 
@@ -240,8 +286,8 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
     return "strings or messages" if dtype.kind == "O" else dtype.name
 
 
-def _example(array: Array) -> str:
-    text = repr(array.flat[0])
+def _excerpt(element: Any) -> str:
+    text = repr(element)
     return text if len(text) <= 40 else text[:37] + "..."
 
 

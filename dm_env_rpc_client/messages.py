@@ -64,10 +64,10 @@ def encode_request(request: Request) -> EncodedRequest:
     envelope = dm_env_rpc_pb2.EnvironmentRequest()
     payload = getattr(envelope, field)
     payload.SetInParent()
-    payload.MergeFrom(request)
     try:
+        payload.MergeFrom(request)
         return EncodedRequest(field, envelope.SerializeToString())
-    except (protobuf_message.EncodeError, ValueError) as error:
+    except (protobuf_message.EncodeError, TypeError, ValueError) as error:
         raise SpecError(f"the {field} request cannot be serialized: {error}") from error
 
 

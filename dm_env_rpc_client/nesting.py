@@ -9,11 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from google.protobuf import message as protobuf_message
+
 from dm_env_rpc_client.errors import SpecError
 
-__all__ = ["SEPARATOR", "check_unambiguous", "flatten_dict", "unflatten_dict"]
+__all__ = ["MAX_NESTING", "SEPARATOR", "check_unambiguous", "flatten_dict", "unflatten_dict"]
 
 SEPARATOR = "."
+
+MAX_NESTING = 64
+"""Levels of nesting in one name; each is a dictionary in a dictionary."""
 
 
 def flatten_dict(
@@ -22,8 +27,9 @@ def flatten_dict(
     """Joins the keys of nested mappings into flat names.
 
     Args:
-      input_dict: the mapping. Values that are mappings, other than empty ones, are
-        flattened in turn; everything else is a leaf.
+      input_dict: the mapping. Values that are mappings, other than empty ones and
+        protobuf messages (Struct is a mapping), are flattened in turn; everything else
+        is a leaf.
       separator: stands between the keys of two levels.
       strict: refuse keys that hold the separator. Without it such a key counts as
         the flat name that it is.
@@ -33,16 +39,24 @@ def flatten_dict(
 
     Raises:
       SpecError: a key is no string or, if `strict`, holds the separator; two keys
-        give the same flat name.
+        give the same flat name; or there are more than `MAX_NESTING` levels.
     """
     flat: dict[str, Any] = {}
-    _flatten_into(flat, input_dict, "", separator, strict)
+    _flatten_into(flat, input_dict, "", separator, strict, 1)
     return flat
 
 
 def _flatten_into(
-    flat: dict[str, Any], nested: Mapping[str, Any], prefix: str, separator: str, strict: bool
+    flat: dict[str, Any],
+    nested: Mapping[str, Any],
+    prefix: str,
+    separator: str,
+    strict: bool,
+    level: int,
 ) -> None:
+    if level > MAX_NESTING:
+        # A mapping may also hold itself.
+        raise SpecError(f"more than {MAX_NESTING} levels of nesting at {prefix[:40]!r}...")
     for key, value in nested.items():
         if not isinstance(key, str):
             raise SpecError(f"names are strings, but {prefix or 'the mapping'} has key {key!r}")
@@ -51,8 +65,9 @@ def _flatten_into(
                 f"cannot flatten key {prefix + key!r}: it holds the separator {separator!r}"
             )
         name = prefix + key
-        if isinstance(value, Mapping) and value:
-            _flatten_into(flat, value, name + separator, separator, strict)
+        is_branch = isinstance(value, Mapping) and not isinstance(value, protobuf_message.Message)
+        if is_branch and value:
+            _flatten_into(flat, value, name + separator, separator, strict, level + 1)
         elif name in flat:
             raise SpecError(f"{name!r} is given twice, once nested and once as a flat name")
         else:
@@ -70,7 +85,8 @@ def unflatten_dict(input_dict: Mapping[str, Any], separator: str) -> dict[str, A
       Nested dicts, in the order in which the names first need them.
 
     Raises:
-      SpecError: a name is a leaf and also the parent of another name.
+      SpecError: a name is a leaf and also the parent of another name, is no string, or
+        has more than `MAX_NESTING` levels; the separator is empty.
     """
     check_unambiguous(input_dict, separator)
     nested: dict[str, Any] = {}
@@ -85,8 +101,14 @@ def unflatten_dict(input_dict: Mapping[str, Any], separator: str) -> dict[str, A
 
 def check_unambiguous(names: Iterable[str], separator: str = SEPARATOR) -> None:
     """Raises SpecError if a name is a leaf and also the parent of another name."""
+    if not separator:
+        raise SpecError("the separator is empty")
     leaves = set(names)
     for name in leaves:
+        if not isinstance(name, str):
+            raise SpecError(f"names are strings, got {name!r}")
+        if name.count(separator) >= MAX_NESTING:
+            raise SpecError(f"{name[:40]!r}...: more than {MAX_NESTING} levels of nesting")
         parent, found, _ = name.rpartition(separator)
         while found:
             if parent in leaves:

@@ -7,6 +7,7 @@ from typing import Any
 
 from dm_env_rpc_client import nesting, tensors
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.errors import SpecError
 
 __all__ = ["pack_settings"]
 
@@ -22,9 +23,14 @@ def pack_settings(settings: Mapping[str, Any]) -> dict[str, dm_env_rpc_pb2.Tenso
       Tensor messages by flat name.
 
     Raises:
-      SpecError: a value cannot be packed, or two have one name.
+      SpecError: a value or a name cannot be packed, or two have one name.
     """
     flat = nesting.flatten_dict(settings, nesting.SEPARATOR, strict=False)
+    for name in flat:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise SpecError(f"setting {name!r}: its name is no text: {error}") from error
     return {
         name: value
         if isinstance(value, dm_env_rpc_pb2.Tensor)

@@ -19,9 +19,6 @@ from dm_env_rpc_client.errors import SpecError
 
 __all__ = ["SpecManager", "TensorField"]
 
-MAX_NESTING = 64
-"""Levels of nesting in one name; each becomes a dictionary in a dictionary."""
-
 
 class TensorField:
     """One action or observation: its spec, and how to pack and unpack its values.
@@ -44,12 +41,10 @@ class TensorField:
         self.label = f"{kind} {spec.name!r} (uid {uid})"
         self.codec, self.shape, self.bounds = specs.check_spec(spec, self.label)
         self.variable = any(size < 0 for size in self.shape)
-        if spec.name.count(nesting.SEPARATOR) >= MAX_NESTING:
-            raise SpecError(f"{self.label}: more than {MAX_NESTING} levels of nesting")
 
     def pack(self, value: Any, check_range: bool = True) -> dm_env_rpc_pb2.Tensor:
         """Packs a value that conforms to the spec; see `SpecManager.pack`."""
-        return tensors.pack_array(self.conform(value, check_range), self.codec)
+        return tensors.pack_array(self.conform(value, check_range), self.codec, self.label)
 
     def conform(self, value: Any, check_range: bool = True) -> tensors.Array:
         """Returns `value` as an array with the dtype, shape and range of the spec."""
@@ -74,13 +69,12 @@ class TensorField:
         if minimum is None and maximum is None and array.dtype.kind != "f":
             return
         # NaN comes through both reductions and fails both comparisons.
+        low, high = array.min(), array.max()
         if np.ndim(minimum) or np.ndim(maximum):
             fits = (minimum is None or np.all(array >= minimum)) and (
                 maximum is None or np.all(array <= maximum)
             )
-            low = high = array.sum() if array.dtype.kind == "f" else 0
         else:
-            low, high = array.min(), array.max()
             fits = (minimum is None or low >= minimum) and (maximum is None or high <= maximum)
         if not fits or (array.dtype.kind == "f" and not (np.isfinite(low) and np.isfinite(high))):
             self._raise_out_of_range(array)

@@ -65,21 +65,16 @@ def bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> Bounds[Any]:
     codec = tensors.codec_for(tensor_spec.dtype, where)
     if not codec.is_numeric:
         raise SpecError(f"{where}: dtype {codec.name} has no bounds")
-    given = explicit_bounds(tensor_spec, where)
-    info: Any = (np.iinfo if codec.dtype.kind in "iu" else np.finfo)(codec.dtype)
-    # `codec.dtype.type`, for the limits of finfo are scalars and those of iinfo are ints.
-    return Bounds(
-        codec.dtype.type(info.min) if given.min is None else given.min,
-        codec.dtype.type(info.max) if given.max is None else given.max,
-    )
+    return _with_limits(explicit_bounds(tensor_spec, where), codec)
 
 
 def explicit_bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> Bounds[Any]:
     """`bounds`, with None for a side that the spec leaves out and for any dtype."""
     minimum = _read_bound(tensor_spec, tensor_spec.min, f"{where}: min")
     maximum = _read_bound(tensor_spec, tensor_spec.max, f"{where}: max")
-    _check_order(minimum, maximum, where)
-    return Bounds(minimum, maximum)
+    given = Bounds(minimum, maximum)
+    _check_order(given, tensor_spec, where)
+    return given
 
 
 def set_bounds(
@@ -114,7 +109,7 @@ def set_bounds(
                 )
             _check_bound(tensor_spec, array, place)
             sides[side] = array
-    _check_order(sides.get("min"), sides.get("max"), where)
+    _check_order(Bounds(sides.get("min"), sides.get("max")), tensor_spec, where)
     for side in ("min", "max"):
         tensor_spec.ClearField(side)
         if side in sides:
@@ -146,8 +141,15 @@ def tensor_spec_to_dm_env_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> specs.
             return specs.DiscreteArray(int(high) + 1, codec.dtype, name)
         except (ValueError, OverflowError):
             pass  # The number of values fits no integer that dm_env takes.
-    bounded = VariableBoundedArray if variable else specs.BoundedArray
-    return bounded(shape, codec.dtype, low, high, name)
+    if variable:
+        return VariableBoundedArray(shape, codec.dtype, low, high, name)
+    if np.ndim(low) or np.ndim(high):
+        return specs.BoundedArray(shape, codec.dtype, low, high, name)
+    # Given the shape, dm_env would compare the two scalars in arrays of that shape, which
+    # the server may have made gigabytes.
+    bounded = specs.BoundedArray((), codec.dtype, low, high, name)
+    bounded._shape = shape
+    return bounded
 
 
 def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:
@@ -157,7 +159,8 @@ def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:
     dtype object becomes PROTO; bounds of a bool array, which say nothing, are left out.
 
     Raises:
-      SpecError: the protocol has no such dtype; a bound is NaN.
+      SpecError: the protocol has no such dtype; the name is no text; a bound is NaN; and
+        see `check_spec`.
     """
     where = f"spec {spec.name!r}"
     if isinstance(spec, specs.StringArray):
@@ -168,10 +171,19 @@ def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:
         data_type = dm_env_rpc_pb2.PROTO if spec.dtype.kind == "O" else dm_env_rpc_pb2.STRING
     else:
         data_type = tensors.codec_for(casting.protocol_dtype(spec.dtype, where)).data_type
-    tensor_spec = dm_env_rpc_pb2.TensorSpec(name=spec.name or "", shape=spec.shape)
+    try:
+        tensor_spec = dm_env_rpc_pb2.TensorSpec(name=spec.name or "", shape=spec.shape)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"{where}: its name or its shape cannot be packed: {error}") from error
     tensor_spec.dtype = data_type  # type: ignore[assignment]  # the stubs want the enum
     if isinstance(spec, specs.BoundedArray) and spec.dtype.kind in "iuf":
-        set_bounds(tensor_spec, spec.minimum, spec.maximum)
+        # dm_env lets them broadcast, the protocol has one element or all.
+        minimum, maximum = (
+            side if side.size == 1 else np.broadcast_to(side, spec.shape)
+            for side in (spec.minimum, spec.maximum)
+        )
+        set_bounds(tensor_spec, minimum, maximum)
+    check_spec(tensor_spec, where)
     return tensor_spec
 
 
@@ -191,8 +203,8 @@ def check_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> CheckedSpe
       where: what it describes, for error messages.
 
     Raises:
-      SpecError: unknown dtype; more than one variable dimension or too many of them;
-        bounds of another type or shape, NaN, or with a minimum above the maximum.
+      SpecError: unknown dtype; more than one variable dimension; too many of them, or too
+        large; bounds of another type or shape, NaN, or with a minimum above the maximum.
     """
     codec = tensors.codec_for(tensor_spec.dtype, where)
     shape = tuple(tensor_spec.shape)
@@ -202,6 +214,7 @@ def check_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> CheckedSpe
         )
     if sum(size < 0 for size in shape) > 1:
         raise SpecError(f"{where}: shape {list(shape)} has more than one variable dimension")
+    tensors.check_size(shape, codec.dtype.itemsize, where)
     return CheckedSpec(codec, shape, explicit_bounds(tensor_spec, where))
 
 
@@ -258,8 +271,21 @@ def _check_bound(tensor_spec: dm_env_rpc_pb2.TensorSpec, bound: Any, where: str)
         )
 
 
-def _check_order(minimum: Any | None, maximum: Any | None, where: str) -> None:
-    if minimum is not None and maximum is not None and np.any(minimum > maximum):
+def _with_limits(given: Bounds[Any], codec: tensors.Codec) -> Bounds[Any]:
+    """Puts the limits of a numeric dtype in the place of sides that are None."""
+    info: Any = (np.iinfo if codec.dtype.kind in "iu" else np.finfo)(codec.dtype)
+    # `codec.dtype.type`, for the limits of finfo are scalars and those of iinfo are ints.
+    return Bounds(
+        codec.dtype.type(info.min) if given.min is None else given.min,
+        codec.dtype.type(info.max) if given.max is None else given.max,
+    )
+
+
+def _check_order(given: Bounds[Any], tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> None:
+    if given.min is None and given.max is None:
+        return
+    minimum, maximum = _with_limits(given, tensors.codec_for(tensor_spec.dtype, where))
+    if np.any(minimum > maximum):
         raise SpecError(f"{where}: min {minimum} is above max {maximum}")
 
 

@@ -28,6 +28,7 @@ from dm_env_rpc_client.errors import SpecError
 __all__ = [
     "MAX_BROADCAST_BYTES",
     "MAX_DIMENSIONS",
+    "MAX_TENSOR_BYTES",
     "Array",
     "Codec",
     "DTypeLike",
@@ -42,11 +43,17 @@ Array = npt.NDArray[Any]
 PayloadMessage: TypeAlias = dm_env_rpc_pb2.Tensor | dm_env_rpc_pb2.TensorSpec.Value
 DTypeLike: TypeAlias = npt.DTypeLike | int
 
-MAX_DIMENSIONS = 32
-"""The number of dimensions that every NumPy can hold."""
+MAX_DIMENSIONS = casting.MAX_DIMENSIONS
+
+MAX_TENSOR_BYTES = (1 << 31) - 1
+"""What a protobuf message can hold; a shape that takes more cannot be filled."""
 
 MAX_BROADCAST_BYTES = 1 << 28
 """What a tensor of one element may grow to: 16 bytes of message can ask for gigabytes."""
+
+
+_ANY_BYTES = 512
+"""About what an `Any` takes beside its contents."""
 
 
 class Codec:
@@ -92,12 +99,21 @@ class Codec:
             return copied
         return np.fromiter(elements, self.dtype, len(elements))
 
+    def broadcast(self, element: Any, shape: tuple[int, ...], where: str) -> Array:
+        """Returns an array of `shape` filled with one element."""
+        _check_broadcast(shape, self.dtype.itemsize, where)
+        array = np.empty(shape, self.dtype)
+        array[...] = element
+        return array
+
 
 class _BytesCodec(Codec):
     """8-bit integers: the payload is a `bytes` field."""
 
     def pack(self, message: PayloadMessage, array: Array) -> None:
-        getattr(message, self.field).array = array.tobytes()
+        payload = getattr(message, self.field)
+        payload.SetInParent()
+        payload.array = array.tobytes()
 
     def unpack(self, message: PayloadMessage) -> Array:
         array: Array = np.frombuffer(getattr(message, self.field).array, self.dtype).copy()
@@ -131,6 +147,14 @@ class _BlockCodec(Codec):
         return array.astype(self.dtype, copy=True)
 
 
+class _BoolCodec(_BlockCodec):
+    """A bool is a varint of one byte that is 0 or 1, like those that NumPy makes."""
+
+    def pack(self, message: PayloadMessage, array: Array) -> None:
+        # An array that is a view of other memory may hold any byte for True.
+        super().pack(message, array.view(np.uint8) != 0)
+
+
 class _StringCodec(Codec):
     """Strings stay Python strings: NumPy's own would pad each to the longest."""
 
@@ -138,13 +162,20 @@ class _StringCodec(Codec):
         return _object_array(getattr(message, self.field).array)
 
 
-class _ProtoCodec(_StringCodec):
-    """Messages, each in an Any."""
+class _ProtoCodec(Codec):
+    """Messages, each in an Any of its own: none is a part of the tensor, or another twice."""
 
     def pack(self, message: PayloadMessage, array: Array) -> None:
         payload = getattr(message, self.field)
         payload.SetInParent()
         payload.array.extend(_as_any(element) for element in array.flat)
+
+    def unpack(self, message: PayloadMessage) -> Array:
+        return _object_array([_copy(element) for element in getattr(message, self.field).array])
+
+    def broadcast(self, element: Any, shape: tuple[int, ...], where: str) -> Array:
+        _check_broadcast(shape, _ANY_BYTES + element.ByteSize(), where)
+        return _object_array([_copy(element) for _ in range(math.prod(shape))]).reshape(shape)
 
 
 _CODECS: tuple[Codec, ...] = (
@@ -156,8 +187,7 @@ _CODECS: tuple[Codec, ...] = (
     _BytesCodec("uint8s", dm_env_rpc_pb2.UINT8, np.uint8),
     Codec("uint32s", dm_env_rpc_pb2.UINT32, np.uint32),
     Codec("uint64s", dm_env_rpc_pb2.UINT64, np.uint64),
-    # A bool is a varint of one byte that is 0 or 1, like NumPy's.
-    _BlockCodec("bools", dm_env_rpc_pb2.BOOL, np.bool_),
+    _BoolCodec("bools", dm_env_rpc_pb2.BOOL, np.bool_),
     _StringCodec("strings", dm_env_rpc_pb2.STRING, np.object_),
     _ProtoCodec("protos", dm_env_rpc_pb2.PROTO, np.object_),
 )
@@ -177,10 +207,13 @@ def codec_for(dtype: DTypeLike, where: str = "value") -> Codec:
     Raises:
       SpecError: the protocol has no such data type.
     """
-    if isinstance(dtype, int):
-        codec = _BY_DATA_TYPE.get(dtype)
+    if isinstance(dtype, int | np.integer):
+        codec = _BY_DATA_TYPE.get(int(dtype))
     else:
-        np_dtype = np.dtype(dtype)
+        try:
+            np_dtype = np.dtype(dtype)
+        except (TypeError, ValueError) as error:
+            raise SpecError(f"{where}: {dtype!r} is no dtype: {error}") from error
         if np_dtype.kind == "U":
             codec = _BY_DATA_TYPE[dm_env_rpc_pb2.STRING]
         elif np_dtype.kind == "O":
@@ -222,8 +255,8 @@ def pack_value(
     """`pack_tensor` for a caller that has the codec and knows where the value stands."""
     array = casting.as_array(value, where)
     if codec is None:
-        codec = _natural_codec(array)
-    return pack_array(to_dtype(array, codec, where), codec, try_compress)
+        codec = _natural_codec(value, array)
+    return pack_array(to_dtype(array, codec, where), codec, where, try_compress)
 
 
 def to_dtype(array: Array, codec: Codec, where: str) -> Array:
@@ -237,12 +270,23 @@ def to_dtype(array: Array, codec: Codec, where: str) -> Array:
     return array
 
 
-def pack_array(array: Array, codec: Codec, try_compress: bool = False) -> dm_env_rpc_pb2.Tensor:
+def pack_array(
+    array: Array, codec: Codec, where: str, try_compress: bool = False
+) -> dm_env_rpc_pb2.Tensor:
     """Packs an array that has the dtype of `codec` already."""
-    tensor = dm_env_rpc_pb2.Tensor(shape=array.shape)
+    if array.ndim > MAX_DIMENSIONS:
+        raise SpecError(f"{where}: {array.ndim} dimensions; at most {MAX_DIMENSIONS} are allowed")
+    shape = array.shape
     if try_compress and array.size > 1 and _is_uniform(array):
-        array = array.ravel()[:1]
-    codec.pack(tensor, array)
+        array = array[(slice(1),) * array.ndim]
+    if array.nbytes > MAX_TENSOR_BYTES:
+        raise SpecError(f"{where}: takes {array.nbytes} bytes; a message holds {MAX_TENSOR_BYTES}")
+    try:
+        tensor = dm_env_rpc_pb2.Tensor(shape=shape)
+        codec.pack(tensor, array)
+    except (ValueError, protobuf_message.EncodeError) as error:
+        # A length beyond int32, half a surrogate pair, a message without a required field.
+        raise SpecError(f"{where}: cannot be packed: {error}") from error
     return tensor
 
 
@@ -278,18 +322,28 @@ def unpack_payload(message: PayloadMessage, codec: Codec, shape: Sequence[int], 
         return flat[0]
     full_shape = shape_for(shape, flat.size, where)
     if flat.size == 1:
-        size = math.prod(full_shape)
-        if size == 1:
+        if math.prod(full_shape) == 1:
             return flat.reshape(full_shape)
-        if size * codec.dtype.itemsize > MAX_BROADCAST_BYTES:
-            raise SpecError(
-                f"{where}: one element is to fill shape {list(full_shape)}, which takes "
-                f"{size * codec.dtype.itemsize} bytes; at most {MAX_BROADCAST_BYTES} are allowed"
-            )
-        array = np.empty(full_shape, codec.dtype)
-        array[...] = flat[0]
-        return array
+        return codec.broadcast(flat[0], full_shape, where)
     return flat.reshape(full_shape)
+
+
+def check_size(shape: Sequence[int], itemsize: int, where: str) -> None:
+    """Refuses shapes that no message can fill; NumPy has no empty ones of such a size either."""
+    size = math.prod(max(length, 1) for length in shape) * itemsize
+    if size > MAX_TENSOR_BYTES:
+        raise SpecError(
+            f"{where}: shape {list(shape)} takes {size} bytes; a message holds {MAX_TENSOR_BYTES}"
+        )
+
+
+def _check_broadcast(shape: tuple[int, ...], itemsize: int, where: str) -> None:
+    size = math.prod(shape) * itemsize
+    if size > MAX_BROADCAST_BYTES:
+        raise SpecError(
+            f"{where}: one element is to fill shape {list(shape)}, which takes {size} bytes; "
+            f"at most {MAX_BROADCAST_BYTES} are allowed"
+        )
 
 
 def shape_for(shape: Sequence[int], size: int, where: str) -> tuple[int, ...]:
@@ -322,23 +376,31 @@ def shape_for(shape: Sequence[int], size: int, where: str) -> tuple[int, ...]:
                 f"{where}: {size} elements do not fill shape {list(shape)} for any length of "
                 f"dimension {axis}"
             )
-        return (*shape[:axis], length, *shape[axis + 1 :])
-    if size != 1 and size != math.prod(shape):
+        shape = (*shape[:axis], length, *shape[axis + 1 :])
+    elif size != 1 and size != math.prod(shape):
         raise SpecError(
             f"{where}: shape {list(shape)} takes {math.prod(shape)} elements (or one for all), "
             f"got {size}"
         )
+    if 0 in shape:
+        # Otherwise the elements, or the limit of a broadcast, bound the shape.
+        check_size(shape, 1, where)
     return shape
 
 
-def _natural_codec(array: Array) -> Codec:
+def _natural_codec(value: Any, array: Array) -> Codec:
+    if array.size == 0 and isinstance(value, np.ndarray) and value.dtype.kind in "OU":
+        return codec_for(value.dtype)
     if array.dtype.kind != "O":
         return _BY_DTYPE[array.dtype]
-    is_string = array.size and isinstance(array.flat[0], str)
+    is_string = isinstance(array.flat[0], str)
     return _BY_DATA_TYPE[dm_env_rpc_pb2.STRING if is_string else dm_env_rpc_pb2.PROTO]
 
 
 def _is_uniform(array: Array) -> bool:
+    if array.dtype.kind == "O":
+        # Messages such as ListValue are sequences to NumPy.
+        return all(element == array.flat[0] for element in array.flat)
     if array.dtype.kind == "f":
         # By their bits: 0.0 equals -0.0 and is not the same, NaN is the same and not equal.
         array = np.ascontiguousarray(array).view(f"u{array.itemsize}")
@@ -351,6 +413,12 @@ def _as_any(message: protobuf_message.Message) -> any_pb2.Any:
     packed = any_pb2.Any()
     packed.Pack(message)
     return packed
+
+
+def _copy(message: any_pb2.Any) -> any_pb2.Any:
+    copied = any_pb2.Any()
+    copied.CopyFrom(message)
+    return copied
 
 
 def _object_array(elements: Sequence[Any]) -> Array:

@@ -37,22 +37,28 @@ def stack(timesteps: Sequence[dm_env.TimeStep]) -> dm_env.TimeStep:
       the structure of one step, each leaf [T, ...].
 
     Raises:
-      SpecError: there are none, or a leaf changes its shape from step to step.
+      SpecError: there are none, or a leaf or the structure changes from step to step.
     """
     if not timesteps:
         raise SpecError("cannot stack no TimeSteps")
     try:
-        observation = tree.map_structure(
-            lambda *leaves: np.stack(leaves), *(step.observation for step in timesteps)
+        return dm_env.TimeStep(
+            step_type=np.array([step.step_type for step in timesteps]),
+            reward=_stack_optional([step.reward for step in timesteps], 0),
+            discount=_stack_optional([step.discount for step in timesteps], 1),
+            observation=tree.map_structure(
+                _stack_leaves, *(step.observation for step in timesteps)
+            ),
         )
-    except ValueError as error:
-        raise SpecError(f"observations of a variable shape cannot be stacked: {error}") from error
-    return dm_env.TimeStep(
-        step_type=np.array([step.step_type for step in timesteps]),
-        reward=_stack_optional([step.reward for step in timesteps], 0),
-        discount=_stack_optional([step.discount for step in timesteps], 1),
-        observation=observation,
-    )
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"TimeSteps of different shapes cannot be stacked: {error}") from error
+
+
+def _stack_leaves(*leaves: Any) -> Any:
+    if isinstance(leaves[0], str):
+        # As objects, for NumPy's own strings would pad each to the longest.
+        leaves = tuple(np.array(leaf, object) for leaf in leaves)
+    return np.stack(leaves)
 
 
 def _stack_optional(values: list[Any], stand_in: int) -> Any:
@@ -60,4 +66,4 @@ def _stack_optional(values: list[Any], stand_in: int) -> Any:
     present = next((value for value in values if value is not None), 0.0)
     missing = tree.map_structure(lambda leaf: np.full_like(leaf, stand_in), present)
     filled = [missing if value is None else value for value in values]
-    return tree.map_structure(lambda *leaves: np.stack(leaves), *filled)
+    return tree.map_structure(_stack_leaves, *filled)

@@ -8,7 +8,6 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports import grpc_channel
 
 __all__ = ["GrpcAioStream"]
@@ -26,12 +25,9 @@ class GrpcAioStream:
     ):
         self.address = address
         self._channel = channel if owns_channel else None
-        try:
-            self._call: Any = channel.stream_stream(grpc_channel.PROCESS)(
-                metadata=None if metadata is None else tuple(metadata)
-            )
-        except (ValueError, TypeError) as error:
-            raise SpecError(f"gRPC does not take the metadata {metadata!r}: {error}") from error
+        self._call: Any = channel.stream_stream(grpc_channel.PROCESS)(
+            metadata=grpc_channel.check_metadata(metadata)
+        )
 
     async def write(self, message: bytes) -> None:
         """See `AsyncStream.write`."""

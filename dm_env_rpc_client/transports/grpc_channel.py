@@ -7,6 +7,8 @@ Plaintext is for this machine only: another address takes TLS credentials or an 
 from __future__ import annotations
 
 import asyncio
+import re
+import time
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -26,6 +28,7 @@ __all__ = [
     "MAX_MESSAGE_BYTES",
     "PROCESS",
     "Metadata",
+    "check_metadata",
     "is_local_credentials",
     "local_credentials",
     "open_aio_channel",
@@ -38,12 +41,43 @@ Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
 PROCESS = "/dm_env_rpc.v1.Environment/Process"
 """The one method of the service Environment."""
 
+_PING = "/grpc.health.v1.Health/Check"
+"""Every gRPC server answers this, if only that it has no such method. Watching the state of
+a channel instead takes a thread, which makes closing the channel wait for 0.2 s."""
+
 MAX_MESSAGE_BYTES = 128 << 20
 """The largest answer taken, unpacked if it was compressed."""
 
 _PROBE_SECONDS = 0.25
+_RETRY_SECONDS = 0.05
 _KEEPALIVE_TIME_MS = 10_000
 _KEEPALIVE_TIMEOUT_MS = 5_000
+
+
+_METADATA_KEY = re.compile(r"[0-9a-z_.-]+")
+_METADATA_TEXT = re.compile(r"[\x20-\x7e]*")
+
+
+def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], ...] | None:
+    """Returns metadata as gRPC takes it, which itself only logs what it refuses.
+
+    Raises:
+      SpecError: a key or a value has characters that HTTP/2 headers cannot have.
+    """
+    if metadata is None:
+        return None
+    for key, value in metadata:
+        if not isinstance(key, str) or not _METADATA_KEY.fullmatch(key):
+            raise SpecError(
+                f"metadata key {key!r}: keys are lower-case letters, digits and '_', '-', '.'"
+            )
+        is_binary = key.endswith("-bin")
+        if is_binary != isinstance(value, bytes):
+            expected = "bytes" if is_binary else "text"
+            raise SpecError(f"metadata {key!r}: expected {expected}, got {type(value).__name__}")
+        if isinstance(value, str) and not _METADATA_TEXT.fullmatch(value):
+            raise SpecError(f"metadata {key!r}: expected printable ASCII, got {value!r}")
+    return tuple((key, value) for key, value in metadata)
 
 
 def is_local_credentials(credentials: grpc.ChannelCredentials) -> bool:
@@ -84,19 +118,24 @@ def open_channel(
         channel = grpc.insecure_channel(address, options)
     else:
         channel = grpc.secure_channel(address, credentials, options)
-    ready = grpc.channel_ready_future(channel)
+    ping: Any = channel.unary_unary(_PING)
+    deadline = _deadline(timeout)
     try:
-        ready.result(timeout)
-    except grpc.FutureTimeoutError:
-        error = _diagnose(channel, address, timeout or 0.0)
-        channel.close()
-        raise error from None
+        while True:
+            try:
+                ping(b"", timeout=_remaining(deadline), wait_for_ready=True)
+            except grpc.RpcError as answer:
+                if answer.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    # A call that does not wait for the connection gets the cause.
+                    call: Any = channel.stream_stream(PROCESS)(iter(()), timeout=_PROBE_SECONDS)
+                    raise _not_connected(address, timeout, call.code(), call.details()) from None
+                if answer.code() is grpc.StatusCode.UNAVAILABLE:
+                    time.sleep(_RETRY_SECONDS)  # It went away in between; it may come back.
+                    continue
+            return channel
     except BaseException:
         channel.close()
         raise
-    finally:
-        ready.cancel()
-    return channel
 
 
 async def open_aio_channel(
@@ -112,18 +151,24 @@ async def open_aio_channel(
         channel = grpc.aio.insecure_channel(address, options)
     else:
         channel = grpc.aio.secure_channel(address, credentials, options)
+    ping: Any = channel.unary_unary(_PING)
+    deadline = _deadline(timeout)
     try:
-        await asyncio.wait_for(channel.channel_ready(), timeout)
-    except asyncio.TimeoutError:
-        call: Any = channel.stream_stream(PROCESS)(timeout=_PROBE_SECONDS)
-        await call.done_writing()
-        code, details = await call.code(), await call.details()
-        await channel.close()
-        raise _not_connected(address, timeout or 0.0, code, details) from None
+        while True:
+            try:
+                await ping(b"", timeout=_remaining(deadline), wait_for_ready=True)
+            except grpc.RpcError as answer:
+                if answer.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    call: Any = channel.stream_stream(PROCESS)(timeout=_PROBE_SECONDS)
+                    code, details = await call.code(), await call.details()
+                    raise _not_connected(address, timeout, code, details) from None
+                if answer.code() is grpc.StatusCode.UNAVAILABLE:
+                    await asyncio.sleep(_RETRY_SECONDS)
+                    continue
+            return channel
     except BaseException:
         await channel.close()
         raise
-    return channel
 
 
 def stream_error(address: str, code: grpc.StatusCode, details: str | None) -> DmEnvRpcClientError:
@@ -165,8 +210,7 @@ def _options(address: str) -> list[tuple[str, Any]]:
         ("grpc.use_local_subchannel_pool", 1),
         # A server that is just starting is found soon.
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.max_reconnect_backoff_ms", 200),
         # A frozen peer is noticed within 15 s. The default of the last, 60 s, would make it
         # 70. gRPC sends at most two such pings in a row, so that a long step does not look
         # like a flood to the server.
@@ -179,17 +223,21 @@ def _options(address: str) -> list[tuple[str, Any]]:
     return options
 
 
-def _diagnose(channel: grpc.Channel, address: str, timeout: float) -> DmEnvRpcClientError:
-    """Finds out why a channel did not connect: a call that does not wait gets the cause."""
-    call: Any = channel.stream_stream(PROCESS)(iter(()), timeout=_PROBE_SECONDS)
-    # Returns at once where the last attempt failed, else when the call times out.
-    return _not_connected(address, timeout, call.code(), call.details())
+def _deadline(timeout: float | None) -> float | None:
+    """When waiting for a server ends, with time set aside to find out the cause."""
+    if timeout is None:
+        return None
+    return time.monotonic() + max(timeout - _PROBE_SECONDS, timeout / 2)
+
+
+def _remaining(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.001, deadline - time.monotonic())
 
 
 def _not_connected(
-    address: str, timeout: float, code: grpc.StatusCode, details: str | None
+    address: str, timeout: float | None, code: grpc.StatusCode, details: str | None
 ) -> DmEnvRpcClientError:
-    prefix = f"could not connect to {address} within {timeout:g} s"
+    prefix = f"could not connect to {address} within {timeout or 0:g} s"
     if code in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
         return DeadlineExceededError(
             f"{prefix}: nothing there answers; is that the address of a dm_env_rpc server?"

@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 
-from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError, SpecError
+from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError
 from dm_env_rpc_client.transports import grpc_channel
 
 __all__ = ["GrpcStream"]
@@ -48,14 +48,13 @@ class GrpcStream:
         # The sentinel None ends the iterator. Without it grpcio's thread that waits in `get`
         # stays for good and the interpreter cannot exit.
         requests = iter(self._outbound.get, None)
+        checked = grpc_channel.check_metadata(metadata)
+        call: Any = channel.stream_stream(grpc_channel.PROCESS)
         try:
-            call: Any = channel.stream_stream(grpc_channel.PROCESS)
-            self._call: Any = call(requests, metadata=None if metadata is None else tuple(metadata))
+            self._call: Any = call(requests, metadata=checked)
         except ValueError as error:
             self._outbound.put(None)
-            if "closed" in str(error):
-                raise ConnectionClosedError(f"the channel to {address} is closed") from error
-            raise SpecError(f"gRPC does not take the metadata {metadata!r}: {error}") from error
+            raise ConnectionClosedError(f"the channel to {address} is closed") from error
         self._pump = threading.Thread(
             target=_pump,
             args=(self._call, self._inbound, address),

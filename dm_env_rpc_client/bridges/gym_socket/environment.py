@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import threading
-import time
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +9,6 @@ from typing import Any
 import dm_env
 import numpy as np
 import numpy.typing as npt
-from google.rpc import code_pb2, status_pb2
 
 from dm_env_rpc_client import addresses
 from dm_env_rpc_client.bridges.gym_socket import (
@@ -22,24 +17,13 @@ from dm_env_rpc_client.bridges.gym_socket import (
     samples,
     space_specs,
     spaces,
-    stream,
     wire,
 )
-from dm_env_rpc_client.bridges.gym_socket.fields import Limits, ObservationBounds, Steps
-from dm_env_rpc_client.errors import (
-    ConnectionClosedError,
-    ConnectionLostError,
-    DmEnvRpcError,
-    ProtocolError,
-    SpecError,
-)
+from dm_env_rpc_client.bridges.gym_socket.exchange import Exchange
+from dm_env_rpc_client.bridges.gym_socket.fields import Limits, ObservationBounds
+from dm_env_rpc_client.errors import ProtocolError, SpecError
 
 __all__ = ["GymSocketEnvironment"]
-
-_log = logging.getLogger(__name__)
-
-CLOSE_SECONDS = 1.0
-"""How long close() waits for another thread to notice it."""
 
 
 class GymSocketEnvironment(dm_env.Environment):
@@ -98,24 +82,18 @@ class GymSocketEnvironment(dm_env.Environment):
                 f"{address} is not on this machine, and gym-socket-api has no encryption; pass "
                 "insecure=True to send in the clear, or tunnel it"
             )
-        self._limits = limits or Limits()
-        if len(env_name.encode(errors="replace")) > self._limits.name:
-            raise SpecError(f"the environment name has more than {self._limits.name} bytes")
+        limits = limits or Limits()
+        if len(env_name.encode(errors="replace")) > limits.name:
+            raise SpecError(f"the environment name has more than {limits.name} bytes")
         self.address = address
         self._env_name = env_name
-        self._dialect = dialect
-        self._request_timeout = request_timeout
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
-        self._poisoned_by: BaseException | None = None
         self._is_running = False
         self._info: Mapping[str, Any] = {}
-        self._bounds = ObservationBounds()
-        self._stream = stream.connect(host_port, timeout)
+        self._exchange = Exchange(host_port, timeout, request_timeout, dialect, limits)
         # Runs when the environment is forgotten, and at the exit of the interpreter.
-        self._finalizer = weakref.finalize(self, self._stream.close)
+        weakref.finalize(self, self._exchange.close)
         try:
-            self._shake_hands()
+            self._exchange.shake_hands(env_name)
             if env_name:
                 self._read_spaces(observation_dtype, action_dtype)
         except BaseException:
@@ -129,7 +107,7 @@ class GymSocketEnvironment(dm_env.Environment):
     @property
     def poisoned_by(self) -> BaseException | None:
         """The first thing that made the environment unusable; None while it is usable."""
-        return self._poisoned_by
+        return self._exchange.poisoned_by
 
     @property
     def info(self) -> Mapping[str, Any]:
@@ -158,10 +136,9 @@ class GymSocketEnvironment(dm_env.Environment):
           As `step`.
         """
         self._check_environment()
-        with self._lock:
-            observation = self._observation(self._exchange(packets.Reset()))
-            self._is_running = True
-            self._info = {}
+        observation = self._observation(self._exchange.ask(packets.Reset()))
+        self._is_running = True
+        self._info = {}
         return dm_env.restart(observation)
 
     def step(self, action: Any) -> dm_env.TimeStep:
@@ -183,13 +160,13 @@ class GymSocketEnvironment(dm_env.Environment):
         if not self._is_running:
             return self.reset()
         jsonable = samples.to_jsonable(self._action_spec, action, "the action", check_bounds=True)
-        with self._lock:
-            answer: packets.StepAnswer = self._exchange(packets.Step(jsonable))
-            observation = self._observation(answer.observation)
-            if not isinstance(answer.info, dict):
-                raise self._poison(ProtocolError(f"the info is no JSON object: {answer.info!r}"))
-            self._info = answer.info
-            self._is_running = not answer.done
+        answer: packets.StepAnswer = self._exchange.ask(packets.Step(jsonable))
+        observation = self._observation(answer.observation)
+        if not isinstance(answer.info, dict):
+            error = ProtocolError(f"a step's info is a JSON object, got {answer.info!r:.60}")
+            raise self._exchange.poison(error)
+        self._info = answer.info
+        self._is_running = not answer.done
         if not answer.done:
             return dm_env.transition(answer.reward, observation)
         if answer.info.get(packets.TRUNCATED) is True:
@@ -213,9 +190,8 @@ class GymSocketEnvironment(dm_env.Environment):
           As `step`.
         """
         self._check_environment()
-        with self._lock:
-            jsonable = self._exchange(packets.SampleAction())
-            return self._from_server(self._action_spec, jsonable, "the sampled action")
+        jsonable = self._exchange.ask(packets.SampleAction())
+        return self._from_server(self._action_spec, jsonable, "the sampled action")
 
     def monitor(
         self, directory: str, *, resume: bool = False, force: bool = False, video: bool = False
@@ -235,7 +211,7 @@ class GymSocketEnvironment(dm_env.Environment):
           DmEnvRpcError: the server refused, in the latest dialect. Otherwise as `step`.
         """
         self._check_environment()
-        self._ask(packets.Monitor(directory, resume, force, video))
+        self._exchange.command(packets.Monitor(directory, resume, force, video))
 
     def render(self) -> None:
         """Has the server render the environment where it runs; it does not answer.
@@ -244,7 +220,7 @@ class GymSocketEnvironment(dm_env.Environment):
           As `step`.
         """
         self._check_environment()
-        self._ask(packets.Render())
+        self._exchange.command(packets.Render())
 
     def upload(self, directory: str, api_key: str, algorithm_id: str = "") -> None:
         """Has the server upload a monitor's directory.
@@ -257,7 +233,7 @@ class GymSocketEnvironment(dm_env.Environment):
         Raises:
           DmEnvRpcError: the server refused. Otherwise as `step`.
         """
-        self._ask(packets.Upload(directory, api_key, algorithm_id))
+        self._exchange.command(packets.Upload(directory, api_key, algorithm_id))
 
     def configure_universe(self, settings: Any) -> None:
         """Configures a Universe environment; only in the latest dialect.
@@ -269,7 +245,7 @@ class GymSocketEnvironment(dm_env.Environment):
           DmEnvRpcError: the server refused. Otherwise as `step`.
         """
         self._check_environment()
-        self._ask(packets.UniverseConfigure(settings))
+        self._exchange.command(packets.UniverseConfigure(settings))
 
     def wrap_universe(self, wrapper: str, settings: Any) -> None:
         """Wraps the environment in a Universe wrapper; only in the latest dialect.
@@ -284,39 +260,19 @@ class GymSocketEnvironment(dm_env.Environment):
           DmEnvRpcError: the server refused. Otherwise as `step`.
         """
         self._check_environment()
-        self._ask(packets.UniverseWrap(wrapper, settings))
+        self._exchange.command(packets.UniverseWrap(wrapper, settings))
         self._read_spaces(*self._box_dtypes)
 
     def close(self) -> None:
         """Ends the session; a second time does nothing. Raises nothing."""
-        if self._finalizer.detach() is None:
-            return
-        if self._poisoned_by is None:
-            self._poisoned_by = ConnectionClosedError(f"{self!r} was closed")
-        if os.getpid() == self._pid:
-            # Wakes a thread that waits for an answer. In a forked child it would end the
-            # parent's session.
-            self._stream.shutdown()
-        # Until that thread is out of the socket; another file could get its number.
-        if self._lock.acquire(timeout=CLOSE_SECONDS):
-            self._lock.release()
-        self._stream.close()
-
-    def _shake_hands(self) -> None:
-        refusal = self._transfer(
-            wire.encode_request(packets.Handshake(self._env_name), self._dialect),
-            wire.read_error(self._limits),
-        )
-        if refusal:
-            raise _refused(refusal)
+        self._exchange.close()
 
     def _read_spaces(
         self, observation_dtype: npt.DTypeLike | None, action_dtype: npt.DTypeLike | None
     ) -> None:
         self._box_dtypes = observation_dtype, action_dtype
-        with self._lock:
-            self._action_space = self._read_space(packets.WhichSpace.ACTION)
-            self._observation_space = self._read_space(packets.WhichSpace.OBSERVATION)
+        self._action_space = self._read_space(packets.WhichSpace.ACTION)
+        self._observation_space = self._read_space(packets.WhichSpace.OBSERVATION)
         self._action_spec = space_specs.space_to_spec(self._action_space, "action", action_dtype)
         self._observation_spec = space_specs.space_to_spec(
             self._observation_space, "observation", observation_dtype
@@ -324,16 +280,16 @@ class GymSocketEnvironment(dm_env.Environment):
         leaf = space_specs.single_leaf(self._observation_spec)
         # Nested lists have brackets beside their elements.
         values = 64 + 4 * space_specs.element_count(self._observation_spec)
-        self._bounds = ObservationBounds(
+        self._exchange.bounds = ObservationBounds(
             None if leaf is None else leaf.shape, max(values, bounded_json.MAX_VALUES)
         )
 
     def _read_space(self, which: packets.WhichSpace) -> spaces.Space:
-        value = self._exchange(packets.GetSpace(which))
+        value = self._exchange.ask(packets.GetSpace(which))
         try:
             return spaces.from_json(value, f"the {which.name.lower()} space")
         except ProtocolError as error:
-            raise self._poison(error) from None
+            raise self._exchange.poison(error) from None
 
     def _observation(self, value: Any) -> Any:
         spec = self._observation_spec
@@ -345,68 +301,9 @@ class GymSocketEnvironment(dm_env.Environment):
         try:
             return samples.from_jsonable(spec, value, where, check_bounds=False)
         except SpecError as error:
-            raise self._poison(
-                ProtocolError(f"{self._stream.peer} broke its own space: {error}")
+            raise self._exchange.poison(
+                ProtocolError(f"the server at {self.address} broke its own space: {error}")
             ) from None
-
-    def _ask(self, request: packets.Request) -> None:
-        """Sends a packet that is answered with an error string, or not at all."""
-        with self._lock:
-            refusal = self._exchange(request)
-        if refusal:
-            raise _refused(refusal)
-
-    def _exchange(self, request: packets.Request) -> Any:
-        data = wire.encode_request(request, self._dialect)
-        return self._transfer(
-            data, wire.read_answer(request, self._dialect, self._limits, self._bounds)
-        )
-
-    def _transfer(self, data: bytes, answer: Steps[Any] | None) -> Any:
-        """Sends a packet and reads its answer, where it has one."""
-        self._check_usable()
-        deadline = time.monotonic() + self._request_timeout
-        try:
-            if self._stream.has_unread():
-                self._find_out_what_is_unread()
-            self._stream.send(data, deadline)
-            return None if answer is None else self._stream.receive(answer, deadline)
-        except BaseException as error:
-            if isinstance(self._poisoned_by, ConnectionClosedError):
-                self._check_usable()
-            self._poison(error)
-            raise
-
-    def _find_out_what_is_unread(self) -> None:
-        """Raises: the server ended the session, or sent what nothing asked for."""
-
-        def one_byte() -> Steps[None]:
-            yield 1
-
-        self._stream.receive(one_byte(), time.monotonic() + 1.0)
-        raise ProtocolError(f"{self._stream.peer} sent an answer that nothing asked for")
-
-    def _poison(self, cause: BaseException) -> BaseException:
-        """Makes the environment unusable and returns the cause."""
-        if self._poisoned_by is None:
-            self._poisoned_by = cause
-            self._stream.shutdown()
-        return cause
-
-    def _check_usable(self) -> None:
-        if os.getpid() != self._pid:
-            raise ConnectionLostError(
-                f"the session with {self.address} belongs to the process that opened it; open a "
-                "new one in the forked child"
-            )
-        cause = self._poisoned_by
-        if isinstance(cause, ConnectionClosedError):
-            raise ConnectionClosedError(f"the session with {self.address} was closed") from cause
-        if cause is not None:
-            raise ConnectionLostError(
-                f"the session with {self.address} can no longer tell which answer belongs to which "
-                f"packet after {type(cause).__name__}: {cause}; open a new one"
-            ) from cause
 
     def _check_environment(self) -> None:
         if not self._env_name:
@@ -414,8 +311,3 @@ class GymSocketEnvironment(dm_env.Environment):
                 'a session with the environment name "" has no environment to act on; it can '
                 "upload, and that is all"
             )
-
-
-def _refused(message: str) -> DmEnvRpcError:
-    # The protocol has texts and no codes.
-    return DmEnvRpcError(status_pb2.Status(code=code_pb2.UNKNOWN, message=message))

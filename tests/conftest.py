@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dm_env_rpc_client.server import Catch, Server, serve
+from tests.environments import Echo
+from tests.scripted import ScriptedServer, echo
+
+
+@pytest.fixture
+def catch_server() -> Iterator[Server]:
+    with serve(Catch) as server:
+        yield server
+        assert server.errors == []
+
+
+@pytest.fixture
+def echo_server() -> Iterator[ScriptedServer]:
+    """Answers extensions with themselves."""
+    with ScriptedServer(echo) as server:
+        yield server
+
+
+@pytest.fixture
+def echo_environment_server() -> Iterator[Server]:
+    """Serves an environment that observes its action."""
+    with serve(Echo) as server:
+        yield server
+        assert server.errors == []

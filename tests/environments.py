@@ -1,0 +1,123 @@
+"""Environments that the tests serve."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import dm_env
+import numpy as np
+from dm_env import specs
+
+
+class Echo(dm_env.Environment):
+    """Observes the action that was taken; an episode has `length` steps."""
+
+    def __init__(self, length: int = 1_000_000_000, seconds: float = 0.0):
+        self._length = length
+        self._seconds = seconds
+        self._step = 0
+
+    def action_spec(self) -> dict[str, specs.Array]:
+        return {"value": specs.Array((), np.int64, "value")}
+
+    def observation_spec(self) -> dict[str, specs.Array]:
+        return {"value": specs.Array((), np.int64, "value")}
+
+    def reset(self) -> dm_env.TimeStep:
+        self._step = 0
+        return dm_env.restart({"value": np.int64(-1)})
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        time.sleep(self._seconds)
+        self._step += 1
+        observation = {"value": action["value"]}
+        if self._step == self._length:
+            return dm_env.truncation(1.0, observation)
+        return dm_env.transition(1.0, observation)
+
+
+class Robot(dm_env.Environment):
+    """Nested specs of many kinds."""
+
+    def __init__(self, joints: int = 3, camera: dict[str, int] | None = None):
+        self._joints = joints
+        self._height = (camera or {}).get("height", 4)
+        self._random = np.random.default_rng(0)
+
+    def action_spec(self) -> dict[str, Any]:
+        return {
+            "arm": {
+                "torque": specs.BoundedArray((self._joints,), np.float32, -1, 1, "torque"),
+                "grip": specs.Array((), bool, "grip"),
+            },
+            "mode": specs.DiscreteArray(4, name="mode"),
+            "speech": specs.StringArray((), name="speech"),
+        }
+
+    def observation_spec(self) -> dict[str, Any]:
+        return {
+            "camera": {
+                "rgb": specs.BoundedArray((self._height, 5, 3), np.uint8, 0, 255, "rgb"),
+                "depth": specs.Array((self._height, 5), np.float32, "depth"),
+            },
+            "joints": [specs.Array((), np.float64, "angle") for _ in range(self._joints)],
+            "heard": specs.StringArray((2,), name="heard"),
+        }
+
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart(self._observe("", 0.0))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        torque = float(np.sum(action["arm"]["torque"]))
+        return dm_env.transition(torque, self._observe(str(action["speech"]), torque))
+
+    def _observe(self, heard: str, angle: float) -> dict[str, Any]:
+        return {
+            "camera": {
+                "rgb": self._random.integers(256, size=(self._height, 5, 3), dtype=np.uint8),
+                "depth": self._random.random((self._height, 5), np.float32),
+            },
+            "joints": [np.float64(angle + joint) for joint in range(self._joints)],
+            "heard": np.array([heard, heard.upper()], object),
+        }
+
+
+class Broken(dm_env.Environment):
+    """Fails in the method that `at` names."""
+
+    def __init__(self, at: str, kind: str = "RuntimeError"):
+        self._at = at
+        self._kind: type[Exception] = getattr(__builtins__, kind, RuntimeError)
+        self._fail("__init__")
+
+    def _fail(self, method: str) -> None:
+        if method == self._at:
+            raise self._kind(f"broken in {method}")
+
+    def action_spec(self) -> Any:
+        self._fail("action_spec")
+        if self._at == "ambiguous":
+            return {"a": specs.Array((), np.int32), "a.b": specs.Array((), np.int32)}
+        return {"a": specs.Array((), np.int32)}
+
+    def observation_spec(self) -> Any:
+        self._fail("observation_spec")
+        dtype = np.complex64 if self._at == "dtype" else np.int32
+        name = "reward" if self._at == "name" else "o"
+        return {name: specs.Array((), dtype)}
+
+    def reset(self) -> dm_env.TimeStep:
+        self._fail("reset")
+        if self._at == "structure":
+            return dm_env.restart({"other": np.int32(0)})
+        return dm_env.restart({"o": np.zeros(3, np.int32) if self._at == "shape" else np.int32(0)})
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        self._fail("step")
+        if self._at == "first":
+            return dm_env.restart({"o": np.int32(0)})
+        return dm_env.transition(0.0, {"o": np.int32(0)})
+
+    def close(self) -> None:
+        self._fail("close")

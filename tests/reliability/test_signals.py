@@ -1,0 +1,318 @@
+"""Rows 1, 2, 6, 13 and 15 of the reliability scorecard: processes, signals, what is left."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from dm_env_rpc_client import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    connect,
+    make,
+)
+from dm_env_rpc_client.server import Server
+from tests.scripted import (
+    Request,
+    Response,
+    ScriptedServer,
+    ServerProcess,
+    descriptor_count,
+    extension,
+    served_echo,
+    settles,
+    thread_count,
+    time_limit,
+)
+
+FULL = pytest.param(True, marks=pytest.mark.soak, id="full")
+TENTH = pytest.param(False, id="tenth")
+
+
+def kill_in_mid_step() -> float:
+    """Kills a server that is stepping; returns the seconds until the client knows."""
+    with served_echo() as server, make(server.address, {"seconds": 30.0}) as env:
+        env.reset()
+        killed = []
+
+        def kill() -> None:
+            server.signal(signal.SIGKILL)
+            killed.append(time.monotonic())
+
+        timer = threading.Timer(0.02, kill)
+        timer.start()
+        with pytest.raises(ConnectionLostError, match=server.address):
+            env.step({"value": 1})
+        noticed = time.monotonic()
+        timer.join()
+        return noticed - killed[0]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("full", [TENTH, FULL])
+def test_row_1_a_server_killed_in_mid_step_is_noticed_within_a_second(full: bool) -> None:
+    seconds = [kill_in_mid_step() for _ in range(200 if full else 20)]
+    print(f"row 1: {len(seconds)} kills, noticed after at most {max(seconds) * 1e3:.0f} ms")
+    assert max(seconds) < 1.0
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("full", [TENTH, FULL])
+def test_row_2_a_frozen_server_is_a_missed_deadline(full: bool) -> None:
+    rounds = 50 if full else 5
+    for _ in range(rounds):
+        with served_echo() as server:
+            env = make(server.address, request_timeout=1.0)
+            env.reset()
+            server.signal(signal.SIGSTOP)
+            with time_limit(1.2), pytest.raises(DeadlineExceededError):
+                env.step({"value": 1})
+            with pytest.raises(ConnectionLostError):
+                env.step({"value": 1})
+            with time_limit(2):
+                env.close()
+            server.signal(signal.SIGCONT)
+    print(f"row 2: {rounds} frozen servers")
+
+
+INTERRUPTED = """
+import random, signal, sys
+from dm_env_rpc_client import ConnectionLostError, connect
+from tests.scripted import ScriptedServer, echo, extension
+
+class Interrupt(BaseException):
+    pass
+
+def interrupt(number, frame):
+    raise Interrupt
+
+address, rounds = sys.argv[1], int(sys.argv[2])
+signal.signal(signal.SIGALRM, interrupt)
+chance = random.Random(0)
+interrupted = stale = dead = number = 0
+connection = connect(address)
+while interrupted < rounds:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, chance.random() * 0.002 + 1e-5)
+        while True:
+            number += 1
+            if connection.send(extension(number)) != extension(number):
+                stale += 1
+    except Interrupt:
+        interrupted += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    number += 1
+    try:
+        stale += connection.send(extension(number), timeout=5) != extension(number)
+    except ConnectionLostError:
+        dead += 1
+        connection.close()
+        connection = connect(address)
+connection.close()
+print(interrupted, stale, dead)
+"""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("full", [TENTH, FULL])
+def test_row_6_interrupts_at_random_points_leave_no_stale_answer(
+    echo_server: ScriptedServer, full: bool
+) -> None:
+    rounds = 1_000 if full else 100
+    finished = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, echo_server.address, str(rounds)],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    interrupted, stale, dead = map(int, finished.stdout.split())
+    print(f"row 6: {interrupted} interrupts, {stale} stale answers, {dead} dead connections")
+    assert (interrupted, stale) == (rounds, 0)
+    assert dead > rounds / 2
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("full", [TENTH, FULL])
+def test_row_13_opens_and_closes_leave_nothing_behind(
+    echo_server: ScriptedServer, full: bool
+) -> None:
+    def open_and_close() -> None:
+        with connect(echo_server.address) as connection:
+            connection.send(extension(1))
+            connection.submit(extension(2)).result()
+
+    open_and_close()
+    assert settles(lambda: echo_server.open_streams == 0)
+    threads, descriptors = thread_count(), descriptor_count()
+    for _ in range(2_000 if full else 200):
+        open_and_close()
+    assert settles(lambda: echo_server.open_streams == 0, 1.0)
+    assert settles(lambda: thread_count() <= threads + 2)
+    assert settles(lambda: descriptor_count() <= descriptors)
+
+
+def test_connections_that_are_forgotten_are_ended(echo_server: ScriptedServer) -> None:
+    connection = connect(echo_server.address)
+    connection.send(extension(1))
+    connection.submit(extension(1)).result()
+    assert echo_server.open_streams == 1
+    del connection
+    assert settles(lambda: echo_server.open_streams == 0)
+
+
+def test_row_15_close_in_every_state_is_quick_and_raises_nothing(
+    echo_server: ScriptedServer,
+) -> None:
+    unused = connect(echo_server.address)
+    used = connect(echo_server.address)
+    used.send(extension(1))
+    in_flight = connect(echo_server.address)
+    in_flight.submit(extension(1))
+    for connection in (unused, used, in_flight):
+        with time_limit(2):
+            connection.close()
+            connection.close()
+
+
+def test_row_15_close_on_a_stream_that_the_server_does_not_end() -> None:
+    release = threading.Event()
+
+    def stubborn(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
+        yield Response(extension=next(requests).extension)
+        release.wait(20)
+
+    with ScriptedServer(stubborn) as server:
+        connection = connect(server.address)
+        connection.send(extension(1))
+        with time_limit(2):
+            connection.close()
+        release.set()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_row_15_closing_an_environment_on_a_dead_server(how: signal.Signals) -> None:
+    with served_echo() as server:
+        env = make(server.address)
+        env.reset()
+        server.signal(how)
+        time.sleep(0.1)
+        with time_limit(2.2):
+            env.close()
+            env.close()
+        server.signal(signal.SIGCONT)
+
+
+def test_row_15_the_bodys_own_error_survives_the_close() -> None:
+    def body(server: ServerProcess) -> None:
+        with make(server.address) as env:
+            env.reset()
+            server.signal(signal.SIGKILL)
+            raise ZeroDivisionError
+
+    with served_echo() as server, pytest.raises(ZeroDivisionError):
+        body(server)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "connection = connect(address)",
+        "connection = connect(address); connection.send(LEAVE)",
+        "connection = connect(address); connection.submit(LEAVE)",
+        "env = make(address); env.reset()",
+        "env = make(address); env.reset(); env.step_async({'value': 1})",
+        "env = make(address); env.reset(); raise SystemExit(0)",
+        "server = serve(Echo); env = make(server.address); env.reset()",
+    ],
+)
+def test_row_15_a_process_that_forgets_to_close_exits(
+    echo_environment_server: Server, body: str
+) -> None:
+    program = textwrap.dedent(
+        f"""
+        import sys
+        from dm_env_rpc_client import connect, make
+        from dm_env_rpc_client.server import serve
+        from tests.environments import Echo
+        from dm_env_rpc_client import dm_env_rpc_pb2
+        LEAVE = dm_env_rpc_pb2.LeaveWorldRequest()
+        address = sys.argv[1]
+        {body}
+        """
+    )
+    with time_limit(8):
+        finished = subprocess.run(
+            [sys.executable, "-c", program, echo_environment_server.address],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+    assert finished.returncode == 0, finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert settles(lambda: echo_environment_server.agent_count == 0)
+
+
+def test_a_connection_of_the_parent_is_refused_in_a_forked_child(
+    echo_server: ScriptedServer,
+) -> None:
+    program = textwrap.dedent(
+        """
+        import os, sys
+        os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+        from dm_env_rpc_client import ConnectionLostError, connect
+        from tests.scripted import extension
+        connection = connect(sys.argv[1])
+        connection.send(extension(1))
+        child = os.fork()
+        if child == 0:
+            try:
+                connection.send(extension(2))
+            except ConnectionLostError as error:
+                connection.close()
+                os._exit(0 if "fork" in str(error) else 1)
+            os._exit(2)
+        _, status = os.waitpid(child, 0)
+        assert connection.send(extension(3)) == extension(3)
+        connection.close()
+        sys.exit(os.waitstatus_to_exitcode(status))
+        """
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program, echo_server.address],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_row_3_keepalive_alone_notices_a_frozen_server() -> None:
+    with served_echo() as server:
+        connection = connect(server.address)
+        server.signal(signal.SIGSTOP)
+        with time_limit(20), pytest.raises(ConnectionLostError):
+            connection.send(extension(1))
+        connection.close()
+        server.signal(signal.SIGCONT)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_row_4_a_step_of_45_seconds_succeeds() -> None:
+    with served_echo() as server, make(server.address, {"seconds": 45.0}) as env:
+        env.reset()
+        assert env.step({"value": 7}).observation["value"] == 7
