@@ -86,7 +86,10 @@ def from_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> A
         )
     if spec.dtype.kind not in "biuf":
         raise SpecError(f"{where}: gym-socket-api has no form for {spec}")
-    array = conform(spec, _array(value, where), where)
+    array = _array(value, where)
+    if array.size == 0 and 0 in spec.shape and array.shape == spec.shape[: array.ndim]:
+        array = array.reshape(spec.shape)  # Lists end at the first axis without elements.
+    array = conform(spec, array, where)
     if check_bounds:
         _check_bounds(spec, array, where)
     return array
