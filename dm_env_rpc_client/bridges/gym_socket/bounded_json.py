@@ -29,7 +29,7 @@ MAX_VALUES = 1 << 16
 _ALL_BUT_STRUCTURE = bytes(set(range(256)) - set(b'[]{}"'))
 
 
-def decode(text: bytes | bytearray | memoryview, where: str, max_values: int = MAX_VALUES) -> Any:
+def decode(text: bytes | bytearray, where: str, max_values: int = MAX_VALUES) -> Any:
     """Parses UTF-8 JSON.
 
     Args:
@@ -40,7 +40,6 @@ def decode(text: bytes | bytearray | memoryview, where: str, max_values: int = M
     Raises:
       ProtocolError: it is not UTF-8, not JSON, too deep, or holds too many values.
     """
-    text = bytes(text)
     containers = text.count(b"[") + text.count(b"{")
     values = 1 + containers + text.count(b",") + text.count(b":")
     if values > max_values:
@@ -53,7 +52,7 @@ def decode(text: bytes | bytearray | memoryview, where: str, max_values: int = M
     try:
         return json.loads(text.decode())
     except (ValueError, RecursionError) as error:  # Bad UTF-8 is a ValueError too.
-        start = text[:40] + (b"..." if len(text) > 40 else b"")
+        start = bytes(text[:40]) + (b"..." if len(text) > 40 else b"")
         raise ProtocolError(f"{where}: not UTF-8 JSON: {error}; it begins {start!r}") from None
 
 
@@ -88,7 +87,7 @@ def jsonable(value: Any, depth: int = MAX_DEPTH // 2) -> Any:
     return type(value).__name__
 
 
-def _depth(text: bytes) -> int:
+def _depth(text: bytes | bytearray) -> int:
     """How deep brackets outside strings nest, as far as `text` is JSON."""
     # Escaped quotes do not end a string; taking the escapes out pair by pair, from the
     # left, leaves the quotes that do.

@@ -32,7 +32,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-Steps: TypeAlias = Generator["int | memoryview", bytes, T]
+Steps: TypeAlias = Generator["int | memoryview", "bytes | bytearray", T]
 """Yields how many bytes it wants, or memory to fill; returns the message."""
 
 _U32 = struct.Struct("<I")
@@ -51,7 +51,7 @@ class Limits:
 
     name: int = 256
     field: int = 1 << 20
-    space: int = 4 << 20
+    space: int = 2 << 20
 
 
 class ObservationBounds(NamedTuple):
@@ -79,9 +79,9 @@ class Decoder(Generic[T]):
     def __init__(self, steps: Steps[T]):
         self._steps = steps
         self._result: T | None = None
-        self._memory = memoryview(b"")
+        self._own: bytes | bytearray = b""
+        self._memory = memoryview(self._own)
         self._filled = 0
-        self._is_given = False
         self.is_done = False
         self._resume(None)
 
@@ -100,7 +100,7 @@ class Decoder(Generic[T]):
         """Takes note that `count` bytes were written to `target`."""
         self._filled += count
         if self._filled == len(self._memory):
-            self._resume(b"" if self._is_given else bytes(self._memory))
+            self._resume(self._own)
 
     def feed(self, data: bytes | bytearray | memoryview) -> int:
         """Takes the bytes that belong to the message and returns how many they were.
@@ -116,7 +116,7 @@ class Decoder(Generic[T]):
             self.advance(count)
         return used
 
-    def _resume(self, data: bytes | None) -> None:
+    def _resume(self, data: bytes | bytearray | None) -> None:
         try:
             wanted = next(self._steps) if data is None else self._steps.send(data)
             while wanted == 0:
@@ -125,8 +125,8 @@ class Decoder(Generic[T]):
             self.is_done = True
             self._result = stop.value
             return
-        self._is_given = isinstance(wanted, memoryview)
-        self._memory = wanted if isinstance(wanted, memoryview) else memoryview(bytearray(wanted))
+        self._own = b"" if isinstance(wanted, memoryview) else bytearray(wanted)
+        self._memory = wanted if isinstance(wanted, memoryview) else memoryview(self._own)
         self._filled = 0
 
 
@@ -184,7 +184,7 @@ def _with_length(data: bytes, where: str) -> bytes:
     return _U32.pack(len(data)) + data
 
 
-def _read_field(limit: int, where: str) -> Steps[bytes]:
+def _read_field(limit: int, where: str) -> Steps[bytes | bytearray]:
     (length,) = _U32.unpack((yield 4))
     check_length(length, limit, where)
     return (yield length)

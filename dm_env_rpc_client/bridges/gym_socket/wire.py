@@ -76,7 +76,7 @@ _JSON = 0
 _BYTE_LIST = 1
 _MAX_DIMENSIONS = 32
 
-MAX_SPACE_VALUES = 1 << 19
+MAX_SPACE_VALUES = 1 << 18
 """Values in the JSON of a space; two for each element of its boxes."""
 
 

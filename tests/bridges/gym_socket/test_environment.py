@@ -302,21 +302,21 @@ def test_a_server_that_ended_the_connection_between_packets() -> None:
         assert_unusable(environment, ConnectionLostError)
 
 
-class Interrupt(Exception):
+class InterruptError(Exception):
     pass
 
 
 def test_an_interrupted_wait_is_the_end() -> None:
     def interrupt(*_: Any) -> None:
-        raise Interrupt
+        raise InterruptError
 
     former = signal.signal(signal.SIGALRM, interrupt)
     try:
         with environment_of(lambda peer: peer.expect(RESET)) as environment:
             signal.setitimer(signal.ITIMER_REAL, 0.2)
-            with pytest.raises(Interrupt):
+            with pytest.raises(InterruptError):
                 environment.reset()
-            assert_unusable(environment, Interrupt)
+            assert_unusable(environment, InterruptError)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, former)

@@ -52,9 +52,8 @@ ERRORS = {
     b"\x0e\x00\x00\x00no environment": "no environment",
 }
 
-BOX = (
-    b'{"type":"Box","shape":[2,3],"low":[-1,-1,-1,-1,-1,-1],"high":[1,1,1,1,1,1]}'
-)  # The document's example.
+# The document's example.
+BOX = b'{"type":"Box","shape":[2,3],"low":[-1,-1,-1,-1,-1,-1],"high":[1,1,1,1,1,1]}'
 
 EXCHANGES = {
     "reset": Exchanged(
