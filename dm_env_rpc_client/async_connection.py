@@ -13,6 +13,7 @@ from dm_env_rpc_client.errors import (
     DeadlineExceededError,
     DmEnvRpcClientError,
 )
+from dm_env_rpc_client.lifecycle import Lifecycle
 from dm_env_rpc_client.pipeline import Pending, Pipeline
 from dm_env_rpc_client.transports import AsyncStream, grpc_channel
 from dm_env_rpc_client.transports.grpc_aio_stream import GrpcAioStream
@@ -59,6 +60,7 @@ class AsyncConnection:
         self._stream: AsyncStream = stream
         self._pipeline = Pipeline(self._stream.address)
         self._request_timeout = request_timeout
+        self._lifecycle = Lifecycle()
         self._outbound: collections.deque[bytes] = collections.deque()
         self._line: collections.deque[asyncio.Future[None]] = collections.deque()
         self._reader: asyncio.Task[None] | None = None
@@ -69,6 +71,11 @@ class AsyncConnection:
     def address(self) -> str:
         """What error messages call the server."""
         return self._pipeline.address
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        """What the connection is doing, as of the last answer; for reading."""
+        return self._lifecycle
 
     @property
     def is_usable(self) -> bool:
@@ -83,7 +90,13 @@ class AsyncConnection:
         self, request: messages.Request, timeout: float | None = None
     ) -> messages.Response:
         """Sends a request and waits for its answer; see `Connection.send`."""
-        pending = Pending(messages.encode_request(request))
+        encoded = messages.encode_request(request)
+
+        def take_note(answer: Any) -> Any:
+            self._lifecycle.answered(encoded.field, request, answer)
+            return answer
+
+        pending = Pending(encoded, take_note)
         if timeout is None:
             timeout = self._request_timeout
         loop = asyncio.get_running_loop()

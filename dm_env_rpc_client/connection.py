@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from dm_env_rpc_client import messages
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.exchange import Exchange
+from dm_env_rpc_client.lifecycle import Lifecycle
 from dm_env_rpc_client.pipeline import Pending
 from dm_env_rpc_client.transports import Stream, grpc_channel
 from dm_env_rpc_client.transports.grpc_stream import GrpcStream
@@ -63,6 +64,7 @@ class Connection:
         stream: Any = GrpcStream(cast("grpc.Channel", channel), metadata) if is_grpc else channel
         self._exchange = Exchange(stream)
         self._request_timeout = request_timeout
+        self._lifecycle = Lifecycle()
         self._reopen: Callable[[float | None], Connection] = lambda _: Connection(
             channel, metadata, request_timeout=request_timeout
         )
@@ -78,6 +80,11 @@ class Connection:
     def is_usable(self) -> bool:
         """Whether the connection is open and nothing has gone wrong with it so far."""
         return self.poisoned_by is None
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        """What the connection is doing, as of the last answer; for reading."""
+        return self._lifecycle
 
     @property
     def poisoned_by(self) -> BaseException | None:
@@ -178,7 +185,15 @@ class Connection:
         if timeout is None:
             timeout = self._request_timeout
         deadline = None if timeout is None else time.monotonic() + timeout
-        return Pending(messages.encode_request(request), interpret, deadline)
+        encoded = messages.encode_request(request)
+        # Not `self`: what is in flight must not keep a forgotten connection alive.
+        lifecycle = self._lifecycle
+
+        def take_note(answer: Any) -> Any:
+            lifecycle.answered(encoded.field, request, answer)
+            return answer if interpret is None else interpret(answer)
+
+        return Pending(encoded, take_note, deadline)
 
     def __enter__(self) -> Connection:
         return self

@@ -90,6 +90,7 @@ class DmEnvAdaptor(dm_env.Environment):
         rejoin: Callable[[], dm_env_rpc_pb2.ActionObservationSpecs] | None = None,
     ):
         self._connection: Connection | None = connection
+        self._lifecycle = connection.lifecycle
         self._requested = (
             AutoObservations.REQUEST_REGULAR_OBSERVATIONS
             if requested_observations is None
@@ -97,7 +98,6 @@ class DmEnvAdaptor(dm_env.Environment):
         )
         self._nested_tensors = nested_tensors
         self._rejoin = rejoin
-        self._state = State.JOINED
         self._on_close = contextlib.ExitStack()
         self._adopt(specs)
         self._extension_names = tuple(extensions or ())
@@ -131,7 +131,7 @@ class DmEnvAdaptor(dm_env.Environment):
         """
         connection = self._open_connection()
         packed = pack_settings(settings or {})
-        if packed or self._state is State.RUNNING:
+        if packed or connection.lifecycle.state is State.RUNNING:
             try:
                 connection.wait(
                     connection.start(
@@ -336,9 +336,7 @@ class DmEnvAdaptor(dm_env.Environment):
 
     def _interpret_step(self, response: dm_env_rpc_pb2.StepResponse) -> dm_env.TimeStep:
         """Makes the TimeStep of an answer; runs in the order of the answers."""
-        before = self._state
-        self._state = lifecycle.advance(before, "step", State.of_response(response.state))
-        step_type = lifecycle.step_type(before, self._state)
+        step_type = lifecycle.step_type(self._lifecycle.previous, self._lifecycle.state)
         observations = self._unpack(response)
         reward = self.reward(state=response.state, step_type=step_type, observations=observations)
         discount = self.discount(
@@ -364,8 +362,6 @@ class DmEnvAdaptor(dm_env.Environment):
             raise ProtocolError(f"the server broke its own specs: {error}") from error
 
     def _interpret_reset(self, response: dm_env_rpc_pb2.ResetResponse) -> None:
-        if self._state is State.RUNNING:
-            self._state = State.INTERRUPTED
         self._adopt(response.specs)
 
     def _leave_and_rejoin(self, refusal: DmEnvRpcError) -> None:
@@ -374,7 +370,6 @@ class DmEnvAdaptor(dm_env.Environment):
             specs = self._rejoin()
         except DmEnvRpcError as error:
             raise refusal from error
-        self._state = State.JOINED
         self._adopt(specs)
 
     def _nest(self, flat: dict[str, Any]) -> dict[str, Any]:

@@ -9,13 +9,14 @@ ResetWorldRequest in the reference).
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 import dm_env
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import ProtocolError
 
-__all__ = ["TRANSITIONS", "State", "advance", "next_states", "step_type"]
+__all__ = ["TRANSITIONS", "Lifecycle", "State", "advance", "next_states", "step_type"]
 
 
 class State(enum.Enum):
@@ -99,3 +100,48 @@ def step_type(before: State, after: State) -> dm_env.StepType:
     if before is not State.RUNNING:
         return dm_env.StepType.FIRST
     return dm_env.StepType.MID if after is State.RUNNING else dm_env.StepType.LAST
+
+
+class Lifecycle:
+    """Follows one connection through the table, answer by answer, at either end.
+
+    Attributes:
+      state: what the connection is doing.
+      previous: what it was doing before the last answer.
+      world_name: the world that it is joined to.
+    """
+
+    __slots__ = ("previous", "state", "world_name")
+
+    def __init__(self) -> None:
+        self.state = self.previous = State.NOT_JOINED
+        self.world_name = ""
+
+    def allows(self, request: str) -> bool:
+        """Whether the connection may send a request, named by its payload field, now."""
+        return bool(next_states(self.state, request))
+
+    def answered(self, field: str, request: Any, answer: Any) -> None:
+        """Takes note of a request that was answered without an error.
+
+        Args:
+          field: the payload field of both.
+          request: the request message.
+          answer: the response message.
+
+        Raises:
+          ProtocolError: the answer has a state that cannot follow. It is adopted where it
+            is a state at all: that is what the server is in.
+        """
+        before = self.previous = self.state
+        if field == "step":
+            after = self.state = State.of_response(answer.state)
+            advance(before, field, after)
+        elif field == "join_world":
+            self.state, self.world_name = State.JOINED, request.world_name
+        elif field == "leave_world":
+            self.state = State.NOT_JOINED
+        elif before is State.RUNNING and (
+            field == "reset" or (field == "reset_world" and request.world_name == self.world_name)
+        ):
+            self.state = State.INTERRUPTED

@@ -84,7 +84,8 @@ def decode_response(message: bytes, field: str) -> Response:
     """
     try:
         response = dm_env_rpc_pb2.EnvironmentResponse.FromString(message)
-    except protobuf_message.DecodeError as error:
+    except (protobuf_message.DecodeError, ValueError) as error:
+        # A ValueError where protobuf is in pure Python and a string is no UTF-8.
         raise ProtocolError(
             f"the answer to a {field} request is no EnvironmentResponse ({len(message)} bytes): "
             f"{error}"

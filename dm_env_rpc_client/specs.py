@@ -26,7 +26,6 @@ __all__ = [
     "bounds",
     "check_spec",
     "dm_env_spec_to_tensor_spec",
-    "explicit_bounds",
     "set_bounds",
     "tensor_spec_to_dm_env_spec",
 ]
@@ -58,17 +57,16 @@ def bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> Bounds[Any]:
       spec's shape where the bounds are per element.
 
     Raises:
-      SpecError: the dtype is not numeric; a bound is of another type, is NaN, has
-        neither one element nor the spec's shape; or a minimum is above its maximum.
+      SpecError: the dtype is not numeric; and see `check_spec`.
     """
     where = _where(tensor_spec)
-    codec = tensors.codec_for(tensor_spec.dtype, where)
+    codec, _, given = check_spec(tensor_spec, where)
     if not codec.is_numeric:
         raise SpecError(f"{where}: dtype {codec.name} has no bounds")
-    return _with_limits(explicit_bounds(tensor_spec, where), codec)
+    return _with_limits(given, codec)
 
 
-def explicit_bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> Bounds[Any]:
+def _explicit_bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> Bounds[Any]:
     """`bounds`, with None for a side that the spec leaves out and for any dtype."""
     minimum = _read_bound(tensor_spec, tensor_spec.min, f"{where}: min")
     maximum = _read_bound(tensor_spec, tensor_spec.max, f"{where}: max")
@@ -107,7 +105,7 @@ def set_bounds(
                     f"{place}: has shape {list(array.shape)}; expected a scalar or the spec's "
                     f"shape {list(tensor_spec.shape)}"
                 )
-            _check_bound(tensor_spec, array, place)
+            _check_bound(array, place)
             sides[side] = array
     _check_order(Bounds(sides.get("min"), sides.get("max")), tensor_spec, where)
     for side in ("min", "max"):
@@ -128,15 +126,15 @@ def tensor_spec_to_dm_env_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> specs.
       SpecError: see `check_spec`.
     """
     where = _where(tensor_spec)
-    codec, shape, (minimum, maximum) = check_spec(tensor_spec, where)
+    codec, shape, given = check_spec(tensor_spec, where)
     name = tensor_spec.name
     variable = any(size < 0 for size in shape)
     if codec.data_type == dm_env_rpc_pb2.STRING:
         return (VariableStringArray if variable else specs.StringArray)(shape, name=name)
-    if minimum is None and maximum is None:
+    if given.min is None and given.max is None:
         return (VariableArray if variable else specs.Array)(shape, codec.dtype, name)
-    low, high = bounds(tensor_spec)
-    if shape == () and codec.dtype.kind in "iu" and low == 0 and maximum is not None:
+    low, high = _with_limits(given, codec)
+    if shape == () and codec.dtype.kind in "iu" and low == 0 and given.max is not None:
         try:
             return specs.DiscreteArray(int(high) + 1, codec.dtype, name)
         except (ValueError, OverflowError):
@@ -215,7 +213,7 @@ def check_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> CheckedSpe
     if sum(size < 0 for size in shape) > 1:
         raise SpecError(f"{where}: shape {list(shape)} has more than one variable dimension")
     tensors.check_size(shape, codec.dtype.itemsize, where)
-    return CheckedSpec(codec, shape, explicit_bounds(tensor_spec, where))
+    return CheckedSpec(codec, shape, _explicit_bounds(tensor_spec, where))
 
 
 def _read_bound(
@@ -239,7 +237,7 @@ def _read_bound(
                 f"shape {list(shape)}"
             )
         bound = flat.reshape(shape)
-    _check_bound(tensor_spec, bound, where)
+    _check_bound(bound, where)
     return bound
 
 
@@ -257,18 +255,13 @@ def _read_line_1_0_bound(
     codec = tensors.codec_for(tensor_spec.dtype, where)
     number = np.asarray(getattr(scalar, field))
     bound = casting.exact_cast(number, codec.dtype, where)[()]
-    _check_bound(tensor_spec, bound, where)
+    _check_bound(bound, where)
     return bound
 
 
-def _check_bound(tensor_spec: dm_env_rpc_pb2.TensorSpec, bound: Any, where: str) -> None:
+def _check_bound(bound: Any, where: str) -> None:
     if np.any(np.isnan(bound)):
         raise SpecError(f"{where}: is NaN")
-    if np.ndim(bound) and any(size < 0 for size in tensor_spec.shape):
-        raise SpecError(
-            f"{where}: per-element bounds on shape {list(tensor_spec.shape)}; a shape with a "
-            "variable dimension takes scalar bounds"
-        )
 
 
 def _with_limits(given: Bounds[Any], codec: tensors.Codec) -> Bounds[Any]:

@@ -11,6 +11,8 @@ def main() -> None:
     """Runs the command line."""
     try:
         from dm_env_rpc_client.cli.app import app
+    except KeyboardInterrupt:
+        sys.exit(130)
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise

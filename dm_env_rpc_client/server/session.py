@@ -39,9 +39,9 @@ class Session:
     def __init__(self, worlds: Worlds, on_error: Callable[[BaseException], None]):
         self._worlds = worlds
         self._on_error = on_error
-        self._state = State.NOT_JOINED
-        self._world_name = ""
+        self._lifecycle = lifecycle.Lifecycle()
         self._agent: Agent | None = None
+        self._world_name = ""
         self._handlers: dict[str, Callable[[Any], Any]] = {
             "create_world": self._create_world,
             "join_world": self._join_world,
@@ -62,11 +62,13 @@ class Session:
         try:
             if field is None:
                 raise RequestError.invalid("the request has no payload that this server knows")
-            if not lifecycle.next_states(self._state, field):
+            if not self._lifecycle.allows(field):
                 raise RequestError.not_now(
-                    f"a {field} request is not allowed while the connection is {self._state.value}"
+                    f"a {field} request is not allowed while the connection is "
+                    f"{self._lifecycle.state.value}"
                 )
             answer = self._handlers[field](getattr(request, field))
+            self._lifecycle.answered(field, getattr(request, field), answer)
             payload = getattr(response, field)
             payload.SetInParent()
             payload.MergeFrom(answer)
@@ -102,7 +104,6 @@ class Session:
     ) -> dm_env_rpc_pb2.JoinWorldResponse:
         agent = self._worlds.join(request.world_name, _unpack_settings(request.settings))
         self._agent, self._world_name = agent, request.world_name
-        self._state = State.JOINED
         try:
             self._adopt_specs()
         except BaseException:
@@ -117,10 +118,9 @@ class Session:
             for uid in dict.fromkeys(request.requested_observations)
         ]
         actions = None
-        if self._state is State.RUNNING:
+        if self._lifecycle.state is State.RUNNING:
             actions = self._unpack_actions(request.actions)
         state, observations = agent.step(actions, requested)
-        self._state = lifecycle.advance(self._state, "step", state)
         return dm_env_rpc_pb2.StepResponse(
             state=state.number,  # type: ignore[arg-type]  # the stubs want the enum
             observations=self._pack_observations(observations),
@@ -148,11 +148,9 @@ class Session:
 
     def _reset(self, request: dm_env_rpc_pb2.ResetRequest) -> dm_env_rpc_pb2.ResetResponse:
         settings = _unpack_settings(request.settings)
-        if settings or self._state is State.RUNNING:
+        if settings or self._lifecycle.state is State.RUNNING:
             self._joined_agent().reset(settings)
             self._adopt_specs()
-        if self._state is State.RUNNING:
-            self._state = State.INTERRUPTED
         return dm_env_rpc_pb2.ResetResponse(specs=self._specs)
 
     def _reset_world(
@@ -164,8 +162,6 @@ class Session:
             _unpack_settings(request.settings),
             self._agent if is_own else None,
         )
-        if is_own and self._state is State.RUNNING:
-            self._state = State.INTERRUPTED
         return dm_env_rpc_pb2.ResetWorldResponse()
 
     def _leave_world(
@@ -202,7 +198,6 @@ class Session:
 
     def _leave(self) -> None:
         agent, self._agent = self._joined_agent(), None
-        self._state = State.NOT_JOINED
         try:
             agent.leave()
         finally:

@@ -100,6 +100,7 @@ def test_a_server_error_fails_its_own_request_only(catch_server: Server) -> None
                 return_exceptions=True,
             )
             assert isinstance(refused, DmEnvRpcError)
+            assert isinstance(created, dm_env_rpc_pb2.CreateWorldResponse)
             assert created.world_name
 
     run(main)

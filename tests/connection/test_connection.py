@@ -156,7 +156,7 @@ def test_coroutines_may_await_the_futures(echo_server: ScriptedServer) -> None:
     async def gather(connection: Connection) -> list[any_pb2.Any]:
         requests = [extension(number) for number in range(1_000)]
         futures = [asyncio.wrap_future(connection.submit(request)) for request in requests]
-        return await asyncio.gather(*futures)
+        return list(await asyncio.gather(*futures))
 
     with connect(echo_server.address) as connection:
         assert asyncio.run(gather(connection)) == [extension(number) for number in range(1_000)]
@@ -343,9 +343,9 @@ def test_a_status_at_the_end_of_the_stream_is_told(
     code: grpc.StatusCode, kind: type[Exception]
 ) -> None:
     def script(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
+        yield from ()
         next(requests)
         context.abort(code, "the very reason")
-        yield Response()
 
     with ScriptedServer(script) as server, connect(server.address) as connection:
         with pytest.raises((kind, ConnectionLostError), match="the very reason") as caught:

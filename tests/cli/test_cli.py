@@ -1,0 +1,312 @@
+"""The command line, in processes of its own, as a person or a script would call it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import dm_env
+import numpy as np
+import pytest
+import typer.testing
+from dm_env import specs
+
+from dm_env_rpc_client import make
+from dm_env_rpc_client.cli import arguments, entry, policies
+from dm_env_rpc_client.cli.app import app
+from dm_env_rpc_client.cli.embedded import catch_server as embedded_catch_server
+from dm_env_rpc_client.cli.failures import UsageError
+from dm_env_rpc_client.server import Catch, Server, serve
+from tests.environments import Robot
+from tests.scripted import settles, time_limit
+
+
+def invoke(*arguments: str, code: int = 0) -> typer.testing.Result:
+    """Runs a command in this process."""
+    result = typer.testing.CliRunner().invoke(app, arguments)
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result
+
+
+def test_run_without_an_address_serves_catch_itself() -> None:
+    result = invoke("run", "--episodes", "3", "--create", "rows=4")
+    assert "3 episodes, 9 steps" in result.stdout
+    for column in ("return", "length", "ended", "steps/s", "p50", "p99"):
+        assert column in result.stdout
+
+
+def test_run_prints_json(catch_server: Server) -> None:
+    result = invoke(
+        "run", catch_server.address, "-n", "5", "--create", "rows=3", "--seed", "1", "--json"
+    )
+    summary = json.loads(result.stdout)
+    assert summary["address"] == catch_server.address
+    assert summary["steps"] == 10
+    assert [episode["length"] for episode in summary["episodes"]] == [2] * 5
+    assert {episode["ended"] for episode in summary["episodes"]} == {"terminated"}
+    returns = [episode["return"] for episode in summary["episodes"]]
+    assert summary["mean_return"] == pytest.approx(np.mean(returns))
+    assert summary["steps_per_second"] > 0
+    assert list(summary["latency_us"]) == ["p50", "p90", "p99"]
+
+
+def test_many_episodes_are_summed_up(catch_server: Server) -> None:
+    result = invoke("run", catch_server.address, "-n", "33", "--create", "rows=2")
+    assert "and 3 more episodes" in result.stdout
+
+
+def test_run_cuts_long_episodes_off(catch_server: Server) -> None:
+    result = invoke("run", catch_server.address, "-n", "1", "--max-steps", "4", "--json")
+    assert json.loads(result.stdout)["episodes"] == [
+        {"return": 0.0, "length": 4, "ended": "cut off"}
+    ]
+
+
+def test_run_with_a_policy_of_ones_own(
+    catch_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tracking_policy.py").write_text(
+        "import numpy as np\n"
+        "def act(timestep, action_spec):\n"
+        "    board = timestep.observation['board']\n"
+        "    ball, paddle = np.argwhere(board)[0][1], np.argmax(board[-1])\n"
+        "    return {'paddle': 1 + int(np.sign(ball - paddle))}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = invoke("run", catch_server.address, "--policy", "tracking_policy:act", "--json")
+    assert json.loads(result.stdout)["mean_return"] == 1.0
+
+
+def test_run_joins_a_world_that_exists(catch_server: Server) -> None:
+    env = make(catch_server.address, {"rows": 5})
+    env.close()
+    from dm_env_rpc_client import connect, create_world, destroy_world
+
+    with connect(catch_server.address) as connection:
+        name = create_world(connection, {"rows": 5})
+        result = invoke("run", catch_server.address, "--world", name, "-n", "1", "--json")
+        assert json.loads(result.stdout)["steps"] == 4
+        destroy_world(connection, name)
+
+
+def test_inspect_shows_every_spec() -> None:
+    with serve(Robot) as server:
+        text = invoke("inspect", server.address, "--create", "joints=2").stdout
+        for name in ("arm.torque", "camera.rgb", "joints.1", "reward", "uint8", "[4, 5, 3]"):
+            assert name in text
+        described = json.loads(invoke("inspect", server.address, "--json").stdout)
+        assert described["actions"]["arm.torque"] == {
+            "dtype": "float32",
+            "shape": [3],
+            "minimum": -1.0,
+            "maximum": 1.0,
+        }
+        assert described["actions"]["speech"]["dtype"] == "string"
+        assert described["observations"]["heard"]["shape"] == [2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["run", "localhost:1", "--timeout", "0.5"], 3, "refused"),
+        (["inspect", "localhost:1", "--timeout", "0.5"], 3, "refused"),
+        (["run", "192.0.2.1:1"], 2, "insecure"),
+        (["run", "{address}", "--policy", "clever"], 2, "no policy 'clever'"),
+        (["run", "{address}", "--policy", "nowhere:act"], 2, "cannot import 'nowhere'"),
+        (["run", "{address}", "--policy", "os:nothing"], 2, "has no 'nothing'"),
+        (["run", "{address}", "--policy", "os:sep"], 2, "no function"),
+        (["run", "{address}", "--create", "rows"], 2, "looks like rows=6"),
+        (["run", "{address}", "--create", "rows=null"], 2, "no value"),
+        (["run", "{address}", "--create", 'rows={"a": [1, "b"]}'], 2, "mixes"),
+        (["run", "{address}", "--create", "rows=0"], 1, "at least 2 rows"),
+        (["run", "{address}", "--create", "colour=red"], 1, "settings: rows, columns, seed"),
+        (["run", "{address}", "--world", "nowhere"], 1, "no world 'nowhere'"),
+        (["run", "{address}", "--world", "x", "--create", "a=1"], 2, "--create is for"),
+        (["serve", "nonsense"], 2, "MODULE:NAME"),
+        (["serve", "os:sep"], 2, "not callable"),
+        (["serve", "catch", "--address", "0.0.0.0:0"], 2, "insecure"),
+        (["serve", "catch", "--address", "{address}"], 1, "cannot listen"),
+        (["run", "--episodes", "0"], 2, "episodes"),
+        (["fly"], 2, "fly"),
+    ],
+)
+def test_errors_are_one_line_with_a_cause_and_an_exit_code(
+    catch_server: Server, arguments: list[str], code: int, text: str
+) -> None:
+    filled = [argument.replace("{address}", catch_server.address) for argument in arguments]
+    result = invoke(*filled, code=code)
+    assert text in result.stderr
+    assert (catch_server.agent_count, catch_server.world_count) == (0, 0)
+
+
+def test_settings_are_json_or_text() -> None:
+    parsed = arguments.parse_settings(["a=1", "b=2.5", "c=true", "d=[1, 2]", "e=hello", "f=a=b"])
+    assert parsed == {"a": 1, "b": 2.5, "c": True, "d": [1, 2], "e": "hello", "f": "a=b"}
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("as_json", [True, False])
+def test_serve_runs_until_it_is_told_to_stop(stop: signal.Signals, as_json: bool) -> None:
+    command = [sys.executable, "-m", "dm_env_rpc_client.cli", "serve"]
+    command += ["tests.environments:Echo", "--address", "localhost:0"]
+    process = subprocess.Popen(
+        [*command, *(["--json"] if as_json else [])],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        address = json.loads(line)["address"] if as_json else line.split(" at ")[1].split(";")[0]
+        with make(address, {"length": 3}) as env:
+            env.reset()
+            assert env.step({"value": 5}).observation["value"] == 5
+            with time_limit(5):
+                process.send_signal(stop)
+                assert process.wait(10) == 0
+        assert "Traceback" not in process.stdout.read()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_ctrl_c_in_a_run_is_one_line_and_leaves_no_process() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dm_env_rpc_client.cli", "run", "-n", "1000000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    children = _wait_until_it_steps(process.pid)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert errors.strip() == "error: interrupted"
+    assert settles(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
+
+
+def test_the_embedded_server_ends_with_a_command_that_is_killed() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dm_env_rpc_client.cli", "run", "-n", "1000000"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    children = _wait_until_it_steps(process.pid)
+    process.kill()
+    process.wait()
+    assert settles(lambda: not any(_is_running(child) for child in children))
+
+
+def _wait_until_it_steps(pid: int) -> list[int]:
+    """Waits until a run has started its server and talks to it; returns the children."""
+    assert settles(lambda: len(_children(pid)) == 1, 20)
+    assert settles(lambda: _socket_count(pid) > 0, 20)
+    time.sleep(0.3)
+    return _children(pid)
+
+
+def _socket_count(pid: int) -> int:
+    links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    return sum(link.startswith("socket:") for link in links)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_an_embedded_server_that_does_not_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    result = invoke("run", code=3)
+    assert "embedded server did not start (exit code 1)" in result.stderr
+
+
+def test_the_embedded_server_serves_catch() -> None:
+    with embedded_catch_server() as address, make(address) as env:
+        assert env.action_spec() == Catch().action_spec()
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("dm_env_rpc_client.cli.app")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "typer", None)
+    with pytest.raises(SystemExit, match=r"dm-env-rpc-client\[cli\]"):
+        entry.main()
+
+
+def test_the_command_is_the_module() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-m", "dm_env_rpc_client.cli", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "COLUMNS": "100"},
+    )
+    for command in ("run", "serve", "inspect", "Exit codes"):
+        assert command in finished.stdout
+
+
+@pytest.fixture
+def random() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        specs.DiscreteArray(3),
+        specs.DiscreteArray(256, np.uint8),
+        specs.BoundedArray((2, 3), np.int64, -(2**63), 2**63 - 1),
+        specs.Array((4,), np.int8),
+        specs.Array((4,), np.uint64),
+        specs.BoundedArray((100,), np.float32, -1, 1),
+        specs.BoundedArray((3,), np.float32, [0, 1, 2], [1, 2, 2]),
+        specs.BoundedArray((3,), np.float64, -np.inf, np.inf),
+        specs.BoundedArray((3,), np.float64, -1.7e308, 1.7e308),
+        specs.BoundedArray((), np.float32, 5, np.inf),
+        specs.Array((3,), np.float64),
+        specs.Array((3,), bool),
+        specs.StringArray((2,)),
+    ],
+)
+def test_random_actions_conform_to_their_specs(
+    spec: specs.Array, random: np.random.Generator
+) -> None:
+    for _ in range(50):
+        value = policies.sample(spec, random)
+        spec.validate(value)
+        if spec.dtype.kind == "f":
+            assert np.all(np.isfinite(value))
+
+
+def test_random_actions_reach_both_ends(random: np.random.Generator) -> None:
+    drawn = {int(policies.sample(specs.DiscreteArray(3), random)) for _ in range(100)}
+    assert drawn == {0, 1, 2}
+
+
+def test_policies_repeat_with_their_seed() -> None:
+    spec: dict[str, Any] = Robot().action_spec()
+    timestep = dm_env.restart({})
+    first, second = (policies.make_policy("random", spec, seed=4)(timestep) for _ in range(2))
+    np.testing.assert_array_equal(first["arm"]["torque"], second["arm"]["torque"])
+    constant = policies.make_policy("constant", spec, None)
+    assert constant(timestep) is constant(timestep)
+    with pytest.raises(UsageError, match="random, constant or MODULE:FUNCTION"):
+        policies.make_policy("clever", spec, None)

@@ -1,0 +1,141 @@
+"""Values that the tests of the core draw from, and what they measure them by."""
+
+from __future__ import annotations
+
+import random
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from dm_env_rpc_client import dm_env_rpc_pb2
+
+Array = npt.NDArray[Any]
+
+FIELDS: dict[str, str] = {
+    "float32": "floats",
+    "float64": "doubles",
+    "int8": "int8s",
+    "int32": "int32s",
+    "int64": "int64s",
+    "uint8": "uint8s",
+    "uint32": "uint32s",
+    "uint64": "uint64s",
+    "bool": "bools",
+}
+"""The payload field of each NumPy dtype of the protocol."""
+
+DATA_TYPES: dict[str, Any] = {
+    "float32": dm_env_rpc_pb2.FLOAT,
+    "float64": dm_env_rpc_pb2.DOUBLE,
+    "int8": dm_env_rpc_pb2.INT8,
+    "int32": dm_env_rpc_pb2.INT32,
+    "int64": dm_env_rpc_pb2.INT64,
+    "uint8": dm_env_rpc_pb2.UINT8,
+    "uint32": dm_env_rpc_pb2.UINT32,
+    "uint64": dm_env_rpc_pb2.UINT64,
+    "bool": dm_env_rpc_pb2.BOOL,
+}
+INTEGERS = ("int8", "int32", "int64", "uint8", "uint32", "uint64")
+
+
+def _strided(array: Array) -> Array:
+    wide = np.zeros((*array.shape[:-1], array.shape[-1] * 2), array.dtype)
+    wide[..., ::2] = array
+    strided: Array = wide[..., ::2]
+    return strided
+
+
+def _negative_strides(array: Array) -> Array:
+    reverse = (slice(None, None, -1),) * array.ndim
+    reversed_array: Array = np.ascontiguousarray(array[reverse])[reverse]
+    return reversed_array
+
+
+def _read_only(array: Array) -> Array:
+    frozen: Array = array.copy()
+    frozen.setflags(write=False)
+    return frozen
+
+
+LAYOUTS: dict[str, Callable[[Array], Array]] = {
+    "row-major": np.ascontiguousarray,
+    "column-major": np.asfortranarray,
+    "strided": _strided,
+    "negative strides": _negative_strides,
+    "big-endian": lambda array: array.astype(array.dtype.newbyteorder(">")),
+    "read-only": _read_only,
+}
+"""Memory layouts of one and the same array of at least one dimension."""
+
+
+def shapes(min_dims: int = 0, min_side: int = 0) -> st.SearchStrategy[tuple[int, ...]]:
+    return npst.array_shapes(min_dims=min_dims, max_dims=4, min_side=min_side, max_side=4)
+
+
+def arrays(min_dims: int = 1) -> st.SearchStrategy[Array]:
+    """Arrays of every numeric dtype of the protocol and bool, NaN and infinities included."""
+    return st.sampled_from(sorted(FIELDS)).flatmap(
+        lambda dtype: npst.arrays(np.dtype(dtype), shapes(min_dims))
+    )
+
+
+def strings() -> st.SearchStrategy[str]:
+    """Text that UTF-8 can encode."""
+    return st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+def same_bits(left: Any, right: Any) -> bool:
+    """Whether two arrays are the same to the last bit: NaN is itself, 0.0 is not -0.0."""
+    left, right = np.asarray(left), np.asarray(right)
+    return bool(
+        left.dtype == right.dtype
+        and left.shape == right.shape
+        and left.tobytes() == right.tobytes()
+    )
+
+
+def varint(number: int) -> bytes:
+    """The encoding of a number on the wire; negative ones as 64 bits."""
+    number &= (1 << 64) - 1
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def cost(call: Callable[[], object]) -> tuple[float, int]:
+    """The seconds (the best of three, for the machine may be busy) and the peak of bytes."""
+    seconds = []
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            started = time.perf_counter()
+            call()
+            seconds.append(time.perf_counter() - started)
+        return min(seconds), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def mutated(contents: bytes, rng: random.Random) -> bytes:
+    """One to three bytes of `contents` replaced, removed or joined by others."""
+    changed = bytearray(contents)
+    for _ in range(rng.randint(1, 3)):
+        place = rng.randint(0, len(changed))
+        changed[place : place + rng.randint(0, 2)] = rng.randbytes(rng.randint(0, 2))
+    return bytes(changed)
+
+
+def counts(full: int) -> pytest.MarkDecorator:
+    """Runs a test at a tenth of the scorecard's count, and whole under the soak marker."""
+    marks = [pytest.mark.soak, pytest.mark.timeout(3600)]
+    return pytest.mark.parametrize("count", [full // 10, pytest.param(full, marks=marks)])

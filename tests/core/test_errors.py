@@ -1,0 +1,110 @@
+"""One tree of errors, which say what they know and travel between processes."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+from google.protobuf import any_pb2, struct_pb2
+from google.rpc import code_pb2, status_pb2
+
+import dm_env_rpc_client
+from dm_env_rpc_client import errors
+from dm_env_rpc_client.errors import (
+    ConnectionClosedError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    DmEnvRpcClientError,
+    DmEnvRpcError,
+    ProtocolError,
+    SpecError,
+)
+
+
+def status(code: int = 5, message: str = "no such world") -> status_pb2.Status:
+    detail = any_pb2.Any()
+    detail.Pack(struct_pb2.Value(number_value=1))
+    return status_pb2.Status(code=code, message=message, details=[detail])
+
+
+ERRORS: list[tuple[DmEnvRpcClientError, type[Exception]]] = [
+    (DmEnvRpcError(status()), Exception),
+    (ConnectionClosedError("closed"), ConnectionError),
+    (ConnectionLostError("lost"), ConnectionError),
+    (ConnectionLostError("lost", "UNAVAILABLE"), ConnectionError),
+    (DeadlineExceededError("late"), TimeoutError),
+    (ProtocolError("broken"), Exception),
+    (SpecError("wrong"), ValueError),
+]
+each_error = pytest.mark.parametrize(("error", "builtin"), ERRORS)
+
+
+@each_error
+def test_every_error_is_in_the_tree_and_public(error: Any, builtin: type[Exception]) -> None:
+    assert isinstance(error, DmEnvRpcClientError)
+    assert isinstance(error, builtin)
+    assert type(error).__name__ in errors.__all__
+    assert getattr(dm_env_rpc_client, type(error).__name__) is type(error)
+
+
+def test_the_table_has_every_error() -> None:
+    assert {type(error).__name__ for error, _ in ERRORS} | {"DmEnvRpcClientError"} == set(
+        errors.__all__
+    )
+
+
+@each_error
+@pytest.mark.parametrize(
+    "copied",
+    [
+        *(
+            lambda e, p=p: pickle.loads(pickle.dumps(e, p))
+            for p in range(2, pickle.HIGHEST_PROTOCOL + 1)
+        ),
+        copy.copy,
+        copy.deepcopy,
+    ],
+)
+def test_a_copy_says_the_same(error: Any, builtin: type[Exception], copied: Any) -> None:
+    twin = copied(error)
+    assert type(twin) is type(error)
+    assert isinstance(twin, builtin)
+    assert str(twin) == str(error)
+    assert repr(twin) == repr(error)
+    for attribute in ("code", "message", "details"):
+        assert getattr(twin, attribute, None) == getattr(error, attribute, None)
+
+
+def test_a_servers_error_says_what_the_server_said() -> None:
+    error = DmEnvRpcError(status())
+    assert (error.code, error.code_name, error.message) == (5, "NOT_FOUND", "no such world")
+    assert error.code == code_pb2.NOT_FOUND
+    assert str(error) == "the server answered NOT_FOUND: no such world"
+    assert repr(error) == "DmEnvRpcError(code=NOT_FOUND, message='no such world')"
+    value = struct_pb2.Value()
+    assert error.details[0].Unpack(value)
+    assert value.number_value == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "name"), [(0, "OK"), (16, "UNAUTHENTICATED"), (99, "99"), (-1, "-1")]
+)
+def test_every_number_is_a_code(code: int, name: str) -> None:
+    error = DmEnvRpcError(status_pb2.Status(code=code))
+    assert (error.code, error.code_name) == (code, name)
+    assert str(error) == f"the server answered {name}: (no message)"
+
+
+def test_an_error_keeps_its_own_status() -> None:
+    original = status()
+    error = DmEnvRpcError(original)
+    original.message = "changed"
+    assert error.message == "no such world"
+
+
+def test_a_lost_connection_knows_the_code_it_was_lost_with() -> None:
+    assert ConnectionLostError("lost").code is None
+    error = ConnectionLostError("lost", "UNAVAILABLE")
+    assert (str(error), error.code) == ("lost", "UNAVAILABLE")

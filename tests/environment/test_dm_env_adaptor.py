@@ -1,0 +1,584 @@
+"""DmEnvAdaptor: a remote environment is a dm_env.Environment."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import dm_env
+import grpc
+import numpy as np
+import pytest
+from dm_env import specs
+from google.rpc import code_pb2, status_pb2
+
+from dm_env_rpc_client import (
+    AutoObservations,
+    ConnectionClosedError,
+    ConnectionLostError,
+    DmEnvAdaptor,
+    DmEnvRpcError,
+    ProtocolError,
+    SpecError,
+    connect,
+    create_and_join_world,
+    dm_env_rpc_pb2,
+    join_world,
+    make,
+    pack_tensor,
+    set_bounds,
+)
+from dm_env_rpc_client.server import Catch, Server, serve
+from tests.environments import Echo, Robot
+from tests.scripted import Request, Response, ScriptedServer
+
+FIRST, MID, LAST = dm_env.StepType
+RUNNING, TERMINATED, INTERRUPTED = 1, 2, 3
+
+
+@pytest.fixture
+def robot_server() -> Iterator[Server]:
+    with serve(Robot) as server:
+        yield server
+
+
+def action(**changes: Any) -> dict[str, Any]:
+    arm = {"torque": np.array([0.1, 0.2, 0.3], np.float32), "grip": True}
+    return {"arm": arm, "mode": 2, "speech": "hi", **changes}
+
+
+def test_specs_are_nested_as_the_environments_own(robot_server: Server) -> None:
+    with make(robot_server.address) as env:
+        assert env.action_spec() == Robot().action_spec()
+        observation_spec = env.observation_spec()
+        assert observation_spec["camera"] == Robot().observation_spec()["camera"]
+        assert list(observation_spec["joints"]) == ["0", "1", "2"]
+        assert observation_spec["heard"].shape == (2,)
+        assert env.reward_spec() == Robot().reward_spec()
+        assert env.discount_spec() == Robot().discount_spec()
+        assert "arm.torque" in repr(env)
+
+
+def test_observations_equal_those_of_the_local_environment(robot_server: Server) -> None:
+    local = Robot(joints=3)
+    with make(robot_server.address, {"joints": 3}) as env:
+        for step in range(5):
+            expected = local.reset() if step == 0 else local.step(action())
+            timestep = env.reset() if step == 0 else env.step(action())
+            assert timestep.step_type is expected.step_type
+            assert timestep.reward == expected.reward
+            assert timestep.discount == expected.discount
+            for name in ("rgb", "depth"):
+                array = timestep.observation["camera"][name]
+                np.testing.assert_array_equal(array, expected.observation["camera"][name])
+                assert array.dtype == expected.observation["camera"][name].dtype
+                assert array.flags.writeable
+                assert array.flags.owndata or array.base is not None
+            assert list(timestep.observation["heard"]) == list(expected.observation["heard"])
+
+
+def test_a_later_step_does_not_touch_earlier_observations(robot_server: Server) -> None:
+    with make(robot_server.address) as env:
+        first = env.reset().observation["camera"]["rgb"]
+        kept = first.copy()
+        second = env.step(action()).observation["camera"]["rgb"]
+        second[...] = 0
+        np.testing.assert_array_equal(first, kept)
+
+
+def test_flat_names_are_taken_and_given_when_asked_for(robot_server: Server) -> None:
+    flat = {"arm.torque": [0, 0, 0], "arm.grip": False, "mode": 0, "speech": ""}
+    with make(robot_server.address, nested_tensors=False) as env:
+        env.reset()
+        assert "camera.rgb" in env.step(flat).observation
+        assert set(env.action_spec()) == set(flat)
+    with make(robot_server.address) as env:
+        env.reset()
+        assert env.step(flat).mid()
+        with pytest.raises(SpecError, match="given twice"):
+            env.step({**flat, "arm": {"grip": True}})
+
+
+@pytest.mark.parametrize(
+    ("requested", "expected"),
+    [
+        (["heard"], {"heard"}),
+        (["camera.*"], {"camera.rgb", "camera.depth"}),
+        (["joints.?", "camera.rgb"], {"joints.0", "joints.1", "joints.2", "camera.rgb"}),
+        (["reward", "heard"], {"reward", "heard"}),
+        ([], set()),
+        (AutoObservations.REQUEST_REWARD, {"reward"}),
+        (AutoObservations.REQUEST_ALL_OBSERVATIONS, {"reward", "discount"}),
+        (None, set()),
+    ],
+)
+def test_observations_are_requested_by_name_pattern_or_kind(
+    robot_server: Server, requested: Any, expected: set[str]
+) -> None:
+    regular = {"camera.rgb", "camera.depth", "joints.0", "joints.1", "joints.2", "heard"}
+    if requested is None or isinstance(requested, AutoObservations):
+        expected = expected | regular
+    with make(robot_server.address, requested_observations=requested, nested_tensors=False) as env:
+        assert set(env.observation_spec()) == expected
+        assert set(env.reset().observation) == expected
+        timestep = env.step({"arm.torque": [1, 0, 0], "arm.grip": 1, "mode": 0, "speech": ""})
+        assert set(timestep.observation) == expected
+        assert timestep.reward == 1.0
+
+
+@pytest.mark.parametrize("requested", [["hears"], ["camera.*", "sound.*"], "heard"])
+def test_an_observation_that_does_not_exist_is_refused_and_the_world_left(
+    robot_server: Server, requested: Any
+) -> None:
+    with pytest.raises(SpecError, match="observation"):
+        make(robot_server.address, requested_observations=requested)
+    assert (robot_server.agent_count, robot_server.world_count) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("bad", "text"),
+    [
+        (action(arm={"torqe": [0, 0, 0]}), r"unknown action 'arm.torqe'; did you mean"),
+        (action(arm={"torque": [0, 0]}), r"action 'arm.torque' \(uid 2\): has shape \[2\]"),
+        (action(mode=1.5), r"action 'mode' \(uid 3\): the value is 1.5"),
+        (action(mode="fast"), r"action 'mode' \(uid 3\): expected int32"),
+        (action(mode=4), r"the value is 4, outside its bounds \[0, 3\]"),
+        (action(arm={"torque": [0, np.nan, 0]}), r"element \[1\] is nan"),
+        (action(arm={"torque": [0, 2, 0]}), r"element \[1\] is 2.0, outside"),
+        (action(speech=3), r"action 'speech'"),
+        (action(speech=None), r"action 'speech'.*NoneType"),
+        (3, r"a mapping from names to values, got int"),
+    ],
+)
+def test_a_bad_action_is_told_by_its_path_and_never_sent(
+    robot_server: Server, bad: Any, text: str
+) -> None:
+    with make(robot_server.address) as env:
+        env.reset()
+        attempts: list[Any] = [env.step, env.step_async, lambda a: env.unroll([action(), a])]
+        for attempt in attempts:
+            with pytest.raises(SpecError, match=text):
+                attempt(bad)
+        # Nothing was sent and nothing is out of step.
+        assert env.step(action(arm={"torque": [1, 0, 0], "grip": False})).reward == 1.0
+    assert robot_server.errors == []
+
+
+def test_a_step_without_its_actions_is_the_servers_to_refuse(robot_server: Server) -> None:
+    with make(robot_server.address) as env:
+        env.reset()
+        with pytest.raises(DmEnvRpcError, match=r"missing action 'mode'") as caught:
+            env.step({"arm": {"torque": [0, 0, 0], "grip": False}, "speech": ""})
+        assert caught.value.code == code_pb2.INVALID_ARGUMENT
+        assert env.step(action()).mid()
+
+
+def test_default_actions_stand_in_for_those_left_out() -> None:
+    with (
+        serve(Catch, default_actions={"paddle": 1}) as server,
+        make(server.address) as env,
+    ):
+        env.reset()
+        assert env.step({}).mid()
+
+
+def test_sequences_follow_each_other(catch_server: Server) -> None:
+    with make(catch_server.address, {"rows": 3}) as env:
+        kinds = [env.step({"paddle": 1}).step_type for _ in range(7)]
+        assert kinds == [FIRST, MID, LAST, FIRST, MID, LAST, FIRST]
+        assert env.reset().step_type is FIRST
+        assert env.reset().step_type is FIRST
+        assert env.step({"paddle": 1}).step_type is MID
+
+
+def test_the_end_of_an_episode_tells_how_it_ended() -> None:
+    with serve({"catch": Catch, "echo": Echo}) as server:
+        with make(server.address, {"environment": "catch", "rows": 2}) as env:
+            env.reset()
+            assert env.step({"paddle": 1}).discount == 0.0
+        with make(server.address, {"environment": "echo", "length": 1}) as env:
+            env.reset()
+            last = env.step({"value": 5})
+            assert (last.step_type, last.discount) == (LAST, 1.0)
+
+
+def test_steps_that_are_not_waited_for_arrive_in_order(catch_server: Server) -> None:
+    with make(catch_server.address, {"rows": 4, "seed": 1}) as env:
+        local = Catch(4, seed=1)
+        futures = [env.step_async({"paddle": 1}) for _ in range(50)]
+        for step, future in enumerate(futures):
+            expected = local.step({"paddle": 1})
+            timestep = future.result(10)
+            assert timestep.step_type is expected.step_type, step
+            assert timestep.reward == expected.reward
+            np.testing.assert_array_equal(
+                timestep.observation["board"], expected.observation["board"]
+            )
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+def test_unroll_equals_stepping(catch_server: Server, stacked: bool) -> None:
+    moves = np.random.default_rng(3).integers(3, size=200)
+    actions: Any = {"paddle": moves} if stacked else ({"paddle": move} for move in moves)
+    with make(catch_server.address, {"rows": 5, "seed": 2}) as env:
+        env.reset()
+        unrolled = env.unroll(actions)
+    local = Catch(5, seed=2)
+    local.reset()
+    expected = [local.step({"paddle": move}) for move in moves]
+    np.testing.assert_array_equal(unrolled.step_type, [step.step_type for step in expected])
+    np.testing.assert_array_equal(unrolled.reward, [step.reward or 0.0 for step in expected])
+    np.testing.assert_array_equal(
+        unrolled.discount, [1.0 if step.first() else step.discount for step in expected]
+    )
+    np.testing.assert_array_equal(
+        unrolled.observation["board"], [step.observation["board"] for step in expected]
+    )
+
+
+@pytest.mark.parametrize(
+    ("actions", "text"),
+    [([], "no TimeSteps"), ({}, "number of steps"), ({"paddle": []}, "no TimeSteps")],
+)
+def test_an_unroll_of_nothing_is_refused(catch_server: Server, actions: Any, text: str) -> None:
+    with make(catch_server.address) as env, pytest.raises(SpecError, match=text):
+        env.unroll(actions)
+
+
+def test_actions_of_different_lengths_are_refused(robot_server: Server) -> None:
+    with make(robot_server.address) as env, pytest.raises(SpecError, match="same number"):
+        env.unroll({"mode": [1, 2], "speech": ["a"]})
+
+
+def test_an_error_in_an_unroll_leaves_the_environment_in_step() -> None:
+    with serve(Echo) as server, make(server.address) as env:
+        env.reset()
+        with pytest.raises(DmEnvRpcError, match="missing action"):
+            env.unroll([{"value": 1}, {}, {"value": 3}])
+        assert env.step({"value": 4}).observation["value"] == 4
+
+
+def test_rewards_and_discounts_of_ones_own(catch_server: Server) -> None:
+    class Halved(DmEnvAdaptor):
+        def reward(self, state: int, step_type: dm_env.StepType, observations: Any) -> Any:
+            reward = super().reward(state, step_type, observations)
+            return None if reward is None else reward / 2 + float(observations["board"].sum())
+
+        def discount(self, state: int, step_type: dm_env.StepType, observations: Any) -> Any:
+            return None if step_type is FIRST else 0.25 * state
+
+    with make(catch_server.address, {"rows": 2, "columns": 1}, adaptor_class=Halved) as env:
+        assert env.reset().reward is None
+        last = env.step({"paddle": 1})
+        assert (last.reward, last.discount) == (1.5, 0.25 * TERMINATED)
+
+
+def test_extensions_are_attributes_until_the_environment_is_closed(
+    catch_server: Server,
+) -> None:
+    extension = object()
+    env: Any = make(catch_server.address, extensions={"properties": extension})
+    assert env.properties is extension
+    env.close()
+    assert env.properties is None
+    with pytest.raises(SpecError, match="cannot be named 'step'"):
+        make(catch_server.address, extensions={"step": extension})
+    assert catch_server.agent_count == 0
+
+
+def test_a_closed_environment_says_so(catch_server: Server) -> None:
+    env = make(catch_server.address)
+    env.close()
+    env.close()
+    calls: list[Callable[[], Any]] = [env.reset, lambda: env.step({}), lambda: env.unroll([{}])]
+    for call in calls:
+        with pytest.raises(ConnectionClosedError, match="closed"):
+            call()
+    assert "closed" in repr(env)
+    assert (catch_server.agent_count, catch_server.world_count) == (0, 0)
+
+
+def test_close_leaves_but_does_not_destroy_what_make_did_not_create(
+    catch_server: Server,
+) -> None:
+    with connect(catch_server.address) as connection:
+        env, world_name = create_and_join_world(connection, {}, {})
+        env.close()
+        assert (catch_server.agent_count, catch_server.world_count) == (0, 1)
+        with join_world(connection, world_name, {}) as again:
+            assert again.reset().first()
+
+
+def test_on_close_calls_back_in_reverse_and_logs_failures(
+    catch_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[int] = []
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    env = make(catch_server.address)
+    env.on_close(lambda: calls.append(1))
+    env.on_close(fail)
+    env.on_close(lambda: calls.append(2))
+    env.close()
+    assert calls == [2, 1]
+    assert "clean up" in caplog.text
+
+
+def test_an_interrupted_step_still_has_its_world_destroyed(catch_server: Server) -> None:
+    env = make(catch_server.address)
+    env.reset()
+    connection = env._connection
+    assert connection is not None
+    connection._exchange.poison(KeyboardInterrupt())
+    with pytest.raises(ConnectionLostError, match="KeyboardInterrupt"):
+        env.step({"paddle": 1})
+    env.close()
+    assert (catch_server.agent_count, catch_server.world_count) == (0, 0)
+
+
+# Against scripted servers: what a server may do, and what it may not.
+
+SPECS = dm_env_rpc_pb2.ActionObservationSpecs(
+    actions={1: dm_env_rpc_pb2.TensorSpec(name="a", dtype=dm_env_rpc_pb2.INT32)},
+    observations={4: dm_env_rpc_pb2.TensorSpec(name="o", dtype=dm_env_rpc_pb2.INT32, shape=[2])},
+)
+
+Answer = Callable[[Request], Response]
+
+
+def scripted(*states: int, answers: Mapping[str, Answer] | None = None) -> ScriptedServer:
+    """A server that steps through `states`; `answers` override requests by their kind."""
+    remaining = list(states)
+
+    def script(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
+        for request in requests:
+            kind = str(request.WhichOneof("payload"))
+            if answers and kind in answers:
+                yield answers[kind](request)
+            elif kind == "join_world":
+                yield Response(join_world=dm_env_rpc_pb2.JoinWorldResponse(specs=SPECS))
+            elif kind == "reset":
+                yield Response(reset=dm_env_rpc_pb2.ResetResponse(specs=SPECS))
+            elif kind == "step":
+                step = dm_env_rpc_pb2.StepResponse()
+                step.MergeFromString(bytes([0x08, remaining.pop(0)]))
+                for uid in request.step.requested_observations:
+                    step.observations[uid].CopyFrom(pack_tensor([1, 2], np.int32))
+                yield Response(step=step)
+            else:
+                response = Response()
+                getattr(response, kind).SetInParent()
+                yield response
+
+    return ScriptedServer(script)
+
+
+@pytest.mark.parametrize(
+    ("states", "text"),
+    [
+        ([0], "state 0"),
+        ([99], "state 99"),
+        ([TERMINATED], "JOINED.*TERMINATED"),
+        ([INTERRUPTED], "JOINED.*INTERRUPTED"),
+        ([RUNNING, 0], "state 0"),
+        ([RUNNING, 99], "state 99"),
+        ([RUNNING, TERMINATED, TERMINATED], "TERMINATED.*TERMINATED"),
+        ([RUNNING, TERMINATED, INTERRUPTED], "TERMINATED.*INTERRUPTED"),
+        ([RUNNING, INTERRUPTED, TERMINATED], "INTERRUPTED.*TERMINATED"),
+    ],
+)
+def test_row_18_states_that_the_protocol_does_not_allow_are_told(
+    states: list[int], text: str
+) -> None:
+    with scripted(*states) as server, make(server.address) as env:
+        for _ in states[:-1]:
+            env.step({"a": 1})
+        with pytest.raises(ProtocolError, match=text):
+            env.step({"a": 1})
+
+
+@pytest.mark.parametrize(("ending", "discount"), [(TERMINATED, 0.0), (INTERRUPTED, 1.0)])
+def test_without_reward_and_discount_there_are_defaults(ending: int, discount: float) -> None:
+    with scripted(RUNNING, RUNNING, ending) as server, make(server.address) as env:
+        first, mid, last = (env.step({"a": 1}) for _ in range(3))
+        assert (first.reward, first.discount) == (None, None)
+        assert (mid.reward, mid.discount) == (0.0, 1.0)
+        assert (last.step_type, last.reward, last.discount) == (LAST, 0.0, discount)
+        env.reward_spec().validate(mid.reward)
+        env.discount_spec().validate(mid.discount)
+
+
+def test_row_19_a_reset_that_changes_the_specs_is_adopted() -> None:
+    changed = dm_env_rpc_pb2.ActionObservationSpecs(
+        actions={7: dm_env_rpc_pb2.TensorSpec(name="b", dtype=dm_env_rpc_pb2.FLOAT)},
+        observations={
+            9: dm_env_rpc_pb2.TensorSpec(name="p.q", dtype=dm_env_rpc_pb2.INT32, shape=[-1])
+        },
+    )
+    set_bounds(changed.actions[7], -1, 1)
+
+    def reset(request: Request) -> Response:
+        return Response(reset=dm_env_rpc_pb2.ResetResponse(specs=changed))
+
+    with (
+        scripted(RUNNING, RUNNING, RUNNING, RUNNING, answers={"reset": reset}) as server,
+        make(server.address) as env,
+    ):
+        env.reset()
+        env.step({"a": 1})
+        first = env.reset()
+        assert first.step_type is FIRST
+        assert list(first.observation["p"]["q"]) == [1, 2]
+        assert env.action_spec() == {"b": specs.BoundedArray((), np.float32, -1, 1, "b")}
+        with pytest.raises(SpecError, match="unknown action 'a'"):
+            env.step({"a": 1})
+        assert env.step({"b": 0.5}).step_type is MID
+
+
+def test_reset_settings_rebuild_the_environment_with_new_specs(catch_server: Server) -> None:
+    with make(catch_server.address, {"rows": 4, "columns": 3}) as env:
+        assert env.reset().observation["board"].shape == (4, 3)
+        env.step({"paddle": 1})
+        timestep = env.reset({"columns": 9})
+        assert timestep.first()
+        assert timestep.observation["board"].shape == (4, 9)
+        assert env.observation_spec()["board"].shape == (4, 9)
+        with pytest.raises(DmEnvRpcError, match="colums"):
+            env.reset({"colums": 2})
+        assert env.step({"paddle": 1}).mid()
+
+
+def test_a_server_without_reset_is_left_and_joined_again() -> None:
+    joins = []
+
+    def join(request: Request) -> Response:
+        joins.append(request)
+        return Response(join_world=dm_env_rpc_pb2.JoinWorldResponse(specs=SPECS))
+
+    def refuse(request: Request) -> Response:
+        return Response(error=status_pb2.Status(code=code_pb2.UNIMPLEMENTED, message="no reset"))
+
+    answers = {"reset": refuse, "join_world": join}
+    with (
+        scripted(RUNNING, RUNNING, RUNNING, answers=answers) as server,
+        make(server.address, {}, {"name": "x"}) as env,
+    ):
+        assert env.reset().first()
+        assert env.step({"a": 1}).mid()
+        assert env.reset().first()
+        with pytest.raises(DmEnvRpcError, match="no reset"):
+            env.reset({"setting": 1})
+    assert len(joins) == 2
+    assert joins[0] == joins[1]
+
+
+def test_a_server_that_lets_nobody_in_again_gives_its_own_refusal() -> None:
+    joins: list[Request] = []
+
+    def join(request: Request) -> Response:
+        joins.append(request)
+        if len(joins) > 1:
+            return Response(error=status_pb2.Status(code=code_pb2.ABORTED, message="full"))
+        return Response(join_world=dm_env_rpc_pb2.JoinWorldResponse(specs=SPECS))
+
+    def refuse(request: Request) -> Response:
+        return Response(error=status_pb2.Status(code=code_pb2.UNIMPLEMENTED, message="no reset"))
+
+    with (
+        scripted(RUNNING, RUNNING, answers={"reset": refuse, "join_world": join}) as server,
+        make(server.address) as env,
+    ):
+        env.reset()
+        with pytest.raises(DmEnvRpcError, match="no reset") as caught:
+            env.reset()
+        assert isinstance(caught.value.__cause__, DmEnvRpcError)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "text"),
+    [
+        (None, r"left out observation 'o' \(uid 4\)"),
+        (pack_tensor([1.0, 2.0]), r"observation 'o' \(uid 4\): has dtype float64"),
+        (pack_tensor([1, 2, 3], np.int32), r"observation 'o' \(uid 4\): has shape \[3\]"),
+        (dm_env_rpc_pb2.Tensor(shape=[2]), r"observation 'o' \(uid 4\): the tensor has no"),
+    ],
+)
+def test_an_observation_that_breaks_its_spec_is_told_by_its_path(
+    tensor: dm_env_rpc_pb2.Tensor | None, text: str
+) -> None:
+    def step(request: Request) -> Response:
+        observations = {} if tensor is None else {4: tensor}
+        return Response(
+            step=dm_env_rpc_pb2.StepResponse(state="RUNNING", observations=observations)
+        )
+
+    with (
+        scripted(answers={"step": step}) as server,
+        make(server.address) as env,
+        pytest.raises(ProtocolError, match=text),
+    ):
+        env.reset()
+
+
+def test_observations_that_nobody_requested_are_left_alone() -> None:
+    def step(request: Request) -> Response:
+        observations = {4: pack_tensor([1, 2], np.int32), 77: pack_tensor("unknown")}
+        return Response(
+            step=dm_env_rpc_pb2.StepResponse(state="RUNNING", observations=observations)
+        )
+
+    with scripted(answers={"step": step}) as server, make(server.address) as env:
+        assert list(env.reset().observation) == ["o"]
+
+
+def test_a_first_step_has_no_reward_even_where_the_server_sends_one() -> None:
+    rewarding = dm_env_rpc_pb2.ActionObservationSpecs(
+        observations={
+            1: dm_env_rpc_pb2.TensorSpec(name="reward", dtype=dm_env_rpc_pb2.FLOAT),
+            2: dm_env_rpc_pb2.TensorSpec(name="discount", dtype=dm_env_rpc_pb2.FLOAT),
+        }
+    )
+
+    def join(request: Request) -> Response:
+        return Response(join_world=dm_env_rpc_pb2.JoinWorldResponse(specs=rewarding))
+
+    def step(request: Request) -> Response:
+        observations = {1: pack_tensor(3.0, np.float32), 2: pack_tensor(0.5, np.float32)}
+        return Response(
+            step=dm_env_rpc_pb2.StepResponse(state="RUNNING", observations=observations)
+        )
+
+    with (
+        scripted(answers={"join_world": join, "step": step}) as server,
+        make(server.address) as env,
+    ):
+        first, second = env.reset(), env.step({})
+        assert (first.reward, first.discount, first.observation) == (None, None, {})
+        assert (second.reward, second.discount, second.observation) == (3.0, 0.5, {})
+
+
+def test_threads_may_step_environments_of_their_own(catch_server: Server) -> None:
+    failures: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        try:
+            local = Catch(seed=seed)
+            with make(catch_server.address, {"seed": seed}) as env:
+                for _ in range(50):
+                    expected, timestep = local.step({"paddle": 1}), env.step({"paddle": 1})
+                    np.testing.assert_array_equal(
+                        timestep.observation["board"], expected.observation["board"]
+                    )
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert (catch_server.agent_count, catch_server.world_count) == (0, 0)

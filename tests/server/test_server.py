@@ -1,0 +1,506 @@
+"""The hosting server: worlds, agents, errors that help, clients that vanish."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import dm_env
+import grpc
+import numpy as np
+import pytest
+from dm_env import specs
+from google.rpc import code_pb2, error_details_pb2
+
+from dm_env_rpc_client import (
+    Connection,
+    ConnectionLostError,
+    DmEnvRpcError,
+    SpecError,
+    connect,
+    create_and_join_world,
+    create_world,
+    destroy_world,
+    dm_env_rpc_pb2,
+    join_world,
+    make,
+    pack_tensor,
+    reset_world,
+    unpack_tensor,
+)
+from dm_env_rpc_client.server import Catch, Server, serve
+from tests.environments import Broken, Echo, Robot
+from tests.scripted import extension, settles, time_limit
+
+RUNNING, TERMINATED, INTERRUPTED = 1, 2, 3
+
+
+@pytest.fixture
+def connection(catch_server: Server) -> Iterator[Connection]:
+    with connect(catch_server.address, request_timeout=10) as connected:
+        yield connected
+
+
+def join(connection: Connection, **settings: Any) -> str:
+    name = create_world(connection, settings)
+    connection.send(dm_env_rpc_pb2.JoinWorldRequest(world_name=name))
+    return name
+
+
+def step(connection: Connection, paddle: int = 1, *observations: int) -> Any:
+    return connection.send(
+        dm_env_rpc_pb2.StepRequest(
+            actions={1: pack_tensor(paddle, np.int32)}, requested_observations=observations
+        )
+    )
+
+
+def refused(connection: Connection, request: Any, code: int, text: str) -> None:
+    with pytest.raises(DmEnvRpcError, match=text) as caught:
+        connection.send(request)
+    assert caught.value.code == code, caught.value
+
+
+@pytest.mark.parametrize("request_", [dm_env_rpc_pb2.StepRequest(), dm_env_rpc_pb2.ResetRequest()])
+def test_what_needs_an_agent_is_refused_without_one(connection: Connection, request_: Any) -> None:
+    refused(connection, request_, code_pb2.FAILED_PRECONDITION, "not joined to a world")
+
+
+def test_leaving_without_having_joined_does_nothing(connection: Connection) -> None:
+    connection.send(dm_env_rpc_pb2.LeaveWorldRequest())
+
+
+def test_worlds_that_do_not_exist_are_named(connection: Connection) -> None:
+    name = create_world(connection)
+    for request in (
+        dm_env_rpc_pb2.JoinWorldRequest(world_name="nowhere"),
+        dm_env_rpc_pb2.ResetWorldRequest(world_name="nowhere"),
+        dm_env_rpc_pb2.DestroyWorldRequest(world_name="nowhere"),
+    ):
+        refused(connection, request, code_pb2.NOT_FOUND, f"'nowhere'; worlds: '{name}'")
+
+
+def test_a_connection_joins_one_world_at_a_time(connection: Connection) -> None:
+    name = join(connection)
+    request = dm_env_rpc_pb2.JoinWorldRequest(world_name=name)
+    refused(connection, request, code_pb2.FAILED_PRECONDITION, "not allowed while")
+    connection.send(dm_env_rpc_pb2.LeaveWorldRequest())
+    connection.send(request)
+
+
+def test_a_world_takes_one_agent_at_a_time(connection: Connection) -> None:
+    name = join(connection)
+    with connection.reopen() as other:
+        refused(
+            other,
+            dm_env_rpc_pb2.JoinWorldRequest(world_name=name),
+            code_pb2.FAILED_PRECONDITION,
+            "has an agent already",
+        )
+        refused(
+            other,
+            dm_env_rpc_pb2.DestroyWorldRequest(world_name=name),
+            code_pb2.FAILED_PRECONDITION,
+            "they leave first",
+        )
+
+
+def test_reward_and_discount_are_observations(connection: Connection) -> None:
+    name = create_world(connection, {"rows": 2, "columns": 1})
+    joined = connection.send(dm_env_rpc_pb2.JoinWorldRequest(world_name=name)).specs
+    names = {spec.name: uid for uid, spec in joined.observations.items()}
+    assert set(names) == {"board", "reward", "discount"}
+    reward, discount = names["reward"], names["discount"]
+    first = step(connection, 1, reward, discount)
+    assert first.state == RUNNING
+    assert unpack_tensor(first.observations[reward]) == 0.0
+    assert unpack_tensor(first.observations[discount]) == 1.0
+    last = step(connection, 1, reward, discount)
+    assert last.state == TERMINATED
+    assert unpack_tensor(last.observations[reward]) == 1.0
+    assert unpack_tensor(last.observations[discount]) == 0.0
+
+
+def test_only_what_is_requested_is_observed(connection: Connection) -> None:
+    join(connection)
+    assert not step(connection).observations
+    assert list(step(connection, 1, 1, 1, 1).observations) == [1]
+    request = dm_env_rpc_pb2.StepRequest(requested_observations=[1, 42])
+    refused(connection, request, code_pb2.INVALID_ARGUMENT, "unknown observation uid 42")
+
+
+def test_actions_mean_nothing_where_a_sequence_begins(connection: Connection) -> None:
+    join(connection)
+    nonsense = {99: pack_tensor("nonsense")}
+    assert connection.send(dm_env_rpc_pb2.StepRequest(actions=nonsense)).state == RUNNING
+    refused(
+        connection,
+        dm_env_rpc_pb2.StepRequest(actions=nonsense),
+        code_pb2.INVALID_ARGUMENT,
+        "unknown action uid 99",
+    )
+
+
+@pytest.mark.parametrize(
+    ("tensor", "text"),
+    [
+        (pack_tensor(1.0), "has dtype float64; expected int32"),
+        (pack_tensor([1, 1], np.int32), r"has shape \[2\]; expected \[\]"),
+        (pack_tensor(3, np.int32), r"outside its bounds \[0, 2\]"),
+        (pack_tensor(-1, np.int32), r"outside its bounds"),
+        (dm_env_rpc_pb2.Tensor(), "no payload"),
+    ],
+)
+def test_an_action_that_does_not_conform_is_refused_and_changes_nothing(
+    connection: Connection, tensor: dm_env_rpc_pb2.Tensor, text: str
+) -> None:
+    join(connection, rows=3)
+    step(connection)
+    request = dm_env_rpc_pb2.StepRequest(actions={1: tensor})
+    refused(connection, request, code_pb2.INVALID_ARGUMENT, text)
+    assert step(connection).state == RUNNING
+    assert step(connection).state == TERMINATED
+
+
+def test_an_empty_request_is_refused(connection: Connection) -> None:
+    from dm_env_rpc_client import messages
+    from dm_env_rpc_client.pipeline import Pending
+
+    pending = Pending(messages.EncodedRequest("step", b""))
+    with pytest.raises(DmEnvRpcError, match="no payload"):
+        connection._exchange.call(pending)
+
+
+def test_a_message_that_is_no_request_ends_the_stream(connection: Connection) -> None:
+    from dm_env_rpc_client import messages
+    from dm_env_rpc_client.pipeline import Pending
+
+    pending = Pending(messages.EncodedRequest("step", b"\xff\xff"))
+    with pytest.raises(ConnectionLostError, match="no EnvironmentRequest"):
+        connection._exchange.call(pending)
+
+
+def test_an_extension_that_nobody_registered_is_unimplemented(connection: Connection) -> None:
+    refused(connection, extension(1), code_pb2.UNIMPLEMENTED, "no extension 'tests/echo'")
+
+
+def test_reset_sends_the_specs_whether_they_changed_or_not(connection: Connection) -> None:
+    name = create_world(connection, {"rows": 3})
+    joined = connection.send(dm_env_rpc_pb2.JoinWorldRequest(world_name=name)).specs
+    assert connection.send(dm_env_rpc_pb2.ResetRequest()).specs == joined
+    step(connection)
+    assert connection.send(dm_env_rpc_pb2.ResetRequest()).specs == joined
+    changed = connection.send(
+        dm_env_rpc_pb2.ResetRequest(settings={"columns": pack_tensor(2)})
+    ).specs
+    assert changed != joined
+    assert list(changed.observations[1].shape) == [3, 2]
+
+
+def test_several_environments_are_picked_by_a_setting() -> None:
+    with serve({"catch": Catch, "echo": Echo}) as server:
+        with make(server.address, {"environment": "echo", "length": 2}) as env:
+            assert list(env.action_spec()) == ["value"]
+        for settings in ({}, {"environment": "chess"}, {"environment": 3}):
+            with pytest.raises(DmEnvRpcError, match="one of: 'catch', 'echo'"):
+                make(server.address, settings)
+
+
+def test_the_number_of_worlds_is_limited() -> None:
+    with serve(Catch, max_worlds=2) as server, connect(server.address) as connected:
+        first, _ = create_world(connected), create_world(connected)
+        with pytest.raises(DmEnvRpcError, match="its limit") as caught:
+            create_world(connected)
+        assert caught.value.code == code_pb2.RESOURCE_EXHAUSTED
+        destroy_world(connected, first)
+        create_world(connected)
+
+
+def test_row_26_one_client_too_many_is_refused_within_a_second() -> None:
+    with serve(Catch, max_connections=2) as server:
+        clients = [make(server.address) for _ in range(2)]
+        with (
+            time_limit(1),
+            pytest.raises(ConnectionLostError, match="RESOURCE_EXHAUSTED") as caught,
+        ):
+            make(server.address, request_timeout=5)
+        assert caught.value.code == "RESOURCE_EXHAUSTED"
+        clients.pop().close()
+        assert settles(lambda: _can_make(server.address))
+        clients.pop().close()
+
+
+def _can_make(address: str) -> bool:
+    try:
+        make(address).close()
+    except ConnectionLostError:
+        return False
+    return True
+
+
+def test_a_client_that_is_killed_leaves_its_world(catch_server: Server) -> None:
+    program = (
+        "import sys, time; from dm_env_rpc_client import make; env = make(sys.argv[1]); "
+        "env.reset(); print('ready', flush=True); time.sleep(60)"
+    )
+    client = subprocess.Popen(
+        [sys.executable, "-c", program, catch_server.address], stdout=subprocess.PIPE
+    )
+    assert client.stdout is not None
+    assert client.stdout.readline()
+    assert (catch_server.agent_count, catch_server.world_count) == (1, 1)
+    client.send_signal(signal.SIGKILL)
+    client.wait()
+    client.stdout.close()
+    assert settles(lambda: catch_server.agent_count == 0, 2.0)
+    with connect(catch_server.address) as connected:
+        name = "world-1"
+        with join_world(connected, name) as env:
+            assert env.reset().first()
+        destroy_world(connected, name)
+
+
+# ResetWorld from elsewhere: the agent hears of it by an INTERRUPTED step.
+
+
+@pytest.mark.parametrize("settings", [{}, {"seed": 5}])
+def test_a_world_is_reset_from_outside(connection: Connection, settings: dict[str, int]) -> None:
+    name = join(connection, rows=6)
+    step(connection)
+    with connection.reopen() as spectator:
+        done = threading.Event()
+
+        def reset() -> None:
+            reset_world(spectator, name, settings)
+            done.set()
+
+        thread = threading.Thread(target=reset)
+        thread.start()
+        assert not done.wait(0.2), "it waits for the agent to step"
+        assert step(connection, 1, 1).state == INTERRUPTED
+        assert done.wait(5)
+        thread.join()
+    assert step(connection).state == RUNNING
+
+
+@pytest.mark.parametrize(
+    "request_", [dm_env_rpc_pb2.LeaveWorldRequest(), dm_env_rpc_pb2.ResetRequest()]
+)
+def test_a_reset_from_outside_is_over_when_the_agent_leaves_or_resets(
+    connection: Connection, request_: Any
+) -> None:
+    name = join(connection)
+    step(connection)
+    with connection.reopen() as spectator:
+        waiting = spectator.submit(dm_env_rpc_pb2.ResetWorldRequest(world_name=name))
+        time.sleep(0.1)
+        assert not waiting.done()
+        connection.send(request_)
+        waiting.result(5)
+
+
+def test_a_reset_from_outside_cannot_change_the_specs_of_an_agent(
+    connection: Connection,
+) -> None:
+    name = join(connection)
+    with connection.reopen() as spectator:
+        with pytest.raises(DmEnvRpcError, match="does not tell the agent") as caught:
+            reset_world(spectator, name, {"rows": 20})
+        assert caught.value.code == code_pb2.FAILED_PRECONDITION
+    assert step(connection).state == RUNNING
+
+
+# Environments that fail: the client hears why, the server goes on.
+
+
+@pytest.fixture
+def broken(caplog: pytest.LogCaptureFixture) -> Iterator[Server]:
+    caplog.set_level(logging.CRITICAL)
+    with serve(Broken) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("at", "text"),
+    [
+        ("reset", "RuntimeError: broken in reset"),
+        ("structure", "reset|structure|key"),
+        ("shape", r"breaks its own spec: observation 'o' \(uid 1\): has shape \[3\]"),
+        ("step", "RuntimeError: broken in step"),
+        ("first", "FIRST step in the middle"),
+    ],
+)
+def test_an_environment_that_fails_is_an_internal_error_with_its_traceback(
+    broken: Server, at: str, text: str
+) -> None:
+    with connect(broken.address) as connected:
+        env, name = create_and_join_world(connected, {"at": at}, {})
+        if at in ("step", "first"):
+            env.reset()
+        with pytest.raises(DmEnvRpcError, match=text) as caught:
+            env.step({"a": 1})
+        assert caught.value.code == code_pb2.INTERNAL
+        debug = error_details_pb2.DebugInfo()
+        assert caught.value.details[0].Unpack(debug)
+        assert "environment" in "".join(debug.stack_entries)
+        assert len(broken.errors) == 1
+        env.close()
+        destroy_world(connected, name)
+
+
+def test_an_environment_that_cannot_be_closed_is_gone_all_the_same(broken: Server) -> None:
+    make(broken.address, {"at": "close"}).close()
+    assert broken.world_count == 0
+    assert len(broken.errors) == 1
+    with connect(broken.address) as connected:
+        create_world(connected, {"at": "close"})
+    broken.stop(0)
+    assert broken.world_count == 0
+
+
+def test_a_failed_step_can_be_taken_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+    class Moody(Echo):
+        failures = 1
+
+        def step(self, action: Any) -> dm_env.TimeStep:
+            if self.failures:
+                self.failures -= 1
+                raise OSError("not now")
+            return super().step(action)
+
+    with serve(Moody) as server, make(server.address) as env:
+        env.reset()
+        with pytest.raises(DmEnvRpcError, match="not now"):
+            env.step({"value": 1})
+        assert env.step({"value": 2}).mid()
+
+
+class Plain(dm_env.Environment):
+    """No dictionaries, a 16-bit dtype, a vector of rewards, a list of discounts."""
+
+    def action_spec(self) -> Any:
+        return specs.BoundedArray((2,), np.int16, -5, 5)
+
+    def observation_spec(self) -> Any:
+        return specs.Array((3,), np.float16)
+
+    def reward_spec(self) -> Any:
+        return specs.Array((2,), np.float32)
+
+    def discount_spec(self) -> Any:
+        return specs.BoundedArray((2,), np.float32, 0, 1)
+
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart(np.zeros(3, np.float16))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        observation = np.array([action[0], action[1], 0.5], np.float16)
+        reward, discount = np.array([1, 2], np.float32), np.array([0, 1], np.float32)
+        return dm_env.TimeStep(dm_env.StepType.LAST, reward, discount, observation)
+
+
+def test_a_structure_that_is_one_array_has_a_name_of_its_own() -> None:
+    with serve(Plain) as server, make(server.address) as env:
+        assert env.action_spec()["action"].dtype == np.int32
+        assert env.observation_spec()["observation"].dtype == np.float32
+        env.reset()
+        last = env.step({"action": [3, -4]})
+        np.testing.assert_array_equal(last.observation["observation"], [3, -4, 0.5])
+        np.testing.assert_array_equal(last.reward, [1, 2])
+        np.testing.assert_array_equal(last.discount, [0, 1])
+        assert last.last()
+
+
+class Sides(dm_env.Environment):
+    """Two sides with rewards and discounts of their own, and no actions."""
+
+    def action_spec(self) -> Any:
+        return {}
+
+    def observation_spec(self) -> Any:
+        return {"turn": specs.Array((), np.int32)}
+
+    def reward_spec(self) -> Any:
+        return {"left": specs.Array((), np.float32), "right": specs.Array((), np.float32)}
+
+    def discount_spec(self) -> Any:
+        return {"left": specs.Array((), np.float32), "right": specs.Array((), np.float32)}
+
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart({"turn": 0})
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        zero = {"left": 0.0, "right": 0.0}
+        return dm_env.TimeStep(dm_env.StepType.LAST, {"left": 1, "right": 2}, zero, {"turn": 1})
+
+
+def test_nested_rewards_are_observations_by_their_names() -> None:
+    with serve(Sides) as server, make(server.address) as env:
+        env.reset()
+        last = env.step({})
+        assert last.last()
+        assert last.observation["reward"] == {"left": 1.0, "right": 2.0}
+        assert last.discount == 0.0
+
+
+def test_default_actions_are_those_of_the_environment() -> None:
+    with (
+        serve(Catch, default_actions={"padle": 1}) as server,
+        pytest.raises(DmEnvRpcError, match="default action 'padle'"),
+    ):
+        make(server.address)
+
+
+def test_plaintext_is_not_served_to_other_machines_unless_asked_to() -> None:
+    with pytest.raises(SpecError, match="insecure=True"):
+        serve(Catch, "0.0.0.0:0")
+    with serve(Catch, "0.0.0.0:0", insecure=True) as server:
+        port = server.address.rpartition(":")[2]
+        with make(f"localhost:{port}") as env:
+            assert env.reset().first()
+
+
+def test_an_address_that_is_taken_is_told(catch_server: Server) -> None:
+    with pytest.raises(OSError, match="cannot listen"):
+        serve(Catch, catch_server.address)
+
+
+def test_a_stopped_server_ends_its_streams() -> None:
+    server = serve(Catch)
+    env = make(server.address)
+    env.reset()
+    assert not server.wait(0.01)
+    assert "1 agents" in repr(server)
+    with time_limit(3):
+        server.stop(0.1)
+        server.stop()
+    assert server.wait(1)
+    with pytest.raises(ConnectionLostError):
+        env.step({"paddle": 1})
+    env.close()
+    assert (server.agent_count, server.world_count) == (0, 0)
+
+
+def test_robot_settings_rebuild_nested_arguments() -> None:
+    with serve(Robot) as server, make(server.address, {"camera": {"height": 9}}) as env:
+        assert env.observation_spec()["camera"]["depth"].shape == (9, 5)
+
+
+def test_a_grpc_client_without_this_package_gets_bytes_it_understands(
+    catch_server: Server,
+) -> None:
+    with grpc.insecure_channel(catch_server.address) as channel:
+        call: Any = channel.stream_stream("/dm_env_rpc.v1.Environment/Process")
+        request = dm_env_rpc_pb2.EnvironmentRequest()
+        request.create_world.SetInParent()
+        answers = list(call(iter([request.SerializeToString()])))
+        response = dm_env_rpc_pb2.EnvironmentResponse.FromString(answers[0])
+        assert response.create_world.world_name
