@@ -26,6 +26,8 @@ MAX_DEPTH = 32
 MAX_VALUES = 1 << 16
 """Values in one text, where nothing else is known about it."""
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
 _ALL_BUT_STRUCTURE = bytes(set(range(256)) - set(b'[]{}"'))
 
 
@@ -63,7 +65,7 @@ def encode(value: Any, where: str) -> bytes:
       SpecError: JSON cannot hold the value; `where` says what it is.
     """
     try:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+        return _ENCODER.encode(value).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
         raise SpecError(f"{where}: JSON cannot hold it: {error}") from None
 

@@ -270,16 +270,18 @@ class GymSocketEnvironment(dm_env.Environment):
     def _read_spaces(
         self, observation_dtype: npt.DTypeLike | None, action_dtype: npt.DTypeLike | None
     ) -> None:
-        self._box_dtypes = observation_dtype, action_dtype
-        self._action_space = self._read_space(packets.WhichSpace.ACTION)
-        self._observation_space = self._read_space(packets.WhichSpace.OBSERVATION)
-        self._action_spec = space_specs.space_to_spec(self._action_space, "action", action_dtype)
-        self._observation_spec = space_specs.space_to_spec(
-            self._observation_space, "observation", observation_dtype
+        action_space = self._read_space(packets.WhichSpace.ACTION)
+        observation_space = self._read_space(packets.WhichSpace.OBSERVATION)
+        action_spec = space_specs.space_to_spec(action_space, "action", action_dtype)
+        observation_spec = space_specs.space_to_spec(
+            observation_space, "observation", observation_dtype
         )
-        leaf = space_specs.single_leaf(self._observation_spec)
+        self._box_dtypes = observation_dtype, action_dtype
+        self._action_space, self._observation_space = action_space, observation_space
+        self._action_spec, self._observation_spec = action_spec, observation_spec
+        leaf = space_specs.single_leaf(observation_spec)
         # Nested lists have brackets beside their elements.
-        values = 64 + 4 * space_specs.element_count(self._observation_spec)
+        values = 64 + 4 * space_specs.element_count(observation_spec)
         self._exchange.bounds = ObservationBounds(
             None if leaf is None else leaf.shape, max(values, bounded_json.MAX_VALUES)
         )

@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import multiprocessing.connection
 import os
+import signal
 import threading
 import time
-from typing import Any
+from typing import Any, TypeVar
 
 from dm_env_rpc_client.bridges.gym_socket import wire
+from dm_env_rpc_client.bridges.gym_socket.fields import Steps
 from dm_env_rpc_client.bridges.gym_socket.session import (
     EnvironmentFactory,
     Options,
+    RefusedPacketError,
     Session,
     make_environment,
 )
@@ -20,13 +23,17 @@ from dm_env_rpc_client.bridges.gym_socket.stream import Stream
 from dm_env_rpc_client.errors import (
     ConnectionLostError,
     DeadlineExceededError,
-    DmEnvRpcClientError,
     ProtocolError,
 )
 
-__all__ = ["host", "refuse", "start_process"]
+__all__ = ["host", "receive", "refuse", "start_process"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
+
+REFUSE_SECONDS = 1.0
+"""How long a client may take to read that it is refused."""
 
 
 def host(stream: Stream, factory: EnvironmentFactory | None, options: Options) -> None:
@@ -47,30 +54,45 @@ def host(stream: Stream, factory: EnvironmentFactory | None, options: Options) -
         refuse(stream, message[:1000])
         raise
     try:
-        stream.send(wire.encode_error(""), time.monotonic() + options.idle_timeout)
-        while True:
+        answer = wire.encode_error("")
+        while _send(stream, answer, options.idle_timeout):
             steps = wire.read_request(options.dialect, options.limits)
-            request = stream.receive(steps, time.monotonic() + options.idle_timeout)
+            request = receive(stream, steps, options.idle_timeout)
+            if request is None:
+                break
             answer = session.answer(request)
-            if answer:
-                stream.send(answer, time.monotonic() + options.idle_timeout)
-    except ConnectionLostError:
-        pass  # How clients leave: the protocol has no packet for it.
-    except DeadlineExceededError:
-        _log.info("ended the session of %s: it was idle for too long", stream.peer)
-    except ProtocolError as error:
+    except RefusedPacketError as error:
         _log.warning("ended the session of %s: %s", stream.peer, error)
     finally:
         stream.shutdown()
         session.close()
 
 
+def receive(stream: Stream, steps: Steps[T], timeout: float) -> T | None:
+    """Reads what a client sends; None where it has gone, is silent or breaks the protocol."""
+    try:
+        return stream.receive(steps, time.monotonic() + timeout)
+    except ConnectionLostError:
+        pass  # How clients leave: the protocol has no packet for it.
+    except (DeadlineExceededError, ProtocolError) as error:
+        _log.warning("ended the session of %s: %s", stream.peer, error)
+    return None
+
+
 def refuse(stream: Stream, message: str) -> None:
     """Answers a handshake with an error, as far as the client still listens."""
+    _send(stream, wire.encode_error(message), REFUSE_SECONDS)
+
+
+def _send(stream: Stream, data: bytes, timeout: float) -> bool:
+    """Returns whether the client has taken `data`, or could have."""
     try:
-        stream.send(wire.encode_error(message), time.monotonic() + 1.0)
-    except DmEnvRpcClientError as error:
-        _log.info("could not refuse %s: %s", stream.peer, error)
+        if data:
+            stream.send(data, time.monotonic() + timeout)
+    except (ConnectionLostError, DeadlineExceededError) as error:
+        _log.info("the session of %s ended: %s", stream.peer, error)
+        return False
+    return True
 
 
 def start_process(
@@ -92,6 +114,8 @@ def start_process(
 def _host_here(
     connected: Any, peer: str, received: bytes, factory: EnvironmentFactory, options: Options
 ) -> None:
+    # Ctrl-C is for the server, which then ends its sessions.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     host(Stream(connected, peer, received), factory, options)
 

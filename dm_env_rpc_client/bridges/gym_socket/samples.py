@@ -78,11 +78,13 @@ def from_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> A
             for key, item in zip(keys, values, strict=True)
         }
     if isinstance(spec, tuple | list):
-        return type(spec)(
-            from_jsonable(part, item, f"{where}.{index}", check_bounds=check_bounds)
-            for index, (part, item) in enumerate(
-                zip(spec, _list_of(value, len(spec), where), strict=True)
-            )
+        items = zip(spec, _list_of(value, len(spec), where), strict=True)
+        return _like(
+            spec,
+            [
+                from_jsonable(part, item, f"{where}.{index}", check_bounds=check_bounds)
+                for index, (part, item) in enumerate(items)
+            ],
         )
     if spec.dtype.kind not in "biuf":
         raise SpecError(f"{where}: gym-socket-api has no form for {spec}")
@@ -111,7 +113,7 @@ def sample(spec: Any, random: np.random.Generator) -> Any:
     if isinstance(spec, Mapping):
         return {key: sample(part, random) for key, part in spec.items()}
     if isinstance(spec, tuple | list):
-        return type(spec)(sample(part, random) for part in spec)
+        return _like(spec, [sample(part, random) for part in spec])
     if spec.dtype.kind == "b":
         return random.integers(2, size=spec.shape).astype(bool)
     if spec.dtype.kind in "iu":
@@ -137,6 +139,11 @@ def sample(spec: Any, random: np.random.Generator) -> Any:
         inside = low * (1 - fraction) + high * fraction
         value = np.where(np.isfinite(low) & np.isfinite(high), inside, value)
     return np.clip(value, low, high).astype(spec.dtype)
+
+
+def _like(spec: Any, parts: list[Any]) -> Any:
+    """A sequence of the type of `spec`, which may be a named tuple."""
+    return spec._make(parts) if hasattr(spec, "_make") else type(spec)(parts)
 
 
 def _array(value: Any, where: str) -> npt.NDArray[Any]:

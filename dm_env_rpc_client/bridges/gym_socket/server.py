@@ -19,7 +19,7 @@ from dm_env_rpc_client import addresses
 from dm_env_rpc_client.bridges.gym_socket import hosting, session, wire
 from dm_env_rpc_client.bridges.gym_socket.fields import Limits
 from dm_env_rpc_client.bridges.gym_socket.stream import Listener, Stream
-from dm_env_rpc_client.errors import DmEnvRpcClientError, SpecError
+from dm_env_rpc_client.errors import SpecError
 
 __all__ = ["Server", "serve"]
 
@@ -138,10 +138,6 @@ class Server:
     def _serve(self, stream: Stream, is_full: bool) -> None:
         try:
             self._serve_session(stream, is_full)
-        except DmEnvRpcClientError as error:
-            _log.warning("ended the session of %s: %s", stream.peer, error)
-            if isinstance(error, SpecError):
-                self.errors.append(error)
         except Exception as error:
             _log.warning("an environment failed; its session has ended", exc_info=True)
             self.errors.append(error)
@@ -152,8 +148,12 @@ class Server:
 
     def _serve_session(self, stream: Stream, is_full: bool) -> None:
         options = self._options
-        deadline = time.monotonic() + options.handshake_timeout
-        name = stream.receive(wire.read_handshake(options.limits), deadline).env_name
+        handshake = hosting.receive(
+            stream, wire.read_handshake(options.limits), options.handshake_timeout
+        )
+        if handshake is None:
+            return
+        name = handshake.env_name
         if is_full:
             limit = self._max_connections
             hosting.refuse(stream, f"the server has {limit} clients, its limit; try again later")
@@ -207,7 +207,9 @@ def serve(
     Specs are sent as spaces: a DiscreteArray as Discrete, an int8 or bool vector from 0 to
     1 as MultiBinary, another integer vector as MultiDiscrete, other arrays as Box, a
     tuple as Tuple. A mapping is the Tuple of its values in the order of their keys, or the
-    one value that it has. Observations that are one uint8 array travel as byte lists.
+    one value that it has. Observations that are one uint8 array travel as byte lists. Of
+    discounts only the last one of an episode travels, and only as 0 (done) or not (done at
+    a time limit).
 
     The protocol answers errors in few places. Where it has none (an action that does not
     fit, a Step before Reset, a Monitor that the first dialect cannot refuse, an

@@ -26,9 +26,9 @@ from dm_env_rpc_client.bridges.gym_socket import (
 )
 from dm_env_rpc_client.bridges.gym_socket.fields import Limits
 from dm_env_rpc_client.bridges.gym_socket.gymnasium_environment import GymnasiumEnvironment
-from dm_env_rpc_client.errors import ProtocolError, SpecError
+from dm_env_rpc_client.errors import SpecError
 
-__all__ = ["EnvironmentFactory", "Options", "Session", "make_environment"]
+__all__ = ["EnvironmentFactory", "Options", "RefusedPacketError", "Session", "make_environment"]
 
 EnvironmentFactory = Callable[[], Any]
 """Makes a dm_env.Environment or a gymnasium.Env."""
@@ -50,6 +50,10 @@ class Options:
     upload: UploadHandler | None = None
     configure_universe: ConfigureHandler | None = None
     wrap_universe: WrapHandler | None = None
+
+
+class RefusedPacketError(Exception):
+    """The client may not send this, or not now, and the protocol has no answer to say so."""
 
 
 def make_environment(factory: EnvironmentFactory) -> dm_env.Environment:
@@ -92,10 +96,9 @@ class Session:
         """Carries out a packet and returns its answer; nothing where it has none.
 
         Raises:
-          ProtocolError: the client may not send this, or not now.
-          SpecError: what the client sent, or what the environment returned, does not fit
-            its space.
-          Exception: whatever the environment raises.
+          RefusedPacketError: the client is at fault.
+          Exception: the environment is: what it raises, or SpecError where what it
+            returns does not fit its spec.
         """
         answer = _HANDLERS[type(request)](self, request)
         if wire.read_answer(request, self._options.dialect, self._options.limits) is None:
@@ -116,13 +119,13 @@ class Session:
     def _step(self, request: packets.Step) -> bytes:
         environment = self._hosted()
         if not self._is_running:
-            raise ProtocolError("a Step while no episode runs; send Reset first")
+            raise RefusedPacketError("a Step while no episode runs; send Reset first")
         try:
             action = samples.from_jsonable(
                 self._action_spec, request.action, "the action", check_bounds=True
             )
         except SpecError as error:
-            raise ProtocolError(f"the action does not fit its space: {error}") from None
+            raise RefusedPacketError(f"the action does not fit its space: {error}") from None
         timestep = environment.step(action)
         if timestep.first():
             raise RuntimeError("the environment returned a FIRST step in the middle of an episode")
@@ -160,7 +163,7 @@ class Session:
         except (SpecError, OSError) as error:
             if self._options.dialect == "first":
                 # There is no answer to say it with.
-                raise ProtocolError(f"Monitor is refused: {error}") from error
+                raise RefusedPacketError(f"Monitor is refused: {error}") from error
             return wire.encode_error(_one_line(error))
         return wire.encode_error("")
 
@@ -209,7 +212,7 @@ class Session:
 
     def _hosted(self) -> dm_env.Environment:
         if self._environment is None:
-            raise ProtocolError(
+            raise RefusedPacketError(
                 'a packet that acts on an environment, in a session with the name "", without one'
             )
         return self._environment

@@ -76,12 +76,17 @@ def spec_to_space(spec: Any) -> Space:
     """Returns the space of a dm_env spec, or of a structure of them.
 
     A spec that is no number, bool or array of these is an `UnknownSpace`.
+
+    Raises:
+      SpecError: a dimension is of variable length.
     """
     if isinstance(spec, tuple | list | Mapping):
         parts = _parts(spec)
         if isinstance(spec, Mapping) and len(parts) == 1:
             return spec_to_space(parts[0])
         return Tuple(tuple(map(spec_to_space, parts)))
+    if any(size < 0 for size in spec.shape):
+        raise SpecError(f"gym-socket-api has no arrays of variable length, such as {spec}")
     if spec.dtype.kind not in "biuf":
         return UnknownSpace(type(spec).__name__)
     if isinstance(spec, specs.DiscreteArray):

@@ -12,6 +12,7 @@ import numpy as np
 from dm_env import specs
 
 from dm_env_rpc_client.bridges.gym_socket import GymnasiumEnvironment
+from dm_env_rpc_client.errors import ConnectionLostError
 
 
 def seeded_cart_pole() -> GymnasiumEnvironment:
@@ -88,6 +89,13 @@ class Restarting(Counter):
 class WrongShape(Counter):
     def reset(self) -> dm_env.TimeStep:
         return dm_env.restart(np.zeros(2, np.int32))
+
+
+class Remote(Counter):
+    """Loses its own server when it is stepped."""
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        raise ConnectionLostError("the environment's own server has gone")
 
 
 class Rendered(Counter):

@@ -98,7 +98,7 @@ def to_session(data: bytes, dialect: wire.Dialect) -> str:
             if not decoder.is_done:
                 return "waits"
             hosted_session.answer(decoder.result)
-        except ProtocolError:
+        except (ProtocolError, session.RefusedPacketError):
             return "disconnect"
     return "answered"
 

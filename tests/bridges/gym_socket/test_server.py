@@ -217,6 +217,7 @@ def episode(environment: GymSocketEnvironment, action: int) -> None:
     [
         (hosted.Counter, 2, RuntimeError),
         (hosted.Restarting, 0, RuntimeError),
+        (hosted.Remote, 0, ConnectionLostError),
         (hosted.WrongShape, 0, SpecError),
     ],
 )

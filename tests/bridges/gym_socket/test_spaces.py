@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from dm_env_rpc_client.bridges.gym_socket import (
 )
 from dm_env_rpc_client.bridges.gym_socket.fields import Decoder, Limits
 from dm_env_rpc_client.errors import ProtocolError, SpecError
+from dm_env_rpc_client.variable_specs import VariableArray
 from tests.bridges.gym_socket.strategies import SPACES
 
 
@@ -189,6 +190,24 @@ def test_numbers_of_languages_without_integers() -> None:
 )
 def test_specs_without_a_space_of_their_own(spec: Any, space: spaces.Space) -> None:
     assert space_specs.spec_to_space(spec) == space
+
+
+def test_arrays_of_variable_length_have_no_space() -> None:
+    with pytest.raises(SpecError, match="no arrays of variable length"):
+        space_specs.spec_to_space({"points": VariableArray((-1, 3), np.float32)})
+
+
+def test_named_tuples_stay_what_they_are() -> None:
+    class Pair(NamedTuple):
+        left: specs.Array
+        right: specs.Array
+
+    spec = Pair(specs.DiscreteArray(3), specs.DiscreteArray(4))
+    sample = samples.sample(spec, np.random.default_rng(0))
+    jsonable = samples.to_jsonable(spec, sample, "the action", check_bounds=True)
+    received = samples.from_jsonable(spec, jsonable, "the action", check_bounds=True)
+    assert isinstance(received, Pair)
+    assert received == sample
 
 
 def test_mappings_travel_in_the_order_of_their_keys() -> None:
