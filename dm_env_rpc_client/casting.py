@@ -35,6 +35,12 @@ _DTYPES = frozenset(
     np.dtype(t) for t in (bool, "i1", "i4", "i8", "u1", "u4", "u8", np.float32, np.float64)
 )
 
+_INTEGER_LIMITS = {
+    dtype: (int(np.iinfo(dtype.str).min), int(np.iinfo(dtype.str).max))
+    for dtype in _DTYPES
+    if dtype.kind in "iu"
+}
+
 # The protocol has no 16-bit types; their values fit the next wider ones exactly.
 _WIDER = {
     np.dtype(np.float16): np.dtype(np.float32),
@@ -98,6 +104,10 @@ def exact_cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
             f"{where}: expected {_dtype_name(dtype)}, got {_dtype_name(array.dtype)} "
             f"({_excerpt(array.flat[0])})"
         )
+    if array.dtype.kind in "iu" and dtype in _INTEGER_LIMITS:
+        low, high = _INTEGER_LIMITS[dtype]
+        if low <= int(array.min()) and int(array.max()) <= high:
+            return array.astype(dtype)
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
         unchanged = _unchanged(array, cast)
@@ -130,11 +140,9 @@ def _unchanged(array: Array, cast: Array) -> Any:
         # Back-casting 2**63 to int64 is undefined, hence the bound beside it.
         limit = float(np.iinfo(array.dtype).max + 1)
         return (cast < limit) & (cast.astype(array.dtype) == array)
-    info = np.iinfo(cast.dtype)
-    if int(array.min()) >= info.min and int(array.max()) <= info.max:
-        return True
     # As Python integers: the array's dtype need not hold the limits of the other.
-    in_range = [info.min <= element <= info.max for element in array.ravel().tolist()]
+    low, high = _INTEGER_LIMITS[cast.dtype]
+    in_range = [low <= element <= high for element in array.ravel().tolist()]
     return np.array(in_range, bool).reshape(array.shape)
 
 
@@ -162,6 +170,7 @@ def _from_array(value: Any, where: str) -> Array:
         array = np.asarray(value)
     except Exception as error:  # `__array__` may raise what it likes.
         raise SpecError(f"{where}: {type(value).__name__} makes no array: {error}") from error
+    _check_dimensions(array.ndim, where)
     if array.dtype in _DTYPES:
         return array
     if array.dtype.kind in "biuf":
@@ -178,15 +187,19 @@ def _nested_shape(value: Any, where: str) -> tuple[int, ...]:
     shape: list[int] = []
     while isinstance(value, _SEQUENCES):
         shape.append(len(value))
-        if len(shape) > MAX_DIMENSIONS:
-            # A list may also hold itself.
-            raise SpecError(f"{where}: more than {MAX_DIMENSIONS} dimensions")
+        _check_dimensions(len(shape), where)  # For a list may hold itself.
         if not value:
             break
         value = value[0]
     if isinstance(value, np.ndarray):
         shape.extend(value.shape)
+        _check_dimensions(len(shape), where)
     return tuple(shape)
+
+
+def _check_dimensions(count: int, where: str) -> None:
+    if count > MAX_DIMENSIONS:
+        raise SpecError(f"{where}: more than {MAX_DIMENSIONS} dimensions")
 
 
 def _collect(value: Any, shape: tuple[int, ...], elements: list[Any], where: str) -> None:

@@ -87,6 +87,11 @@ class Connection:
         return self._lifecycle
 
     @property
+    def in_flight(self) -> int:
+        """The number of requests that have no answer yet."""
+        return self._exchange.in_flight
+
+    @property
     def poisoned_by(self) -> BaseException | None:
         """The first thing that made the connection unusable; None while it is usable."""
         return self._exchange.poisoned_by

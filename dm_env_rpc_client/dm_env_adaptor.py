@@ -131,7 +131,8 @@ class DmEnvAdaptor(dm_env.Environment):
         """
         connection = self._open_connection()
         packed = pack_settings(settings or {})
-        if packed or connection.lifecycle.state is State.RUNNING:
+        # What steps in flight will lead to is not known; a Reset too many does nothing.
+        if packed or connection.in_flight or connection.lifecycle.state is State.RUNNING:
             try:
                 connection.wait(
                     connection.start(

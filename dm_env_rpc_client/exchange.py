@@ -65,6 +65,11 @@ class Exchange:
         """The first error that made the stream unusable; None while it is fine."""
         return self._pipeline.poisoned_by
 
+    @property
+    def in_flight(self) -> int:
+        """The number of requests that have no answer yet."""
+        return len(self._pipeline)
+
     def call(self, pending: Pending) -> Any:
         """Sends a request and returns or raises its outcome."""
         self.start(pending)
@@ -91,7 +96,10 @@ class Exchange:
                     self._await(oldest, pending.deadline)
                     if not oldest.is_done:
                         raise self._too_late(pending)
-        except DmEnvRpcClientError:
+        except (ProtocolError, ConnectionLostError, ConnectionClosedError) as error:
+            # Outside the write lock: those whom it wakes may send in their turn.
+            if self.poisoned_by is None:
+                self.poison(error)
             raise
         except BaseException as error:
             if pending.is_sent:
@@ -141,12 +149,13 @@ class Exchange:
         self._is_closed = True
         closed = ConnectionClosedError(f"the connection to {self.address} was closed")
         was_usable = self._pipeline.poisoned_by is None
-        in_flight = self._fail_in_flight(closed)
-        if was_usable and not in_flight:
-            self._stream.close(timeout)
-        else:
+        try:
+            in_flight = self._fail_in_flight(closed)
+            if was_usable and not in_flight:
+                self._stream.close(timeout)
+        finally:
             self._stream.abort()
-        self._futures.put(None)
+            self._futures.put(None)
         thread = self._futures_thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(_THREAD_END_SECONDS)
@@ -174,13 +183,9 @@ class Exchange:
 
     def _read_unasked(self) -> None:
         """Raises what came while nothing was in flight: an extra answer, or the end."""
-        try:
-            message = self._stream.read(0)
-            if message is not None:
-                self._pipeline.answer(message)
-        except DmEnvRpcClientError as error:
-            self.poison(error)
-            raise
+        message = self._stream.read(0)
+        if message is not None:
+            self._pipeline.answer(message)
 
     def _await(self, pending: Pending, deadline: float | None) -> None:
         """Returns when `pending` is done or the deadline has passed."""

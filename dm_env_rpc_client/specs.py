@@ -7,7 +7,7 @@ today's protocol reserves; they are read, never written.
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from dm_env import specs
@@ -30,14 +30,12 @@ __all__ = [
     "tensor_spec_to_dm_env_spec",
 ]
 
-T = TypeVar("T")
 
-
-class Bounds(NamedTuple, Generic[T]):
+class Bounds(NamedTuple):
     """The inclusive range of a tensor, each side a scalar or an array of its shape."""
 
-    min: T
-    max: T
+    min: Any
+    max: Any
 
 
 _LINE_1_0_DATA_TYPES = {
@@ -46,7 +44,7 @@ _LINE_1_0_DATA_TYPES = {
 }
 
 
-def bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> Bounds[Any]:
+def bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> Bounds:
     """Returns the inclusive bounds of a numeric tensor.
 
     Args:
@@ -66,7 +64,7 @@ def bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> Bounds[Any]:
     return _with_limits(given, codec)
 
 
-def _explicit_bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> Bounds[Any]:
+def _explicit_bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> Bounds:
     """`bounds`, with None for a side that the spec leaves out and for any dtype."""
     minimum = _read_bound(tensor_spec, tensor_spec.min, f"{where}: min")
     maximum = _read_bound(tensor_spec, tensor_spec.max, f"{where}: max")
@@ -190,7 +188,7 @@ class CheckedSpec(NamedTuple):
 
     codec: tensors.Codec
     shape: tuple[int, ...]
-    bounds: Bounds[Any]
+    bounds: Bounds
 
 
 def check_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> CheckedSpec:
@@ -264,7 +262,7 @@ def _check_bound(bound: Any, where: str) -> None:
         raise SpecError(f"{where}: is NaN")
 
 
-def _with_limits(given: Bounds[Any], codec: tensors.Codec) -> Bounds[Any]:
+def _with_limits(given: Bounds, codec: tensors.Codec) -> Bounds:
     """Puts the limits of a numeric dtype in the place of sides that are None."""
     info: Any = (np.iinfo if codec.dtype.kind in "iu" else np.finfo)(codec.dtype)
     # `codec.dtype.type`, for the limits of finfo are scalars and those of iinfo are ints.
@@ -274,7 +272,7 @@ def _with_limits(given: Bounds[Any], codec: tensors.Codec) -> Bounds[Any]:
     )
 
 
-def _check_order(given: Bounds[Any], tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> None:
+def _check_order(given: Bounds, tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> None:
     if given.min is None and given.max is None:
         return
     minimum, maximum = _with_limits(given, tensors.codec_for(tensor_spec.dtype, where))

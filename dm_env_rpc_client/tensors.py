@@ -274,8 +274,6 @@ def pack_array(
     array: Array, codec: Codec, where: str, try_compress: bool = False
 ) -> dm_env_rpc_pb2.Tensor:
     """Packs an array that has the dtype of `codec` already."""
-    if array.ndim > MAX_DIMENSIONS:
-        raise SpecError(f"{where}: {array.ndim} dimensions; at most {MAX_DIMENSIONS} are allowed")
     shape = array.shape
     if try_compress and array.size > 1 and _is_uniform(array):
         array = array[(slice(1),) * array.ndim]

@@ -85,7 +85,9 @@ class Worlds:
     def left(self, name: str) -> None:
         """Takes note that an agent of a world has left."""
         with self._lock:
-            self._agents[name] -= 1
+            # The server may have stopped, and closed its worlds, in the middle of a step.
+            if name in self._agents:
+                self._agents[name] -= 1
 
     def reset(self, name: str, settings: Mapping[str, Any], caller: Agent | None) -> None:
         """Resets a world; see `World.reset`."""

@@ -86,10 +86,8 @@ class GrpcStream:
         """See `Stream.close`."""
         self._outbound.put(None)
         self._pump.join(timeout)
-        if self._pump.is_alive():
-            self._call.cancel()
-            self._pump.join(_CANCELLED_SECONDS)
         self.abort()
+        self._pump.join(_CANCELLED_SECONDS)
 
     def abort(self) -> None:
         """See `Stream.abort`."""

@@ -308,7 +308,7 @@ class RaisesInArray:
         (np.array([b"x"]), "no type for NumPy dtype"),
         (np.datetime64("2020-01-01"), "datetime64"),
         ([np.datetime64("2020-01-01")], "datetime64"),
-        ([np.timedelta64(1)], "timedelta64"),
+        ([np.timedelta64(1, "s")], "timedelta64"),
         (np.zeros(1, [("a", np.int32)]), "no type for NumPy dtype"),
         (2**64, "64 bits"),
         (-(2**63) - 1, "64 bits"),
@@ -322,6 +322,8 @@ class RaisesInArray:
         ([np.ma.array([1, 2], mask=[False, True])], "masked"),
         (np.ma.masked, "masked"),
         (RaisesInArray(), "on another device"),
+        ([[np.zeros((1,) * 31)]], "more than 32 dimensions"),
+        ([np.zeros((1,) * 32)] * 2, "more than 32 dimensions"),
         (_nested_in_itself(), f"more than {MAX_DIMENSIONS} dimensions"),
         (_rows_and_itself(), "ragged"),
         (_deep(), f"more than {MAX_DIMENSIONS} dimensions"),
@@ -331,6 +333,16 @@ class RaisesInArray:
 def test_what_is_no_array_is_refused(value: Any, text: str) -> None:
     with pytest.raises(SpecError, match=f"^x: .*{text}"):
         as_array(value, "x")
+
+
+@pytest.mark.skipif(
+    np.lib.NumpyVersion(np.__version__) < "2.0.0", reason="NumPy has 32 dimensions itself"
+)
+def test_more_dimensions_than_every_numpy_holds_are_refused() -> None:
+    array = np.zeros((1,) * 64)
+    for value in (array, [array], [[array]], array.astype(object), [[1], array]):
+        with pytest.raises(SpecError, match="x: "):
+            as_array(value, "x")
 
 
 @pytest.mark.skipif(np.dtype(np.longdouble) == np.float64, reason="long double is double here")

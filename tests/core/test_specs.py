@@ -250,7 +250,7 @@ def test_the_peer_reads_the_same_bounds(message: TensorSpec) -> None:
     if all(size > 0 for size in message.shape):  # The peer has no variable ones.
         try:
             peer_spec = dm_env_utils.tensor_spec_to_dm_env_spec(message)
-        except (ValueError, OverflowError):
+        except (ValueError, OverflowError, RuntimeWarning):
             return  # Row 23: the peer has no spec for the extremes.
         spec = tensor_spec_to_dm_env_spec(message)
         assert (spec.shape, spec.dtype, spec.name) == (

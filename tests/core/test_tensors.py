@@ -379,8 +379,8 @@ def test_a_true_bool_may_be_any_varint() -> None:
 def check_random_bytes(contents: bytes) -> None:
     try:
         tensor = Tensor.FromString(contents)
-    except message.DecodeError:
-        return
+    except (message.DecodeError, ValueError):
+        return  # A ValueError where protobuf is in pure Python and a string is no UTF-8.
     try:
         value = unpack_tensor(tensor)
     except SpecError:
@@ -479,7 +479,7 @@ def test_shapes_that_no_message_holds_are_spec_errors() -> None:
     with pytest.raises(SpecError, match="cannot be packed"):
         pack_tensor(np.empty((2**31, 0)))
     if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
-        with pytest.raises(SpecError, match="33 dimensions"):
+        with pytest.raises(SpecError, match="more than 32 dimensions"):
             pack_tensor(np.zeros((1,) * 33))
     with pytest.raises(SpecError, match="a message holds"):
         pack_tensor(np.broadcast_to(np.uint8(1), (2**31,)))

@@ -217,6 +217,15 @@ def test_steps_that_are_not_waited_for_arrive_in_order(catch_server: Server) -> 
             )
 
 
+def test_a_reset_begins_a_sequence_whatever_is_in_flight(catch_server: Server) -> None:
+    with make(catch_server.address, {"rows": 9}) as env:
+        for in_flight in range(1, 25):
+            futures = [env.step_async({"paddle": 1}) for _ in range(in_flight)]
+            assert env.reset().step_type is FIRST
+            assert env.step({"paddle": 1}).step_type is MID
+            assert all(future.done() for future in futures)
+
+
 @pytest.mark.parametrize("stacked", [True, False])
 def test_unroll_equals_stepping(catch_server: Server, stacked: bool) -> None:
     moves = np.random.default_rng(3).integers(3, size=200)

@@ -489,6 +489,18 @@ def test_a_stopped_server_ends_its_streams() -> None:
     assert (server.agent_count, server.world_count) == (0, 0)
 
 
+def test_a_server_stops_while_an_environment_steps() -> None:
+    server = serve(Echo)
+    env = make(server.address, {"seconds": 20.0})
+    env.reset()
+    future = env.step_async({"value": 1})
+    time.sleep(0.1)
+    with time_limit(3):
+        server.stop(0.1)
+    assert isinstance(future.exception(3), ConnectionLostError)
+    env.close()
+
+
 def test_robot_settings_rebuild_nested_arguments() -> None:
     with serve(Robot) as server, make(server.address, {"camera": {"height": 9}}) as env:
         assert env.observation_spec()["camera"]["depth"].shape == (9, 5)
