@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -90,8 +89,6 @@ class GymSocketEnvironment(dm_env.Environment):
         self._is_running = False
         self._info: Mapping[str, Any] = {}
         self._exchange = Exchange(host_port, timeout, request_timeout, dialect, limits)
-        # Runs when the environment is forgotten, and at the exit of the interpreter.
-        weakref.finalize(self, self._exchange.close)
         try:
             self._exchange.shake_hands(env_name)
             if env_name:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from typing import Any
 
 from google.rpc import code_pb2, status_pb2
@@ -64,6 +65,9 @@ class Exchange:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._stream = stream.connect(address, timeout)
+        # Runs when the exchange is forgotten, and at the exit of the interpreter. It knows the
+        # stream alone: `poisoned_by` has a traceback, which leads to whoever used the exchange.
+        self._finalizer = weakref.finalize(self, self._stream.close)
 
     def shake_hands(self, env_name: str) -> None:
         """Names the environment; DmEnvRpcError where the server refuses it."""
@@ -101,6 +105,8 @@ class Exchange:
 
     def close(self) -> None:
         """Ends the connection; a second time does nothing. Raises nothing."""
+        if self._finalizer.detach() is None:
+            return
         if self.poisoned_by is None:
             self.poisoned_by = ConnectionClosedError("close() was called")
         if os.getpid() == self._pid:

@@ -36,6 +36,7 @@ Steps: TypeAlias = Generator["int | memoryview", "bytes | bytearray", T]
 """Yields how many bytes it wants, or memory to fill; returns the message."""
 
 _U32 = struct.Struct("<I")
+_FIRST_BYTES = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +80,10 @@ class Decoder(Generic[T]):
     def __init__(self, steps: Steps[T]):
         self._steps = steps
         self._result: T | None = None
+        # The bytes of the field that is under way, unless its memory was given, and how many
+        # of them there are to be.
         self._own: bytes | bytearray = b""
+        self._wanted = 0
         self._memory = memoryview(self._own)
         self._filled = 0
         self.is_done = False
@@ -99,7 +103,14 @@ class Decoder(Generic[T]):
     def advance(self, count: int) -> None:
         """Takes note that `count` bytes were written to `target`."""
         self._filled += count
-        if self._filled == len(self._memory):
+        if self._filled < len(self._memory):
+            return
+        if self._filled < self._wanted:
+            # As the bytes come, so that announcing a megabyte costs nobody one.
+            grown = bytearray(min(self._wanted, 2 * self._filled))
+            grown[: self._filled] = self._own
+            self._own, self._memory = grown, memoryview(grown)
+        else:
             self._resume(self._own)
 
     def feed(self, data: bytes | bytearray | memoryview) -> int:
@@ -125,9 +136,12 @@ class Decoder(Generic[T]):
             self.is_done = True
             self._result = stop.value
             return
-        self._own = b"" if isinstance(wanted, memoryview) else bytearray(wanted)
-        self._memory = wanted if isinstance(wanted, memoryview) else memoryview(self._own)
         self._filled = 0
+        if isinstance(wanted, memoryview):
+            self._own, self._wanted, self._memory = b"", 0, wanted
+        else:
+            self._own, self._wanted = bytearray(min(wanted, _FIRST_BYTES)), wanted
+            self._memory = memoryview(self._own)
 
 
 def encode_string(text: str, where: str) -> bytes:

@@ -96,9 +96,11 @@ class Stream:
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Frees the socket. Raises nothing."""
+        """Frees the socket and the buffer. Raises nothing."""
         with contextlib.suppress(OSError):
             self.socket.close()
+        self.take_received()
+        self._buffer = memoryview(b"")
 
     def _receive_into(self, memory: memoryview, deadline: float) -> int:
         try:

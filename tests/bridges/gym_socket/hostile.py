@@ -7,6 +7,7 @@ that of these frames.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import pathlib
@@ -138,7 +139,8 @@ def to_live_client(data: bytes) -> str:
     """Gives bytes to a GymSocketEnvironment as all that its server says."""
 
     def script(peer: Peer) -> None:
-        peer.send(data)
+        with contextlib.suppress(ConnectionError):  # The client may leave in the middle.
+            peer.send(data)
 
     with ScriptedPeer(script) as server:
         try:

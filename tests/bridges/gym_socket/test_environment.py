@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +21,7 @@ from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     ConnectionLostError,
     DeadlineExceededError,
+    DmEnvRpcClientError,
     DmEnvRpcError,
     ProtocolError,
     SpecError,
@@ -479,3 +483,15 @@ def test_environments_leave_no_descriptors_behind() -> None:
         GymSocketEnvironment(server.address, "ab")  # Forgotten without close().
         after = len(os.listdir("/proc/self/fd")) if before else 0
         assert after <= before + 1
+
+
+def test_an_environment_that_went_wrong_can_be_forgotten() -> None:
+    with environment_of(lambda peer: peer.send(b"\x00"), request_timeout=0.2) as environment:
+        with contextlib.suppress(DmEnvRpcClientError):
+            environment.reset()
+        assert environment.poisoned_by is not None
+        forgotten = weakref.ref(environment)
+        environment.close()
+    del environment
+    gc.collect()
+    assert forgotten() is None
