@@ -37,11 +37,11 @@ def serve(
     environment: Annotated[
         str,
         typer.Argument(
-            metavar="MODULE:FACTORY | catch | URL",
+            metavar="MODULE:FACTORY | catch | race | URL",
             help="What makes the environment: a callable that takes settings as keyword "
-            "arguments and returns a dm_env.Environment; catch, the one that is shipped; "
-            "gymnasium://ID; or another server's, gym-socket://HOST:PORT/NAME or "
-            "dm-env-rpc://HOST:PORT.",
+            "arguments and returns a dm_env.Environment, Game or World; one that is shipped: "
+            "catch, for one agent, race, for several; gymnasium://ID; or another server's: "
+            "gym-socket://HOST:PORT/NAME, dm-env-rpc://HOST:PORT.",
         ),
     ],
     address: Annotated[

@@ -37,7 +37,7 @@ def find_source(reference: str, settings: dict[str, Any], insecure: bool) -> Sou
     """Finds what a command line names.
 
     Args:
-      reference: catch, MODULE:FACTORY, gymnasium://ID, gym-socket://HOST:PORT/NAME (with
+      reference: catch, race, MODULE:FACTORY, gymnasium://ID, gym-socket://HOST:PORT/NAME (with
         ?dialect=latest behind it for that), or dm-env-rpc://HOST:PORT.
       settings: by name, nested or flat, of every environment that is made.
       insecure: whether other machines may be connected to in the clear.
@@ -52,8 +52,8 @@ def find_source(reference: str, settings: dict[str, Any], insecure: bool) -> Sou
 
 
 def _named(reference: str, insecure: bool) -> Source:
-    if reference == "catch":
-        return Source("catch", server.Catch)
+    if reference in _SHIPPED:
+        return Source(reference, _SHIPPED[reference])
     scheme, found, rest = reference.partition("://")
     if found:
         if scheme not in _SCHEMES:
@@ -87,6 +87,8 @@ def _gym_socket(rest: str, insecure: bool) -> Source:
 def _dm_env_rpc(rest: str, insecure: bool) -> Source:
     return Source("environment", _DmEnvRpcSource(rest, insecure))
 
+
+_SHIPPED: dict[str, Callable[..., Any]] = {"catch": server.Catch, "race": server.Race}
 
 _SCHEMES = {"gymnasium": _gymnasium, "gym-socket": _gym_socket, "dm-env-rpc": _dm_env_rpc}
 

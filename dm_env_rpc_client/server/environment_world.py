@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import dm_env
-import numpy as np
-import tree
 
-from dm_env_rpc_client import nesting
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.lifecycle import State
-from dm_env_rpc_client.server.structure import EnvironmentStructure
+from dm_env_rpc_client.server.construction import construct
+from dm_env_rpc_client.server.structure import Structure, end_state
 from dm_env_rpc_client.server.world import Agent, RequestError, World
 
 __all__ = ["EnvironmentFactory", "EnvironmentWorld"]
+
+CLOSE_SECONDS = 0.5
+"""How long a world that is closed waits for a step under way."""
 
 EnvironmentFactory = Callable[..., dm_env.Environment]
 
@@ -27,7 +27,7 @@ class _Made(NamedTuple):
     """An environment and what is known of it."""
 
     environment: dm_env.Environment
-    structure: EnvironmentStructure
+    structure: Structure
     settings: Mapping[str, Any]
 
 
@@ -38,7 +38,8 @@ class EnvironmentWorld(World):
     environment is made anew with them.
 
     Args:
-      factory: makes the environment; its keyword arguments are the settings.
+      factory: makes the environment anew; its keyword arguments are the settings.
+      environment: what it made at first, which the world closes.
       settings: flat settings by name, as they came with CreateWorld.
       default_actions: values, by flat name, of actions that a step leaves out. Actions
         without one must be in every step.
@@ -47,6 +48,7 @@ class EnvironmentWorld(World):
     def __init__(
         self,
         factory: EnvironmentFactory,
+        environment: dm_env.Environment,
         settings: Mapping[str, Any],
         default_actions: Mapping[str, Any],
     ):
@@ -54,9 +56,10 @@ class EnvironmentWorld(World):
         self._default_actions = default_actions
         # Guards everything below, and is told when an interruption is over.
         self._changed = threading.Condition()
-        self._made = self._make(settings)
+        self._made = self._with_structure(environment, settings)
         self._agent: _EnvironmentAgent | None = None
         self._is_running = False
+        self._is_closed = False
         self._timestep: dm_env.TimeStep | None = None
         # A reset from outside of which the agent has yet to hear, by an INTERRUPTED step.
         self._is_interrupted = False
@@ -80,7 +83,7 @@ class EnvironmentWorld(World):
     def reset(self, settings: Mapping[str, Any], caller: Agent | None) -> None:
         """See `World.reset`."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._is_interrupted)
+            self._changed.wait_for(lambda: not self._is_interrupted or self._is_closed)
             made = self._make_again(settings)
             if made is not None and self._agent is not None and not self._has_specs_of(made):
                 made.environment.close()
@@ -93,11 +96,20 @@ class EnvironmentWorld(World):
                 return
             self._made_next = made
             self._is_interrupted = True
-            self._changed.wait_for(lambda: not self._is_interrupted)
+            self._changed.wait_for(lambda: not self._is_interrupted or self._is_closed)
 
     def close(self) -> None:
         """See `World.close`."""
-        self._made.environment.close()
+        self._is_closed = True
+        # A step may take longer than a server that stops can wait for. The environment is
+        # closed when its agent leaves then.
+        if self._changed.acquire(timeout=CLOSE_SECONDS):
+            try:
+                self._changed.notify_all()
+                if self._agent is None:
+                    self._made.environment.close()
+            finally:
+                self._changed.release()
 
     @property
     def specs(self) -> dm_env_rpc_pb2.ActionObservationSpecs:
@@ -115,7 +127,8 @@ class EnvironmentWorld(World):
                 self._finish_interruption()
                 return State.INTERRUPTED, observations
             if self._is_running:
-                timestep = self._made.environment.step(self._complete(actions or {}))
+                complete = {**self._default_actions, **(actions or {})}
+                timestep = self._made.environment.step(structure.action(complete))
                 if timestep.first():
                     raise RuntimeError(
                         "the environment returned a FIRST step in the middle of a sequence"
@@ -127,8 +140,7 @@ class EnvironmentWorld(World):
             observations = structure.observations(timestep, requested)
             if self._is_running:
                 return State.RUNNING, observations
-            terminated = not any(np.any(leaf) for leaf in tree.flatten(timestep.discount))
-            return State.TERMINATED if terminated else State.INTERRUPTED, observations
+            return end_state(timestep), observations
 
     def end_sequence(self, settings: Mapping[str, Any]) -> None:
         """Carries out the agent's own Reset."""
@@ -144,6 +156,8 @@ class EnvironmentWorld(World):
             if self._is_interrupted:
                 self._finish_interruption()
             self._end_sequence(None)
+            if self._is_closed:
+                self._made.environment.close()
 
     def _last_timestep(self) -> dm_env.TimeStep:
         assert self._timestep is not None, "only a running sequence is interrupted"
@@ -168,9 +182,13 @@ class EnvironmentWorld(World):
         return self._make({**self._made.settings, **settings}) if settings else None
 
     def _make(self, settings: Mapping[str, Any]) -> _Made:
-        environment = self._construct(settings)
+        return self._with_structure(construct(self._factory, settings), settings)
+
+    def _with_structure(
+        self, environment: dm_env.Environment, settings: Mapping[str, Any]
+    ) -> _Made:
         try:
-            structure = EnvironmentStructure(environment)
+            structure = Structure.of(environment)
             unknown = set(self._default_actions) - set(structure.action_names)
             if unknown:
                 raise SpecError(f"default action {min(unknown)!r} is no action of the environment")
@@ -178,32 +196,6 @@ class EnvironmentWorld(World):
             environment.close()
             raise
         return _Made(environment, structure, settings)
-
-    def _construct(self, settings: Mapping[str, Any]) -> dm_env.Environment:
-        parameters = inspect.signature(self._factory)
-        try:
-            arguments = nesting.unflatten_dict(settings, nesting.SEPARATOR)
-            parameters.bind(**arguments)
-        except (TypeError, SpecError) as error:
-            known = ", ".join(parameters.parameters) or "none"
-            raise RequestError.invalid(f"{error}; settings: {known}") from error
-        try:
-            return self._factory(**arguments)
-        except (TypeError, ValueError) as error:
-            raise RequestError.invalid(
-                f"the environment does not take these settings: {error}"
-            ) from error
-
-    def _complete(self, actions: Mapping[str, Any]) -> Any:
-        complete = {**self._default_actions, **actions}
-        names = self._made.structure.action_names
-        missing = [name for name in names if name not in complete]
-        if missing:
-            raise RequestError.invalid(
-                f"missing action {', '.join(map(repr, missing))}: this environment takes all its "
-                f"actions in every step: {', '.join(map(repr, names))}"
-            )
-        return self._made.structure.action(complete)
 
 
 class _EnvironmentAgent(Agent):

@@ -18,16 +18,20 @@ from google.protobuf import message as protobuf_message
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.addresses import is_loopback
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.server.construction import construct
 from dm_env_rpc_client.server.environment_world import EnvironmentWorld
+from dm_env_rpc_client.server.game import Game
 from dm_env_rpc_client.server.session import Session
-from dm_env_rpc_client.server.worlds import Worlds
+from dm_env_rpc_client.server.shared_world import STEP_TIMEOUT, SharedWorld
+from dm_env_rpc_client.server.world import World
+from dm_env_rpc_client.server.worlds import UNNAMED, Worlds
 from dm_env_rpc_client.transports import grpc_channel
 
 __all__ = ["Server", "serve"]
 
 _log = logging.getLogger(__name__)
 
-Hosted = Callable[..., dm_env.Environment]
+Hosted = Callable[..., dm_env.Environment | Game | World]
 
 STOP_SECONDS = 1.0
 """How long sessions may go on when the server stops."""
@@ -96,18 +100,20 @@ class Server:
 
 
 def serve(
-    environment: Hosted | Mapping[str, Hosted],
+    environment: Hosted | World | Game | Mapping[str, Hosted],
     address: str = "localhost:0",
     *,
     credentials: grpc.ServerCredentials | None = None,
     insecure: bool = False,
     default_actions: Mapping[str, Any] | None = None,
+    step_timeout: float | None = STEP_TIMEOUT,
     max_connections: int = 256,
     max_worlds: int = 1024,
 ) -> Server:
-    """Serves dm_env environments to dm_env_rpc clients.
+    """Serves environments to dm_env_rpc clients.
 
-    Every CreateWorld makes an environment of its own, and one agent at a time joins it.
+    Every CreateWorld makes a world of its own: a dm_env.Environment, for one agent at a
+    time, or a `Game`, for several.
     Nested specs are sent flat, with periods between levels; reward and discount are
     observations. The end of an episode with discount 0 is TERMINATED, any other
     INTERRUPTED. Settings that come with a Reset or ResetWorld are laid over those of the
@@ -115,12 +121,14 @@ def serve(
 
     Args:
       environment: a callable that takes the settings of a CreateWorld as keyword
-        arguments and returns a dm_env.Environment; or a dict of such, by name, of which
-        the setting "environment" picks one.
+        arguments and returns a dm_env.Environment, a `Game` or a `World`; or a dict of
+        such, by name, of which the setting "environment" picks one; or a `Game` or a
+        `World` itself, which is the only one then and has the empty name.
       address: `host:port` or `unix:path`; port 0 takes a free one.
       credentials: TLS credentials; None for plaintext.
       insecure: allow plaintext on an address that other machines reach.
       default_actions: values, by flat name, of actions that a step may leave out.
+      step_timeout: seconds that a step in a `Game` waits for the other agents.
       max_connections: clients beyond this are refused with RESOURCE_EXHAUSTED.
       max_worlds: worlds beyond this are refused with RESOURCE_EXHAUSTED.
 
@@ -136,14 +144,24 @@ def serve(
             f"other machines reach {address} and no credentials are given; pass credentials="
             "grpc.ssl_server_credentials(...), or insecure=True to serve in the clear"
         )
-    factories = dict(environment) if isinstance(environment, Mapping) else {"": environment}
-    worlds = Worlds(
-        {
-            name: functools.partial(_make_world, factory, default_actions or {})
-            for name, factory in factories.items()
-        },
-        max_worlds,
-    )
+    factories: Mapping[str, Hosted] = {}
+    only: World | None = None
+    if isinstance(environment, World):
+        only = environment
+    elif isinstance(environment, Game):
+        only = SharedWorld(environment, step_timeout)
+    else:
+        factories = environment if isinstance(environment, Mapping) else {UNNAMED: environment}
+    for name, factory in factories.items():
+        if not callable(factory):
+            raise SpecError(
+                f"what makes environment {name!r} has to be callable, got {type(factory).__name__}"
+            )
+    makers = {
+        name: functools.partial(_make_world, factory, default_actions or {}, step_timeout)
+        for name, factory in factories.items()
+    }
+    worlds = Worlds(makers, max_worlds, only)
     grpc_server = grpc.server(
         # grpc asks for a ThreadPoolExecutor and uses nothing but submit.
         cast("Any", _ThreadPerStream()),
@@ -178,9 +196,17 @@ def serve(
 
 
 def _make_world(
-    factory: Hosted, default_actions: Mapping[str, Any], settings: Mapping[str, Any]
-) -> EnvironmentWorld:
-    return EnvironmentWorld(factory, settings, default_actions)
+    factory: Hosted,
+    default_actions: Mapping[str, Any],
+    step_timeout: float | None,
+    settings: Mapping[str, Any],
+) -> World:
+    made = construct(factory, settings)
+    if isinstance(made, World):
+        return made
+    if isinstance(made, Game):
+        return SharedWorld(made, step_timeout)
+    return EnvironmentWorld(factory, made, settings, default_actions)
 
 
 def _process(

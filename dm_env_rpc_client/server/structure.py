@@ -17,26 +17,33 @@ import tree
 from dm_env_rpc_client import nesting, specs
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.lifecycle import State
+from dm_env_rpc_client.server.world import RequestError
 from dm_env_rpc_client.timesteps import DISCOUNT, REWARD
 
-__all__ = ["EnvironmentStructure"]
+__all__ = ["Structure", "end_state"]
 
 
-class EnvironmentStructure:
-    """The specs of one environment, flat and with UIDs.
+class Structure:
+    """The specs of one agent, flat and with UIDs.
 
     Args:
-      environment: the environment.
+      action_spec: specs of the actions, nested or not, as in dm_env; None for none.
+      observation_spec: specs of the observations.
+      reward_spec: the spec, or specs, of the reward.
+      discount_spec: the spec, or specs, of the discount.
 
     Raises:
       SpecError: two values would have one name, or a spec cannot be sent.
     """
 
-    def __init__(self, environment: dm_env.Environment):
-        self._action_spec = environment.action_spec()
-        self._observation_spec = environment.observation_spec()
-        self._reward_spec = environment.reward_spec()
-        self._discount_spec = environment.discount_spec()
+    def __init__(
+        self, action_spec: Any, observation_spec: Any, reward_spec: Any, discount_spec: Any
+    ):
+        self._action_spec = action_spec
+        self._observation_spec = observation_spec
+        self._reward_spec = reward_spec
+        self._discount_spec = discount_spec
         self.action_names = _names(self._action_spec, "action")
         self._observation_names = _names(self._observation_spec, "observation")
         self._reward_names = _names(self._reward_spec, REWARD, prefix=REWARD)
@@ -57,8 +64,31 @@ class EnvironmentStructure:
             observations=_with_uids(observations),
         )
 
+    @classmethod
+    def of(cls, environment: dm_env.Environment) -> Structure:
+        """Returns the structure of an environment."""
+        return cls(
+            environment.action_spec(),
+            environment.observation_spec(),
+            environment.reward_spec(),
+            environment.discount_spec(),
+        )
+
     def action(self, actions: Mapping[str, Any]) -> Any:
-        """Returns the environment's action structure from values for all names."""
+        """Returns the action structure that a step takes.
+
+        Args:
+          actions: values by flat name.
+
+        Raises:
+          RequestError: one is missing.
+        """
+        missing = [name for name in self.action_names if name not in actions]
+        if missing:
+            raise RequestError.invalid(
+                f"missing action {', '.join(map(repr, missing))}: this environment takes all its "
+                f"actions in every step: {', '.join(map(repr, self.action_names))}"
+            )
         flat = [actions[name] for name in self.action_names]
         return tree.unflatten_as(self._action_spec, flat) if flat else self._action_spec
 
@@ -85,6 +115,12 @@ class EnvironmentStructure:
                 leaves = tree.flatten_up_to(spec, value)
             values.update(zip(names, leaves, strict=True))
         return {name: values[name] for name in requested}
+
+
+def end_state(timestep: dm_env.TimeStep) -> State:
+    """Returns the state after a LAST step: discount 0 is a true end."""
+    ended = not any(np.any(leaf) for leaf in tree.flatten(timestep.discount))
+    return State.TERMINATED if ended else State.INTERRUPTED
 
 
 def _names(structure: Any, single: str, prefix: str = "") -> list[str]:

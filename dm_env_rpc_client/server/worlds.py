@@ -19,6 +19,10 @@ _log = logging.getLogger(__name__)
 ENVIRONMENT = "environment"
 """The create setting that picks one of several environments."""
 
+UNNAMED = ""
+
+ONLY_WORLD = "this server has one world, with the empty name, which is there to be joined"
+
 WorldFactory = Callable[[Mapping[str, Any]], World]
 
 
@@ -26,18 +30,22 @@ class Worlds:
     """Creates, finds and destroys worlds. Threads may share it.
 
     Args:
-      factories: makes a world from its settings, by the name of what it is. With one,
-        the name is not asked for; with several, the setting "environment" has it.
+      factories: makes a world from its settings, by the name of what it is, which the
+        setting "environment" has. It may be left out where there is one, and is a setting
+        like others where that has no name.
       limit: how many worlds there may be at once.
+      only: a world that is there from the start, under the empty name, and is the only one.
     """
 
-    def __init__(self, factories: Mapping[str, WorldFactory], limit: int):
+    def __init__(
+        self, factories: Mapping[str, WorldFactory], limit: int, only: World | None = None
+    ):
         self._factories = factories
         self._limit = limit
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        self._worlds: dict[str, World] = {}
-        self._agents: dict[str, int] = {}
+        self._worlds: dict[str, World] = {} if only is None else {"": only}
+        self._agents: dict[str, int] = dict.fromkeys(self._worlds, 0)
         self._being_made = 0
 
     def __len__(self) -> int:
@@ -99,6 +107,8 @@ class Worlds:
         """Destroys a world that has no agents."""
         with self._lock:
             world = self._find(name)
+            if not self._factories:
+                raise RequestError.not_now(ONLY_WORLD)
             if self._agents[name]:
                 raise RequestError.not_now(
                     f"world {name!r} has {self._agents[name]} agent(s); they leave first"
@@ -126,7 +136,11 @@ class Worlds:
         return world
 
     def _pick(self, settings: dict[str, Any]) -> WorldFactory:
-        if len(self._factories) == 1:
+        if not self._factories:
+            raise RequestError.not_now(ONLY_WORLD)
+        if len(self._factories) == 1 and (
+            UNNAMED in self._factories or ENVIRONMENT not in settings
+        ):
             return next(iter(self._factories.values()))
         names = ", ".join(map(repr, self._factories))
         name = settings.pop(ENVIRONMENT, None)

@@ -1,0 +1,126 @@
+"""Race: several players run along lanes; the first at the end wins."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import dm_env
+import numpy as np
+from dm_env import specs
+
+from dm_env_rpc_client.server.game import Game
+
+__all__ = ["Race"]
+
+
+class Race(Game):
+    """A small game for several agents, to test with and to try servers with.
+
+    Everybody starts at 0 and moves by 0 or 1 in every step. Who reaches the end first
+    gets 1, at the same time shared, everybody else -1, and the sequence terminates.
+
+    Actions: `{"move": int32 scalar}`, 0 or 1. Observations: `{"lane": int32 scalar}`,
+    the player's own place in `{"positions": int32 [players]}`, -1 where nobody runs;
+    `{"turn": int32 scalar}`, the steps since the start. Join setting: `lane`, to ask for
+    one that is free.
+
+    Args:
+      players: how many there are, at least 2.
+      length: how far it is to the end, at least 1.
+    """
+
+    def __init__(self, players: int = 2, length: int = 5):
+        if players < 2 or length < 1:
+            raise ValueError(
+                f"a race has at least 2 players and a length of 1, got {players=}, {length=}"
+            )
+        self._players = players
+        self._length = self._longest = length
+        self._runners: set[int] = set()
+        self._turn = 0
+        self._positions = np.full(players, -1, np.int32)
+        self._rewards: dict[int, float] | None = None
+
+    @property
+    def min_players(self) -> int:
+        """All of them."""
+        return self._players
+
+    def join(self, settings: Mapping[str, Any]) -> int:
+        """Gives a player a lane."""
+        unknown = set(settings) - {"lane"}
+        if unknown:
+            raise ValueError(f"unknown join setting {min(unknown)!r}; settings: lane")
+        free = sorted(set(range(self._players)) - self._runners)
+        lane = settings.get("lane", free[0] if free else None)
+        if lane not in free:
+            raise ValueError(f"lane {lane!r} is not free; free lanes: {free or 'none'}")
+        self._runners.add(lane)
+        return int(lane)
+
+    def leave(self, player: Hashable) -> None:
+        """Frees a player's lane."""
+        lane = self._lane(player)
+        self._runners.discard(lane)
+        self._positions[lane] = -1
+
+    def action_spec(self, player: Hashable) -> dict[str, specs.Array]:
+        """See the class."""
+        return {"move": specs.DiscreteArray(2, np.int32, "move")}
+
+    def observation_spec(self, player: Hashable) -> dict[str, specs.Array]:
+        """See the class."""
+        bounded = specs.BoundedArray((self._players,), np.int32, -1, self._length, "positions")
+        return {
+            "lane": specs.DiscreteArray(self._players, np.int32, "lane"),
+            "positions": bounded,
+            "turn": specs.Array((), np.int32, "turn"),
+        }
+
+    def configure(self, settings: Mapping[str, Any]) -> None:
+        """Takes a new `length`, unless the specs would change with it."""
+        length = settings.get("length", self._length)
+        if set(settings) - {"length"} or not 1 <= length <= self._longest:
+            raise ValueError(
+                f"a race that has been created takes the setting length, from 1 to "
+                f"{self._longest}, got {dict(settings)}"
+            )
+        self._length = int(length)
+
+    def reset(self) -> None:
+        """Puts everybody at the start."""
+        self._turn = 0
+        self._rewards = None
+        self._positions[:] = -1
+        self._positions[sorted(self._runners)] = 0
+
+    def step(self, actions: Mapping[Hashable, Any]) -> None:
+        """Moves everybody."""
+        self._turn += 1
+        for player, action in actions.items():
+            self._positions[self._lane(player)] += int(action["move"])
+        winners = set(np.flatnonzero(self._positions >= self._length).tolist())
+        if winners:
+            self._rewards = {
+                lane: 1.0 / len(winners) if lane in winners else -1.0 for lane in self._runners
+            }
+
+    def timestep(self, player: Hashable) -> dm_env.TimeStep:
+        """See `Game.timestep`."""
+        lane = self._lane(player)
+        observation = {
+            "lane": np.int32(lane),
+            "positions": self._positions.copy(),
+            "turn": np.int32(self._turn),
+        }
+        if self._turn == 0:
+            return dm_env.restart(observation)
+        if self._rewards is not None:
+            return dm_env.termination(self._rewards.get(lane, 0.0), observation)
+        return dm_env.transition(0.0, observation)
+
+    @staticmethod
+    def _lane(player: Hashable) -> int:
+        assert isinstance(player, int)
+        return player

@@ -1,0 +1,272 @@
+"""Runs a `Game` for the agents of several connections.
+
+In lock-step a step is taken when every agent has sent one. Until then those who have are
+blocked, at most `step_timeout`, after which they are told who is missing and may step
+again. An agent that leaves or vanishes is not waited for. Out of lock-step each agent's
+step is taken when it comes, with its action alone.
+
+ResetWorld from one connection is heard of by the others as an INTERRUPTED step, and is
+answered when all have heard ("ResetWorldRequest/Response" in the protocol reference). An
+agent that sends a ResetWorld while another's is under way knows already and counts as one
+that has heard, or the two would wait for each other.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import dm_env
+from google.rpc import code_pb2
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.lifecycle import State
+from dm_env_rpc_client.server.game import Game, Player
+from dm_env_rpc_client.server.structure import Structure, end_state
+from dm_env_rpc_client.server.world import Agent, RequestError, World
+
+__all__ = ["STEP_TIMEOUT", "SharedWorld"]
+
+STEP_TIMEOUT = 60.0
+"""Seconds that a step waits for the other agents."""
+
+
+class SharedWorld(World):
+    """Hosts a game for several agents.
+
+    Args:
+      game: the game, which the world closes.
+      step_timeout: seconds that a step waits for the other agents; None for any time.
+    """
+
+    def __init__(self, game: Game, step_timeout: float | None = STEP_TIMEOUT):
+        self._game = game
+        self._lock_step = game.is_lock_step
+        self._step_timeout = step_timeout
+        # Guards everything below and every call of the game; told of every change.
+        self._changed = threading.Condition()
+        self._agents: list[_SharedAgent] = []
+        self._is_running = False
+        self._is_closed = False
+        # While a ResetWorld is under way: the agents that have yet to hear of it.
+        self._unaware: set[_SharedAgent] | None = None
+
+    def join(self, settings: Mapping[str, Any]) -> Agent:
+        """See `World.join`."""
+        with self._changed:
+            try:
+                player = self._game.join(settings)
+            except ValueError as error:
+                raise RequestError.not_now(str(error)) from error
+            try:
+                structure = Structure(
+                    self._game.action_spec(player),
+                    self._game.observation_spec(player),
+                    self._game.reward_spec(player),
+                    self._game.discount_spec(player),
+                )
+            except BaseException:
+                self._game.leave(player)
+                raise
+            agent = _SharedAgent(self, player, structure)
+            self._agents.append(agent)
+            return agent
+
+    def reset(self, settings: Mapping[str, Any], caller: Agent | None) -> None:
+        """See `World.reset`."""
+        with self._changed:
+            try:
+                self._game.configure(settings)
+            except ValueError as error:
+                raise RequestError.invalid(str(error)) from error
+            if self._unaware is None:
+                self._unaware = {agent for agent in self._agents if agent.is_running}
+            for agent in self._agents:
+                if agent is caller:
+                    self._end_sequence_of(agent)
+            self._end_reset_when_all_know()
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._unaware is None or self._is_closed)
+
+    def close(self) -> None:
+        """See `World.close`."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+            self._game.close()
+
+    def step(
+        self,
+        agent: _SharedAgent,
+        actions: Mapping[str, Any] | None,
+        requested: Collection[str],
+    ) -> tuple[State, Mapping[str, Any]]:
+        """Waits for the others where that is due, and returns what an agent gets."""
+        with self._changed:
+            agent.action = agent.structure.action(actions or {}) if agent.is_running else None
+            agent.is_waiting = True
+            try:
+                state, timestep = self._wait_for_outcome(agent)
+            finally:
+                agent.is_waiting, agent.outcome = False, None
+            return state, agent.structure.observations(timestep, requested)
+
+    def end_sequence(self, agent: _SharedAgent, settings: Mapping[str, Any]) -> None:
+        """Carries out an agent's own Reset: its next step is the FIRST of what it comes into."""
+        if settings:
+            raise RequestError.invalid(
+                f"unknown reset settings {', '.join(map(repr, settings))}: this world takes "
+                "settings when it is created and with a ResetWorld"
+            )
+        with self._changed:
+            self._end_sequence_of(agent)
+            self._end_reset_when_all_know()
+            self._changed.notify_all()
+
+    def leave(self, agent: _SharedAgent) -> None:
+        """Lets an agent go; those who wait no longer wait for it."""
+        with self._changed:
+            self._agents.remove(agent)
+            self._end_sequence_of(agent)
+            self._game.leave(agent.player)
+            if self._is_running and len(self._agents) < self._game.min_players:
+                self._is_running = False
+                for other in self._agents:
+                    other.is_interrupted = other.is_running
+            self._end_reset_when_all_know()
+            self._changed.notify_all()
+
+    def _wait_for_outcome(self, agent: _SharedAgent) -> tuple[State, dm_env.TimeStep]:
+        deadline = None if self._step_timeout is None else time.monotonic() + self._step_timeout
+        while True:
+            if self._is_closed:
+                raise RequestError.not_now("the world was closed")
+            if agent.is_interrupted or (self._unaware is not None and agent in self._unaware):
+                assert agent.timestep is not None, "only a running agent is interrupted"
+                self._end_sequence_of(agent)
+                self._end_reset_when_all_know()
+                self._changed.notify_all()
+                return State.INTERRUPTED, agent.timestep
+            self._advance(agent)
+            if agent.outcome is not None:
+                if isinstance(agent.outcome, Exception):
+                    raise agent.outcome
+                return agent.outcome
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                raise RequestError(code_pb2.DEADLINE_EXCEEDED, self._who_is_missing())
+            self._changed.wait(remaining)
+
+    def _advance(self, agent: _SharedAgent) -> None:
+        """Takes the step that `agent` waits for, if nothing stands in its way."""
+        if agent.outcome is not None or self._unaware is not None:
+            return
+        if len(self._agents) < max(1, self._game.min_players):
+            return
+        if not self._lock_step:
+            self._take_step([agent])
+        elif all(each.is_waiting and each.outcome is None for each in self._agents) and not any(
+            each.is_interrupted for each in self._agents
+        ):
+            self._take_step(self._agents)
+
+    def _take_step(self, takers: list[_SharedAgent]) -> None:
+        """Advances the game for the agents that wait for it, and gives each its outcome."""
+        try:
+            if not self._is_running:
+                self._game.reset()
+            else:
+                actions = {each.player: each.action for each in takers if each.is_running}
+                # Nobody acts where all have only just come in: they see what there is.
+                if actions:
+                    self._game.step(actions)
+            timesteps = {each: self._game.timestep(each.player) for each in self._agents}
+            if len({timestep.last() for timestep in timesteps.values()}) > 1:
+                raise RuntimeError("the game ends for some of its players and not for others")
+        except ValueError as error:
+            self._fail(takers, RequestError.invalid(str(error)))
+            return
+        except Exception as error:
+            self._fail(takers, error)
+            return
+        self._is_running = not any(timestep.last() for timestep in timesteps.values())
+        for each, timestep in timesteps.items():
+            if each in takers:
+                self._give(each, timestep)
+            elif each.is_running and not self._is_running:
+                # Another's step has ended the sequence; this agent hears with its own next.
+                each.outcome = end_state(timestep), timestep
+                each.is_running = False
+        self._changed.notify_all()
+
+    def _give(self, agent: _SharedAgent, timestep: dm_env.TimeStep) -> None:
+        if not agent.is_running and not timestep.first():
+            if timestep.last():
+                # What ends as an agent comes in is nothing that it has begun: it waits on,
+                # for the next sequence.
+                return
+            timestep = dm_env.restart(timestep.observation)
+        agent.timestep = timestep
+        agent.is_running = not timestep.last()
+        agent.outcome = (State.RUNNING if agent.is_running else end_state(timestep)), timestep
+
+    def _fail(self, takers: list[_SharedAgent], error: Exception) -> None:
+        """A step that fails, fails for everybody who takes it, and changes nothing."""
+        for agent in takers:
+            agent.outcome = error
+        self._changed.notify_all()
+
+    def _end_sequence_of(self, agent: _SharedAgent) -> None:
+        """For an agent that knows that its sequence is over."""
+        agent.is_running = agent.is_interrupted = False
+        agent.outcome = None
+        if self._unaware is not None:
+            self._unaware.discard(agent)
+
+    def _end_reset_when_all_know(self) -> None:
+        if self._unaware is not None and not self._unaware:
+            self._unaware = None
+            self._is_running = False
+
+    def _who_is_missing(self) -> str:
+        missing = [agent for agent in self._agents if self._lock_step and not agent.is_waiting]
+        short = self._game.min_players - len(self._agents)
+        reasons = [f"player {agent.player!r} has not stepped" for agent in missing]
+        if short > 0:
+            reasons.append(f"{short} more player(s) have to join")
+        if self._unaware is not None:
+            reasons.append("the world is being reset")
+        return f"no step within {self._step_timeout} s: {'; '.join(reasons)}"
+
+
+class _SharedAgent(Agent):
+    """One agent of a SharedWorld; its attributes are the world's, under the world's lock."""
+
+    def __init__(self, world: SharedWorld, player: Player, structure: Structure):
+        self.player = player
+        self.structure = structure
+        self.action: Any = None
+        self.timestep: dm_env.TimeStep | None = None
+        # What the step that it waits for, or its next one, comes to.
+        self.outcome: tuple[State, dm_env.TimeStep] | Exception | None = None
+        self.is_waiting = False
+        self.is_running = False
+        self.is_interrupted = False
+        self._world = world
+
+    @property
+    def specs(self) -> dm_env_rpc_pb2.ActionObservationSpecs:
+        return self.structure.specs
+
+    def step(
+        self, actions: Mapping[str, Any] | None, requested: Collection[str]
+    ) -> tuple[State, Mapping[str, Any]]:
+        return self._world.step(self, actions, requested)
+
+    def reset(self, settings: Mapping[str, Any]) -> None:
+        self._world.end_sequence(self, settings)
+
+    def leave(self) -> None:
+        self._world.leave(self)

@@ -1,0 +1,408 @@
+"""Several agents in one world: lock-step, resets for all, agents that leave and vanish."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import dm_env
+import numpy as np
+import pytest
+from google.rpc import code_pb2
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dm_env_rpc_client import (
+    Connection,
+    ConnectionLostError,
+    DmEnvAdaptor,
+    DmEnvRpcError,
+    connect,
+    create_world,
+    destroy_world,
+    dm_env_rpc_pb2,
+    join_world,
+    make,
+    reset_world,
+)
+from dm_env_rpc_client.server import Race, Server, serve
+from tests.scripted import settles, time_limit
+
+FIRST, MID, LAST = dm_env.StepType
+RUN, STAY = {"move": 1}, {"move": 0}
+
+
+class Crowd(Race):
+    """A race that goes on with whoever is there."""
+
+    @property
+    def min_players(self) -> int:
+        return 1
+
+
+class Turns(Crowd):
+    """A race in which everybody moves when it likes."""
+
+    is_lock_step = False
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serve({"race": Race, "crowd": Crowd, "turns": Turns}, step_timeout=20.0) as running:
+        yield running
+        assert running.errors == []
+
+
+class Players:
+    """Agents of one world, each with a connection and a thread of its own."""
+
+    def __init__(self, server: Server, count: int, kind: str = "race", **settings: Any):
+        self.spectator = connect(server.address, request_timeout=30)
+        self.world = create_world(
+            self.spectator, {"environment": kind, "players": count, **settings}
+        )
+        self.connections = [self.spectator.reopen() for _ in range(count)]
+        self.envs = [join_world(each, self.world) for each in self.connections]
+        self.threads = concurrent.futures.ThreadPoolExecutor(count)
+
+    def step(self, *actions: Any) -> list[dm_env.TimeStep]:
+        """Everybody steps at once."""
+        pairs = zip(self.envs, actions, strict=True)
+        return [each.result(30) for each in [self.threads.submit(e.step, a) for e, a in pairs]]
+
+    def __enter__(self) -> Players:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for env in self.envs:
+            env.close()
+        self.threads.shutdown()
+        for connection in self.connections:
+            connection.close()
+        if self.spectator.is_usable:
+            destroy_world(self.spectator, self.world)
+        self.spectator.close()
+
+
+def test_a_step_is_taken_when_all_have_sent_theirs(server: Server) -> None:
+    with Players(server, 3, length=2) as players:
+        assert [step.step_type for step in players.step(RUN, RUN, RUN)] == [FIRST] * 3
+        for lane, mid in enumerate(players.step(RUN, STAY, RUN)):
+            assert mid.step_type is MID
+            assert mid.observation["lane"] == lane
+            np.testing.assert_array_equal(mid.observation["positions"], [1, 0, 1])
+        last = players.step(RUN, RUN, RUN)
+        assert [step.step_type for step in last] == [LAST] * 3
+        assert [step.reward for step in last] == [0.5, -1.0, 0.5]
+        assert [step.discount for step in last] == [0.0] * 3
+        assert [step.step_type for step in players.step(STAY, STAY, STAY)] == [FIRST] * 3
+
+
+def test_who_is_missing_is_told_after_a_while() -> None:
+    with (
+        serve(Race, step_timeout=0.3) as impatient,
+        connect(impatient.address) as first,
+        first.reopen() as second,
+    ):
+        world = create_world(first)
+        here = join_world(first, world)
+        with pytest.raises(DmEnvRpcError, match=r"1 more player\(s\) have to join") as caught:
+            here.step(STAY)
+        assert caught.value.code == code_pb2.DEADLINE_EXCEEDED
+        there = join_world(second, world)
+        with pytest.raises(DmEnvRpcError, match="player 1 has not stepped"):
+            here.step(STAY)
+        # Nothing is out of step.
+        future = here.step_async(STAY)
+        assert there.step(STAY).first()
+        assert future.result(5).first()
+
+
+def test_there_are_as_many_places_as_there_are(server: Server) -> None:
+    with Players(server, 2) as players, players.spectator.reopen() as late:
+        with pytest.raises(DmEnvRpcError, match="free lanes: none") as caught:
+            join_world(late, players.world)
+        assert caught.value.code == code_pb2.FAILED_PRECONDITION
+        players.envs[0].close()
+        with pytest.raises(DmEnvRpcError, match="lane 1 is not free"):
+            join_world(late, players.world, {"lane": 1})
+        with pytest.raises(DmEnvRpcError, match="unknown join setting 'name'"):
+            join_world(late, players.world, {"name": "x"})
+        with join_world(late, players.world, {"lane": 0}) as env:
+            future = env.step_async(STAY)
+            assert players.envs[1].step(STAY).observation["lane"] == 1
+            assert future.result(5).observation["lane"] == 0
+
+
+@pytest.mark.parametrize("vanish", [True, False])
+def test_with_too_few_left_the_sequence_is_interrupted(server: Server, vanish: bool) -> None:
+    with Players(server, 2) as players:
+        players.step(STAY, STAY)
+        waiting = players.threads.submit(players.envs[0].step, RUN)
+        time.sleep(0.05)
+        if vanish:
+            players.connections[1]._exchange.poison(ConnectionLostError("cable cut"))
+        else:
+            players.envs[1].close()
+        interrupted = waiting.result(5)
+        assert (interrupted.step_type, interrupted.discount) == (LAST, 1.0)
+
+
+def test_the_others_go_on_without_one_that_leaves(server: Server) -> None:
+    with Players(server, 3, "crowd", length=9) as players:
+        players.step(STAY, STAY, STAY)
+        waiting = [players.threads.submit(env.step, RUN) for env in players.envs[:2]]
+        time.sleep(0.05)
+        assert not any(each.done() for each in waiting)
+        players.envs[2].close()
+        for each in waiting:
+            timestep = each.result(5)
+            assert timestep.mid()
+            np.testing.assert_array_equal(timestep.observation["positions"], [1, 1, -1])
+
+
+def test_one_that_comes_late_begins_with_first(server: Server) -> None:
+    with connect(server.address) as first, first.reopen() as second:
+        world = create_world(first, {"environment": "crowd", "length": 9})
+        with join_world(first, world) as here:
+            assert here.step(STAY).first()
+            assert here.step(RUN).mid()
+            with join_world(second, world) as there:
+                future = there.step_async(RUN)
+                timestep = here.step(RUN)
+                assert timestep.mid()
+                np.testing.assert_array_equal(timestep.observation["positions"], [2, -1])
+                assert future.result(5).first()
+
+
+def test_a_reset_of_ones_own_does_not_touch_the_others(server: Server) -> None:
+    with Players(server, 2, length=9) as players:
+        players.step(STAY, STAY)
+        future = players.threads.submit(players.envs[0].reset)
+        assert players.envs[1].step(RUN).mid()
+        assert future.result(5).first()
+        assert [step.step_type for step in players.step(RUN, RUN)] == [MID, MID]
+        with pytest.raises(DmEnvRpcError, match="unknown reset settings 'x'"):
+            players.envs[0].reset({"x": 1})
+
+
+def test_out_of_lock_step_nobody_waits(server: Server) -> None:
+    with Players(server, 2, "turns", length=2) as players:
+        left, right = players.envs
+        assert left.step(RUN).first()
+        np.testing.assert_array_equal(left.step(RUN).observation["positions"], [1, 0])
+        assert right.step(RUN).first()
+        assert left.step(RUN).last()
+        # The other hears with its next step, and then begins anew.
+        last = right.step(RUN)
+        assert (last.step_type, last.reward) == (LAST, -1.0)
+        assert right.step(RUN).first()
+        assert left.step(RUN).first()
+
+
+def test_a_bad_action_is_refused_before_the_others_are_waited_for(server: Server) -> None:
+    with Players(server, 2) as players:
+        players.step(STAY, STAY)
+        with time_limit(5), pytest.raises(DmEnvRpcError, match="missing action 'move'"):
+            players.envs[0].step({})
+
+
+class Moody(Crowd):
+    """Fails as its action says."""
+
+    def step(self, actions: Any) -> None:
+        move = max(int(action["move"]) for action in actions.values())
+        if move:
+            raise ValueError("no running here")
+        raise ZeroDivisionError
+
+
+def test_a_game_that_fails_fails_for_all_who_step(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("CRITICAL")
+    with serve({"crowd": Moody}) as moody, Players(moody, 2, "crowd") as players:
+        assert [step.step_type for step in players.step(STAY, STAY)] == [FIRST] * 2
+        for action, text in ((RUN, "INVALID_ARGUMENT: no running"), (STAY, "ZeroDivisionError")):
+            futures = [players.threads.submit(env.step, action) for env in players.envs]
+            for each in futures:
+                with pytest.raises(DmEnvRpcError, match=text):
+                    each.result(5)
+
+
+def test_the_only_world_of_a_server_has_no_name() -> None:
+    with serve(Race(players=2)) as only, connect(only.address) as first, first.reopen() as second:
+        for request in (
+            dm_env_rpc_pb2.CreateWorldRequest(),
+            dm_env_rpc_pb2.DestroyWorldRequest(world_name=""),
+        ):
+            with pytest.raises(DmEnvRpcError, match="one world, with the empty name"):
+                first.send(request)
+        with join_world(first, "") as here, join_world(second, "") as there:
+            future = here.step_async(STAY)
+            assert there.step(STAY).first()
+            assert future.result(5).first()
+
+
+def test_a_server_that_stops_frees_those_who_wait() -> None:
+    with serve(Race) as stopping:
+        env = make(stopping.address)
+        future = env.step_async(STAY)
+        time.sleep(0.1)
+        with time_limit(3):
+            stopping.stop(0.1)
+        assert isinstance(future.exception(5), DmEnvRpcError | ConnectionLostError)
+        env.close()
+
+
+@pytest.mark.parametrize("size", [{"players": 1}, {"length": 0}])
+def test_a_race_has_a_least_size(server: Server, size: dict[str, int]) -> None:
+    with pytest.raises(DmEnvRpcError, match="at least 2 players"):
+        make(server.address, {"environment": "race", **size})
+
+
+# ResetWorld.
+
+
+def test_reset_world_waits_until_all_others_have_heard(server: Server) -> None:
+    with Players(server, 3, length=9) as players:
+        players.step(RUN, RUN, RUN)
+        players.step(RUN, RUN, RUN)
+        reset = players.threads.submit(reset_world, players.connections[0], players.world)
+        time.sleep(0.05)
+        heard = players.envs[1].step(RUN)
+        assert (heard.step_type, heard.discount) == (LAST, 1.0)
+        np.testing.assert_array_equal(heard.observation["positions"], [1, 1, 1])
+        assert not reset.done()
+        assert players.envs[2].step(RUN).last()
+        reset.result(5)
+        for first in players.step(RUN, RUN, RUN):
+            assert first.step_type is FIRST
+            np.testing.assert_array_equal(first.observation["positions"], [0, 0, 0])
+
+
+def test_two_resets_at_once_do_not_wait_for_each_other(server: Server) -> None:
+    with Players(server, 2) as players:
+        players.step(STAY, STAY)
+        resets = [
+            players.threads.submit(reset_world, each, players.world) for each in players.connections
+        ]
+        for each in resets:
+            each.result(5)
+        assert [step.step_type for step in players.step(STAY, STAY)] == [FIRST] * 2
+
+
+def test_settings_of_a_reset_apply_from_the_next_sequence_on(server: Server) -> None:
+    with Players(server, 2, length=5) as players:
+        reset_world(players.spectator, players.world, {"length": 1})
+        players.step(STAY, STAY)
+        assert players.step(RUN, STAY)[1].last()
+        with pytest.raises(DmEnvRpcError, match="setting length"):
+            reset_world(players.spectator, players.world, {"length": 50})
+
+
+class Log:
+    """What happened, in one order for all threads."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+
+    def now(self) -> int:
+        with self._lock:
+            return next(self._numbers)
+
+
+class Member(threading.Thread):
+    """Steps until it has heard of the reset and seen the next sequence, or vanishes."""
+
+    def __init__(self, log: Log, env: DmEnvAdaptor, connection: Connection, vanish_at: int | None):
+        super().__init__()
+        self.log, self.env, self.connection = log, env, connection
+        self.vanish_at = vanish_at
+        self.heard_sent: list[int] = []
+        self.began_received: int | None = None
+        self.began_turn: int | None = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            for step in range(10_000):
+                if step == self.vanish_at:
+                    self.connection._exchange.poison(ConnectionLostError("vanished"))
+                    return
+                sent = self.log.now()
+                timestep = self.env.step(STAY)
+                received = self.log.now()
+                if timestep.last():
+                    self.heard_sent.append(sent)
+                elif self.heard_sent and self.began_received is None:
+                    self.began_received = received
+                    self.began_turn = int(timestep.observation["turn"])
+                    # Out of the way of those who have yet to begin.
+                    self.connection._exchange.poison(ConnectionLostError("done"))
+                    return
+        except BaseException as error:
+            self.error = error
+
+
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    is_spectator=st.booleans(),
+    after=st.integers(0, 20),
+    vanish_at=st.lists(st.one_of(st.none(), st.integers(0, 30)), min_size=4, max_size=4),
+)
+def test_reset_world_with_four_agents_some_of_which_vanish(
+    server: Server, is_spectator: bool, after: int, vanish_at: list[int | None]
+) -> None:
+    with Players(server, 4, "crowd", length=1_000) as players:
+        log = Log()
+        callers = 0 if is_spectator else 1
+        members = [
+            Member(log, env, connection, vanish)
+            for env, connection, vanish in list(
+                zip(players.envs, players.connections, vanish_at, strict=True)
+            )[callers:]
+        ]
+        for member in members:
+            member.start()
+        caller = players.spectator if is_spectator else players.connections[0]
+        if not is_spectator:
+            for _ in range(after):
+                assert not players.envs[0].step(STAY).last()
+        else:
+            time.sleep(after / 2_000)
+        reset_world(caller, players.world)
+        answered = log.now()
+        if not is_spectator:
+            first = players.envs[0].step(STAY)
+            assert first.step_type is FIRST, "the caller is not told by a step"
+            players.envs[0].close()
+        for member in members:
+            member.join(30)
+            assert not member.is_alive()
+            assert member.error is None
+            if member.vanish_at is None and member.heard_sent:
+                # Told once, by a step that it had sent before the caller had its answer;
+                # and the next sequence began after everybody had been told.
+                assert len(member.heard_sent) == 1
+                assert member.heard_sent[0] < answered
+                assert member.began_received is not None
+                told = [sent for each in members for sent in each.heard_sent]
+                assert member.began_received > max(told)
+
+
+def test_the_world_of_four_that_all_vanish_is_free(server: Server) -> None:
+    agents = server.agent_count
+    with Players(server, 4, "crowd") as players:
+        players.step(STAY, STAY, STAY, STAY)
+        for connection in players.connections:
+            connection._exchange.poison(ConnectionLostError("vanished"))
+        assert settles(lambda: server.agent_count == agents, 2.0)
+        reset_world(players.spectator, players.world)
