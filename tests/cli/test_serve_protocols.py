@@ -15,6 +15,7 @@ import typer.testing
 
 import dm_env_rpc_client
 from dm_env_rpc_client.bridges import gym_socket
+from dm_env_rpc_client.cli import sources
 from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.server import Server
 from tests.bridges.gym_socket import hosted
@@ -81,6 +82,28 @@ def test_gymnasium_environments_over_gym_socket(tmp_path: Path) -> None:
         assert env.step(1).discount == 1.0
         assert "TimeLimit.truncated" in env.info
     assert (tmp_path / "run" / "episodes.jsonl").exists()
+
+
+@pytest.mark.parametrize("reference", ["catch", "tests.environments:Echo"])
+def test_sources_take_settings(reference: str) -> None:
+    settings = {"rows": 4} if reference == "catch" else {"length": 4}
+    name, factory = sources.find_source(reference, settings, insecure=False)
+    assert name == reference.rpartition(":")[2]
+    environment = factory()
+    environment.reset()
+    steps = [environment.step({"paddle": 1, "value": 1}) for _ in range(3)]
+    assert steps[-1].last() == (reference == "catch")
+
+
+def test_sources_of_other_servers(catch_server: Server) -> None:
+    reference = f"dm-env-rpc://{catch_server.address}"
+    with sources.find_source(reference, {"rows": 4}, insecure=False).factory() as environment:
+        assert environment.observation_spec()["board"].shape == (4, 5)
+    name, make = sources.find_source("gymnasium://CartPole-v1", {}, insecure=False)
+    with gym_socket.serve({name: make}, "localhost:0", dialect="latest") as server:
+        reference = f"gym-socket://{server.address}/CartPole-v1?dialect=latest"
+        with sources.find_source(reference, {}, insecure=False).factory() as environment:
+            assert environment.reset().first()
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,8 @@ class GymSocketEnvironment(dm_env.Environment):
         if not self._is_running:
             return self.reset()
         jsonable = samples.to_jsonable(self._action_spec, action, "the action", check_bounds=True)
+        # Until the step is complete; an interrupt in the middle of it leads to a reset.
+        self._is_running = False
         answer: packets.StepAnswer = self._exchange.ask(packets.Step(jsonable))
         observation = self._observation(answer.observation)
         if not isinstance(answer.info, dict):

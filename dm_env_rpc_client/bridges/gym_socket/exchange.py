@@ -63,6 +63,7 @@ class Exchange:
         self._dialect = dialect
         self._limits = limits
         self._lock = threading.Lock()
+        self._is_under_way = False
         self._pid = os.getpid()
         self._stream = stream.connect(address, timeout)
         # Runs when the exchange is forgotten, and at the exit of the interpreter. It knows the
@@ -122,12 +123,18 @@ class Exchange:
         self._check_usable()
         deadline = time.monotonic() + self._request_timeout
         with self._lock:
+            if self._is_under_way:
+                # An interrupt came where even what follows an error could not run.
+                self.poison(ConnectionLostError("an exchange was interrupted"))
+            self._check_usable()
+            self._is_under_way = True
             try:
-                self._check_usable()
                 if self._stream.has_unread():
                     self._find_out_what_is_unread()
                 self._stream.send(data, deadline)
-                return None if answer is None else self._stream.receive(answer, deadline)
+                result = None if answer is None else self._stream.receive(answer, deadline)
+                self._is_under_way = False
+                return result
             except BaseException as error:
                 if isinstance(self.poisoned_by, ConnectionClosedError):
                     self._check_usable()
