@@ -50,6 +50,11 @@ class DmEnvRpcError(DmEnvRpcClientError):
         self._status.CopyFrom(status_proto)
 
     @property
+    def status(self) -> status_pb2.Status:
+        """The google.rpc.Status itself."""
+        return self._status
+
+    @property
     def code(self) -> int:
         """The google.rpc.Code of the error, as a number."""
         return int(self._status.code)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 from google.protobuf import any_pb2
 from google.protobuf import message as protobuf_message
 
-from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client._proto import dm_env_rpc_pb2, line_1_0_pb2
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError, SpecError
 
 __all__ = ["EncodedRequest", "Request", "Response", "decode_response", "encode_request"]
@@ -26,15 +26,25 @@ Request: TypeAlias = (
     | dm_env_rpc_pb2.LeaveWorldRequest
     | dm_env_rpc_pb2.DestroyWorldRequest
     | any_pb2.Any
+    | line_1_0_pb2.ReadPropertyRequest
+    | line_1_0_pb2.WritePropertyRequest
+    | line_1_0_pb2.ListPropertyRequest
 )
 Response: TypeAlias = Any
 """The response message of the request's name; an `Any` for an `Any`."""
 
-_FIELD_BY_TYPE = {
-    field.message_type.full_name: field.name
-    for field in dm_env_rpc_pb2.EnvironmentRequest.DESCRIPTOR.fields
-    if field.message_type is not None
-}
+# Servers of the 1.0 line take properties in the envelope itself, under numbers that today's
+# messages reserve.
+_ENVELOPES: tuple[tuple[Any, Any], ...] = (
+    (dm_env_rpc_pb2.EnvironmentRequest, dm_env_rpc_pb2.EnvironmentResponse),
+    (line_1_0_pb2.PropertyRequest, line_1_0_pb2.PropertyResponse),
+)
+_FIELD_BY_TYPE: dict[str, str] = {}
+_ENVELOPES_BY_FIELD: dict[str, tuple[Any, Any]] = {}
+for _envelopes in _ENVELOPES:
+    for _field in _envelopes[0].DESCRIPTOR.fields:
+        _FIELD_BY_TYPE[_field.message_type.full_name] = _field.name
+        _ENVELOPES_BY_FIELD[_field.name] = _envelopes
 
 
 class EncodedRequest(NamedTuple):
@@ -61,7 +71,7 @@ def encode_request(request: Request) -> EncodedRequest:
             f"{request.DESCRIPTOR.full_name} is no request of dm_env_rpc; pack a message of "
             "your own into a google.protobuf.Any to send it as an extension"
         )
-    envelope = dm_env_rpc_pb2.EnvironmentRequest()
+    envelope = _ENVELOPES_BY_FIELD[field][0]()
     payload = getattr(envelope, field)
     payload.SetInParent()
     try:
@@ -83,7 +93,7 @@ def decode_response(message: bytes, field: str) -> Response:
       ProtocolError: it is no EnvironmentResponse, is empty, or answers another request.
     """
     try:
-        response = dm_env_rpc_pb2.EnvironmentResponse.FromString(message)
+        response = _ENVELOPES_BY_FIELD[field][1].FromString(message)
     except (protobuf_message.DecodeError, ValueError) as error:
         # A ValueError where protobuf is in pure Python and a string is no UTF-8.
         raise ProtocolError(

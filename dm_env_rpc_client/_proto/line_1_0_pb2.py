@@ -12,15 +12,47 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from dm_env_rpc_client._proto import dm_env_rpc_pb2 as dm__env__rpc_dot_v1_dot_dm__env__rpc__pb2
+from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n dm_env_rpc_client/line_1_0.proto\x12\x1a\x64m_env_rpc_client.line_1_0\"\xa2\x01\n\x0bScalarBound\x12\x0f\n\x05\x66loat\x18\x01 \x01(\x02H\x00\x12\x10\n\x06\x64ouble\x18\x02 \x01(\x01H\x00\x12\x0f\n\x05int32\x18\x03 \x01(\x05H\x00\x12\x0f\n\x05int64\x18\x04 \x01(\x03H\x00\x12\x10\n\x06uint32\x18\x05 \x01(\rH\x00\x12\x10\n\x06uint64\x18\x06 \x01(\x04H\x00\x12\x0e\n\x04int8\x18\x07 \x01(\x05H\x00\x12\x0f\n\x05uint8\x18\x08 \x01(\rH\x00\x42\t\n\x07payloadb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n dm_env_rpc_client/line_1_0.proto\x12\x1a\x64m_env_rpc_client.line_1_0\x1a\x1e\x64m_env_rpc/v1/dm_env_rpc.proto\x1a\x17google/rpc/status.proto\"\xa2\x01\n\x0bScalarBound\x12\x0f\n\x05\x66loat\x18\x01 \x01(\x02H\x00\x12\x10\n\x06\x64ouble\x18\x02 \x01(\x01H\x00\x12\x0f\n\x05int32\x18\x03 \x01(\x05H\x00\x12\x0f\n\x05int64\x18\x04 \x01(\x03H\x00\x12\x10\n\x06uint32\x18\x05 \x01(\rH\x00\x12\x10\n\x06uint64\x18\x06 \x01(\x04H\x00\x12\x0e\n\x04int8\x18\x07 \x01(\x05H\x00\x12\x0f\n\x05uint8\x18\x08 \x01(\rH\x00\x42\t\n\x07payload\"#\n\x13ReadPropertyRequest\x12\x0c\n\x04keys\x18\x01 \x03(\t\"\xb6\x01\n\x14ReadPropertyResponse\x12T\n\nproperties\x18\x01 \x03(\x0b\x32@.dm_env_rpc_client.line_1_0.ReadPropertyResponse.PropertiesEntry\x1aH\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.dm_env_rpc.v1.Tensor:\x02\x38\x01\"\xb6\x01\n\x14WritePropertyRequest\x12T\n\nproperties\x18\x01 \x03(\x0b\x32@.dm_env_rpc_client.line_1_0.WritePropertyRequest.PropertiesEntry\x1aH\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.dm_env_rpc.v1.Tensor:\x02\x38\x01\"\x17\n\x15WritePropertyResponse\"#\n\x13ListPropertyRequest\x12\x0c\n\x04keys\x18\x01 \x03(\t\"\xcf\x02\n\x14ListPropertyResponse\x12T\n\nproperties\x18\x01 \x03(\x0b\x32@.dm_env_rpc_client.line_1_0.ListPropertyResponse.PropertiesEntry\x1as\n\x08Property\x12\x13\n\x0bis_readable\x18\x01 \x01(\x08\x12\x14\n\x0cis_writeable\x18\x02 \x01(\x08\x12\x13\n\x0bis_listable\x18\x03 \x01(\x08\x12\'\n\x04spec\x18\x04 \x01(\x0b\x32\x19.dm_env_rpc.v1.TensorSpec\x1al\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12H\n\x05value\x18\x02 \x01(\x0b\x32\x39.dm_env_rpc_client.line_1_0.ListPropertyResponse.Property:\x02\x38\x01\"\xfc\x01\n\x0fPropertyRequest\x12H\n\rread_property\x18\x08 \x01(\x0b\x32/.dm_env_rpc_client.line_1_0.ReadPropertyRequestH\x00\x12J\n\x0ewrite_property\x18\t \x01(\x0b\x32\x30.dm_env_rpc_client.line_1_0.WritePropertyRequestH\x00\x12H\n\rlist_property\x18\n \x01(\x0b\x32/.dm_env_rpc_client.line_1_0.ListPropertyRequestH\x00\x42\t\n\x07payload\"\xa5\x02\n\x10PropertyResponse\x12I\n\rread_property\x18\x08 \x01(\x0b\x32\x30.dm_env_rpc_client.line_1_0.ReadPropertyResponseH\x00\x12K\n\x0ewrite_property\x18\t \x01(\x0b\x32\x31.dm_env_rpc_client.line_1_0.WritePropertyResponseH\x00\x12I\n\rlist_property\x18\n \x01(\x0b\x32\x30.dm_env_rpc_client.line_1_0.ListPropertyResponseH\x00\x12#\n\x05\x65rror\x18\x10 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\t\n\x07payloadb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dm_env_rpc_client.line_1_0_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_SCALARBOUND']._serialized_start=65
-  _globals['_SCALARBOUND']._serialized_end=227
+  _globals['_READPROPERTYRESPONSE_PROPERTIESENTRY']._options = None
+  _globals['_READPROPERTYRESPONSE_PROPERTIESENTRY']._serialized_options = b'8\001'
+  _globals['_WRITEPROPERTYREQUEST_PROPERTIESENTRY']._options = None
+  _globals['_WRITEPROPERTYREQUEST_PROPERTIESENTRY']._serialized_options = b'8\001'
+  _globals['_LISTPROPERTYRESPONSE_PROPERTIESENTRY']._options = None
+  _globals['_LISTPROPERTYRESPONSE_PROPERTIESENTRY']._serialized_options = b'8\001'
+  _globals['_SCALARBOUND']._serialized_start=122
+  _globals['_SCALARBOUND']._serialized_end=284
+  _globals['_READPROPERTYREQUEST']._serialized_start=286
+  _globals['_READPROPERTYREQUEST']._serialized_end=321
+  _globals['_READPROPERTYRESPONSE']._serialized_start=324
+  _globals['_READPROPERTYRESPONSE']._serialized_end=506
+  _globals['_READPROPERTYRESPONSE_PROPERTIESENTRY']._serialized_start=434
+  _globals['_READPROPERTYRESPONSE_PROPERTIESENTRY']._serialized_end=506
+  _globals['_WRITEPROPERTYREQUEST']._serialized_start=509
+  _globals['_WRITEPROPERTYREQUEST']._serialized_end=691
+  _globals['_WRITEPROPERTYREQUEST_PROPERTIESENTRY']._serialized_start=434
+  _globals['_WRITEPROPERTYREQUEST_PROPERTIESENTRY']._serialized_end=506
+  _globals['_WRITEPROPERTYRESPONSE']._serialized_start=693
+  _globals['_WRITEPROPERTYRESPONSE']._serialized_end=716
+  _globals['_LISTPROPERTYREQUEST']._serialized_start=718
+  _globals['_LISTPROPERTYREQUEST']._serialized_end=753
+  _globals['_LISTPROPERTYRESPONSE']._serialized_start=756
+  _globals['_LISTPROPERTYRESPONSE']._serialized_end=1091
+  _globals['_LISTPROPERTYRESPONSE_PROPERTY']._serialized_start=866
+  _globals['_LISTPROPERTYRESPONSE_PROPERTY']._serialized_end=981
+  _globals['_LISTPROPERTYRESPONSE_PROPERTIESENTRY']._serialized_start=983
+  _globals['_LISTPROPERTYRESPONSE_PROPERTIESENTRY']._serialized_end=1091
+  _globals['_PROPERTYREQUEST']._serialized_start=1094
+  _globals['_PROPERTYREQUEST']._serialized_end=1346
+  _globals['_PROPERTYRESPONSE']._serialized_start=1349
+  _globals['_PROPERTYRESPONSE']._serialized_end=1642
 # @@protoc_insertion_point(module_scope)

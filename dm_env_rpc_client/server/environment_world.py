@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import dm_env
@@ -12,6 +13,7 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.lifecycle import State
 from dm_env_rpc_client.server.construction import construct
+from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.structure import Structure, end_state
 from dm_env_rpc_client.server.world import Agent, RequestError, World
 
@@ -97,6 +99,13 @@ class EnvironmentWorld(World):
             self._made_next = made
             self._is_interrupted = True
             self._changed.wait_for(lambda: not self._is_interrupted or self._is_closed)
+
+    @contextlib.contextmanager
+    def access(self) -> Iterator[Properties | None]:
+        """See `World.access`."""
+        with self._changed:
+            properties = getattr(self._made.environment, "properties", None)
+            yield properties if isinstance(properties, Properties) else None
 
     def close(self) -> None:
         """See `World.close`."""

@@ -15,12 +15,14 @@ import dm_env
 import grpc
 from google.protobuf import message as protobuf_message
 
-from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.addresses import is_loopback
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.construction import construct
 from dm_env_rpc_client.server.environment_world import EnvironmentWorld
+from dm_env_rpc_client.server.extension_handlers import ExtensionHandlers, Handler
 from dm_env_rpc_client.server.game import Game
+from dm_env_rpc_client.server.properties import Properties, answer
 from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.server.shared_world import STEP_TIMEOUT, SharedWorld
 from dm_env_rpc_client.server.world import World
@@ -106,6 +108,8 @@ def serve(
     credentials: grpc.ServerCredentials | None = None,
     insecure: bool = False,
     default_actions: Mapping[str, Any] | None = None,
+    properties: Properties | None = None,
+    extensions: Mapping[type[protobuf_message.Message], Handler] | None = None,
     step_timeout: float | None = STEP_TIMEOUT,
     max_connections: int = 256,
     max_worlds: int = 1024,
@@ -128,6 +132,10 @@ def serve(
       credentials: TLS credentials; None for plaintext.
       insecure: allow plaintext on an address that other machines reach.
       default_actions: values, by flat name, of actions that a step may leave out.
+      properties: what all clients may read and write, joined or not. An environment or a
+        game with an attribute `properties` of this kind adds its own for those who joined.
+      extensions: by message class, what answers an extension of that type: it is called
+        with the message and the `World` that is joined, or None, and returns a message.
       step_timeout: seconds that a step in a `Game` waits for the other agents.
       max_connections: clients beyond this are refused with RESOURCE_EXHAUSTED.
       max_worlds: worlds beyond this are refused with RESOURCE_EXHAUSTED.
@@ -175,8 +183,15 @@ def serve(
         maximum_concurrent_rpcs=max_connections,
     )
     errors: list[BaseException] = []
+    universal = properties or Properties()
+    handlers = ExtensionHandlers(
+        {
+            properties_pb2.PropertyRequest: functools.partial(_answer_property, universal),
+            **(extensions or {}),
+        }
+    )
     handler: Any = grpc.stream_stream_rpc_method_handler(
-        functools.partial(_process, worlds, errors.append)
+        functools.partial(_process, worlds, handlers, errors.append)
     )
     service, method = grpc_channel.PROCESS.strip("/").split("/")
     grpc_server.add_generic_rpc_handlers(
@@ -209,13 +224,23 @@ def _make_world(
     return EnvironmentWorld(factory, made, settings, default_actions)
 
 
+def _answer_property(
+    universal: Properties, request: properties_pb2.PropertyRequest, world: World | None
+) -> properties_pb2.PropertyResponse:
+    if world is None:
+        return answer([universal], request)
+    with world.access() as own:
+        return answer([universal] if own is None else [own, universal], request)
+
+
 def _process(
     worlds: Worlds,
+    extensions: ExtensionHandlers,
     on_error: Callable[[BaseException], None],
     requests: Iterator[bytes],
     context: grpc.ServicerContext,
 ) -> Iterator[bytes]:
-    session = Session(worlds, on_error)
+    session = Session(worlds, extensions, on_error)
     try:
         for message in requests:
             try:

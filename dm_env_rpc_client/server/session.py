@@ -19,6 +19,7 @@ from dm_env_rpc_client import lifecycle, tensors
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.lifecycle import State
+from dm_env_rpc_client.server.extension_handlers import ExtensionHandlers
 from dm_env_rpc_client.server.world import Agent, RequestError
 from dm_env_rpc_client.server.worlds import Worlds
 from dm_env_rpc_client.spec_manager import SpecManager
@@ -33,11 +34,18 @@ class Session:
 
     Args:
       worlds: the server's worlds.
+      extensions: answers what the core protocol does not know.
       on_error: told of exceptions that are the server's own fault.
     """
 
-    def __init__(self, worlds: Worlds, on_error: Callable[[BaseException], None]):
+    def __init__(
+        self,
+        worlds: Worlds,
+        extensions: ExtensionHandlers,
+        on_error: Callable[[BaseException], None],
+    ):
         self._worlds = worlds
+        self._extensions = extensions
         self._on_error = on_error
         self._lifecycle = lifecycle.Lifecycle()
         self._agent: Agent | None = None
@@ -182,9 +190,8 @@ class Session:
         return dm_env_rpc_pb2.DestroyWorldResponse()
 
     def _extension(self, request: any_pb2.Any) -> any_pb2.Any:
-        raise RequestError(
-            code_pb2.UNIMPLEMENTED, f"this server has no extension {request.type_url!r}"
-        )
+        world = None if self._agent is None else self._worlds.get(self._world_name)
+        return self._extensions.handle(request, world)
 
     def _joined_agent(self) -> Agent:
         assert self._agent is not None, "the lifecycle table lets only joined connections here"

@@ -13,9 +13,10 @@ that has heard, or the two would wait for each other.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import dm_env
@@ -24,6 +25,7 @@ from google.rpc import code_pb2
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.lifecycle import State
 from dm_env_rpc_client.server.game import Game, Player
+from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.structure import Structure, end_state
 from dm_env_rpc_client.server.world import Agent, RequestError, World
 
@@ -89,6 +91,13 @@ class SharedWorld(World):
             self._end_reset_when_all_know()
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._unaware is None or self._is_closed)
+
+    @contextlib.contextmanager
+    def access(self) -> Iterator[Properties | None]:
+        """See `World.access`."""
+        with self._changed:
+            properties = getattr(self._game, "properties", None)
+            yield properties if isinstance(properties, Properties) else None
 
     def close(self) -> None:
         """See `World.close`."""

@@ -7,13 +7,17 @@ Sessions speak the protocol for them; here are values by name, not messages by U
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.rpc import code_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.lifecycle import State
+
+if TYPE_CHECKING:
+    from dm_env_rpc_client.server.properties import Properties
 
 __all__ = ["Agent", "RequestError", "World"]
 
@@ -78,6 +82,10 @@ class Agent(abc.ABC):
 
 class World(abc.ABC):
     """One simulation. Its calls come from any thread."""
+
+    def access(self) -> contextlib.AbstractContextManager[Properties | None]:
+        """Gives access to the world's properties, if it has any, while it stands still."""
+        return contextlib.nullcontext()
 
     @abc.abstractmethod
     def join(self, settings: Mapping[str, Any]) -> Agent:

@@ -90,6 +90,11 @@ class Worlds:
             self.left(name)
             raise
 
+    def get(self, name: str) -> World:
+        """Returns a world; RequestError where there is none of that name."""
+        with self._lock:
+            return self._find(name)
+
     def left(self, name: str) -> None:
         """Takes note that an agent of a world has left."""
         with self._lock:
@@ -99,9 +104,7 @@ class Worlds:
 
     def reset(self, name: str, settings: Mapping[str, Any], caller: Agent | None) -> None:
         """Resets a world; see `World.reset`."""
-        with self._lock:
-            world = self._find(name)
-        world.reset(settings, caller)
+        self.get(name).reset(settings, caller)
 
     def destroy(self, name: str) -> None:
         """Destroys a world that has no agents."""

@@ -119,7 +119,7 @@ class Server:
             serve_one = functools.partial(self._serve, stream, count >= self._max_connections)
             thread = threading.Thread(target=serve_one, name="gym-socket session", daemon=True)
             self._sessions[stream] = thread
-        thread.start()
+            thread.start()
 
     def __repr__(self) -> str:
         return f"<Server at {self.address}: {self.session_count} sessions>"
@@ -174,6 +174,8 @@ class Server:
         with self._lock:
             self._children.add(child)
         try:
+            if self._finalizer.peek() is None:
+                child.kill()  # `stop` may have looked for children before this one came.
             # This end of the socket stays open, so that `stop` can shut it down.
             child.join()
         finally:

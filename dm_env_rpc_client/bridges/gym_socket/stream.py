@@ -146,12 +146,12 @@ class Listener:
 
     def accept(self) -> Stream:
         """Waits for a connection; OSError once the listener is closed."""
-        connected, (host, port, *_) = self._socket.accept()
-        try:
-            return Stream(connected, f"the client at {HostPort(host, port)}")
-        except OSError:  # It has gone again.
-            connected.close()
-            raise
+        while True:
+            connected, (host, port, *_) = self._socket.accept()
+            try:
+                return Stream(connected, f"the client at {HostPort(host, port)}")
+            except OSError:
+                connected.close()  # It has gone again.
 
     def close(self) -> None:
         """Stops listening and wakes whoever is in `accept`."""

@@ -1,0 +1,76 @@
+"""Properties of servers of the 1.0 line, which have them in the core protocol.
+
+"Read/Write/List Property" in the protocol reference: every request takes several keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dm_env_rpc_client._proto import line_1_0_pb2
+from dm_env_rpc_client.connection import Connection
+from dm_env_rpc_client.errors import ProtocolError
+from dm_env_rpc_client.extensions.property_access import (
+    PropertyAccess,
+    PropertySpec,
+    pack_property,
+    property_errors,
+    unpack_property,
+)
+
+__all__ = ["LegacyProperties"]
+
+
+class LegacyProperties(PropertyAccess):
+    """The interface of `PropertiesExtension`, and more: several keys in one request.
+
+    Args:
+      connection: a connection to a server of the 1.0 line.
+    """
+
+    def __init__(self, connection: Connection):
+        self._connection = connection
+
+    def read(self, key: str) -> Any:
+        """See `PropertyAccess.read`."""
+        return self.read_all([key])[key]
+
+    def read_all(self, keys: Iterable[str]) -> dict[str, Any]:
+        """Returns the values of several properties by key; errors are those of `read`."""
+        keys = list(keys)
+        with property_errors():
+            response = self._connection.send(line_1_0_pb2.ReadPropertyRequest(keys=keys))
+        missing = [key for key in keys if key not in response.properties]
+        if missing:
+            raise ProtocolError(f"the server left out property {missing[0]!r}")
+        return {key: unpack_property(key, response.properties[key]) for key in keys}
+
+    def write(self, key: str, value: Any) -> None:
+        """See `PropertyAccess.write`."""
+        self.write_all({key: value})
+
+    def write_all(self, values: Mapping[str, Any]) -> None:
+        """Writes several properties at once; errors are those of `write`."""
+        packed = {key: pack_property(key, value) for key, value in values.items()}
+        with property_errors():
+            self._connection.send(line_1_0_pb2.WritePropertyRequest(properties=packed))
+
+    def list(self, key: str = "") -> Sequence[PropertySpec]:
+        """See `PropertyAccess.list`."""
+        return self.list_all([key])
+
+    def list_all(self, keys: Iterable[str]) -> Sequence[PropertySpec]:
+        """Returns what stands right below several properties; errors are those of `list`."""
+        with property_errors():
+            response = self._connection.send(line_1_0_pb2.ListPropertyRequest(keys=list(keys)))
+        return [
+            PropertySpec(
+                key,
+                each.spec,
+                readable=each.is_readable,
+                writable=each.is_writeable,
+                listable=each.is_listable,
+            )
+            for key, each in sorted(response.properties.items())
+        ]

@@ -1,0 +1,94 @@
+"""Properties: data beside actions and observations, over the properties extension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from google.protobuf import any_pb2
+from google.protobuf import message as protobuf_message
+
+from dm_env_rpc_client._proto import properties_pb2
+from dm_env_rpc_client.connection import Connection
+from dm_env_rpc_client.errors import ProtocolError
+from dm_env_rpc_client.extensions.property_access import (
+    PropertyAccess,
+    PropertyNotFoundError,
+    PropertyPermissionError,
+    PropertySpec,
+    PropertyValueError,
+    pack_property,
+    property_errors,
+    unpack_property,
+)
+
+__all__ = [
+    "PropertiesExtension",
+    "PropertyNotFoundError",
+    "PropertyPermissionError",
+    "PropertySpec",
+    "PropertyValueError",
+]
+
+
+class PropertiesExtension(PropertyAccess):
+    """The properties of a server: universal ones, and, once joined, those of the world.
+
+        properties = PropertiesExtension(connection)
+        properties["level.seed"] = 3
+        for spec in properties.walk():
+            print(spec)
+
+    As an attribute of an environment: `make(..., extensions=...)` takes it by name.
+
+    Args:
+      connection: a connection to the server.
+    """
+
+    def __init__(self, connection: Connection):
+        self._connection = connection
+
+    def read(self, key: str) -> Any:
+        """See `PropertyAccess.read`."""
+        request = properties_pb2.PropertyRequest()
+        request.read_property.key = key
+        return unpack_property(key, self._send(request, "read_property").value)
+
+    def write(self, key: str, value: Any) -> None:
+        """See `PropertyAccess.write`."""
+        request = properties_pb2.PropertyRequest()
+        request.write_property.key = key
+        request.write_property.value.CopyFrom(pack_property(key, value))
+        self._send(request, "write_property")
+
+    def list(self, key: str = "") -> Sequence[PropertySpec]:
+        """See `PropertyAccess.list`."""
+        request = properties_pb2.PropertyRequest()
+        request.list_property.key = key
+        return [
+            PropertySpec(
+                each.spec.name,
+                each.spec,
+                readable=each.is_readable,
+                writable=each.is_writable,
+                listable=each.is_listable,
+                description=each.description,
+            )
+            for each in self._send(request, "list_property").values
+        ]
+
+    def _send(self, request: properties_pb2.PropertyRequest, field: str) -> Any:
+        packed = any_pb2.Any()
+        packed.Pack(request)
+        with property_errors():
+            answer = self._connection.send(packed)
+        response = properties_pb2.PropertyResponse()
+        try:
+            is_response = answer.Unpack(response)
+        except protobuf_message.DecodeError as error:
+            raise ProtocolError(f"the answer to {field} cannot be parsed: {error}") from error
+        answered = response.WhichOneof("payload")
+        if not is_response or answered != field:
+            found = answered if is_response else answer.type_url or "nothing"
+            raise ProtocolError(f"the answer to {field} holds {found or 'no payload'}")
+        return getattr(response, field)

@@ -1,0 +1,54 @@
+"""Extensions that a server answers: messages of types that it was told of, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from google.protobuf import any_pb2
+from google.protobuf import message as protobuf_message
+from google.rpc import code_pb2
+
+from dm_env_rpc_client.server.world import RequestError, World
+
+__all__ = ["ExtensionHandlers"]
+
+Handler = Callable[[Any, World | None], protobuf_message.Message]
+
+
+class ExtensionHandlers:
+    """Answers extensions by the type of their message.
+
+    Args:
+      handlers: by message class, what is called with a message of it and the world that
+        the connection is joined to, if any, and returns the answer.
+    """
+
+    def __init__(self, handlers: Mapping[type[protobuf_message.Message], Handler]):
+        self._handlers = {
+            message_class.DESCRIPTOR.full_name: (message_class, handler)
+            for message_class, handler in handlers.items()
+        }
+
+    def handle(self, request: any_pb2.Any, world: World | None) -> any_pb2.Any:
+        """Unpacks a request of a known type, and packs its answer.
+
+        Raises:
+          RequestError: the type is unknown, or the message cannot be parsed.
+        """
+        known = self._handlers.get(request.TypeName())
+        if known is None:
+            names = ", ".join(self._handlers) or "none"
+            raise RequestError(
+                code_pb2.UNIMPLEMENTED,
+                f"this server has no extension {request.type_url!r}; extensions: {names}",
+            )
+        message_class, handler = known
+        message = message_class()
+        try:
+            message.ParseFromString(request.value)
+        except protobuf_message.DecodeError as error:
+            raise RequestError.invalid(f"{request.type_url!r} cannot be parsed: {error}") from error
+        answer = any_pb2.Any()
+        answer.Pack(handler(message, world))
+        return answer

@@ -1,0 +1,452 @@
+"""Properties, both dialects: read, write, list, walk; on the server plain Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import dm_env
+import grpc
+import numpy as np
+import pytest
+from dm_env import specs
+from dm_env_rpc.v1 import connection as reference_connection
+from dm_env_rpc.v1.extensions import properties as reference_properties
+from google.protobuf import any_pb2, struct_pb2, wrappers_pb2
+from google.rpc import code_pb2, status_pb2
+
+from dm_env_rpc_client import (
+    Connection,
+    DmEnvRpcError,
+    ProtocolError,
+    SpecError,
+    connect,
+    dm_env_rpc_pb2,
+    make,
+    pack_tensor,
+    properties_pb2,
+)
+from dm_env_rpc_client._proto import line_1_0_pb2
+from dm_env_rpc_client.extensions.legacy_properties import LegacyProperties
+from dm_env_rpc_client.extensions.properties import (
+    PropertiesExtension,
+    PropertyNotFoundError,
+    PropertyPermissionError,
+    PropertyValueError,
+)
+from dm_env_rpc_client.server import Catch, Properties, Race, Server, serve
+from tests.scripted import Request, Response, ScriptedServer
+
+
+class Level:
+    """An engine's own object, with plain Python properties."""
+
+    def __init__(self) -> None:
+        self.name = "meadow"
+        self.wind = np.zeros(2)
+        self._seed = 7
+
+    @property
+    def seed(self) -> int:
+        """Where the level grows from."""
+        return self._seed
+
+    @seed.setter
+    def seed(self, value: int) -> None:
+        if value < 0:
+            raise ValueError("a seed is not negative")
+        self._seed = value
+
+    @property
+    def size(self) -> float:
+        return 2.5
+
+
+class Tunable(Catch):
+    """Catch with properties of its own."""
+
+    def __init__(self, rows: int = 5):
+        super().__init__(rows)
+        self.level = Level()
+        self.properties = Properties()
+        self.properties.expose(self, "level.seed", "level.size", "level.name", "level.wind")
+        self.properties.add("version", lambda: "world")
+        self.properties.add(
+            "difficulty",
+            None,
+            self._set_difficulty,
+            spec=specs.BoundedArray((), np.int32, 0, 3),
+            description="How hard it is.",
+        )
+        self.properties.add("broken", lambda: 1 / 0)
+        self.difficulty: Any = None
+
+    def _set_difficulty(self, value: int) -> None:
+        self.difficulty = value
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    universal = Properties()
+    universal.add("version", lambda: "1.2", description="Of the server.")
+    universal.add("limits.players", lambda: np.int32(4))
+    with serve(Tunable, properties=universal) as running:
+        yield running
+
+
+@pytest.fixture
+def joined(server: Server) -> Iterator[PropertiesExtension]:
+    with make(server.address) as env:
+        assert env._connection is not None
+        yield PropertiesExtension(env._connection)
+
+
+def test_universal_properties_are_there_before_a_join(server: Server) -> None:
+    with connect(server.address) as connection:
+        properties = PropertiesExtension(connection)
+        assert properties["version"] == "1.2"
+        assert properties.read("limits.players") == 4
+        assert [spec.key for spec in properties.list()] == ["limits", "version"]
+        described = properties.specs()["version"]
+        assert described.readable
+        assert not described.writable
+        assert not described.listable
+        assert described.description == "Of the server."
+        assert isinstance(described.spec, specs.StringArray)
+        limits = properties.specs()["limits"]
+        assert (limits.readable, limits.writable, limits.listable) == (False, False, True)
+        assert limits.spec is None
+        with pytest.raises(KeyError, match="level"):
+            properties.read("level.seed")
+
+
+def test_a_world_adds_its_own_once_joined(joined: PropertiesExtension) -> None:
+    assert joined["version"] == "world"
+    assert joined["limits.players"] == 4
+    assert set(joined.specs()) == {"broken", "difficulty", "level", "limits", "version"}
+    level = joined.specs("level")
+    assert set(level) == {"level.seed", "level.size", "level.name", "level.wind"}
+    assert level["level.seed"].description == "Where the level grows from."
+    assert level["level.seed"].writable
+    assert not level["level.size"].writable
+    assert level["level.wind"].spec == specs.Array((2,), np.float64)
+    assert "level.seed" in repr(level["level.seed"])
+
+
+def test_the_whole_tree_can_be_walked(joined: PropertiesExtension) -> None:
+    walked = [spec.key for spec in joined.walk()]
+    assert walked == [
+        *("broken", "difficulty", "level", "version", "limits"),
+        "limits.players",
+        *("level.name", "level.seed", "level.size", "level.wind"),
+    ]
+    # A value that cannot be had right now does not hide the others.
+    assert joined.specs()["broken"].spec is None
+
+
+def test_values_are_written(joined: PropertiesExtension) -> None:
+    joined["level.seed"] = 11
+    assert joined["level.seed"] == 11
+    joined.write("level.wind", [0.5, -1])
+    np.testing.assert_array_equal(joined["level.wind"], [0.5, -1.0])
+    joined["level.name"] = pack_tensor("desert")
+    assert joined["level.name"] == "desert"
+    joined["difficulty"] = np.int32(2)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kinds", "text"),
+    [
+        ("level.sead", 1, (PropertyNotFoundError, KeyError), "'level.sead'"),
+        ("level.size", 1.0, (PropertyPermissionError, PermissionError), "cannot be written"),
+        ("level", 1, (PropertyPermissionError, PermissionError), "can only be listed"),
+        ("level.seed", -1, (PropertyValueError, ValueError), "not negative"),
+        ("level.seed", "one", (PropertyValueError, ValueError), "dtype string; expected int64"),
+        ("level.wind", [1.0], (PropertyValueError, ValueError), r"shape \[1\]"),
+        ("difficulty", np.int32(4), (PropertyValueError, ValueError), "outside its bounds"),
+        ("level.seed", None, (SpecError, ValueError), "'level.seed'"),
+    ],
+)
+def test_writes_that_cannot_be(
+    joined: PropertiesExtension,
+    key: str,
+    value: Any,
+    kinds: tuple[type[Exception], ...],
+    text: str,
+) -> None:
+    for kind in kinds:
+        with pytest.raises(kind, match=text):
+            joined[key] = value
+    assert joined["level.seed"] == 7
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "kind"),
+    [
+        ("read", "difficulty", PermissionError),
+        ("read", "level", PermissionError),
+        ("read", "", KeyError),
+        ("list", "version", PermissionError),
+        ("list", "nothing", KeyError),
+    ],
+)
+def test_reads_and_lists_that_cannot_be(
+    joined: PropertiesExtension, method: str, key: str, kind: type[Exception]
+) -> None:
+    with pytest.raises(kind) as caught:
+        getattr(joined, method)(key)
+    assert isinstance(caught.value, DmEnvRpcError)
+
+
+def test_a_getter_that_fails_is_an_internal_error(joined: PropertiesExtension) -> None:
+    with pytest.raises(DmEnvRpcError, match="ZeroDivisionError") as caught:
+        joined.read("broken")
+    assert caught.value.code == code_pb2.INTERNAL
+
+
+def test_properties_of_a_game_are_those_of_its_world() -> None:
+    class Tuned(Race):
+        def __init__(self) -> None:
+            super().__init__()
+            self.properties = Properties()
+            self.properties.expose(self, "min_players", prefix="race")
+
+    with serve(Tuned()) as server, connect(server.address) as connection:
+        from dm_env_rpc_client import join_world
+
+        with join_world(connection, ""):
+            assert PropertiesExtension(connection)["race.min_players"] == 2
+
+
+def test_the_references_extension_reads_them_too(server: Server) -> None:
+    with grpc.insecure_channel(server.address) as channel:
+        connection = reference_connection.Connection(channel)
+        properties = reference_properties.PropertiesExtension(connection)
+        assert properties["version"] == "1.2"
+        assert set(properties.specs()) == {"limits", "version"}
+        with pytest.raises(KeyError):
+            properties.read("nothing")
+        connection._stream._requests.put(None)
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("",), "empty"),
+        (("taken", lambda: 1), "taken"),
+        (("new",), "neither read nor written"),
+        (("new", None, print), "give it a spec"),
+    ],
+)
+def test_properties_that_cannot_be_are_refused_when_added(
+    arguments: tuple[Any, ...], text: str
+) -> None:
+    properties = Properties()
+    properties.add("taken", lambda: 0)
+    with pytest.raises(SpecError, match=text):
+        properties.add(*arguments)
+    with pytest.raises(SpecError, match="no attribute"):
+        properties.expose(Tunable(), "level.colour")
+
+
+def test_a_value_with_a_spec_is_sent_as_the_spec_says() -> None:
+    properties = Properties()
+    properties.add("ratio", lambda: 1, spec=specs.Array((), np.float32))
+    with serve(Catch, properties=properties) as server, connect(server.address) as connection:
+        value = PropertiesExtension(connection)["ratio"]
+        assert value.dtype == np.float32
+
+
+# What a server may answer, and what it may not.
+
+
+def answering(answer: Any) -> ScriptedServer:
+    def script(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
+        for _ in requests:
+            packed = answer
+            if not isinstance(answer, any_pb2.Any):
+                packed = any_pb2.Any()
+                packed.Pack(answer)
+            yield Response(extension=packed)
+
+    return ScriptedServer(script)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        struct_pb2.Value(),
+        properties_pb2.PropertyResponse(),
+        properties_pb2.PropertyResponse(write_property={}),
+        properties_pb2.PropertyResponse(read_property={}),
+        any_pb2.Any(),
+        any_pb2.Any(
+            type_url="type.googleapis.com/dm_env_rpc.v1.extensions.properties.PropertyResponse",
+            value=b"\xff",
+        ),
+    ],
+    ids=["another type", "empty", "another field", "no value", "nothing", "garbage"],
+)
+def test_an_answer_that_is_none_is_a_protocol_error(answer: Any) -> None:
+    with (
+        answering(answer) as server,
+        connect(server.address) as connection,
+        pytest.raises(ProtocolError),
+    ):
+        PropertiesExtension(connection).read("key")
+
+
+def test_a_spec_that_cannot_be_is_a_protocol_error() -> None:
+    listed = properties_pb2.PropertyResponse()
+    listed.list_property.values.add().spec.MergeFromString(bytes([3 << 3, 77]))
+    with (
+        answering(listed) as server,
+        connect(server.address) as connection,
+        pytest.raises(ProtocolError, match="no data type"),
+    ):
+        PropertiesExtension(connection).list()
+
+
+def test_a_walk_ends_where_a_tree_goes_round_in_circles() -> None:
+    listed = properties_pb2.PropertyResponse()
+    entry = listed.list_property.values.add()
+    entry.spec.name, entry.is_listable = "loop", True
+    with answering(listed) as server, connect(server.address) as connection:
+        assert [spec.key for spec in PropertiesExtension(connection).walk()] == ["loop"]
+
+
+# Other extensions.
+
+
+def test_messages_of_ones_own_are_answered_by_ones_own_handler() -> None:
+    def double(message: wrappers_pb2.Int64Value, world: Any) -> wrappers_pb2.Int64Value:
+        return wrappers_pb2.Int64Value(value=message.value * (1 if world is None else 2))
+
+    def send(connection: Connection, number: int) -> int:
+        packed, answer = any_pb2.Any(), wrappers_pb2.Int64Value()
+        packed.Pack(wrappers_pb2.Int64Value(value=number))
+        assert connection.send(packed).Unpack(answer)
+        return answer.value
+
+    with serve(Catch, extensions={wrappers_pb2.Int64Value: double}) as server:
+        with connect(server.address) as connection:
+            assert send(connection, 21) == 21
+            unknown = any_pb2.Any()
+            unknown.Pack(struct_pb2.Value(number_value=1))
+            with pytest.raises(DmEnvRpcError, match=r"google.protobuf.Value.*Int64Value"):
+                connection.send(unknown)
+            garbage = any_pb2.Any(
+                type_url="type.googleapis.com/google.protobuf.Int64Value", value=b"\xff"
+            )
+            with pytest.raises(DmEnvRpcError, match="cannot be parsed"):
+                connection.send(garbage)
+        with make(server.address) as env:
+            assert env._connection is not None
+            assert send(env._connection, 21) == 42
+
+
+# The 1.0 line: properties in the core protocol, tags 8, 9 and 10.
+
+
+def line_1_0_server(values: dict[str, Any]) -> ScriptedServer:
+    """A server of the 1.0 line, which knows what stands in `values`."""
+
+    def refuse(code: int, text: str) -> Any:
+        return line_1_0_pb2.PropertyResponse(error=status_pb2.Status(code=code, message=text))
+
+    def answer(request: Any) -> Any:
+        response = line_1_0_pb2.PropertyResponse()
+        field = request.WhichOneof("payload")
+        if field == "list_property":
+            for parent in request.list_property.keys:
+                if parent and parent not in {key.split(".")[0] for key in values}:
+                    return refuse(5, f"no {parent}")
+                for key, value in values.items():
+                    if key.startswith(f"{parent}." if parent else ""):
+                        listed = response.list_property.properties[key]
+                        listed.is_readable = listed.is_writeable = True
+                        tensor = pack_tensor(value)
+                        listed.spec.name = key
+                        listed.spec.shape[:] = tensor.shape
+                        is_string = tensor.WhichOneof("payload") == "strings"
+                        listed.spec.dtype = (
+                            dm_env_rpc_pb2.STRING if is_string else dm_env_rpc_pb2.INT64
+                        )
+        elif field == "read_property":
+            for key in request.read_property.keys:
+                if key not in values:
+                    return refuse(5, f"no {key}")
+                if key == "forgotten":
+                    continue
+                response.read_property.properties[key].CopyFrom(pack_tensor(values[key]))
+            response.read_property.SetInParent()
+        else:
+            from dm_env_rpc_client import unpack_tensor
+
+            response.write_property.SetInParent()
+            for key, tensor in request.write_property.properties.items():
+                values[key] = unpack_tensor(tensor)
+        return response
+
+    def script(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[bytes]:
+        for request in requests:
+            # To today's EnvironmentRequest these are unknown fields, which it keeps.
+            known = line_1_0_pb2.PropertyRequest.FromString(request.SerializeToString())
+            yield answer(known).SerializeToString()
+
+    return ScriptedServer(script)
+
+
+def test_legacy_properties_are_read_written_and_listed() -> None:
+    values = {"level.seed": 3, "level.name": "hill", "forgotten": 1}
+    with line_1_0_server(values) as server, connect(server.address) as connection:
+        properties = LegacyProperties(connection)
+        assert properties["level.seed"] == 3
+        assert properties.read_all(["level.seed", "level.name"]) == {
+            "level.seed": 3,
+            "level.name": "hill",
+        }
+        properties["level.seed"] = 9
+        properties.write_all({"level.seed": 10, "level.name": "lake"})
+        assert (values["level.seed"], values["level.name"]) == (10, "lake")
+        assert [spec.key for spec in properties.list("level")] == ["level.name", "level.seed"]
+        spec = properties.specs()["level.seed"]
+        assert spec.readable
+        assert spec.writable
+        assert spec.spec == specs.Array((), np.int64)
+        with pytest.raises(KeyError, match="sead"):
+            properties.read("level.sead")
+        with pytest.raises(PropertyNotFoundError):
+            properties.list("nothing")
+        with pytest.raises(ProtocolError, match="left out property 'forgotten'"):
+            properties.read("forgotten")
+
+
+def test_legacy_properties_travel_under_the_tags_of_the_line() -> None:
+    from dm_env_rpc_client import messages
+
+    for number, request in (
+        (8, line_1_0_pb2.ReadPropertyRequest(keys=["a"])),
+        (9, line_1_0_pb2.WritePropertyRequest()),
+        (10, line_1_0_pb2.ListPropertyRequest()),
+    ):
+        assert messages.encode_request(request).message[0] == number << 3 | 2
+
+
+def test_todays_server_says_that_it_has_no_legacy_properties(server: Server) -> None:
+    with connect(server.address) as connection, pytest.raises(DmEnvRpcError, match="no payload"):
+        LegacyProperties(connection).read("version")
+
+
+def test_an_environment_carries_its_properties_as_an_extension(server: Server) -> None:
+    with connect(server.address) as connection:
+        from dm_env_rpc_client import create_and_join_world
+
+        env: Any
+        env, _ = create_and_join_world(
+            connection, {}, {}, extensions={"properties": PropertiesExtension(connection)}
+        )
+        with env:
+            assert isinstance(env, dm_env.Environment)
+            assert env.properties["level.seed"] == 7
