@@ -6,6 +6,7 @@
 from dm_env_rpc_client import errors
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.async_connection import AsyncConnection, connect_async
+from dm_env_rpc_client.async_dm_env_adaptor import AsyncDmEnvAdaptor, make_async
 from dm_env_rpc_client.connection import (
     Connection,
     connect,
@@ -44,6 +45,7 @@ from dm_env_rpc_client.worlds import (
 
 __all__ = [
     "AsyncConnection",
+    "AsyncDmEnvAdaptor",
     "AutoObservations",
     "Bounds",
     "Connection",
@@ -71,6 +73,7 @@ __all__ = [
     "join_world",
     "leave_world",
     "make",
+    "make_async",
     "pack_tensor",
     "properties_pb2",
     "reset_world",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -78,23 +79,42 @@ class AsyncConnection:
         return self._lifecycle
 
     @property
+    def in_flight(self) -> int:
+        """The number of requests that have no answer yet."""
+        return len(self._pipeline)
+
+    @property
+    def poisoned_by(self) -> BaseException | None:
+        """The first thing that made the connection unusable; None while it is usable."""
+        return self._pipeline.poisoned_by
+
+    @property
     def is_usable(self) -> bool:
         """Whether the connection is open and nothing has gone wrong with it so far."""
-        return self._pipeline.poisoned_by is None
+        return self.poisoned_by is None
 
     def __repr__(self) -> str:
-        state = "" if self.is_usable else f", unusable: {self._pipeline.poisoned_by!r}"
+        state = "" if self.is_usable else f", unusable: {self.poisoned_by!r}"
         return f"<{type(self).__name__} to {self.address}{state}>"
 
     async def send(
         self, request: messages.Request, timeout: float | None = None
     ) -> messages.Response:
         """Sends a request and waits for its answer; see `Connection.send`."""
+        return await self.send_with(request, None, timeout)
+
+    async def send_with(
+        self,
+        request: messages.Request,
+        interpret: Callable[[Any], Any] | None,
+        timeout: float | None = None,
+    ) -> Any:
+        """`send`, with the answer passed through `interpret` in the order of answers."""
         encoded = messages.encode_request(request)
 
         def take_note(answer: Any) -> Any:
             self._lifecycle.answered(encoded.field, request, answer)
-            return answer
+            return answer if interpret is None else interpret(answer)
 
         pending = Pending(encoded, take_note)
         if timeout is None:

@@ -16,7 +16,15 @@ import dm_env
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import ProtocolError
 
-__all__ = ["TRANSITIONS", "Lifecycle", "State", "advance", "next_states", "step_type"]
+__all__ = [
+    "TRANSITIONS",
+    "Lifecycle",
+    "State",
+    "advance",
+    "diagram",
+    "next_states",
+    "step_type",
+]
 
 
 class State(enum.Enum):
@@ -100,6 +108,24 @@ def step_type(before: State, after: State) -> dm_env.StepType:
     if before is not State.RUNNING:
         return dm_env.StepType.FIRST
     return dm_env.StepType.MID if after is State.RUNNING else dm_env.StepType.LAST
+
+
+def diagram() -> str:
+    """Returns the table as a Mermaid state diagram, as it stands in README."""
+    lines = ["stateDiagram-v2", f"    [*] --> {State.NOT_JOINED.name}"]
+    arrows: dict[tuple[State, State], list[str]] = {}
+    for (state, request), following in TRANSITIONS.items():
+        for after in following:
+            if (state, after) != (State.NOT_JOINED, State.NOT_JOINED) and (
+                state is not after or request in ("step", "reset")
+            ):
+                arrows.setdefault((state, after), []).append(request)
+    order = list(State)
+    for (state, after), requests in sorted(
+        arrows.items(), key=lambda arrow: (order.index(arrow[0][0]), order.index(arrow[0][1]))
+    ):
+        lines.append(f"    {state.name} --> {after.name}: {', '.join(sorted(set(requests)))}")
+    return "\n".join(lines)
 
 
 class Lifecycle:

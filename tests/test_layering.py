@@ -24,7 +24,7 @@ LAYERS = [
     ["lifecycle", "messages", "pipeline"],
     ["transports."],
     ["async_connection", "connection", "exchange"],
-    ["dm_env_adaptor", "extensions.", "worlds"],
+    ["adaptor", "async_dm_env_adaptor", "dm_env_adaptor", "extensions.", "worlds"],
     ["server."],
     ["", "cli."],
 ]  # fmt: skip

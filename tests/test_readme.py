@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dm_env_rpc_client.lifecycle import diagram
 from dm_env_rpc_client.server import Catch, serve
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,6 +47,10 @@ def test_the_snippets_run_in_order(address: str) -> None:
     for promised in re.findall(r"print\(.*\)  # (.*)", README):
         for part in promised.split("..."):
             assert part in printed.getvalue(), promised
+
+
+def test_the_picture_of_the_states_is_drawn_from_the_table() -> None:
+    assert f"```mermaid\n{diagram()}\n```" in README
 
 
 def test_there_are_exactly_two_set_up_commands_of_one_line() -> None:

@@ -35,6 +35,7 @@ from dm_env_rpc_client import (
     unpack_tensor,
 )
 from dm_env_rpc_client.server import Catch, Server, serve
+from dm_env_rpc_client.variable_specs import VariableArray
 from tests.environments import Broken, Echo, Robot
 from tests.scripted import extension, settles, time_limit
 
@@ -516,3 +517,52 @@ def test_a_grpc_client_without_this_package_gets_bytes_it_understands(
         answers = list(call(iter([request.SerializeToString()])))
         response = dm_env_rpc_pb2.EnvironmentResponse.FromString(answers[0])
         assert response.create_world.world_name
+
+
+class Arms(dm_env.Environment):
+    """Observes its actions: one of fixed and one of variable length."""
+
+    def action_spec(self) -> Any:
+        return {
+            "fixed": specs.BoundedArray((2, 3), np.float32, -1, 1),
+            "free": VariableArray((-1,), np.int32),
+        }
+
+    def observation_spec(self) -> Any:
+        return self.action_spec()
+
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart({"fixed": np.zeros((2, 3), np.float32), "free": [0, 0]})
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        return dm_env.transition(0.0, action)
+
+
+def step_arms(fixed: dm_env_rpc_pb2.Tensor, free: dm_env_rpc_pb2.Tensor) -> list[Any]:
+    with serve(Arms) as server, connect(server.address) as connected:
+        name = create_world(connected)
+        connected.send(dm_env_rpc_pb2.JoinWorldRequest(world_name=name))
+        connected.send(dm_env_rpc_pb2.StepRequest())
+        request = dm_env_rpc_pb2.StepRequest(
+            actions={1: fixed, 2: free}, requested_observations=[1, 2]
+        )
+        observations = connected.send(request).observations
+        return [unpack_tensor(observations[uid]) for uid in (1, 2)]
+
+
+def test_an_action_may_leave_a_length_open() -> None:
+    fixed = pack_tensor(np.arange(6).reshape(2, 3) / 8, np.float32)
+    fixed.shape[:] = [2, -1]
+    free = pack_tensor([4, 5, 6], np.int32)
+    free.shape[:] = [-1]
+    observed = step_arms(fixed, free)
+    np.testing.assert_array_equal(observed[0], np.arange(6).reshape(2, 3) / 8)
+    np.testing.assert_array_equal(observed[1], [4, 5, 6])
+
+
+def test_an_action_may_be_one_element_for_all() -> None:
+    fixed = pack_tensor(0.5, np.float32)
+    fixed.shape[:] = [2, 3]
+    observed = step_arms(fixed, pack_tensor([7], np.int32))
+    np.testing.assert_array_equal(observed[0], np.full((2, 3), 0.5))
+    np.testing.assert_array_equal(observed[1], [7])

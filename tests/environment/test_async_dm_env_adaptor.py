@@ -1,0 +1,182 @@
+"""AsyncDmEnvAdaptor: the adaptor, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import dm_env
+import numpy as np
+import pytest
+from google.rpc import code_pb2, status_pb2
+
+from dm_env_rpc_client import (
+    ConnectionClosedError,
+    ConnectionLostError,
+    DmEnvRpcError,
+    SpecError,
+    dm_env_rpc_pb2,
+    make_async,
+)
+from dm_env_rpc_client.server import Catch, Server, serve
+from tests.environment.test_dm_env_adaptor import RUNNING, SPECS, scripted
+from tests.environments import Echo
+from tests.scripted import Request, Response, settles
+
+FIRST, MID, LAST = dm_env.StepType
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(main(), 30)
+
+    asyncio.run(bounded())
+
+
+def test_an_episode_equals_the_local_one(catch_server: Server) -> None:
+    async def main() -> None:
+        local = Catch(rows=4, seed=3)
+        async with await make_async(catch_server.address, {"rows": 4, "seed": 3}) as env:
+            assert env.action_spec() == local.action_spec()
+            assert env.observation_spec() == local.observation_spec()
+            assert env.reward_spec() == local.reward_spec()
+            assert env.discount_spec() == local.discount_spec()
+            assert "paddle" in repr(env)
+            for step in range(9):
+                expected = local.reset() if step == 0 else local.step({"paddle": 1})
+                timestep = await (env.reset() if step == 0 else env.step({"paddle": 1}))
+                assert timestep.step_type is expected.step_type
+                assert timestep.reward == expected.reward
+                np.testing.assert_array_equal(
+                    timestep.observation["board"], expected.observation["board"]
+                )
+            assert (await env.reset()).first()
+            assert (await env.reset({"rows": 7})).observation["board"].shape == (7, 5)
+
+    run(main)
+    assert (catch_server.agent_count, catch_server.world_count) == (0, 0)
+
+
+def test_steps_that_are_gathered_are_taken_in_order(catch_server: Server) -> None:
+    async def main() -> None:
+        async with await make_async(catch_server.address, {"rows": 3}) as env:
+            steps = await asyncio.gather(*(env.step({"paddle": 1}) for _ in range(7)))
+            assert [step.step_type for step in steps] == [FIRST, MID, LAST, FIRST, MID, LAST, FIRST]
+            pending = [asyncio.create_task(env.step({"paddle": 1})) for _ in range(4)]
+            await asyncio.sleep(0)
+            assert (await env.reset()).first()
+            await asyncio.gather(*pending)
+
+    run(main)
+
+
+def test_unroll_equals_stepping(catch_server: Server) -> None:
+    async def main() -> None:
+        moves = np.random.default_rng(3).integers(3, size=100)
+        local = Catch(5, seed=2)
+        expected = [local.step({"paddle": move}) for move in moves]
+        async with await make_async(catch_server.address, {"rows": 5, "seed": 2}) as env:
+            unrolled = await env.unroll({"paddle": moves})
+        np.testing.assert_array_equal(unrolled.step_type, [step.step_type for step in expected])
+        np.testing.assert_array_equal(
+            unrolled.observation["board"], [step.observation["board"] for step in expected]
+        )
+
+    run(main)
+
+
+def test_errors_are_those_of_the_other_adaptor() -> None:
+    async def main() -> None:
+        async with await make_async(server.address) as env:
+            with pytest.raises(SpecError, match="unknown action 'valu'"):
+                await env.step({"valu": 1})
+            await env.reset()
+            with pytest.raises(DmEnvRpcError, match="missing action"):
+                await env.unroll([{"value": 1}, {}, {"value": 3}])
+            assert (await env.step({"value": 4})).observation["value"] == 4
+            with pytest.raises(DmEnvRpcError, match="settings"):
+                await env.reset({"nonsense": 1})
+        await env.close()
+        with pytest.raises(ConnectionClosedError):
+            await env.step({"value": 1})
+        assert "closed" in repr(env)
+
+    with serve(Echo) as server:
+        run(main)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"create_world_settings": {"rows": 0}},
+        {"join_world_settings": {"name": 1}},
+        {"requested_observations": ["nope"]},
+        {"extensions": {"step": 1}},
+    ],
+)
+def test_a_failure_on_the_way_leaves_nothing_on_the_server(
+    catch_server: Server, arguments: dict[str, Any]
+) -> None:
+    async def main() -> None:
+        with pytest.raises((DmEnvRpcError, SpecError)):
+            await make_async(catch_server.address, **arguments)
+
+    run(main)
+    assert settles(lambda: (catch_server.agent_count, catch_server.world_count) == (0, 0))
+
+
+def test_a_cancelled_step_still_has_its_world_destroyed() -> None:
+    async def main() -> None:
+        async with await make_async(server.address, {"seconds": 0.2}) as env:
+            await env.reset()
+            step = asyncio.create_task(env.step({"value": 1}))
+            await asyncio.sleep(0.05)
+            step.cancel()
+            await asyncio.gather(step, return_exceptions=True)
+            with pytest.raises(ConnectionLostError, match="CancelledError"):
+                await env.step({"value": 1})
+
+    with serve(Echo) as server:
+        run(main)
+        assert settles(lambda: (server.agent_count, server.world_count) == (0, 0))
+
+
+def test_a_server_without_reset_is_left_and_joined_again() -> None:
+    joins = []
+
+    def join(request: Request) -> Response:
+        joins.append(request)
+        return Response(join_world=dm_env_rpc_pb2.JoinWorldResponse(specs=SPECS))
+
+    def refuse(request: Request) -> Response:
+        return Response(error=status_pb2.Status(code=code_pb2.UNIMPLEMENTED, message="no reset"))
+
+    async def main() -> None:
+        async with await make_async(server.address) as env:
+            assert (await env.reset()).first()
+            assert (await env.step({"a": 1})).mid()
+            assert (await env.reset()).first()
+
+    answers = {"reset": refuse, "join_world": join}
+    with scripted(RUNNING, RUNNING, RUNNING, answers=answers) as server:
+        run(main)
+    assert len(joins) == 2
+
+
+def test_the_bodys_own_error_survives_a_close_that_fails(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fail() -> None:
+        raise OSError("cannot clean up")
+
+    async def main() -> None:
+        server = serve(Catch)
+        async with await make_async(server.address) as env:
+            env.on_close(fail)
+            server.stop(0)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(main)
+    assert "clean up" in caplog.text
