@@ -345,11 +345,16 @@ def step_for_ever(environment: GymSocketEnvironment) -> None:
 
 def interrupt_steps(_: int, frame: FrameType | None) -> None:
     while frame is not None:
+        # What the test tools do in between, such as watching collections, is not tried here.
+        if "_pytest" in frame.f_code.co_filename or "hypothesis" in frame.f_code.co_filename:
+            return
         if frame.f_code is step_for_ever.__code__:
             raise InterruptError
         frame = frame.f_back
 
 
+# Python drops an interrupt that comes while it frees an object, and says so.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.soak)])
 def test_interrupts_at_random_points_leave_no_stale_answer(count: int) -> None:
     """Row 6 of the reliability scorecard, on this protocol."""
