@@ -19,8 +19,8 @@ NAME = "dm_env_rpc_client"
 # a dot is a folder. The bridges stand beside the stack and may use the pure core only.
 LAYERS = [
     ["_proto."],
-    ["casting", "errors", "nesting", "settings", "spec_manager", "specs", "tensors", "timesteps",
-     "variable_specs"],
+    ["addresses", "casting", "errors", "nesting", "settings", "spec_manager", "specs", "tensors",
+     "timesteps", "variable_specs"],
     ["lifecycle", "messages", "pipeline"],
     ["transports."],
     ["async_connection", "connection", "exchange"],
@@ -33,10 +33,10 @@ BRIDGES = "bridges."
 # Third-party packages and the only places that may import them.
 ONLY_IN = {
     "grpc": ["transports.", "server.hosting"],
-    "socket": ["transports.", "server.hosting", BRIDGES],
+    "socket": ["transports.", "server.hosting", "bridges.gym_socket.stream"],
     "typer": ["cli."],
     "rich": ["cli."],
-    "gymnasium": [BRIDGES],
+    "gymnasium": ["bridges.gym_socket.gymnasium_environment", "cli.sources"],
     "cffi": [BRIDGES],
 }
 

@@ -1,1 +1,1 @@
-"""Environments that other protocols expose, as dm_env.Environment."""
+"""Other environment protocols, joined to dm_env."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import pathlib
+from typing import Annotated
 
 import typer
 
-from dm_env_rpc_client.cli import arguments
 from dm_env_rpc_client.cli.failures import UsageError
+from dm_env_rpc_client.cli.sources import Source
 
-__all__ = ["Library", "Params", "Settings", "Version", "library_factory"]
+__all__ = ["Library", "Params", "Version", "library_source"]
 
 Library = Annotated[
     str | None,
@@ -26,10 +27,6 @@ Version = Annotated[
         "--c-version", help="The version of env_c_api.h with which the library was compiled."
     ),
 ]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--c-setting", metavar="NAME=VALUE", help="A setting of the library; repeatable."),
-]
 Params = Annotated[
     list[str] | None,
     typer.Option(
@@ -40,19 +37,16 @@ Params = Annotated[
 ]
 
 
-def library_factory(
-    library: str, version: str, settings: list[str] | None, params: list[str] | None
-) -> Any:
+def library_source(library: str, version: str, params: list[str] | None) -> Source:
     """Returns what makes the environments of a library.
 
     Args:
       library: PATH:CONNECT.
       version: of the interface.
-      settings: NAME=VALUE strings.
       params: C strings for the connect function.
 
     Raises:
-      UsageError: the library or a setting has another form.
+      UsageError: the library has another form.
       SpecError: as `environment_factory`.
     """
     from dm_env_rpc_client.bridges.env_c_api import environment_factory
@@ -62,10 +56,5 @@ def library_factory(
         raise UsageError(
             f"--c-library looks like PATH:CONNECT, such as ./libfoo.so:foo_connect, got {library!r}"
         )
-    return environment_factory(
-        path,
-        connect,
-        version=version,
-        settings=arguments.parse_settings(settings),
-        launch_params=params,
-    )
+    factory = environment_factory(path, connect, version=version, launch_params=params)
+    return Source(pathlib.Path(path).stem, factory)

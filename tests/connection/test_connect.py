@@ -19,8 +19,8 @@ from dm_env_rpc_client import (
     create_secure_channel_and_connect,
     make,
 )
+from dm_env_rpc_client.addresses import is_loopback
 from dm_env_rpc_client.server import Catch, serve
-from dm_env_rpc_client.transports.grpc_channel import is_loopback
 from tests.scripted import (
     ScriptedServer,
     descriptor_count,

@@ -96,7 +96,7 @@ def test_what_cannot_be_served_is_told_at_once() -> None:
         ([], "name what to serve"),
         (["catch", "--c-library", "./lib.so:connect"], "name what to serve"),
         (["--c-library", "./lib.so"], "looks like PATH:CONNECT"),
-        (["--c-library", "./lib.so:connect", "--c-setting", "width"], "a setting looks like"),
+        (["--c-library", "./lib.so:connect", "--create", "width"], "a setting looks like"),
         (["--c-library", "./lib.so:connect", "--c-version", "3.0"], "unknown EnvCApi version"),
         (["--c-library", "./lib.so:connect"], "there is no library"),
     ],
@@ -110,7 +110,7 @@ def test_the_command_says_what_is_wrong(arguments: list[str], message: str) -> N
 def test_the_command_serves_a_library() -> None:
     library = compile_library("complete", "2.2")
     command = [sys.executable, "-m", "dm_env_rpc_client.cli", "serve", "--json"]
-    options = ["--address", "localhost:0", "--c-version", "2.2", "--c-setting", "length=2"]
+    options = ["--address", "localhost:0", "--c-version", "2.2", "--create", "length=2"]
     options += ["--c-library", f"{library}:complete_connect_with_params"]
     options += ["--c-param", "title", "--c-param", "interrupted"]
     process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
