@@ -77,13 +77,14 @@ def serve(
 ) -> None:
     """Serves an environment until Ctrl-C or SIGTERM; each client gets one of its own."""
     with one_line_errors():
+        settings = arguments.parse_settings(create)
         if environment is not None and library is None:
             source = find_source(environment, insecure)
         elif library is not None and environment is None:
             source = c_library.library_source(library, version, params)
         else:
             raise UsageError("name what to serve, either MODULE:FACTORY or --c-library")
-        source = source.with_settings(arguments.parse_settings(create))
+        source = source.with_settings(settings)
         signal.signal(signal.SIGTERM, _interrupt)
         address = address or f"localhost:{_PORTS[protocol]}"
         server: hosting.Server | gym_socket.Server
