@@ -69,7 +69,7 @@ class Connection:
             channel, metadata, request_timeout=request_timeout
         )
         # Runs when the connection is forgotten, and at the exit of the interpreter.
-        self._finalizer = weakref.finalize(self, self._exchange.abort)
+        self._finalizer = weakref.finalize(self, self._exchange.finalizer())
 
     @property
     def address(self) -> str:

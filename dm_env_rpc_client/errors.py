@@ -5,8 +5,10 @@
       ConnectionClosedError   this side closed the connection   (a ConnectionError too)
       ConnectionLostError     the connection cannot be used     (a ConnectionError too)
       DeadlineExceededError   an answer did not come in time    (a TimeoutError too)
-      ProtocolError           the server broke the protocol
+      LibraryError            a library behind the C interface reported a failure
+      ProtocolError           the server, or a library, broke the protocol
       SpecError               a value, a spec or a name that cannot be (a ValueError too)
+        PropertyError         a property that cannot be read, written or listed so
 
 Exceptions carry what they know as attributes; `str()` composes the sentence.
 """
@@ -24,6 +26,8 @@ __all__ = [
     "DeadlineExceededError",
     "DmEnvRpcClientError",
     "DmEnvRpcError",
+    "LibraryError",
+    "PropertyError",
     "ProtocolError",
     "SpecError",
 ]
@@ -117,9 +121,55 @@ class DeadlineExceededError(DmEnvRpcClientError, TimeoutError):
     """
 
 
+class LibraryError(DmEnvRpcClientError):
+    """A library behind the C interface reported a failure.
+
+    Attributes:
+      function: the function of the interface that failed, such as "start".
+      code: the number that it returned.
+      message: what the library says about it.
+    """
+
+    def __init__(self, function: str, code: int, message: str):
+        super().__init__(function, code, message)
+        self.function = function
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"the library's {self.function} failed with code {self.code}: {self.message}"
+
+
 class ProtocolError(DmEnvRpcClientError):
-    """The server broke the protocol."""
+    """The server broke the protocol; or a library broke the interface that it offers."""
 
 
 class SpecError(DmEnvRpcClientError, ValueError):
     """A value, a spec or a name that cannot be."""
+
+
+class PropertyError(SpecError):
+    """A property that cannot be read, written or listed so.
+
+    Attributes:
+      operation: "read", "write" or "list".
+      key: the key of the property.
+      result: why not: "NOT_FOUND", "PERMISSION_DENIED" or "INVALID_ARGUMENT".
+    """
+
+    def __init__(self, operation: str, key: str, result: str):
+        super().__init__(operation, key, result)
+        self.operation = operation
+        self.key = key
+        self.result = result
+
+    def __str__(self) -> str:
+        reason = {
+            "NOT_FOUND": "there is no such property",
+            "PERMISSION_DENIED": f"its attributes do not allow it to be {_DONE[self.operation]}",
+            "INVALID_ARGUMENT": "it does not take this value",
+        }[self.result]
+        return f"cannot {self.operation} property {self.key!r}: {reason}"
+
+
+_DONE = {"read": "read", "write": "written", "list": "listed"}

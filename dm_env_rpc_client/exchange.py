@@ -18,6 +18,7 @@ import os
 import queue
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from dm_env_rpc_client.errors import (
@@ -141,6 +142,8 @@ class Exchange:
         """Makes the connection unusable, fails what is in flight and ends the stream."""
         self._fail_in_flight(cause)
         self._stream.abort()
+        # There is nothing more to wait for on behalf of futures.
+        self._futures.put(None)
 
     def close(self, timeout: float) -> None:
         """Ends the stream, gracefully where nothing is in flight. Never raises."""
@@ -160,12 +163,20 @@ class Exchange:
         if thread is not None and thread is not threading.current_thread():
             thread.join(_THREAD_END_SECONDS)
 
-    def abort(self) -> None:
-        """Ends the stream without a word; for connections that nobody closed."""
-        if not self._is_closed and os.getpid() == self._pid:
-            self._is_closed = True
-            self._futures.put(None)
-            self._stream.abort()
+    def finalizer(self) -> Callable[[], None]:
+        """Returns what ends the stream without a word, for connections that nobody closed.
+
+        It holds the stream and no more: the exchange may hold an error, whose traceback leads
+        to frames that hold the connection, which would be kept by its own finalizer then.
+        """
+        stream, futures, pid = self._stream, self._futures, self._pid
+
+        def end() -> None:
+            if os.getpid() == pid:
+                futures.put(None)
+                stream.abort()
+
+        return end
 
     def _push_and_write(self, pending: Pending) -> bool:
         """Returns whether there was room."""

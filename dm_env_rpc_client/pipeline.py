@@ -78,6 +78,8 @@ class Pending:
         """Sets the outcome; what comes after the first is ignored."""
         if self._outcome is None:
             self._outcome = (result, error)
+            # It may lead to the adaptor that asked, which nobody may want any more.
+            self.interpret = None
 
     def wake(self) -> None:
         """Calls those who wait for the outcome."""

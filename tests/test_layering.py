@@ -20,8 +20,8 @@ NAME = "dm_env_rpc_client"
 # a dot is a folder. The bridges stand beside the stack and may use the pure core only.
 LAYERS = [
     ["_proto."],
-    ["casting", "command_text", "errors", "nesting", "sampling", "settings", "spec_manager",
-     "specs", "tensors", "timesteps", "variable_specs"],
+    ["addresses", "casting", "command_text", "errors", "nesting", "sampling", "settings",
+     "spec_manager", "specs", "tensors", "timesteps", "variable_specs"],
     ["lifecycle", "messages", "pipeline"],
     ["transports."],
     ["async_connection", "connection", "exchange"],
@@ -34,11 +34,16 @@ BRIDGES = "bridges."
 # Third-party packages and the only places that may import them.
 ONLY_IN = {
     "grpc": ["transports.", "server.hosting", "testing.scripted_server"],
-    "socket": ["transports.", "server.hosting", "testing.server_process", BRIDGES],
+    "socket": [
+        "transports.",
+        "server.hosting",
+        "testing.server_process",
+        "bridges.gym_socket.stream",
+    ],
     "pytest": ["pytest_plugin", "testing.fixtures", "compliance.test_compliance"],
     "typer": ["cli."],
     "rich": ["cli."],
-    "gymnasium": [BRIDGES],
+    "gymnasium": ["bridges.gym_socket.gymnasium_environment", "cli.sources"],
     "cffi": [BRIDGES],
 }
 

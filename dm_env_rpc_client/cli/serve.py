@@ -2,66 +2,117 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import signal
+from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from dm_env_rpc_client import server as hosting
-from dm_env_rpc_client.cli import arguments
+from dm_env_rpc_client.bridges import gym_socket
+from dm_env_rpc_client.cli import arguments, c_library
 from dm_env_rpc_client.cli.failures import UsageError, console, one_line_errors
+from dm_env_rpc_client.cli.sources import find_source
 
 __all__ = ["serve"]
 
 
+class _Protocol(str, enum.Enum):
+    DM_ENV_RPC = "dm-env-rpc"
+    GYM_SOCKET = "gym-socket"
+
+
+class _Dialect(str, enum.Enum):
+    FIRST = "first"
+    LATEST = "latest"
+
+
+_PORTS = {_Protocol.DM_ENV_RPC: 50051, _Protocol.GYM_SOCKET: 5001}
+
+
 def serve(
     environment: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="MODULE:FACTORY | catch | race",
+            metavar="MODULE:FACTORY | catch | race | URL",
             help="What makes the environment: a callable that takes settings as keyword "
-            "arguments and returns a dm_env.Environment, Game or World; or one that is shipped: "
-            "catch, for one agent, race, for several.",
+            "arguments and returns a dm_env.Environment, Game or World; one that is shipped: "
+            "catch, for one agent, race, for several; gymnasium://ID; or another server's: "
+            "gym-socket://HOST:PORT/NAME, dm-env-rpc://HOST:PORT. Not with --c-library.",
         ),
-    ],
+    ] = None,
     address: Annotated[
-        str, typer.Option("--address", help="Where to listen; port 0 takes a free one.")
-    ] = "localhost:50051",
+        str | None,
+        typer.Option(
+            "--address",
+            help="Where to listen; port 0 takes a free one. localhost:50051, or :5001 for "
+            "gym-socket, where not given.",
+        ),
+    ] = None,
+    protocol: Annotated[
+        _Protocol, typer.Option(help="What to speak to clients.")
+    ] = _Protocol.DM_ENV_RPC,
+    create: arguments.CreateSettings = None,
     insecure: arguments.Insecure = False,
     max_connections: Annotated[
         int, typer.Option(min=1, help="Clients beyond this are refused.")
     ] = 256,
+    library: c_library.Library = None,
+    version: c_library.Version = "1.4",
+    params: c_library.Params = None,
+    name: Annotated[
+        str | None, typer.Option(help="gym-socket: what clients ask for; ENVIRONMENT's own name.")
+    ] = None,
+    dialect: Annotated[_Dialect, typer.Option(help="gym-socket: of the clients.")] = _Dialect.FIRST,
+    processes: Annotated[
+        bool, typer.Option("--processes", help="gym-socket: a process for each client.")
+    ] = False,
+    monitor: Annotated[
+        Path | None, typer.Option(help="gym-socket: the folder below which clients may record.")
+    ] = None,
     as_json: arguments.Json = False,
 ) -> None:
-    """Serves an environment until Ctrl-C or SIGTERM; each client creates worlds of its own."""
+    """Serves an environment until Ctrl-C or SIGTERM; each client gets one of its own."""
     with one_line_errors():
-        factory = _factory(environment)
+        settings = arguments.parse_settings(create)
+        if environment is not None and library is None:
+            source = find_source(environment, insecure)
+        elif library is not None and environment is None:
+            source = c_library.library_source(library, version, params)
+        else:
+            raise UsageError("name what to serve, either MODULE:FACTORY or --c-library")
+        source = source.with_settings(settings)
         signal.signal(signal.SIGTERM, _interrupt)
-        with hosting.serve(
-            factory, address, insecure=insecure, max_connections=max_connections
-        ) as server:
+        address = address or f"localhost:{_PORTS[protocol]}"
+        server: hosting.Server | gym_socket.Server
+        if protocol is _Protocol.GYM_SOCKET:
+            server = gym_socket.serve(
+                {name or source.name: source.factory},
+                address,
+                dialect=dialect.value,
+                processes=processes,
+                insecure=insecure,
+                monitor_directory=monitor,
+                max_connections=max_connections,
+            )
+        else:
+            server = hosting.serve(
+                source.factory, address, insecure=insecure, max_connections=max_connections
+            )
+        with server:
             if as_json:
                 typer.echo(json.dumps({"address": server.address}))
             else:
-                console.print(f"serving {environment} at [bold]{server.address}[/]; Ctrl-C stops")
+                console.print(
+                    f"serving {environment or library} at [bold]{server.address}[/]; Ctrl-C stops"
+                )
             try:
                 server.wait()
             except KeyboardInterrupt:
                 console.print("stopping")
-
-
-_SHIPPED = {"catch": hosting.Catch, "race": hosting.Race}
-
-
-def _factory(environment: str) -> Any:
-    if environment in _SHIPPED:
-        return _SHIPPED[environment]
-    factory = arguments.load_object(environment, "an environment")
-    if not callable(factory):
-        raise UsageError(f"{environment} is not callable, so it cannot make environments")
-    return factory
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

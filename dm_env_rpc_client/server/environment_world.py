@@ -13,6 +13,10 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.lifecycle import State
 from dm_env_rpc_client.server.construction import construct
+from dm_env_rpc_client.server.environment_properties import (
+    EnvironmentProperties,
+    KeepsProperties,
+)
 from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.structure import Structure, end_state
 from dm_env_rpc_client.server.world import Agent, RequestError, World
@@ -104,8 +108,14 @@ class EnvironmentWorld(World):
     def access(self) -> Iterator[Properties | None]:
         """See `World.access`."""
         with self._changed:
-            properties = getattr(self._made.environment, "properties", None)
-            yield properties if isinstance(properties, Properties) else None
+            environment = self._made.environment
+            properties = getattr(environment, "properties", None)
+            if isinstance(properties, Properties):
+                yield properties
+            elif isinstance(environment, KeepsProperties):
+                yield EnvironmentProperties(environment)
+            else:
+                yield None
 
     def close(self) -> None:
         """See `World.close`."""

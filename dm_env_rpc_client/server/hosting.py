@@ -16,6 +16,7 @@ import grpc
 from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
+from dm_env_rpc_client.addresses import is_loopback
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.construction import construct
 from dm_env_rpc_client.server.environment_world import EnvironmentWorld
@@ -132,7 +133,8 @@ def serve(
       insecure: allow plaintext on an address that other machines reach.
       default_actions: values, by flat name, of actions that a step may leave out.
       properties: what all clients may read and write, joined or not. An environment or a
-        game with an attribute `properties` of this kind adds its own for those who joined.
+        game with an attribute `properties` of this kind adds its own for those who joined;
+        an environment that `KeepsProperties` is asked itself.
       extensions: by message class, what answers an extension of that type: it is called
         with the message and the `World` that is joined, or None, and returns a message.
       step_timeout: seconds that a step in a `Game` waits for the other agents.
@@ -146,7 +148,7 @@ def serve(
       SpecError: plaintext on an open address without `insecure`.
       OSError: the address cannot be listened on.
     """
-    if credentials is None and not insecure and not grpc_channel.is_loopback(address):
+    if credentials is None and not insecure and not is_loopback(address):
         raise SpecError(
             f"other machines reach {address} and no credentials are given; pass credentials="
             "grpc.ssl_server_credentials(...), or insecure=True to serve in the clear"

@@ -152,13 +152,15 @@ class SharedWorld(World):
         while True:
             if self._is_closed:
                 raise RequestError.not_now("the world was closed")
-            if agent.is_interrupted or (self._unaware is not None and agent in self._unaware):
+            if agent.outcome is None and self._is_interrupted(agent):
                 assert agent.timestep is not None, "only a running agent is interrupted"
                 self._end_sequence_of(agent)
                 self._end_reset_when_all_know()
                 self._changed.notify_all()
                 return State.INTERRUPTED, agent.timestep
             self._advance(agent)
+            # A step that was taken counts, whatever has happened since: the agent hears of
+            # that with its next one.
             if agent.outcome is not None:
                 if isinstance(agent.outcome, Exception):
                     raise agent.outcome
@@ -167,6 +169,9 @@ class SharedWorld(World):
             if remaining is not None and remaining <= 0:
                 raise RequestError(code_pb2.DEADLINE_EXCEEDED, self._who_is_missing())
             self._changed.wait(remaining)
+
+    def _is_interrupted(self, agent: _SharedAgent) -> bool:
+        return agent.is_interrupted or (self._unaware is not None and agent in self._unaware)
 
     def _advance(self, agent: _SharedAgent) -> None:
         """Takes the step that `agent` waits for, if nothing stands in its way."""

@@ -7,7 +7,6 @@ Plaintext is for this machine only: another address takes TLS credentials or an 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import re
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from typing import Any, TypeAlias
 import grpc
 import grpc.aio
 
+from dm_env_rpc_client.addresses import is_loopback
 from dm_env_rpc_client.errors import (
     ConnectionLostError,
     DeadlineExceededError,
@@ -30,7 +30,6 @@ __all__ = [
     "Metadata",
     "check_metadata",
     "is_local_credentials",
-    "is_loopback",
     "local_credentials",
     "open_aio_channel",
     "open_channel",
@@ -79,23 +78,6 @@ def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], 
         if isinstance(value, str) and not _METADATA_TEXT.fullmatch(value):
             raise SpecError(f"metadata {key!r}: expected printable ASCII, got {value!r}")
     return tuple((key, value) for key, value in metadata)
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an address, as gRPC takes it, cannot lead off this machine."""
-    scheme, _, rest = address.partition(":")
-    if scheme in ("unix", "unix-abstract"):
-        return True
-    if scheme in ("ipv4", "ipv6", "dns"):
-        address = rest.rsplit("/", 1)[-1]
-    host = address.rsplit(":", 1)[0] if address.count(":") == 1 or "]" in address else address
-    host = host.strip("[]")
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def is_local_credentials(credentials: grpc.ChannelCredentials) -> bool:

@@ -19,9 +19,9 @@ from dm_env_rpc_client import (
     create_secure_channel_and_connect,
     make,
 )
+from dm_env_rpc_client.addresses import is_loopback
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.testing import ScriptedServer, echo
-from dm_env_rpc_client.transports.grpc_channel import is_loopback
 from tests.scripted import descriptor_count, extension, settles, thread_count, time_limit
 
 

@@ -18,6 +18,8 @@ from dm_env_rpc_client.errors import (
     DeadlineExceededError,
     DmEnvRpcClientError,
     DmEnvRpcError,
+    LibraryError,
+    PropertyError,
     ProtocolError,
     SpecError,
 )
@@ -35,6 +37,8 @@ ERRORS: list[tuple[DmEnvRpcClientError, type[Exception]]] = [
     (ConnectionLostError("lost"), ConnectionError),
     (ConnectionLostError("lost", "UNAVAILABLE"), ConnectionError),
     (DeadlineExceededError("late"), TimeoutError),
+    (LibraryError("start", 11, "not now"), Exception),
+    (PropertyError("read", "speed", "NOT_FOUND"), ValueError),
     (ProtocolError("broken"), Exception),
     (SpecError("wrong"), ValueError),
 ]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -167,6 +170,26 @@ def test_connections_that_are_forgotten_are_ended(echo_server: ScriptedServer) -
     assert echo_server.open_streams == 1
     del connection
     assert settles(lambda: echo_server.open_streams == 0)
+
+
+@pytest.mark.parametrize("how", ["used", "poisoned", "stepped"])
+def test_what_is_forgotten_is_freed(echo_environment_server: Server, how: str) -> None:
+    def use() -> weakref.ref[Any]:
+        env = make(echo_environment_server.address)
+        connection = env._connection
+        assert connection is not None
+        if how == "stepped":
+            env.reset()
+            env.step_async({"value": 1}).result(5)
+        if how == "poisoned":
+            connection._exchange.poison(KeyboardInterrupt())
+            with pytest.raises(ConnectionLostError):
+                env.reset()
+        return weakref.ref(connection)
+
+    forgotten = use()
+    assert settles(lambda: gc.collect() >= 0 and forgotten() is None)
+    assert settles(lambda: echo_environment_server.agent_count == 0)
 
 
 def test_row_15_close_in_every_state_is_quick_and_raises_nothing(

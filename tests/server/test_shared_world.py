@@ -326,11 +326,13 @@ class Member(threading.Thread):
         self.began_received: int | None = None
         self.began_turn: int | None = None
         self.error: BaseException | None = None
+        # Set when the reset is over: who was not in a sequence then never hears of it.
+        self.is_over = threading.Event()
 
     def run(self) -> None:
         try:
             for step in range(10_000):
-                if step == self.vanish_at:
+                if step == self.vanish_at or (self.is_over.is_set() and not self.heard_sent):
                     self.connection._exchange.poison(ConnectionLostError("vanished"))
                     return
                 sent = self.log.now()
@@ -349,7 +351,7 @@ class Member(threading.Thread):
 
 
 @settings(
-    max_examples=15,
+    max_examples=50,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -384,6 +386,8 @@ def test_reset_world_with_four_agents_some_of_which_vanish(
             first = players.envs[0].step(STAY)
             assert first.step_type is FIRST, "the caller is not told by a step"
             players.envs[0].close()
+        for member in members:
+            member.is_over.set()
         for member in members:
             member.join(30)
             assert not member.is_alive()

@@ -1,0 +1,1 @@
+"""Other environment protocols, joined to dm_env."""

@@ -1,0 +1,144 @@
+"""Actions by name, checked, as the arrays that the interface takes.
+
+Actions are sticky: what an action leaves out keeps its value for the rest of the episode.
+The interface does not say what holds before anything was set, so an episode begins with
+0, or the bound that is nearest to it, and with empty texts.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from dm_env_rpc_client import casting, nesting
+from dm_env_rpc_client.bridges.env_c_api import memory
+from dm_env_rpc_client.bridges.env_c_api.description import BoundedAction, Description
+from dm_env_rpc_client.bridges.env_c_api.runner import Actions
+from dm_env_rpc_client.errors import SpecError
+
+__all__ = ["StickyActions"]
+
+_INT32 = np.dtype(np.int32)
+_FLOAT64 = np.dtype(np.float64)
+
+
+class StickyActions:
+    """The actions of one environment, as they are set now.
+
+    Args:
+      description: says which actions there are.
+    """
+
+    def __init__(self, description: Description):
+        self._defaults: tuple[list[Any], list[Any], list[Any]] = (
+            [min(max(0, action.minimum), action.maximum) for action in description.discrete],
+            [min(max(0.0, action.minimum), action.maximum) for action in description.continuous],
+            ["" for _ in description.texts],
+        )
+        # By name: the kind, the index among its kind, and the check of a value.
+        self._slots: dict[str, tuple[int, int, Callable[[Any], Any]]] = {}
+        for index, action in enumerate(description.discrete):
+            self._slots[action.name] = 0, index, functools.partial(_discrete, action)
+        for index, action in enumerate(description.continuous):
+            self._slots[action.name] = 1, index, functools.partial(_continuous, action)
+        for index, name in enumerate(description.texts):
+            self._slots[name] = 2, index, functools.partial(_text, name)
+        self.reset()
+
+    def reset(self) -> None:
+        """Goes back to the values with which an episode begins."""
+        self._values = tuple(list(defaults) for defaults in self._defaults)
+        self._is_changed = [bool(defaults) for defaults in self._defaults]
+
+    def update(self, action: Any) -> Actions:
+        """Sets what an action names.
+
+        Args:
+          action: a mapping from names to scalars, nested where names have periods or flat.
+
+        Returns:
+          All values of each kind of which one was named, or which was never returned.
+
+        Raises:
+          SpecError: the action is no mapping, names what does not exist, or a value is of
+            another type or shape or out of bounds. Nothing is set then.
+        """
+        if not isinstance(action, Mapping):
+            raise SpecError(
+                f"an action is a mapping from names to values, got {type(action).__name__}; "
+                f"actions: {self._known()}"
+            )
+        checked = []
+        for name, value in action.items():
+            slot = self._slots.get(name)
+            if slot is None:
+                return self._update_nested(action)
+            kind, index, check = slot
+            checked.append((kind, index, check(value)))
+        for kind, index, value in checked:
+            self._values[kind][index] = value
+            self._is_changed[kind] = True
+        discrete, continuous, texts = self._is_changed
+        self._is_changed = [False, False, False]
+        return Actions(
+            self._values[0] if discrete else None,
+            self._values[1] if continuous else None,
+            self._values[2] if texts else None,
+        )
+
+    def _update_nested(self, action: Mapping[str, Any]) -> Actions:
+        flat = nesting.flatten_dict(action, nesting.SEPARATOR, strict=False)
+        for name in flat:
+            if name not in self._slots:
+                raise SpecError(f"there is no action {name!r}; actions: {self._known()}")
+        return self.update(flat)
+
+    def _known(self) -> str:
+        return ", ".join(map(repr, self._slots)) or "none"
+
+
+def _discrete(action: BoundedAction, value: Any) -> int:
+    if type(value) is not int:
+        value = _scalar(value, _INT32, action.name)
+    if not action.minimum <= value <= action.maximum:
+        raise _out_of_bounds(action, value)
+    number: int = value
+    return number
+
+
+def _continuous(action: BoundedAction, value: Any) -> float:
+    if type(value) is not float:
+        value = _scalar(value, _FLOAT64, action.name)
+    if not action.minimum <= value <= action.maximum:
+        raise _out_of_bounds(action, value)
+    number: float = value
+    return number
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        value = _scalar(value, np.dtype(object), name)
+    if not isinstance(value, str):
+        raise SpecError(f"action {name!r}: expected a string, got {type(value).__name__}")
+    memory.encode(value, f"action {name!r}")
+    return str(value)
+
+
+def _scalar(value: Any, dtype: np.dtype[Any], name: str) -> Any:
+    if isinstance(value, np.generic) and value.dtype == dtype:
+        return value.item()
+    where = f"action {name!r}"
+    array = casting.exact_cast(casting.as_array(value, where), dtype, where)
+    if array.shape != ():
+        raise SpecError(f"{where}: has shape {list(array.shape)}; expected a scalar")
+    return array.item()
+
+
+def _out_of_bounds(action: BoundedAction, value: Any) -> SpecError:
+    return SpecError(
+        f"action {action.name!r}: is {value}; expected a number from {action.minimum} to "
+        f"{action.maximum}"
+    )

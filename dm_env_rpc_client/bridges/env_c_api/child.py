@@ -1,0 +1,115 @@
+"""The child process: runs a library and answers the calls of `ProcessRunner`.
+
+What the library prints goes where the output of the parent goes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dm_env_rpc_client.bridges.env_c_api import wire
+from dm_env_rpc_client.bridges.env_c_api.declarations import layout
+from dm_env_rpc_client.bridges.env_c_api.library import open_context
+from dm_env_rpc_client.bridges.env_c_api.messages import MessagePipe
+from dm_env_rpc_client.bridges.env_c_api.runner import Actions, LocalRunner
+
+__all__ = ["answer_calls", "main"]
+
+ORPHAN_SECONDS = 5.0
+"""How long the library may take to come to an end when the parent has gone."""
+
+
+def main(reader: int, writer: int) -> None:
+    """Answers calls until the parent closes its ends of the pipes.
+
+    Args:
+      reader: descriptor of the pipe with the calls.
+      writer: descriptor of the pipe for the answers.
+    """
+    # Ctrl-C reaches the whole group of processes; the parent ends its child itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pipe = MessagePipe(reader, writer)
+    threading.Thread(target=_end_as_orphan, args=(pipe,), daemon=True).start()
+    answer_calls(pipe)
+
+
+def answer_calls(pipe: MessagePipe) -> None:
+    """Answers calls until there are no more; then the environment is released."""
+    session = _Session()
+    try:
+        while True:
+            name, *arguments = pipe.receive()
+            try:
+                pipe.send({"result": session.calls[name](*arguments)})
+            except BrokenPipeError:
+                raise
+            except Exception as error:
+                # An answer beyond the limits is among these: it was not sent.
+                pipe.send({"error": wire.encode_error(error)})
+    except (EOFError, BrokenPipeError):
+        pass  # The parent needs us no longer.
+    finally:
+        session.close()
+
+
+class _Session:
+    """The one environment of the process."""
+
+    def __init__(self) -> None:
+        self._runner: LocalRunner | None = None
+        self.calls: dict[str, Callable[..., Any]] = {
+            "open": self._open,
+            "start": lambda *args: wire.encode_frame(self._get().start(*args)),
+            "advance": self._advance,
+            "read_property": lambda key: self._get().read_property(key),
+            "write_property": lambda key, value: self._get().write_property(key, value),
+            "list_property": lambda key: wire.encode_properties(self._get().list_property(key)),
+            "close": self.close,
+        }
+
+    def close(self) -> None:
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            runner.close()
+
+    def _open(
+        self,
+        library: str,
+        connect: str,
+        version: str,
+        settings: list[list[str]],
+        launch_params: Any,
+        observations: list[str] | None,
+        start_attempts: int,
+    ) -> Any:
+        params: Any = None
+        if isinstance(launch_params, np.ndarray):
+            params = launch_params.tobytes()
+        elif launch_params is not None:
+            params = [text.tobytes() for text in launch_params]
+        context = open_context(layout(version), library, connect, params)
+        texts = {key: value for key, value in settings}  # noqa: C416  # pairs are lists here
+        self._runner = LocalRunner(context, texts, observations, start_attempts)
+        return wire.encode_description(self._runner.description)
+
+    def _advance(self, discrete: Any, continuous: Any, texts: Any, steps: int) -> Any:
+        frame = self._get().advance(Actions(discrete, continuous, texts), steps)
+        return wire.encode_frame(frame)
+
+    def _get(self) -> LocalRunner:
+        assert self._runner is not None, "the parent opens the library first"
+        return self._runner
+
+
+def _end_as_orphan(pipe: MessagePipe) -> None:
+    """Ends the process when the parent has gone, also while the library does not return."""
+    pipe.wait_for_hang_up()
+    time.sleep(ORPHAN_SECONDS)
+    os._exit(1)

@@ -1,0 +1,381 @@
+"""A context and the functions of its library, one method for each.
+
+A thin layer: it maps arguments, return codes and pointers, copies whatever the library
+points to before it returns, and knows the numbers that the interface allows. It does not
+know in which order functions may be called; that is the business of `LocalRunner`.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dm_env_rpc_client.bridges.env_c_api import limits, memory
+from dm_env_rpc_client.bridges.env_c_api.declarations import Layout
+from dm_env_rpc_client.bridges.env_c_api.description import ObservationType, checked_size
+from dm_env_rpc_client.bridges.env_c_api.events import Event
+from dm_env_rpc_client.bridges.env_c_api.properties import PropertyAttributes, PropertyResult
+from dm_env_rpc_client.errors import LibraryError, PropertyError, ProtocolError, SpecError
+
+__all__ = ["Context", "FixedObservation", "Status"]
+
+
+class Status(enum.IntEnum):
+    """The status of an environment after `advance`; the values are those of the interface."""
+
+    RUNNING = 0
+    INTERRUPTED = 1
+    ERROR = 2
+    TERMINATED = 3
+
+
+class FixedObservation(NamedTuple):
+    """An observation whose type and shape never change, as `observation` writes it."""
+
+    type_number: int
+    shape: list[int]
+    dtype: np.dtype[Any]
+    size: int
+    where: str
+
+
+class Context:
+    """One environment inside a library.
+
+    Not for several threads at once. Any method but `release` may raise ProtocolError: the
+    library broke the interface.
+
+    Args:
+      layout: the version of the interface.
+      api: a filled `EnvCApi*` of that version.
+      handle: the library's `void*` for the environment.
+      keep_alive: objects that the library may still point to.
+    """
+
+    def __init__(self, layout: Layout, api: Any, handle: Any, keep_alive: Sequence[Any] = ()):
+        ffi = layout.ffi
+        self.layout = layout
+        self._keep_alive = (api, *keep_alive)
+        self._handle = handle
+        self._call = {name: getattr(api, name) for name in layout.functions}
+        self._observation = ffi.new("EnvCApi_Observation*")
+        # Views into the struct above, which cost too much to look up in every step.
+        self._observation_spec = self._observation.spec
+        self._observation_payload = self._observation.payload
+        self._event = ffi.new("EnvCApi_Event*")
+        self._reward = ffi.new("double*")
+        self._discrete = ffi.new("int[]", 0)
+        self._continuous = ffi.new("double[]", 0)
+        self._texts: tuple[Any, ...] = ()
+
+    def setting(self, key: str, value: str) -> None:
+        """Applies a setting; SpecError with the library's message where it refuses."""
+        texts = self._c_text(key, "setting"), self._c_text(value, f"setting {key!r}")
+        code = self._call["setting"](self._handle, *texts)
+        if code:
+            raise SpecError(f"setting {key!r} cannot be {value!r}: {self.error_message()}")
+
+    def init(self) -> None:
+        """Ends the settings; LibraryError where that fails."""
+        self._check("init", self._call["init"](self._handle))
+
+    def start(self, episode: int, seed: int) -> bool:
+        """Starts an episode; False where the library asks to be called again (EAGAIN)."""
+        code = self._call["start"](self._handle, episode, seed)
+        if code == errno.EAGAIN:
+            return False
+        self._check("start", code)
+        return True
+
+    def release(self) -> None:
+        """Releases the environment; called once and last."""
+        self._call["release_context"](self._handle)
+
+    def error_message(self) -> str:
+        """Returns what the library says about a failure; for right after the failure."""
+        pointer = self._call["error_message"](self._handle)
+        try:
+            message = memory.copy_text(self.layout.ffi, pointer, "error_message")
+        except ProtocolError as error:
+            # The failure itself is worth more than a complaint about its text.
+            return f"(no message: {error})"
+        return message or "(no message)"
+
+    def write_property(self, key: str, value: str) -> None:
+        """Writes a property; PropertyError where the library refuses."""
+        texts = self._c_text(key, "property"), self._c_text(value, f"property {key!r}")
+        result = self._call["write_property"](self._handle, *texts)
+        self._check_property("write", key, result)
+
+    def read_property(self, key: str) -> str:
+        """Reads a property; PropertyError where the library refuses."""
+        value = self.layout.ffi.new("const char**")
+        result = self._call["read_property"](self._handle, self._c_text(key, "property"), value)
+        self._check_property("read", key, result)
+        return memory.copy_text(self.layout.ffi, value[0], f"value of property {key!r}")
+
+    def list_property(self, key: str) -> dict[str, PropertyAttributes]:
+        """Lists the properties right below one; PropertyError where the library refuses."""
+        callback, listings = _property_callback(self.layout)
+        token = next(_tokens)
+        listing = listings[token] = _Listing()
+        try:
+            result = self._call["list_property"](
+                self._handle,
+                self.layout.ffi.cast("void*", token),
+                self._c_text(key, "property"),
+                callback,
+            )
+        finally:
+            # From here on a callback that comes late finds nothing to write to.
+            del listings[token]
+        self._check_property("list", key, result)
+        if listing.problem is not None:
+            raise ProtocolError(f"list_property of {key!r}: {listing.problem}")
+        return listing.found
+
+    def environment_name(self) -> str:
+        """Returns the name of the environment."""
+        return self._name("environment_name")
+
+    def count(self, function: str) -> int:
+        """Returns what a function such as "observation_count" counts."""
+        count: int = self._call[function](self._handle)
+        if not 0 <= count <= limits.MAX_COUNT:
+            raise ProtocolError(f"{function}: is {count}; expected 0 to {limits.MAX_COUNT}")
+        return count
+
+    def name(self, function: str, index: int) -> str:
+        """Returns what a function such as "observation_name" says about an index."""
+        return self._name(function, index)
+
+    def action_discrete_bounds(self, index: int) -> tuple[Any, Any]:
+        """Returns the inclusive bounds of a discrete action."""
+        return self._bounds("action_discrete_bounds", "int[2]", index)
+
+    def action_continuous_bounds(self, index: int) -> tuple[Any, Any]:
+        """Returns the inclusive bounds of a continuous action."""
+        return self._bounds("action_continuous_bounds", "double[2]", index)
+
+    def observation_spec(self, index: int) -> tuple[ObservationType, tuple[int, ...] | None]:
+        """Returns the type and the shape of an observation.
+
+        In the shape, 0 stands for a length that changes; None is a shape of which even the
+        number of dimensions does, which some libraries say with 0 dimensions, others with -1.
+        """
+        where = f"observation_spec of {index}"
+        spec = self.layout.ffi.new("EnvCApi_ObservationSpec*")
+        spec.type = spec.dims = memory.UNSET
+        self._call["observation_spec"](self._handle, index, spec)
+        if spec.dims in (0, -1):
+            return memory.known_type(self.layout, spec.type, where), None
+        shape = memory.read_shape(self.layout.ffi, spec, where)
+        type_ = memory.known_type(self.layout, spec.type, where)
+        if type_ is ObservationType.STRING:
+            if len(shape) != 1:
+                raise ProtocolError(f"{where}: a string has 1 dimension, got {len(shape)}")
+            checked_size(shape, 1, where)
+        else:
+            checked_size(shape, type_.value.itemsize, where)
+        return type_, shape
+
+    def fps(self) -> int | None:
+        """Returns the steps per second of wall clock; None where the version has none."""
+        function = self._call.get("fps")
+        return None if function is None else int(function(self._handle))
+
+    def observation(self, index: int, budget: int = limits.MAX_BYTES, where: str = "") -> Any:
+        """Copies an observation of at most `budget` bytes: a new array, or a `str`."""
+        self._get_observation(index)
+        where = where or f"observation {index}"
+        return memory.copy_observation(self.layout, self._observation, budget, where)
+
+    def fixed_observation(self, index: int, fixed: FixedObservation) -> Any:
+        """As `observation` for an array of which type and shape are known, and faster."""
+        self._get_observation(index)
+        spec, ffi = self._observation_spec, self.layout.ffi
+        pointer = self._observation_payload.bytes
+        if (
+            pointer
+            and spec.type == fixed.type_number
+            and spec.dims == len(fixed.shape)
+            and spec.shape
+            and ffi.unpack(spec.shape, spec.dims) == fixed.shape
+        ):
+            data = np.frombuffer(ffi.buffer(pointer, fixed.size), fixed.dtype)
+            return data.reshape(fixed.shape).copy()
+        where = fixed.where
+        value = memory.copy_observation(self.layout, self._observation, limits.MAX_BYTES, where)
+        raise ProtocolError(
+            f"{where}: has type {spec.type} and shape {list(np.shape(value))}; observation_spec "
+            f"says type {fixed.type_number} and shape {fixed.shape}"
+        )
+
+    def event_count(self) -> int:
+        """Returns the number of events since the last advance."""
+        count: int = self._call["event_count"](self._handle)
+        # As `count`; written out, for this is asked in every step.
+        return count if count == 0 else self.count("event_count")
+
+    def event(self, index: int, names: Sequence[str], budget: int) -> Event:
+        """Copies an event whose observations take at most `budget` bytes together."""
+        event = self._event
+        event.id = event.observation_count = memory.UNSET
+        event.observations = self.layout.ffi.NULL
+        self._call["event"](self._handle, index, event)
+        id_, count, where = event.id, event.observation_count, f"event {index}"
+        if not 0 <= id_ < len(names):
+            raise ProtocolError(f"{where}: has id {id_}; there are {len(names)} types of events")
+        if not 0 <= count <= limits.MAX_COUNT:
+            raise ProtocolError(f"{where}: has {count} observations; at most {limits.MAX_COUNT}")
+        if count and not event.observations:
+            raise ProtocolError(f"{where}: has {count} observations and a null pointer to them")
+        observations = []
+        for i in range(count):
+            place = f"{where}: observation {i}"
+            value = memory.copy_observation(self.layout, event.observations[i], budget, place)
+            budget -= value.nbytes if isinstance(value, np.ndarray) else len(value)
+            observations.append(value)
+        return Event(id_, names[id_], tuple(observations))
+
+    def act(self, discrete: Sequence[int], continuous: Sequence[float]) -> None:
+        """Sets discrete and continuous actions by the deprecated function of 1.4."""
+        self._discrete = self.layout.ffi.new("int[]", list(discrete))
+        self._continuous = self.layout.ffi.new("double[]", list(continuous))
+        self._call["act"](self._handle, self._discrete, self._continuous)
+
+    def act_discrete(self, actions: Sequence[int]) -> None:
+        """Sets the discrete actions until they are set again."""
+        # The arrays of actions live on: the interface does not say that they are copied.
+        self._discrete = self.layout.ffi.new("int[]", actions)
+        self._call["act_discrete"](self._handle, self._discrete)
+
+    def act_continuous(self, actions: Sequence[float]) -> None:
+        """Sets the continuous actions until they are set again."""
+        self._continuous = self.layout.ffi.new("double[]", actions)
+        self._call["act_continuous"](self._handle, self._continuous)
+
+    def act_text(self, actions: Sequence[str]) -> None:
+        """Sets the text actions until they are set again."""
+        ffi = self.layout.ffi
+        encoded = [memory.encode(action, "text action") for action in actions]
+        # ffi.new adds the null at the end, which the interface asks for beside the length.
+        buffers = [ffi.new("char[]", data) for data in encoded]
+        array = ffi.new("EnvCApi_TextAction[]", len(buffers))
+        for i, (buffer, data) in enumerate(zip(buffers, encoded, strict=True)):
+            array[i].data = buffer
+            array[i].len = len(data)
+        former, self._texts = self._texts, (array, *buffers)
+        self._call["act_text"](self._handle, array)
+        del former  # Until here the library may have looked at it.
+
+    def advance(self, steps: int) -> tuple[Status, float]:
+        """Advances by a number of steps.
+
+        Returns:
+          The status and the reward.
+
+        Raises:
+          LibraryError: the status is Error.
+        """
+        self._reward[0] = math.nan
+        number = self._call["advance"](self._handle, steps, self._reward)
+        reward: float = self._reward[0]
+        if number == Status.ERROR:
+            raise LibraryError("advance", number, self.error_message())
+        if number not in _STATUSES:
+            raise ProtocolError(f"advance: returned status {number}; expected 0 to 3")
+        if math.isnan(reward):
+            raise ProtocolError(
+                "advance: the reward is NaN, or was not stored; expected a number, even if it is 0"
+            )
+        return _STATUSES[number], reward
+
+    def _get_observation(self, index: int) -> None:
+        spec, null = self._observation_spec, self.layout.ffi.NULL
+        spec.type = spec.dims = memory.UNSET
+        spec.shape = null
+        self._observation_payload.bytes = null
+        self._call["observation"](self._handle, index, self._observation)
+
+    def _name(self, function: str, *index: int) -> str:
+        where = " of ".join([function, *map(str, index)])
+        return memory.copy_text(self.layout.ffi, self._call[function](self._handle, *index), where)
+
+    def _bounds(self, function: str, array_type: str, index: int) -> tuple[Any, Any]:
+        # The wrong way round, so that bounds which the library leaves alone are refused.
+        pair = self.layout.ffi.new(array_type, [1, 0])
+        self._call[function](self._handle, index, pair, pair + 1)
+        return pair[0], pair[1]
+
+    def _check(self, function: str, code: int) -> None:
+        if code:
+            raise LibraryError(function, code, self.error_message())
+
+    def _check_property(self, operation: str, key: str, number: int) -> None:
+        try:
+            result = PropertyResult(number)
+        except ValueError:
+            raise ProtocolError(
+                f"{operation}_property of {key!r}: returned {number}; expected 0 to 3"
+            ) from None
+        if result is PropertyResult.INVALID_ARGUMENT and operation != "write":
+            raise ProtocolError(
+                f"{operation}_property of {key!r}: returned InvalidArgument, which only "
+                "write_property may"
+            )
+        if result is not PropertyResult.SUCCESS:
+            raise PropertyError(operation, key, result.name)
+
+    def _c_text(self, text: str, where: str) -> Any:
+        return self.layout.ffi.new("char[]", memory.encode(text, where))
+
+
+_STATUSES = {int(status): status for status in Status}
+
+_tokens = itertools.count(1)
+
+
+class _Listing:
+    """What the callbacks of one list_property have said."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, PropertyAttributes] = {}
+        self.problem: str | None = None
+
+    def add(self, ffi: Any, key: Any, attributes: int) -> None:
+        text = memory.copy_text(ffi, key, "a key")
+        if not 0 <= attributes < 2 * PropertyAttributes.LISTABLE.value:
+            raise ProtocolError(f"property {text!r} has attributes {attributes}; expected 0 to 7")
+        if len(self.found) == limits.MAX_COUNT:
+            raise ProtocolError(f"more than {limits.MAX_COUNT} properties")
+        self.found[text] = PropertyAttributes(attributes)
+
+
+@functools.cache
+def _property_callback(layout_: Layout) -> tuple[Any, dict[int, _Listing]]:
+    """The one callback for all contexts of a version, and the listings that go on.
+
+    It lives as long as the process, since a library may call it when it should no longer.
+    `userdata` is a number to look up, never a pointer to follow.
+    """
+    listings: dict[int, _Listing] = {}
+    ffi = layout_.ffi
+
+    def on_property(userdata: Any, key: Any, attributes: int) -> None:
+        listing = listings.get(int(ffi.cast("uintptr_t", userdata)))
+        if listing is not None and listing.problem is None:
+            try:
+                listing.add(ffi, key, attributes)
+            except BaseException as error:
+                # Nothing may be raised through the library's C frames.
+                listing.problem = str(error) or type(error).__name__
+
+    return ffi.callback("EnvCApi_PropertyCallback", on_property), listings

@@ -1,0 +1,144 @@
+"""The layouts of EnvCApi, by version, for cffi in ABI mode.
+
+No two versions are compatible in binary form and nothing in the struct says which one it
+is, so whoever opens a library names the version. 2.0 dropped the deprecated functions
+`fps` and `act`; 2.1 added integer observations; 2.2 has the layout of 2.1.
+
+Enumerations are declared as plain ints: a library may return any number, and here it is
+compared with what the interface knows before it becomes an enumeration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from dm_env_rpc_client.bridges.env_c_api.description import ObservationType
+from dm_env_rpc_client.errors import SpecError
+
+__all__ = ["VERSIONS", "Layout", "layout"]
+
+VERSIONS = ("1.4", "2.0", "2.1", "2.2")
+"""The versions of the interface that are known."""
+
+_STRUCTS = """
+typedef struct { int type; int dims; const int* shape; } EnvCApi_ObservationSpec;
+typedef struct {
+  EnvCApi_ObservationSpec spec;
+  union {
+    const double* doubles;
+    const unsigned char* bytes;
+    const char* string;
+    const int32_t* int32s;
+    const int64_t* int64s;
+  } payload;
+} EnvCApi_Observation;
+typedef struct {
+  int id;
+  int observation_count;
+  const EnvCApi_Observation* observations;
+} EnvCApi_Event;
+typedef struct { const char* data; uint64_t len; } EnvCApi_TextAction;
+typedef void (*EnvCApi_PropertyCallback)(void* userdata, const char* key, int attributes);
+"""
+
+# In the order of the struct of 1.4.
+_FUNCTIONS = (
+    "int (*setting)(void*, const char* key, const char* value);",
+    "int (*init)(void*);",
+    "int (*start)(void*, int episode_id, int seed);",
+    "void (*release_context)(void*);",
+    "const char* (*error_message)(void*);",
+    "int (*write_property)(void*, const char* key, const char* value);",
+    "int (*read_property)(void*, const char* key, const char** value);",
+    "int (*list_property)(void*, void* userdata, const char* key, EnvCApi_PropertyCallback);",
+    "const char* (*environment_name)(void*);",
+    "int (*action_discrete_count)(void*);",
+    "int (*action_continuous_count)(void*);",
+    "int (*action_text_count)(void*);",
+    "const char* (*action_discrete_name)(void*, int index);",
+    "const char* (*action_continuous_name)(void*, int index);",
+    "const char* (*action_text_name)(void*, int index);",
+    "void (*action_discrete_bounds)(void*, int index, int* minimum, int* maximum);",
+    "void (*action_continuous_bounds)(void*, int index, double* minimum, double* maximum);",
+    "int (*observation_count)(void*);",
+    "const char* (*observation_name)(void*, int index);",
+    "void (*observation_spec)(void*, int index, EnvCApi_ObservationSpec*);",
+    "int (*event_type_count)(void*);",
+    "const char* (*event_type_name)(void*, int index);",
+    "int (*fps)(void*);",
+    "void (*observation)(void*, int index, EnvCApi_Observation*);",
+    "int (*event_count)(void*);",
+    "void (*event)(void*, int index, EnvCApi_Event*);",
+    "void (*act)(void*, const int discrete[], const double continuous[]);",
+    "void (*act_discrete)(void*, const int actions[]);",
+    "void (*act_continuous)(void*, const double actions[]);",
+    "void (*act_text)(void*, const EnvCApi_TextAction actions[]);",
+    "int (*advance)(void*, int num_steps, double* reward);",
+)
+
+_ONLY_1_4 = frozenset({"fps", "act"})
+
+_TYPES_1_4 = MappingProxyType(
+    {0: ObservationType.DOUBLES, 1: ObservationType.BYTES, 2: ObservationType.STRING}
+)
+_TYPES_2_1 = MappingProxyType({**_TYPES_1_4, 3: ObservationType.INT32S, 4: ObservationType.INT64S})
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Layout:
+    """One version of the interface.
+
+    Attributes:
+      version: such as "1.4".
+      functions: the names of the function pointers, in the order of the struct.
+      observation_types: the type of an observation by its number in C.
+      ffi: a `cffi.FFI` to which the structs of this version are declared.
+      size: bytes that the struct of function pointers takes.
+    """
+
+    version: str
+    functions: tuple[str, ...]
+    observation_types: Mapping[int, ObservationType]
+    ffi: Any
+    size: int
+
+
+@functools.cache
+def layout(version: str) -> Layout:
+    """Returns the layout of a version.
+
+    Raises:
+      SpecError: the version is unknown, or cffi is not installed.
+    """
+    if version not in VERSIONS:
+        raise SpecError(
+            f"unknown EnvCApi version {version!r}; a library states the one it was compiled "
+            f"with in its env_c_api.h, and known are {', '.join(VERSIONS)}"
+        )
+    try:
+        import cffi
+    except ImportError as error:
+        raise SpecError(
+            "EnvCApi libraries are called through cffi, which is not installed; "
+            "pip install 'dm-env-rpc-client[c]'"
+        ) from error
+    declarations = {
+        found.group(1): text for text in _FUNCTIONS if (found := re.search(r"\(\*(\w+)\)", text))
+    }
+    if version != "1.4":
+        declarations = {k: text for k, text in declarations.items() if k not in _ONLY_1_4}
+    ffi = cffi.FFI()
+    ffi.cdef(_STRUCTS)
+    ffi.cdef(f"typedef struct {{ {' '.join(declarations.values())} }} EnvCApi;")
+    return Layout(
+        version=version,
+        functions=tuple(declarations),
+        observation_types=_TYPES_1_4 if version in ("1.4", "2.0") else _TYPES_2_1,
+        ffi=ffi,
+        size=ffi.sizeof("EnvCApi"),
+    )

@@ -1,0 +1,213 @@
+"""What a library says of its environment once `init` has succeeded, and dm_env's specs of it.
+
+Pure data: the same description is read from C and received from a child process.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from dm_env import specs
+
+from dm_env_rpc_client.bridges.env_c_api import limits
+from dm_env_rpc_client.errors import ProtocolError
+from dm_env_rpc_client.variable_specs import VariableArray
+
+__all__ = [
+    "BoundedAction",
+    "Description",
+    "ObservationDescription",
+    "ObservationType",
+    "checked_size",
+]
+
+
+class ObservationType(enum.Enum):
+    """The type of an observation's elements; the value is their NumPy dtype."""
+
+    DOUBLES = np.dtype(np.float64)
+    BYTES = np.dtype(np.uint8)
+    STRING = np.dtype(object)
+    INT32S = np.dtype(np.int32)
+    INT64S = np.dtype(np.int64)
+
+
+def checked_size(shape: Iterable[int], item_bytes: int, where: str) -> int:
+    """Returns the bytes of an array; a 0 gives none.
+
+    Raises:
+      ProtocolError: a size is negative, or the bytes are beyond the budget.
+    """
+    size = item_bytes
+    sizes = list(shape)
+    for length in sizes:
+        if length < 0:
+            raise ProtocolError(f"{where}: shape {sizes} has a negative size")
+        # A 0 does not hide the other lengths: NumPy has no array whose strides overflow.
+        size *= length or 1
+    # Python's integers do not overflow, so this also refuses what would wrap in C.
+    if size > limits.MAX_BYTES:
+        raise ProtocolError(
+            f"{where}: shape {sizes} takes {size} bytes; at most {limits.MAX_BYTES} are allowed"
+        )
+    return 0 if 0 in sizes else size
+
+
+@dataclasses.dataclass(frozen=True)
+class ObservationDescription:
+    """One observation.
+
+    Attributes:
+      name: its name.
+      type: the type of its elements.
+      shape: its shape, in which 0 stands for a length that changes; None where even the
+        number of dimensions does.
+    """
+
+    name: str
+    type: ObservationType
+    shape: tuple[int, ...] | None
+
+    @property
+    def fixed_bytes(self) -> int:
+        """The bytes that each one takes; 0 where they change."""
+        if self.shape is None or 0 in self.shape or self.type is ObservationType.STRING:
+            return 0
+        return math.prod(self.shape) * int(self.type.value.itemsize)
+
+    @property
+    def is_group(self) -> bool:
+        """Whether it is sent as `<name>.values` and `<name>.shape`; see `specs`."""
+        if self.type is ObservationType.STRING:
+            return False
+        return self.shape is None or self.shape.count(0) > 1
+
+    def specs(self) -> dict[str, specs.Array]:
+        """Returns dm_env specs by flat name.
+
+        The protocol allows one variable dimension ("Variable lengths" in the protocol
+        overview). An observation with more, or with any number of dimensions, is two:
+        `<name>.values`, flat in row-major order, and `<name>.shape`, int32.
+        """
+        dtype = self.type.value
+        if self.type is ObservationType.STRING:
+            return {self.name: specs.StringArray((), name=self.name)}
+        if self.is_group:
+            values, shape = f"{self.name}.values", f"{self.name}.shape"
+            rank = None if self.shape is None else len(self.shape)
+            shape_spec = (
+                VariableArray((-1,), np.int32, shape)
+                if rank is None
+                else specs.Array((rank,), np.int32, shape)
+            )
+            return {values: VariableArray((-1,), dtype, values), shape: shape_spec}
+        assert self.shape is not None, "without a shape it is a group"
+        if 0 in self.shape:
+            variable = tuple(size or -1 for size in self.shape)
+            return {self.name: VariableArray(variable, dtype, self.name)}
+        return {self.name: specs.Array(self.shape, dtype, self.name)}
+
+    def conforms(self, type_: ObservationType, shape: tuple[int, ...]) -> bool:
+        """Whether an observation of this type and shape is one of these."""
+        if type_ is not self.type:
+            return False
+        if self.shape is None:
+            return True
+        return len(shape) == len(self.shape) and all(
+            expected in (0, size) for expected, size in zip(self.shape, shape, strict=True)
+        )
+
+    def value_conforms(self, value: Any) -> bool:
+        """Whether a Python value is one of these."""
+        if self.type is ObservationType.STRING:
+            return isinstance(value, str)
+        return (
+            isinstance(value, np.ndarray)
+            and value.dtype == self.type.value
+            and self.conforms(self.type, value.shape)
+        )
+
+
+class BoundedAction(NamedTuple):
+    """A discrete or continuous action and its inclusive bounds."""
+
+    name: str
+    minimum: Any
+    maximum: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """An environment.
+
+    Attributes:
+      name: the environment's name.
+      discrete: discrete actions, int32.
+      continuous: continuous actions, float64.
+      texts: names of text actions.
+      observations: observations, in the order of the library.
+      events: names of the types of events, by their ID.
+      fps: steps per second of wall clock, an advice; None where the version of the
+        interface has none.
+
+    Raises:
+      ProtocolError: two actions or two observations share a name, bounds are NaN or the
+        wrong way round, or the observations are larger than the budget.
+    """
+
+    name: str
+    discrete: tuple[BoundedAction, ...]
+    continuous: tuple[BoundedAction, ...]
+    texts: tuple[str, ...]
+    observations: tuple[ObservationDescription, ...]
+    events: tuple[str, ...]
+    fps: int | None
+
+    def __post_init__(self) -> None:
+        _check_unique([*(a.name for a in self._bounded), *self.texts], "action")
+        flat = [name for observation in self.observations for name in observation.specs()]
+        _check_unique(flat, "observation")
+        for action in self._bounded:
+            if not action.minimum <= action.maximum:  # NaN compares false.
+                raise ProtocolError(
+                    f"action {action.name!r} has the bounds {action.minimum} to "
+                    f"{action.maximum}; expected two numbers of which the first is not greater"
+                )
+        total = sum(observation.fixed_bytes for observation in self.observations)
+        if total > limits.MAX_BYTES:
+            raise ProtocolError(
+                f"the observations take {total} bytes together; at most {limits.MAX_BYTES} "
+                "are allowed"
+            )
+
+    @property
+    def _bounded(self) -> tuple[BoundedAction, ...]:
+        return self.discrete + self.continuous
+
+    def action_specs(self) -> dict[str, specs.Array]:
+        """Returns the spec of each action by name; all of them are scalars."""
+        by_name: dict[str, specs.Array] = {}
+        for name, low, high in self.discrete:
+            if low == 0 and high < np.iinfo(np.int32).max:
+                by_name[name] = specs.DiscreteArray(high + 1, np.int32, name)
+            else:
+                by_name[name] = specs.BoundedArray((), np.int32, low, high, name)
+        for name, low, high in self.continuous:
+            by_name[name] = specs.BoundedArray((), np.float64, low, high, name)
+        for name in self.texts:
+            by_name[name] = specs.StringArray((), name=name)
+        return by_name
+
+
+def _check_unique(names: list[str], what: str) -> None:
+    for name, count in collections.Counter(names).items():
+        if not name:
+            raise ProtocolError(f"an {what} has an empty name")
+        if count > 1:
+            raise ProtocolError(f"{count} {what}s are named {name!r}; names must be distinct")

@@ -1,0 +1,353 @@
+"""A library with the C interface as a dm_env.Environment."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import dm_env
+import numpy as np
+from dm_env import specs
+
+from dm_env_rpc_client import nesting
+from dm_env_rpc_client.bridges.env_c_api.actions import StickyActions
+from dm_env_rpc_client.bridges.env_c_api.context import Status
+from dm_env_rpc_client.bridges.env_c_api.declarations import layout
+from dm_env_rpc_client.bridges.env_c_api.events import Event, event_text
+from dm_env_rpc_client.bridges.env_c_api.library import (
+    Connect,
+    LaunchParams,
+    Library,
+    open_context,
+)
+from dm_env_rpc_client.bridges.env_c_api.process_runner import ProcessRunner
+from dm_env_rpc_client.bridges.env_c_api.properties import PropertyAttributes, list_recursively
+from dm_env_rpc_client.bridges.env_c_api.runner import Frame, LocalRunner, Runner
+from dm_env_rpc_client.bridges.env_c_api.settings import setting_texts
+from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError, SpecError
+from dm_env_rpc_client.variable_specs import VariableStringArray
+
+__all__ = ["EnvCApiEnvironment"]
+
+_INT32 = np.iinfo(np.int32)
+
+START_ATTEMPTS = 10
+"""Calls of `start` for one episode, with pauses between that add up to half a second."""
+
+REQUEST_SECONDS = 120.0
+"""How long one call may take in a child process."""
+
+
+class EnvCApiEnvironment(dm_env.Environment):
+    """Drives a library that exposes an environment by EnvCApi (env_c_api.h).
+
+    Actions are a dict: int32 scalars for discrete, float64 scalars for continuous and
+    strings for text actions. They are sticky: one that a step leaves out keeps its value
+    to the end of the episode, and each episode begins with 0 (or the bound nearest to it)
+    and empty texts. Values are checked before the library sees any of them.
+
+    Observations are a dict: float64, uint8, int32 or int64 arrays and `str`. A length
+    that changes is -1 in the spec. An observation with several such lengths, or with any
+    number of dimensions, is a group of `values`, flat in row-major order, and `shape`.
+    Arrays belong to the caller: writable, and never touched again.
+
+    Nothing may be observed once an episode has ended, so a LAST step repeats, in new
+    arrays, the observations handed out by the step before, and has no events. Its discount
+    is 0 where the status is Terminated and 1 where it is Interrupted. After an exception
+    `step` raises until `reset` has begun a new episode; a refused action changes nothing.
+
+    Threads may share an environment; their calls are carried out one after another.
+
+    Args:
+      library: the path of the library; None where `connect` is an address or a callable.
+      connect: makes the context: the name of an exported function, its address (an int,
+        or "+0x1234" counted from where the library is loaded), or a callable that returns
+        the filled struct and the context. See `library.Connect`.
+      version: that of the env_c_api.h with which the library was compiled: 1.4, 2.0, 2.1
+        or 2.2. They are not compatible, and a library does not tell.
+      settings: applied before `init`; nested or flat names, values str, bool, int or
+        float.
+      launch_params: for a connect function that takes a struct first: its bytes, a list
+        of C strings, or a cffi pointer.
+      episode_seeds: the seed of the first episode, from which the later ones count up; or
+        an iterable with the seed of each; None for random ones. Seeds are int32.
+      first_episode: the ID of the first episode, from which the later ones count up.
+      frames_per_step: how many of its own steps the environment takes in each of ours.
+      observations: the names of those to read in every step; None for all.
+      events_observation: a name under which the events are an observation too, strings
+        [-1], each one event as JSON; see `events.event_text`. None for none.
+      nested_tensors: False for flat dictionaries with the periods left in the names.
+      start_attempts: calls of `start` for one episode while it returns EAGAIN.
+      isolated: runs the library in a child process, whose death is an error and no more.
+      request_timeout: seconds that each call may take in the child process; None for any
+        time.
+
+    Attributes:
+      name: the name of the environment.
+      fps: steps per second of wall clock, an advice; None from version 2.0 on.
+
+    Raises:
+      SpecError: an argument cannot be, or the library refuses a setting.
+      LibraryError: the library reports that it failed, with its message.
+      ProtocolError: the library breaks the interface.
+      ConnectionLostError, DeadlineExceededError: the child process died, or hangs and was
+        ended; the environment is of no use then.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        connect: Connect,
+        *,
+        version: str = "1.4",
+        settings: Mapping[str, Any] = MappingProxyType({}),
+        launch_params: LaunchParams = None,
+        episode_seeds: int | Iterable[int] | None = None,
+        first_episode: int = 0,
+        frames_per_step: int = 1,
+        observations: Collection[str] | None = None,
+        events_observation: str | None = None,
+        nested_tensors: bool = True,
+        start_attempts: int = START_ATTEMPTS,
+        isolated: bool = False,
+        request_timeout: float | None = REQUEST_SECONDS,
+    ):
+        _check_range("frames_per_step", frames_per_step, 1)
+        _check_range("start_attempts", start_attempts, 1)
+        _check_range("first_episode", first_episode)
+        if isinstance(observations, str):
+            raise SpecError(f"observations is a list of names, got {observations!r}")
+        self._frames_per_step = int(frames_per_step)
+        self._events_observation = events_observation
+        self._episodes = itertools.count(first_episode)
+        self._seeds = _seeds(episode_seeds)
+        self._lock = threading.Lock()
+        self._is_running = False
+        self._failure: BaseException | None = None
+        self._events: tuple[Event, ...] = ()
+        self._last_values: list[Any] = []
+        texts = setting_texts(settings)
+        runner: Runner
+        if isolated:
+            runner = ProcessRunner(
+                library,
+                connect,
+                version=version,
+                settings=texts,
+                launch_params=launch_params,
+                observations=observations,
+                start_attempts=start_attempts,
+                request_timeout=request_timeout,
+            )
+        else:
+            context = open_context(layout(version), library, connect, launch_params)
+            runner = LocalRunner(context, texts, observations, start_attempts)
+        self._runner: Runner | None = runner
+        try:
+            self._adopt(runner, nested_tensors)
+        except BaseException:
+            runner.close()
+            raise
+
+    def __repr__(self) -> str:
+        state = "closed" if self._runner is None else "running" if self._is_running else "ready"
+        return f"<{type(self).__name__} {self.name!r}, {state}>"
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What happened in the last `step` or `reset`; empty after a LAST step."""
+        return self._events
+
+    def reset(self) -> dm_env.TimeStep:
+        """Begins a new episode.
+
+        Returns:
+          A FIRST TimeStep.
+
+        Raises:
+          SpecError: `episode_seeds` has no seed left, or one that is no int32.
+          LibraryError: the library cannot start the episode, or asks to try again for too
+            long. Otherwise as `step`.
+        """
+        with self._lock:
+            return self._start(self._open_runner())
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        """Takes a step, or begins an episode where none is running.
+
+        Args:
+          action: values by name, nested or flat; any of them may be left out. Where an
+            episode begins it is ignored.
+
+        Returns:
+          The TimeStep, with the reward as a float.
+
+        Raises:
+          SpecError: the action does not conform; nothing has changed.
+          LibraryError: the status is Error, with the message of the library; or no episode
+            is running since an earlier exception.
+          ProtocolError: the library breaks the interface.
+          ConnectionClosedError: the environment is closed.
+          ConnectionLostError, DeadlineExceededError: see the class.
+        """
+        with self._lock:
+            runner = self._open_runner()
+            if self._failure is not None:
+                raise DmEnvRpcClientError(
+                    "the episode ended in an error; call reset to begin another"
+                ) from self._failure
+            if not self._is_running:
+                return self._start(runner)
+            actions = self._actions.update(action)
+            frame = self._run(runner.advance, actions, self._frames_per_step)
+            if frame.status is Status.RUNNING:
+                return dm_env.transition(frame.reward, self._observe(frame))
+            values = [v if isinstance(v, str) else v.copy() for v in self._last_values]
+            observation = self._observe(frame._replace(observations=values))
+            if frame.status is Status.TERMINATED:
+                return dm_env.termination(frame.reward, observation)
+            return dm_env.truncation(frame.reward, observation)
+
+    def action_spec(self) -> dict[str, Any]:
+        """Returns the specs of the actions, by name, nested as they are."""
+        return self._nest(dict(self._action_specs))
+
+    def observation_spec(self) -> dict[str, Any]:
+        """Returns the specs of the observations, by name, nested as they are."""
+        return self._nest(dict(self._observation_specs))
+
+    def read_property(self, key: str) -> str:
+        """Returns the value of a property.
+
+        Raises:
+          PropertyError: there is none, or it is not readable. Otherwise as `step`.
+        """
+        with self._lock:
+            return self._open_runner().read_property(key)
+
+    def write_property(self, key: str, value: str) -> None:
+        """Sets a property; when that takes effect is the library's affair.
+
+        Raises:
+          PropertyError: there is none, it is not writable, or does not take the value.
+            Otherwise as `step`.
+        """
+        with self._lock:
+            self._open_runner().write_property(key, value)
+
+    def list_properties(
+        self, key: str = "", *, recursive: bool = False
+    ) -> dict[str, PropertyAttributes]:
+        """Returns the attributes of the properties below one, by key.
+
+        Args:
+          key: of a listable property; libraries tend to have their list of all under "".
+          recursive: list those below listable ones too.
+
+        Raises:
+          PropertyError: there is none, or it is not listable. Otherwise as `step`.
+        """
+        with self._lock:
+            list_property = self._open_runner().list_property
+            return list_recursively(list_property, key) if recursive else list_property(key)
+
+    def close(self) -> None:
+        """Releases the environment and ends its child process; a second time does nothing."""
+        with self._lock:
+            runner, self._runner = self._runner, None
+            self._is_running = False
+            if runner is not None:
+                runner.close()
+
+    def _open_runner(self) -> Runner:
+        if self._runner is None:
+            raise ConnectionClosedError("the environment is closed")
+        return self._runner
+
+    def _adopt(self, runner: Runner, nested_tensors: bool) -> None:
+        description = runner.description
+        self.name, self.fps = description.name, description.fps
+        # In the order of a frame's values: a name, or the two names of a group.
+        self._names = [tuple(described.specs()) for described in description.observations]
+        self._actions = StickyActions(description)
+        self._action_specs = description.action_specs()
+        self._observation_specs: dict[str, specs.Array] = {}
+        for described in description.observations:
+            self._observation_specs.update(described.specs())
+        name = self._events_observation
+        if name is not None:
+            if name in self._observation_specs:
+                raise SpecError(f"events_observation is {name!r}, which is an observation already")
+            self._observation_specs[name] = VariableStringArray((-1,), name=name)
+        names = [*self._action_specs, *self._observation_specs]
+        self._is_nested = nested_tensors and any(nesting.SEPARATOR in name for name in names)
+        if self._is_nested:
+            nesting.check_unambiguous(self._action_specs)
+            nesting.check_unambiguous(self._observation_specs)
+
+    def _start(self, runner: Runner) -> dm_env.TimeStep:
+        episode = next(self._episodes)
+        try:
+            seed = next(self._seeds)
+        except StopIteration:
+            raise SpecError(f"episode_seeds has no seed for episode {episode}") from None
+        _check_range("the episode", episode)
+        _check_range("the seed", seed)
+        self._actions.reset()
+        frame = self._run(runner.start, episode, int(seed))
+        return dm_env.restart(self._observe(frame))
+
+    def _run(self, call: Callable[..., Frame], *arguments: Any) -> Frame:
+        """Starts or advances; what comes in between leaves no episode that goes on."""
+        self._is_running, self._events = False, ()
+        try:
+            frame = call(*arguments)
+        except BaseException as error:
+            self._failure = error
+            raise
+        self._failure = None
+        self._is_running = frame.status is Status.RUNNING
+        self._events = frame.events
+        return frame
+
+    def _observe(self, frame: Frame) -> dict[str, Any]:
+        values = frame.observations
+        assert values is not None, "the observations of a LAST step are those before it"
+        self._last_values = values
+        flat: dict[str, Any] = {}
+        for names, value in zip(self._names, values, strict=True):
+            if len(names) == 1:
+                flat[names[0]] = value
+            else:
+                flat[names[0]] = value.reshape(-1)
+                flat[names[1]] = np.array(value.shape, np.int32)
+        if self._events_observation is not None:
+            events = np.empty(len(frame.events), object)
+            events[:] = [event_text(event) for event in frame.events]
+            flat[self._events_observation] = events
+        return self._nest(flat)
+
+    def _nest(self, flat: dict[str, Any]) -> dict[str, Any]:
+        return nesting.unflatten_dict(flat, nesting.SEPARATOR) if self._is_nested else flat
+
+
+def _check_range(what: str, value: Any, minimum: int = int(_INT32.min)) -> None:
+    if not isinstance(value, int | np.integer) or not minimum <= value <= _INT32.max:
+        raise SpecError(f"{what} is {value!r}; expected an integer from {minimum} to {_INT32.max}")
+
+
+def _seeds(episode_seeds: Any) -> Iterator[int]:
+    if episode_seeds is None:
+        random = np.random.default_rng()
+        return iter(lambda: int(random.integers(_INT32.max)), None)
+    if isinstance(episode_seeds, int | np.integer):
+        _check_range("the first seed", episode_seeds)
+        return itertools.count(int(episode_seeds))
+    if isinstance(episode_seeds, str) or not isinstance(episode_seeds, Iterable):
+        raise SpecError(
+            f"episode_seeds is {episode_seeds!r}; expected an integer, an iterable of them, or None"
+        )
+    return iter(episode_seeds)

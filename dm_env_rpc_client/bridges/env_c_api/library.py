@@ -1,0 +1,232 @@
+"""From a library and its connect function to a context.
+
+The interface does not say how a context is made. Two shapes of connect function are
+common, both with 0 for success:
+
+    int connect(EnvCApi* api, void** context);
+    int connect(const Params* params, EnvCApi* api, void** context);
+
+`Params` is a struct of the library's own, often of a single `const char*`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from typing import Any
+
+from dm_env_rpc_client.bridges.env_c_api.context import Context
+from dm_env_rpc_client.bridges.env_c_api.declarations import Layout
+from dm_env_rpc_client.errors import LibraryError, ProtocolError, SpecError
+
+__all__ = ["Connect", "LaunchParams", "Library", "open_context"]
+
+Library = str | os.PathLike[str] | None
+"""The path of a library; None where `connect` needs none."""
+
+Connect = str | int | Callable[[], tuple[Any, Any]]
+"""The name of a symbol, the address of a function, or a Python callable.
+
+An address is an int in the memory of this process, or a ctypes or cffi function; or
+"+0x1234", counted from where the library is loaded, for functions that it does not export.
+
+A callable returns the filled struct (a cffi pointer, an address, or an object with its bytes
+such as a ctypes.Structure) and the context (a cffi pointer, a ctypes.c_void_p, or an address).
+"""
+
+LaunchParams = Any
+"""What is passed to the connect function first.
+
+The bytes of a struct, a list of C strings (a struct of as many `const char*`), or a cffi
+pointer; None for a connect function that takes no such argument.
+"""
+
+# The base of what CDLL returns for a symbol, which ctypes gives no public name.
+_CFunction: Any = ctypes.CFUNCTYPE(None).__base__
+
+_GUARD_BYTES = 64 * ctypes.sizeof(ctypes.c_void_p)
+_GUARD = b"\xa5" * _GUARD_BYTES
+
+_RTLD_DI_LINKMAP = 2
+
+
+def open_context(
+    layout: Layout, library: Library, connect: Connect, launch_params: LaunchParams = None
+) -> Context:
+    """Loads a library, where there is one, and makes a context.
+
+    Args:
+      layout: the version of the interface that the library was compiled with.
+      library: see `Library`. It stays loaded until the process ends.
+      connect: see `Connect`.
+      launch_params: see `LaunchParams`.
+
+    Returns:
+      The context, whose functions are all there.
+
+    Raises:
+      SpecError: the library or the symbol is not found, or an argument cannot be.
+      LibraryError: the connect function failed.
+      ProtocolError: there is no context, a function is missing, or the struct is of
+        another version.
+    """
+    loaded = None if library is None else _load(library)
+    if isinstance(connect, _CFunction):
+        connect = ctypes.cast(connect, ctypes.c_void_p).value or 0
+    elif isinstance(connect, layout.ffi.CData):
+        connect = int(layout.ffi.cast("uintptr_t", connect))
+    if callable(connect):
+        if launch_params is not None:
+            raise SpecError(
+                "launch_params is for a function in C; a callable binds its own arguments"
+            )
+        struct, context = connect()
+        api, handle = _copy_struct(layout, struct), _as_pointer(layout, context)
+        keep_alive: list[Any] = [struct, context]
+    else:
+        params = None if launch_params is None else _as_params(layout, launch_params)
+        address = _address(loaded, connect)
+        api, handle, keep_alive = _connect(layout, address, params)
+    _check_functions(layout, api)
+    if not handle:
+        raise ProtocolError("the connect function succeeded without a context: it is null")
+    return Context(layout, api, handle, [loaded, *keep_alive])
+
+
+def _load(library: str | os.PathLike[str]) -> ctypes.CDLL:
+    path = os.path.abspath(library)
+    try:
+        return ctypes.CDLL(path)
+    except OSError as error:
+        raise SpecError(f"cannot load the library {path}: {error}") from error
+
+
+def _address(loaded: ctypes.CDLL | None, connect: str | int) -> int:
+    if isinstance(connect, int):
+        return connect
+    if loaded is None:
+        raise SpecError(f"connect is {connect!r}, which needs a library to be looked up in")
+    if connect.startswith("+"):
+        try:
+            offset = int(connect, 0)
+        except ValueError:
+            raise SpecError(
+                f"connect is {connect!r}; expected an offset such as '+0x1234'"
+            ) from None
+        return _load_address(loaded) + offset
+    try:
+        address = ctypes.cast(loaded[connect], ctypes.c_void_p).value
+    except AttributeError as error:
+        raise SpecError(
+            f"{loaded._name} exports no function {connect!r}; one that is not exported is named "
+            "by its offset in the library, such as '+0x1234'"
+        ) from error
+    assert address is not None, "a symbol that is found has an address"
+    return address
+
+
+def _load_address(loaded: ctypes.CDLL) -> int:
+    """Where a library is loaded, which is the first member of its link_map."""
+    first_member = ctypes.POINTER(ctypes.c_size_t)()
+    try:
+        dlinfo = ctypes.CDLL(None).dlinfo
+    except (AttributeError, TypeError) as error:
+        raise SpecError("offsets into a library need dlinfo, which this system lacks") from error
+    handle = ctypes.c_void_p(loaded._handle)
+    if dlinfo(handle, _RTLD_DI_LINKMAP, ctypes.byref(first_member)):
+        raise SpecError(f"cannot find out where {loaded._name} is loaded")
+    return int(first_member[0])
+
+
+def _as_params(layout: Layout, launch_params: LaunchParams) -> tuple[Any, ...]:
+    """Returns the pointer to pass, and what it points to in turn."""
+    ffi = layout.ffi
+    if isinstance(launch_params, bytes):
+        # Doubles, for a struct wants an alignment that an array of chars need not have.
+        struct = ffi.new("double[]", len(launch_params) // 8 + 1)
+        ffi.memmove(struct, launch_params, len(launch_params))
+        return (struct,)
+    if isinstance(launch_params, list | tuple):
+        texts = [
+            ffi.new("char[]", text if isinstance(text, bytes) else text.encode())
+            for text in launch_params
+        ]
+        return (ffi.new("const char*[]", [*texts, ffi.NULL]), *texts)
+    try:
+        return (ffi.cast("const void*", launch_params), launch_params)
+    except TypeError as error:
+        raise SpecError(
+            f"launch_params is {launch_params!r}; expected the bytes of a struct, a list of "
+            "strings, or a cffi pointer"
+        ) from error
+
+
+def _connect(
+    layout: Layout, address: int, params: tuple[Any, ...] | None
+) -> tuple[Any, Any, list[Any]]:
+    ffi = layout.ffi
+    # The version that the caller named may be wrong. What lies behind the struct is there
+    # to be overwritten by a library whose own struct is larger.
+    memory = ffi.new("double[]", (layout.size + _GUARD_BYTES) // 8)
+    guard = ffi.buffer(memory)[layout.size :]
+    ffi.buffer(memory)[layout.size :] = _GUARD[: len(guard)]
+    context = ffi.new("void**")
+    api = ffi.cast("EnvCApi*", memory)
+    if params is None:
+        code = ffi.cast("int (*)(EnvCApi*, void**)", address)(api, context)
+    else:
+        function = ffi.cast("int (*)(const void*, EnvCApi*, void**)", address)
+        code = function(params[0], api, context)
+    if code:
+        raise LibraryError("connect function", code, "it gives no message")
+    if ffi.buffer(memory)[layout.size :] != _GUARD[: len(guard)]:
+        raise ProtocolError(
+            f"the connect function wrote more than the {len(layout.functions)} functions of "
+            f"version {layout.version}; the library was compiled with another version"
+        )
+    return _copy_struct(layout, api), context[0], [memory, *(params or ())]
+
+
+def _copy_struct(layout: Layout, struct: Any) -> Any:
+    """Copies the functions, which the library could otherwise change under our feet."""
+    ffi = layout.ffi
+    api = ffi.new("EnvCApi*")
+    if isinstance(struct, int):
+        struct = ffi.cast("EnvCApi*", struct)
+    if isinstance(struct, ffi.CData):
+        size = ffi.sizeof(struct[0])
+    else:
+        try:
+            size = memoryview(struct).nbytes
+        except TypeError as error:
+            raise SpecError(
+                f"the connect callable returned {type(struct).__name__} for the struct; expected "
+                "a cffi pointer to it, its address, or an object with its bytes"
+            ) from error
+    if size != layout.size:
+        raise SpecError(
+            f"the struct has {size} bytes; that of version {layout.version} has {layout.size}"
+        )
+    ffi.memmove(api, struct, size)
+    return api
+
+
+def _as_pointer(layout: Layout, context: Any) -> Any:
+    value = context.value or 0 if isinstance(context, ctypes.c_void_p) else context
+    try:
+        return layout.ffi.cast("void*", value)
+    except TypeError as error:
+        raise SpecError(
+            f"the connect callable returned {type(context).__name__} for the context; expected a "
+            "cffi pointer, a ctypes.c_void_p, or an address"
+        ) from error
+
+
+def _check_functions(layout: Layout, api: Any) -> None:
+    missing = [name for name in layout.functions if not getattr(api, name)]
+    if missing:
+        raise ProtocolError(
+            f"the library leaves {', '.join(missing)} null; version {layout.version} has no "
+            "optional functions, so it is incomplete or was compiled with another version"
+        )

@@ -1,0 +1,125 @@
+"""Copies of what a library points to. Bounds come first, then memory is read.
+
+Every pointer is valid only until the next call into the library, so nothing here keeps
+one. A pointer that is not null may still lead nowhere; only a process of its own helps
+against that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dm_env_rpc_client.bridges.env_c_api import limits
+from dm_env_rpc_client.bridges.env_c_api.declarations import Layout
+from dm_env_rpc_client.bridges.env_c_api.description import ObservationType, checked_size
+from dm_env_rpc_client.errors import ProtocolError, SpecError
+
+__all__ = [
+    "UNSET",
+    "copy_observation",
+    "copy_text",
+    "decode",
+    "encode",
+    "known_type",
+    "read_shape",
+]
+
+UNSET = -(2**31)
+"""Stands in what a library is to fill in, so that what it left alone shows."""
+
+
+def copy_text(ffi: Any, pointer: Any, where: str) -> str:
+    """Copies a null-terminated string.
+
+    Raises:
+      ProtocolError: it is null, longer than the limit, or not UTF-8.
+    """
+    if not pointer:
+        raise ProtocolError(f"{where}: is null; the interface allows no null strings")
+    data: bytes = ffi.string(pointer, limits.MAX_TEXT_BYTES)
+    if len(data) == limits.MAX_TEXT_BYTES:
+        raise ProtocolError(f"{where}: has no end within {limits.MAX_TEXT_BYTES} bytes")
+    return decode(data, where)
+
+
+def encode(text: str, where: str) -> bytes:
+    """Encodes a string for C; SpecError where it holds a null or cannot be UTF-8."""
+    if "\0" in text:
+        raise SpecError(f"{where}: {text!r} holds a null character, at which C would end it")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise SpecError(f"{where}: {text!r} cannot be UTF-8: {error}") from error
+
+
+def decode(data: bytes, where: str) -> str:
+    """Decodes UTF-8; ProtocolError where it is none, for the protocol's strings are text."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"{where}: is not UTF-8: {error}") from error
+
+
+def known_type(layout: Layout, number: int, where: str) -> ObservationType:
+    """Returns the type that a number stands for in this version, or ProtocolError."""
+    type_ = layout.observation_types.get(number)
+    if type_ is None:
+        raise ProtocolError(
+            f"{where}: has type {number}, which version {layout.version} does not have; either "
+            "the library is broken or it was compiled with another version"
+        )
+    return type_
+
+
+def read_shape(ffi: Any, spec: Any, where: str) -> tuple[int, ...]:
+    """Copies the shape out of an EnvCApi_ObservationSpec with at least 0 dimensions."""
+    dims = spec.dims
+    if dims == UNSET:
+        raise ProtocolError(f"{where}: the library did not fill it in")
+    if not 0 <= dims <= limits.MAX_DIMENSIONS:
+        raise ProtocolError(
+            f"{where}: has {dims} dimensions; expected 0 to {limits.MAX_DIMENSIONS}"
+        )
+    if not dims:
+        return ()
+    if not spec.shape:
+        raise ProtocolError(f"{where}: has {dims} dimensions and a null shape")
+    return tuple(ffi.unpack(spec.shape, dims))
+
+
+def copy_observation(layout: Layout, observation: Any, budget: int, where: str) -> Any:
+    """Copies an observation of any type and shape.
+
+    Args:
+      layout: the version.
+      observation: the EnvCApi_Observation.
+      budget: how many bytes it may take.
+      where: what it is, for error messages.
+
+    Returns:
+      A new writable array, or a `str`.
+
+    Raises:
+      ProtocolError: it breaks the interface or the limits.
+    """
+    ffi, spec, pointer = layout.ffi, observation.spec, observation.payload.bytes
+    shape = read_shape(ffi, spec, where)
+    type_ = known_type(layout, spec.type, where)
+    is_text = type_ is ObservationType.STRING
+    if is_text and len(shape) != 1:
+        raise ProtocolError(f"{where}: is a string with shape {list(shape)}; expected [length]")
+    size = checked_size(shape, 1 if is_text else type_.value.itemsize, where)
+    if size > budget:
+        raise ProtocolError(
+            f"{where}: takes {size} bytes, and with those before it the step is beyond "
+            f"{limits.MAX_BYTES}"
+        )
+    if size and not pointer:
+        raise ProtocolError(f"{where}: has shape {list(shape)} and a null payload")
+    if is_text:
+        return decode(ffi.buffer(pointer, size)[:] if size else b"", where)
+    if not size:
+        return np.empty(shape, type_.value)
+    return np.frombuffer(ffi.buffer(pointer, size), type_.value).reshape(shape).copy()

@@ -1,0 +1,172 @@
+"""Messages between a process and the child that runs a library for it.
+
+A message is JSON, followed by the bytes of the arrays that the JSON stands for:
+
+    uint32 length of the JSON, uint64 length of the bytes, JSON, bytes
+
+A library that goes wrong can write anything into the child's pipe, so what comes out of it
+is read like what comes from a stranger: bounds first, no pickles, and only dtypes that the
+interface has. Library names are never keys of a JSON object, where they could be taken
+for the description of an array.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import select
+import struct
+import time
+from typing import Any
+
+import numpy as np
+
+from dm_env_rpc_client.bridges.env_c_api import limits
+from dm_env_rpc_client.errors import ProtocolError
+
+__all__ = ["MessagePipe"]
+
+_LENGTHS = struct.Struct("<IQ")
+
+_MAX_JSON_BYTES = 1 << 28
+# Observations, and those of events, each with padding for as many arrays as there can be.
+_MAX_ARRAY_BYTES = 2 * limits.MAX_BYTES + (1 << 24)
+
+_ALIGNMENT = 8
+
+_DTYPES = {dtype.str: dtype for dtype in map(np.dtype, ("u1", "<i4", "<i8", "<f8"))}
+
+
+class MessagePipe:
+    """Two pipes, one for each direction.
+
+    Args:
+      reader: the descriptor to read from; it belongs to this object.
+      writer: the descriptor to write to; the same.
+    """
+
+    def __init__(self, reader: int, writer: int):
+        self._reader, self._writer = reader, writer
+        # So that a deadline holds in the middle of a message too.
+        os.set_blocking(reader, False)
+        os.set_blocking(writer, False)
+
+    def send(self, message: Any, timeout: float | None = None) -> None:
+        """Sends what JSON can hold, and arrays in it.
+
+        Raises:
+          ProtocolError: the message is beyond the limits; nothing was sent.
+          TimeoutError, BrokenPipeError: it was not sent, or in part.
+        """
+        arrays: list[np.ndarray[Any, Any]] = []
+
+        def describe(array: Any) -> dict[str, Any]:
+            arrays.append(array)
+            return {"dtype": array.dtype.str, "shape": list(array.shape)}
+
+        text = json.dumps(message, default=describe).encode()
+        size = sum(array.nbytes + -array.nbytes % _ALIGNMENT for array in arrays)
+        _check_lengths(len(text), size)
+        pieces: list[Any] = []
+        for array in arrays:
+            flat = np.ascontiguousarray(array).reshape(-1)
+            pieces += [flat.view(np.uint8).data, bytes(-array.nbytes % _ALIGNMENT)]
+        deadline = _deadline(timeout)
+        for piece in (_LENGTHS.pack(len(text), size) + text, *pieces):
+            view = memoryview(piece)
+            while view.nbytes:
+                try:
+                    view = view[os.write(self._writer, view) :]
+                except BlockingIOError:
+                    _wait(self._writer, select.POLLOUT, deadline)
+
+    def receive(self, timeout: float | None = None) -> Any:
+        """Returns the next message; its arrays are writable and share no memory.
+
+        Raises:
+          ProtocolError: it is no message.
+          TimeoutError: it did not come, or not as a whole.
+          EOFError: there will be no more.
+        """
+        deadline = _deadline(timeout)
+        lengths = bytearray(_LENGTHS.size)
+        self._read(memoryview(lengths), deadline)
+        text_size, size = _LENGTHS.unpack(lengths)
+        _check_lengths(text_size, size)
+        text = bytearray(text_size)
+        self._read(memoryview(text), deadline)
+        data = np.empty(size, np.uint8)
+        self._read(data.data, deadline)
+        try:
+            arrays = _Arrays(data)
+            return json.loads(text, object_hook=arrays.replace)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ProtocolError(f"what came out of the pipe is no message: {error}") from error
+
+    def wait_for_hang_up(self) -> None:
+        """Blocks until the other side has closed what this one reads from."""
+        poll = select.poll()
+        poll.register(self._reader, 0)
+        poll.poll()
+
+    def close(self) -> None:
+        """Closes both ends; call it once."""
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def _read(self, view: memoryview, deadline: float | None) -> None:
+        while view.nbytes:
+            try:
+                count = os.readv(self._reader, [view])
+            except BlockingIOError:
+                _wait(self._reader, select.POLLIN, deadline)
+                continue
+            if not count:
+                raise EOFError("the other side has closed the pipe")
+            view = view[count:]
+
+
+class _Arrays:
+    """Puts arrays in the place of their descriptions, in the order of the message."""
+
+    def __init__(self, data: np.ndarray[Any, Any]):
+        self._data = data
+        self._offset = 0
+
+    def replace(self, described: dict[str, Any]) -> Any:
+        if described.keys() != {"dtype", "shape"}:
+            return described
+        dtype, shape = _DTYPES.get(described["dtype"]), described["shape"]
+        if dtype is None:
+            raise ValueError(f"an array of dtype {described['dtype']!r}")
+        if not isinstance(shape, list) or len(shape) > limits.MAX_DIMENSIONS:
+            raise ValueError(f"an array of shape {shape!r}")
+        if not all(isinstance(length, int) and length >= 0 for length in shape):
+            raise ValueError(f"an array of shape {shape!r}")
+        size = math.prod(shape) * dtype.itemsize
+        if size > len(self._data) - self._offset:
+            raise ValueError(f"an array of {size} bytes, beyond the end")
+        array = self._data[self._offset : self._offset + size].view(dtype).reshape(shape)
+        self._offset += size + -size % _ALIGNMENT
+        return array
+
+
+def _check_lengths(text_size: int, size: int) -> None:
+    if text_size > _MAX_JSON_BYTES or size > _MAX_ARRAY_BYTES:
+        raise ProtocolError(
+            f"a message of {text_size} bytes of JSON and {size} bytes of arrays; at most "
+            f"{_MAX_JSON_BYTES} and {_MAX_ARRAY_BYTES} are allowed"
+        )
+
+
+def _deadline(timeout: float | None) -> float | None:
+    return None if timeout is None else time.monotonic() + timeout
+
+
+def _wait(descriptor: int, event: int, deadline: float | None) -> None:
+    poll = select.poll()
+    poll.register(descriptor, event)
+    left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+    if not poll.poll(None if left is None else math.ceil(left * 1000)) and left is not None:
+        raise TimeoutError("the pipe made no progress")

@@ -1,0 +1,244 @@
+"""Runs a library in a child process, so that it can take nothing with it when it dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from dm_env_rpc_client.bridges.env_c_api import wire
+from dm_env_rpc_client.bridges.env_c_api.library import Connect, LaunchParams, Library
+from dm_env_rpc_client.bridges.env_c_api.messages import MessagePipe
+from dm_env_rpc_client.bridges.env_c_api.properties import PropertyAttributes
+from dm_env_rpc_client.bridges.env_c_api.runner import Actions, Frame, Runner
+from dm_env_rpc_client.errors import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    ProtocolError,
+    SpecError,
+)
+
+__all__ = ["ProcessRunner"]
+
+T = TypeVar("T")
+
+CLOSE_SECONDS = 5.0
+"""How long the child may take to release the environment, and again to exit."""
+
+# The path of modules is the parent's, as it is for the children of multiprocessing.
+_PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from dm_env_rpc_client.bridges.env_c_api.child import main; "
+    "main(int(sys.argv[2]), int(sys.argv[3]))"
+)
+
+
+class ProcessRunner(Runner):
+    """Runs an environment in a child process.
+
+    After a doubt - the child died, did not answer in time, or sent what is no answer - the
+    child is ended and every later call fails with the first cause chained.
+
+    Args:
+      library: the path of the library.
+      connect: the name of an exported function, or an offset such as "+0x1234".
+      version: as for `layout`.
+      settings: as for `LocalRunner`, like `observations` and `start_attempts`.
+      launch_params: bytes, or a sequence of C strings; None for none.
+      observations: the names of those to read; None for all.
+      start_attempts: calls of `start` for one episode.
+      request_timeout: seconds that each call may take; None for any time.
+
+    Raises:
+      SpecError: an argument means nothing in another process. Otherwise as the calls.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        connect: Connect,
+        *,
+        version: str,
+        settings: Mapping[str, str],
+        launch_params: LaunchParams,
+        observations: Collection[str] | None,
+        start_attempts: int,
+        request_timeout: float | None,
+    ):
+        if library is None or not isinstance(connect, str):
+            raise SpecError(
+                "a child process opens a library by its path and the name of a function or its "
+                f"offset ('+0x1234'); got library={library!r}, connect={connect!r}"
+            )
+        self._path = os.path.abspath(library)
+        self._timeout = request_timeout
+        self._broken: Exception | None = None
+        params = _portable_params(launch_params)
+        self._process, self._pipe = _start_child()
+        # Runs when the runner is forgotten, and at the exit of the interpreter.
+        self._end = weakref.finalize(self, _end_child, self._process, self._pipe)
+        try:
+            self.description = self._call(
+                wire.decode_description,
+                "open",
+                self._path,
+                connect,
+                version,
+                [list(setting) for setting in settings.items()],
+                params,
+                None if observations is None else list(observations),
+                start_attempts,
+            )
+        except BaseException:
+            self._end()
+            raise
+
+    def start(self, episode: int, seed: int) -> Frame:
+        """See `Runner.start`."""
+        return self._call(self._decode_frame, "start", episode, seed)
+
+    def advance(self, actions: Actions, steps: int) -> Frame:
+        """See `Runner.advance`."""
+        return self._call(self._decode_frame, "advance", *actions, steps)
+
+    def read_property(self, key: str) -> str:
+        """See `Runner.read_property`."""
+        return self._call(wire.decode_text, "read_property", key)
+
+    def write_property(self, key: str, value: str) -> None:
+        """See `Runner.write_property`."""
+        self._call(lambda _: None, "write_property", key, value)
+
+    def list_property(self, key: str) -> dict[str, PropertyAttributes]:
+        """See `Runner.list_property`."""
+        return self._call(wire.decode_properties, "list_property", key)
+
+    def close(self) -> None:
+        """See `Runner.close`; raises nothing."""
+        if self._end.alive and self._broken is None:
+            try:
+                self._pipe.send(["close"], CLOSE_SECONDS)
+                self._pipe.receive(CLOSE_SECONDS)
+            except (OSError, EOFError, ProtocolError):
+                pass  # Its end is what is wanted.
+        self._end()
+
+    def _decode_frame(self, message: Any) -> Frame:
+        return wire.decode_frame(message, self.description)
+
+    def _call(self, decode: Callable[[Any], T], name: str, *arguments: Any) -> T:
+        if self._broken is not None:
+            raise ConnectionLostError(
+                f"the child process that ran {self._path} is gone; make a new environment"
+            ) from self._broken
+        try:
+            self._pipe.send([name, *arguments], self._timeout)
+            answer = self._pipe.receive(self._timeout)
+            error = _error_of(answer)
+            if error is None:
+                return decode(answer["result"])
+        except TimeoutError:
+            failure: Exception = DeadlineExceededError(
+                f"{self._path} did not come back from {name} within {self._timeout} s; its child "
+                "process was ended"
+            )
+        except (EOFError, BrokenPipeError):
+            failure = ConnectionLostError(
+                f"the child process that ran {self._path} died in {name}: {self._how_it_died()}; "
+                "make a new environment"
+            )
+        except ProtocolError as garbage:
+            failure = garbage
+        except BaseException:
+            # Interrupted: the answer would be taken for that of the next call.
+            self._break(ConnectionLostError(f"a call of {name} was interrupted"))
+            raise
+        else:
+            raise error
+        self._break(failure)
+        raise failure
+
+    def _break(self, cause: Exception) -> None:
+        self._broken = cause
+        self._process.kill()
+        self._end()
+
+    def _how_it_died(self) -> str:
+        try:
+            code = self._process.wait(CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "it closed its pipe"
+        if code >= 0:
+            return f"it exited with code {code}"
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"
+
+
+def _error_of(answer: Any) -> Exception | None:
+    if isinstance(answer, dict) and answer.keys() == {"error"}:
+        return wire.decode_error(answer["error"])
+    if isinstance(answer, dict) and answer.keys() == {"result"}:
+        return None
+    raise ProtocolError("the child process sent what is no answer")
+
+
+def _portable_params(launch_params: LaunchParams) -> Any:
+    """Launch parameters as arrays of bytes, which go into a message."""
+    if launch_params is None:
+        return None
+    if isinstance(launch_params, bytes):
+        return np.frombuffer(launch_params, np.uint8)
+    if isinstance(launch_params, list | tuple) and all(
+        isinstance(text, str | bytes) for text in launch_params
+    ):
+        texts = (t if isinstance(t, bytes) else t.encode() for t in launch_params)
+        return [np.frombuffer(text, np.uint8) for text in texts]
+    raise SpecError(
+        f"launch_params is {launch_params!r}; a child process takes the bytes of a struct without "
+        "pointers, or a list of strings"
+    )
+
+
+def _start_child() -> tuple[subprocess.Popen[bytes], MessagePipe]:
+    their_reader, writer = os.pipe()
+    reader, their_writer = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                _PROGRAM,
+                json.dumps([path for path in sys.path if isinstance(path, str)]),
+                str(their_reader),
+                str(their_writer),
+            ],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(their_reader, their_writer),
+        )
+    except BaseException:
+        os.close(reader)
+        os.close(writer)
+        raise
+    finally:
+        os.close(their_reader)
+        os.close(their_writer)
+    return process, MessagePipe(reader, writer)
+
+
+def _end_child(process: subprocess.Popen[bytes], pipe: MessagePipe) -> None:
+    """Closes the pipes, at which a child that waits for calls exits; and makes sure."""
+    pipe.close()
+    try:
+        process.wait(CLOSE_SECONDS if process.poll() is None else 0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,83 @@
+"""Properties: settings that can be read, written and listed while an environment lives."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+
+from dm_env_rpc_client.bridges.env_c_api import limits
+from dm_env_rpc_client.errors import ProtocolError
+
+__all__ = ["PropertyAttributes", "PropertyResult", "list_recursively"]
+
+
+class PropertyAttributes(enum.Flag):
+    """What can be done with a property; the values are those of the interface."""
+
+    NONE = 0
+    READABLE = 1
+    WRITABLE = 2
+    READ_WRITABLE = 3
+    LISTABLE = 4
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether it can be read."""
+        return PropertyAttributes.READABLE in self
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether it can be written."""
+        return PropertyAttributes.WRITABLE in self
+
+    @property
+    def is_listable(self) -> bool:
+        """Whether properties stand below it."""
+        return PropertyAttributes.LISTABLE in self
+
+
+class PropertyResult(enum.Enum):
+    """How an operation on a property went; the values are those of the interface."""
+
+    SUCCESS = 0
+    NOT_FOUND = 1
+    PERMISSION_DENIED = 2
+    INVALID_ARGUMENT = 3
+
+
+def list_recursively(
+    list_property: Callable[[str], dict[str, PropertyAttributes]], key: str
+) -> dict[str, PropertyAttributes]:
+    """Lists the properties below one, those below listable ones included.
+
+    Args:
+      list_property: lists one level.
+      key: where to begin.
+
+    Returns:
+      Attributes by key. A key that turns up again is not listed again.
+
+    Raises:
+      PropertyError: as `list_property`.
+      ProtocolError: there are more properties, or more levels of them, than the limits
+        allow.
+    """
+    found: dict[str, PropertyAttributes] = {}
+    level = [key]
+    for _ in range(limits.MAX_PROPERTY_DEPTH):
+        below = []
+        for parent in level:
+            for child, attributes in list_property(parent).items():
+                if child not in found and attributes.is_listable:
+                    below.append(child)
+                found[child] = attributes
+            if len(found) > limits.MAX_COUNT:
+                raise ProtocolError(
+                    f"list_property: more than {limits.MAX_COUNT} properties below {key!r}"
+                )
+        if not below:
+            return found
+        level = below
+    raise ProtocolError(
+        f"list_property: more than {limits.MAX_PROPERTY_DEPTH} levels of properties below {key!r}"
+    )

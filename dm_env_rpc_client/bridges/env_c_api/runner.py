@@ -1,0 +1,261 @@
+"""Runs the environment of a library, in the order that the interface demands.
+
+A `Runner` is what `EnvCApiEnvironment` drives: here or in a process of its own.
+"""
+
+from __future__ import annotations
+
+import abc
+import errno
+import time
+import weakref
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dm_env_rpc_client.bridges.env_c_api import limits
+from dm_env_rpc_client.bridges.env_c_api.context import Context, FixedObservation, Status
+from dm_env_rpc_client.bridges.env_c_api.description import (
+    BoundedAction,
+    Description,
+    ObservationDescription,
+)
+from dm_env_rpc_client.bridges.env_c_api.events import Event
+from dm_env_rpc_client.bridges.env_c_api.properties import PropertyAttributes
+from dm_env_rpc_client.errors import LibraryError, ProtocolError, SpecError
+
+__all__ = ["Actions", "Frame", "LocalRunner", "Runner"]
+
+START_PAUSE_SECONDS = 0.001
+"""The pause before the second attempt to start; it doubles with each one."""
+
+
+class Actions(NamedTuple):
+    """Values for all actions of a kind, in the library's order; None for no change."""
+
+    discrete: Sequence[int] | None
+    continuous: Sequence[float] | None
+    texts: Sequence[str] | None
+
+
+class Frame(NamedTuple):
+    """What is known after `start` or `advance`.
+
+    Attributes:
+      status: Running, Terminated or Interrupted.
+      reward: what accrued; 0.0 after `start`.
+      observations: values in the order of those that were asked for; None where the
+        status is not Running, for nothing may be observed then.
+      events: what happened; empty where the status is not Running.
+    """
+
+    status: Status
+    reward: float
+    observations: list[Any] | None
+    events: tuple[Event, ...]
+
+
+class Runner(abc.ABC):
+    """An environment that is ready to start an episode. Not for several threads at once."""
+
+    description: Description
+
+    @abc.abstractmethod
+    def start(self, episode: int, seed: int) -> Frame:
+        """Starts an episode and returns what is to be seen at its beginning."""
+
+    @abc.abstractmethod
+    def advance(self, actions: Actions, steps: int) -> Frame:
+        """Sets actions and advances; only while the last status was Running."""
+
+    @abc.abstractmethod
+    def read_property(self, key: str) -> str:
+        """Reads a property."""
+
+    @abc.abstractmethod
+    def write_property(self, key: str, value: str) -> None:
+        """Writes a property."""
+
+    @abc.abstractmethod
+    def list_property(self, key: str) -> dict[str, PropertyAttributes]:
+        """Lists the properties right below one."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Releases the environment; a second time does nothing."""
+
+
+class LocalRunner(Runner):
+    """Runs a context in this process.
+
+    Args:
+      context: a new context; it belongs to the runner, which releases it exactly once,
+        also when the runner is forgotten or the arguments are wrong.
+      settings: applied before `init`.
+      observations: the names of those to read; None for all.
+      start_attempts: how often `start` may be called for one episode while it returns
+        EAGAIN.
+
+    Raises:
+      SpecError: the library refuses a setting.
+      LibraryError: `init` failed.
+      ProtocolError: what the library says of itself breaks the interface.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        settings: Mapping[str, str],
+        observations: Collection[str] | None,
+        start_attempts: int,
+    ):
+        self._context = context
+        # Runs when the runner is forgotten, and at the exit of the interpreter.
+        self._release = weakref.finalize(self, context.release)
+        self._start_attempts = start_attempts
+        try:
+            for key, value in settings.items():
+                context.setting(key, value)
+            context.init()
+            self.description, indices = _describe(context, observations)
+        except BaseException:
+            self._release()
+            raise
+        numbers = {type_: n for n, type_ in context.layout.observation_types.items()}
+        self._plan = [
+            (index, described, _fixed(described, numbers[described.type]))
+            for index, described in zip(indices, self.description.observations, strict=True)
+        ]
+        fixed_bytes = sum(described.fixed_bytes for described in self.description.observations)
+        self._variable_bytes = limits.MAX_BYTES - fixed_bytes
+
+    def start(self, episode: int, seed: int) -> Frame:
+        """See `Runner.start`; LibraryError where it fails."""
+        pause = START_PAUSE_SECONDS
+        for attempt in range(self._start_attempts):
+            if attempt:
+                time.sleep(pause)
+                pause *= 2
+            if self._context.start(episode, seed):
+                return self._frame(Status.RUNNING, 0.0)
+        raise LibraryError(
+            "start",
+            errno.EAGAIN,
+            f"it asked to be called again (EAGAIN) {self._start_attempts} times; its last "
+            f"message: {self._context.error_message()}",
+        )
+
+    def advance(self, actions: Actions, steps: int) -> Frame:
+        """See `Runner.advance`; LibraryError where the status is Error."""
+        context = self._context
+        if actions.discrete is not None:
+            context.act_discrete(actions.discrete)
+        if actions.continuous is not None:
+            context.act_continuous(actions.continuous)
+        if actions.texts is not None:
+            context.act_text(actions.texts)
+        return self._frame(*context.advance(steps))
+
+    def read_property(self, key: str) -> str:
+        """See `Runner.read_property`."""
+        return self._context.read_property(key)
+
+    def write_property(self, key: str, value: str) -> None:
+        """See `Runner.write_property`."""
+        self._context.write_property(key, value)
+
+    def list_property(self, key: str) -> dict[str, PropertyAttributes]:
+        """See `Runner.list_property`."""
+        return self._context.list_property(key)
+
+    def close(self) -> None:
+        """See `Runner.close`."""
+        self._release()
+
+    def _frame(self, status: Status, reward: float) -> Frame:
+        """Copies what may be read only now: before the next call, and while Running."""
+        if status is not Status.RUNNING:
+            return Frame(status, reward, None, ())
+        context, budget = self._context, self._variable_bytes
+        observations = []
+        for index, described, fixed in self._plan:
+            if fixed is not None:
+                observations.append(context.fixed_observation(index, fixed))
+                continue
+            where = f"observation {described.name!r}"
+            value = context.observation(index, budget, where)
+            if not described.value_conforms(value):
+                raise ProtocolError(
+                    f"{where}: is {_kind(value)}; observation_spec says {described.type.name} of "
+                    f"shape {described.shape}, where 0 is any length"
+                )
+            budget -= len(value) if isinstance(value, str) else value.nbytes
+            observations.append(value)
+        count = context.event_count()
+        return Frame(status, reward, observations, self._events(count) if count else ())
+
+    def _events(self, count: int) -> tuple[Event, ...]:
+        budget, events = limits.MAX_BYTES, []
+        for index in range(count):
+            event = self._context.event(index, self.description.events, budget)
+            for value in event.observations:
+                budget -= len(value) if isinstance(value, str) else value.nbytes
+            events.append(event)
+        return tuple(events)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, str):
+        return "a string"
+    return f"{value.dtype} of shape {value.shape}"
+
+
+def _fixed(described: ObservationDescription, type_number: int) -> FixedObservation | None:
+    if not described.fixed_bytes or described.shape is None:
+        return None
+    return FixedObservation(
+        type_number,
+        list(described.shape),
+        described.type.value,
+        described.fixed_bytes,
+        f"observation {described.name!r}",
+    )
+
+
+def _describe(
+    context: Context, wanted: Collection[str] | None
+) -> tuple[Description, Sequence[int]]:
+    """Asks for all that is known after `init`, and the indices of the wanted observations."""
+    discrete, continuous, texts, names, events = (
+        [context.name(f"{what}_name", i) for i in range(context.count(f"{what}_count"))]
+        for what in (
+            "action_discrete",
+            "action_continuous",
+            "action_text",
+            "observation",
+            "event_type",
+        )
+    )
+    unknown = set(wanted or ()) - set(names)
+    if unknown:
+        raise SpecError(
+            f"there is no observation {min(unknown)!r}; there are {', '.join(map(repr, names))}"
+        )
+    indices = [i for i, name in enumerate(names) if wanted is None or name in wanted]
+    description = Description(
+        name=context.environment_name(),
+        discrete=tuple(
+            BoundedAction(name, *context.action_discrete_bounds(i))
+            for i, name in enumerate(discrete)
+        ),
+        continuous=tuple(
+            BoundedAction(name, *context.action_continuous_bounds(i))
+            for i, name in enumerate(continuous)
+        ),
+        texts=tuple(texts),
+        observations=tuple(
+            ObservationDescription(names[i], *context.observation_spec(i)) for i in indices
+        ),
+        events=tuple(events),
+        fps=context.fps(),
+    )
+    return description, indices

@@ -1,0 +1,66 @@
+"""A library as something to serve; nothing here knows the server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import dm_env
+
+from dm_env_rpc_client.bridges.env_c_api.declarations import layout
+from dm_env_rpc_client.bridges.env_c_api.environment import EnvCApiEnvironment
+from dm_env_rpc_client.bridges.env_c_api.settings import setting_texts
+from dm_env_rpc_client.errors import SpecError
+
+__all__ = ["environment_factory"]
+
+
+def environment_factory(
+    library: str | os.PathLike[str],
+    connect: str,
+    *,
+    version: str = "1.4",
+    settings: Mapping[str, Any] = MappingProxyType({}),
+    **kwargs: Any,
+) -> Callable[..., dm_env.Environment]:
+    """Returns what `dm_env_rpc_client.server.serve` takes, for a library.
+
+    Every world is a context of its own in a child process of its own, so that a library
+    that crashes is an error of one world. The settings of CreateWorld are those of the
+    library, but for two: `seed`, of the first episode, from which the later ones count up,
+    and `episode`, the ID of the first.
+
+    Args:
+      library: the path of the library.
+      connect: the name of its connect function, or "+0x1234", its offset.
+      version: that of the env_c_api.h with which the library was compiled.
+      settings: of the library; those of CreateWorld are laid over them.
+      **kwargs: further arguments of `EnvCApiEnvironment`.
+
+    Raises:
+      SpecError: there is no such file, the version is unknown, cffi is not installed, or a
+        setting is of a type that cannot be.
+    """
+    layout(version)
+    defaults = setting_texts(settings)
+    path = os.path.abspath(library)
+    if not os.path.isfile(path):
+        raise SpecError(f"there is no library {path}")
+
+    def make(
+        *, seed: int | None = None, episode: int = 0, **create_settings: Any
+    ) -> EnvCApiEnvironment:
+        return EnvCApiEnvironment(
+            path,
+            connect,
+            version=version,
+            settings={**defaults, **setting_texts(create_settings)},
+            episode_seeds=seed,
+            first_episode=episode,
+            isolated=True,
+            **kwargs,
+        )
+
+    return make

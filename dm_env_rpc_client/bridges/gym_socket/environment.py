@@ -1,0 +1,314 @@
+"""A gym-socket-api server's environment as a dm_env.Environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dm_env
+import numpy as np
+import numpy.typing as npt
+
+from dm_env_rpc_client import addresses
+from dm_env_rpc_client.bridges.gym_socket import (
+    bounded_json,
+    packets,
+    samples,
+    space_specs,
+    spaces,
+    wire,
+)
+from dm_env_rpc_client.bridges.gym_socket.exchange import Exchange
+from dm_env_rpc_client.bridges.gym_socket.fields import Limits, ObservationBounds
+from dm_env_rpc_client.errors import ProtocolError, SpecError
+
+__all__ = ["GymSocketEnvironment"]
+
+
+class GymSocketEnvironment(dm_env.Environment):
+    """Steps an environment that a gym-socket-api server hosts.
+
+    Spaces become specs: Box a BoundedArray, Discrete a DiscreteArray, MultiBinary an int8
+    BoundedArray from 0 to 1, MultiDiscrete an int64 one, Tuple a tuple. A Box does not say
+    its dtype: it is uint8 where it goes from 0 to 255 throughout, otherwise float64.
+
+    A step that is done is LAST with discount 0, or 1 where its info says
+    `TimeLimit.truncated`. A step before the first reset or after a LAST step ignores its
+    action and begins an episode. Arrays in a TimeStep belong to the caller.
+
+    Packets carry no id, so at the first doubt about what an answer belongs to (a missed
+    deadline, a malformed answer, an interrupted wait) the environment is unusable: every
+    later call raises ConnectionLostError, chained to the first cause.
+
+    Args:
+      address: `host:port` of the server.
+      env_name: what the server calls the environment; "" for a session without one, which
+        can do nothing but `upload`.
+      timeout: seconds until there must be a connection.
+      request_timeout: seconds that each answer may take, that to the name included.
+      dialect: "first", that of the protocol document, or "latest", whose Monitor answers
+        and which knows Universe. Both ends must speak the same one.
+      observation_dtype: of every Box in the observations, instead of what is said above.
+      action_dtype: of every Box in the actions, instead of float64.
+      insecure: allow an address that is not on this machine; nothing is encrypted.
+      limits: the most that the server may send.
+
+    Raises:
+      ConnectionLostError, DeadlineExceededError: no connection, or it was lost.
+      DmEnvRpcError: the server refused the environment; says why.
+      ProtocolError: what the server sent is not the protocol.
+      SpecError: a space of an unknown type; another machine without `insecure`; an
+        argument that cannot be.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        env_name: str,
+        *,
+        timeout: float = 10.0,
+        request_timeout: float = 60.0,
+        dialect: wire.Dialect = "first",
+        observation_dtype: npt.DTypeLike | None = None,
+        action_dtype: npt.DTypeLike | None = None,
+        insecure: bool = False,
+        limits: Limits | None = None,
+    ):
+        wire.check_dialect(dialect)
+        host_port = addresses.parse_host_port(address)
+        if not (insecure or addresses.is_loopback(address)):
+            raise SpecError(
+                f"{address} is not on this machine, and gym-socket-api has no encryption; pass "
+                "insecure=True to send in the clear, or tunnel it"
+            )
+        limits = limits or Limits()
+        if len(env_name.encode(errors="replace")) > limits.name:
+            raise SpecError(f"the environment name has more than {limits.name} bytes")
+        self.address = address
+        self._env_name = env_name
+        self._is_running = False
+        self._info: Mapping[str, Any] = {}
+        self._exchange = Exchange(host_port, timeout, request_timeout, dialect, limits)
+        try:
+            self._exchange.shake_hands(env_name)
+            if env_name:
+                self._read_spaces(observation_dtype, action_dtype)
+        except BaseException:
+            self.close()
+            raise
+
+    def __repr__(self) -> str:
+        state = "" if self.poisoned_by is None else f", unusable: {self.poisoned_by!r}"
+        return f"<{type(self).__name__} {self._env_name!r} at {self.address}{state}>"
+
+    @property
+    def poisoned_by(self) -> BaseException | None:
+        """The first thing that made the environment unusable; None while it is usable."""
+        return self._exchange.poisoned_by
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """What the server said beside the last step; empty after a reset."""
+        return self._info
+
+    @property
+    def action_space(self) -> spaces.Space:
+        """The action space, as the server sent it."""
+        self._check_environment()
+        return self._action_space
+
+    @property
+    def observation_space(self) -> spaces.Space:
+        """The observation space, as the server sent it."""
+        self._check_environment()
+        return self._observation_space
+
+    def reset(self) -> dm_env.TimeStep:
+        """Begins an episode.
+
+        Returns:
+          A FIRST TimeStep.
+
+        Raises:
+          As `step`.
+        """
+        self._check_environment()
+        observation = self._observation(self._exchange.ask(packets.Reset()))
+        self._is_running = True
+        self._info = {}
+        return dm_env.restart(observation)
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        """Takes a step, or begins an episode where none is running.
+
+        Args:
+          action: what conforms to `action_spec`, or can be cast to it without changing.
+
+        Returns:
+          The TimeStep: `reward` a float, `discount` 1.0, or 0.0 at a true end.
+
+        Raises:
+          SpecError: the action does not conform; nothing was sent.
+          ProtocolError: the server broke the protocol or its own space.
+          DeadlineExceededError, ConnectionLostError, ConnectionClosedError: there is no
+            answer and will be none.
+        """
+        self._check_environment()
+        if not self._is_running:
+            return self.reset()
+        jsonable = samples.to_jsonable(self._action_spec, action, "the action", check_bounds=True)
+        # Until the step is complete; an interrupt in the middle of it leads to a reset.
+        self._is_running = False
+        answer: packets.StepAnswer = self._exchange.ask(packets.Step(jsonable))
+        observation = self._observation(answer.observation)
+        if not isinstance(answer.info, dict):
+            error = ProtocolError(f"a step's info is a JSON object, got {answer.info!r:.60}")
+            raise self._exchange.poison(error)
+        self._info = answer.info
+        self._is_running = not answer.done
+        if not answer.done:
+            return dm_env.transition(answer.reward, observation)
+        if answer.info.get(packets.TRUNCATED) is True:
+            return dm_env.truncation(answer.reward, observation)
+        return dm_env.termination(answer.reward, observation)
+
+    def action_spec(self) -> Any:
+        """Returns the spec of actions; see the class."""
+        self._check_environment()
+        return self._action_spec
+
+    def observation_spec(self) -> Any:
+        """Returns the spec of observations; see the class."""
+        self._check_environment()
+        return self._observation_spec
+
+    def sample_action(self) -> Any:
+        """Returns an action that the server has sampled from its space.
+
+        Raises:
+          As `step`.
+        """
+        self._check_environment()
+        jsonable = self._exchange.ask(packets.SampleAction())
+        return self._from_server(self._action_spec, jsonable, "the sampled action")
+
+    def monitor(
+        self, directory: str, *, resume: bool = False, force: bool = False, video: bool = False
+    ) -> None:
+        """Has the server record the episodes from the next reset on.
+
+        The first dialect has no answer to this, so a server that refuses shows it, if at
+        all, by ending the session.
+
+        Args:
+          directory: a path as the server sees it, where the recording goes.
+          resume: add to a recording that is there.
+          force: remove a recording that is there.
+          video: ask for video too; only the latest dialect can.
+
+        Raises:
+          DmEnvRpcError: the server refused, in the latest dialect. Otherwise as `step`.
+        """
+        self._check_environment()
+        self._exchange.command(packets.Monitor(directory, resume, force, video))
+
+    def render(self) -> None:
+        """Has the server render the environment where it runs; it does not answer.
+
+        Raises:
+          As `step`.
+        """
+        self._check_environment()
+        self._exchange.command(packets.Render())
+
+    def upload(self, directory: str, api_key: str, algorithm_id: str = "") -> None:
+        """Has the server upload a monitor's directory.
+
+        Args:
+          directory: a path as the server sees it.
+          api_key: the key of the account to upload to.
+          algorithm_id: what the recording is a result of.
+
+        Raises:
+          DmEnvRpcError: the server refused. Otherwise as `step`.
+        """
+        self._exchange.command(packets.Upload(directory, api_key, algorithm_id))
+
+    def configure_universe(self, settings: Any) -> None:
+        """Configures a Universe environment; only in the latest dialect.
+
+        Args:
+          settings: a JSON value.
+
+        Raises:
+          DmEnvRpcError: the server refused. Otherwise as `step`.
+        """
+        self._check_environment()
+        self._exchange.command(packets.UniverseConfigure(settings))
+
+    def wrap_universe(self, wrapper: str, settings: Any) -> None:
+        """Wraps the environment in a Universe wrapper; only in the latest dialect.
+
+        The spaces are asked for again, since a wrapper may change them.
+
+        Args:
+          wrapper: the name of the wrapper.
+          settings: a JSON value.
+
+        Raises:
+          DmEnvRpcError: the server refused. Otherwise as `step`.
+        """
+        self._check_environment()
+        self._exchange.command(packets.UniverseWrap(wrapper, settings))
+        self._read_spaces(*self._box_dtypes)
+
+    def close(self) -> None:
+        """Ends the session; a second time does nothing. Raises nothing."""
+        self._exchange.close()
+
+    def _read_spaces(
+        self, observation_dtype: npt.DTypeLike | None, action_dtype: npt.DTypeLike | None
+    ) -> None:
+        action_space = self._read_space(packets.WhichSpace.ACTION)
+        observation_space = self._read_space(packets.WhichSpace.OBSERVATION)
+        action_spec = space_specs.space_to_spec(action_space, "action", action_dtype)
+        observation_spec = space_specs.space_to_spec(
+            observation_space, "observation", observation_dtype
+        )
+        self._box_dtypes = observation_dtype, action_dtype
+        self._action_space, self._observation_space = action_space, observation_space
+        self._action_spec, self._observation_spec = action_spec, observation_spec
+        leaf = space_specs.single_leaf(observation_spec)
+        # Nested lists have brackets beside their elements.
+        values = 64 + 4 * space_specs.element_count(observation_spec)
+        self._exchange.bounds = ObservationBounds(
+            None if leaf is None else leaf.shape, max(values, bounded_json.MAX_VALUES)
+        )
+
+    def _read_space(self, which: packets.WhichSpace) -> spaces.Space:
+        value = self._exchange.ask(packets.GetSpace(which))
+        try:
+            return spaces.from_json(value, f"the {which.name.lower()} space")
+        except ProtocolError as error:
+            raise self._exchange.poison(error) from None
+
+    def _observation(self, value: Any) -> Any:
+        spec = self._observation_spec
+        if isinstance(value, np.ndarray) and value.dtype == getattr(spec, "dtype", None):
+            return value  # Its shape was checked before its memory was taken.
+        return self._from_server(spec, value, "the observation")
+
+    def _from_server(self, spec: Any, value: Any, where: str) -> Any:
+        try:
+            return samples.from_jsonable(spec, value, where, check_bounds=False)
+        except SpecError as error:
+            raise self._exchange.poison(
+                ProtocolError(f"the server at {self.address} broke its own space: {error}")
+            ) from None
+
+    def _check_environment(self) -> None:
+        if not self._env_name:
+            raise SpecError(
+                'a session with the environment name "" has no environment to act on; it can '
+                "upload, and that is all"
+            )

@@ -1,0 +1,95 @@
+"""What a Monitor packet asks for: a recording of the episodes, below a folder.
+
+The recording is the file `episodes.jsonl`: a line of JSON for each episode that ended, with
+"episode" (from 0), "reward" (the sum), "length" (steps), "seconds" (since its reset) and
+"is_terminated" (false at a time limit).
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import time
+
+import dm_env
+
+from dm_env_rpc_client.errors import SpecError
+
+__all__ = ["EPISODES", "EpisodeRecorder", "folder_below"]
+
+EPISODES = "episodes.jsonl"
+
+
+class EpisodeRecorder:
+    """Writes a line for each episode.
+
+    Args:
+      folder: where; made where it does not exist.
+      resume: add to the recording that is there.
+      force: remove the recording that is there.
+
+    Raises:
+      SpecError: there is a recording, and neither is said.
+      OSError: the folder or the file cannot be written.
+    """
+
+    def __init__(self, folder: pathlib.Path, resume: bool, force: bool):
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / EPISODES
+        self._count = 0
+        if force:
+            self._path.unlink(missing_ok=True)
+        elif self._path.exists():
+            if not resume:
+                raise SpecError(
+                    f"{folder.name!r} has a recording already; send resume to add to it, or force "
+                    "to remove it"
+                )
+            with self._path.open(encoding="utf-8") as lines:
+                self._count = sum(1 for _ in lines)
+        self._path.touch()
+        self._start: float | None = None
+
+    def record(self, timestep: dm_env.TimeStep) -> None:
+        """Takes note of a step; what was under way before the first reset is left out."""
+        if timestep.first():
+            self._start = time.monotonic()
+            self._reward = 0.0
+            self._length = 0
+            return
+        if self._start is None:
+            return
+        self._reward += float(timestep.reward)
+        self._length += 1
+        if timestep.last():
+            line = {
+                "episode": self._count,
+                "reward": self._reward,
+                "length": self._length,
+                "seconds": round(time.monotonic() - self._start, 6),
+                "is_terminated": not timestep.discount,
+            }
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+            self._count += 1
+            self._start = None
+
+
+def folder_below(root: pathlib.Path, directory: str) -> pathlib.Path:
+    """Returns the folder that a client's path names, below `root`.
+
+    Args:
+      root: the folder that the operator allowed.
+      directory: the client's path, relative to `root` or absolute.
+
+    Raises:
+      SpecError: it leads elsewhere, by "..", a link or from the start; or it is no path.
+    """
+    root = root.resolve()
+    try:
+        folder = (root / directory).resolve()
+    except (ValueError, OSError, RuntimeError) as error:  # NUL, too long, a loop of links.
+        raise SpecError(f"{directory!r} is no path: {error}") from None
+    if folder == root or not folder.is_relative_to(root):
+        raise SpecError(f"{directory!r} is not below the folder that this server records to")
+    return folder

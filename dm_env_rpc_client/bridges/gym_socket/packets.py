@@ -1,0 +1,138 @@
+"""The packets of gym-socket-api, as values; `wire` makes bytes of them.
+
+The numbers are those of "Command packets" in the protocol document; 7 and 8 are the latest
+dialect's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any, NamedTuple, TypeAlias
+
+__all__ = [
+    "TRUNCATED",
+    "GetSpace",
+    "Handshake",
+    "Monitor",
+    "Render",
+    "Request",
+    "Reset",
+    "SampleAction",
+    "Step",
+    "StepAnswer",
+    "UniverseConfigure",
+    "UniverseWrap",
+    "Upload",
+    "WhichSpace",
+]
+
+
+TRUNCATED = "TimeLimit.truncated"
+"""The entry of a step's info that tells a time limit from a true end."""
+
+
+class WhichSpace(enum.IntEnum):
+    """Which space a Get Space packet asks for."""
+
+    ACTION = 0
+    OBSERVATION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Handshake:
+    """The initial connection: the environment to make, "" for none."""
+
+    env_name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Reset:
+    """Packet 0, answered with an observation."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """Packet 1, answered with a `StepAnswer`; `action` is a JSON value."""
+
+    action: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class GetSpace:
+    """Packet 2, answered with a space."""
+
+    which: WhichSpace
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleAction:
+    """Packet 3, answered with an action."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Monitor:
+    """Packet 4; only the latest dialect has `video` and answers, with an error string."""
+
+    directory: str
+    resume: bool = False
+    force: bool = False
+    video: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Render:
+    """Packet 5, without an answer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Upload:
+    """Packet 6, answered with an error string."""
+
+    directory: str
+    api_key: str
+    algorithm_id: str
+
+
+@dataclasses.dataclass(frozen=True)
+class UniverseConfigure:
+    """Packet 7 of the latest dialect, answered with an error string."""
+
+    settings: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class UniverseWrap:
+    """Packet 8 of the latest dialect, answered with an error string."""
+
+    wrapper: str
+    settings: Any
+
+
+Request: TypeAlias = (
+    Reset
+    | Step
+    | GetSpace
+    | SampleAction
+    | Monitor
+    | Render
+    | Upload
+    | UniverseConfigure
+    | UniverseWrap
+)
+
+
+class StepAnswer(NamedTuple):
+    """The answer to a Step.
+
+    Attributes:
+      observation: a uint8 array from a byte list; a JSON value otherwise.
+      reward: float64.
+      done: whether the episode is over.
+      info: a JSON value.
+    """
+
+    observation: Any
+    reward: float
+    done: bool
+    info: Any

@@ -1,0 +1,188 @@
+"""Elements of a space as JSON values and as arrays that conform to dm_env specs.
+
+"to_jsonable" and "from_jsonable" are what the protocol document calls them ("Actions",
+"Observations"). An array is nested lists, an element of a Tuple the list of its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from dm_env import specs
+
+from dm_env_rpc_client import casting
+from dm_env_rpc_client.errors import SpecError
+
+__all__ = ["conform", "from_jsonable", "sample", "to_jsonable"]
+
+
+def to_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> Any:
+    """Returns the JSON value of an element of a space.
+
+    Args:
+      spec: a dm_env spec, or a structure of them.
+      value: what conforms to it, or can be cast to it without changing.
+      where: what it is, for error messages.
+      check_bounds: whether an element outside its bounds is an error. Actions are checked;
+        environments often leave the bounds of their observations, and so may these.
+
+    Raises:
+      SpecError: another structure, shape or type; outside its bounds; a NaN or infinity,
+        which JSON does not have. The message says where.
+    """
+    if isinstance(spec, Mapping):
+        if not isinstance(value, Mapping) or set(value) != set(spec):
+            raise SpecError(
+                f"{where}: expected a mapping with keys {', '.join(map(repr, sorted(spec)))}, "
+                f"got {_describe(value)}"
+            )
+        parts = [
+            to_jsonable(spec[key], value[key], f"{where}.{key}", check_bounds=check_bounds)
+            for key in sorted(spec)
+        ]
+        return parts[0] if len(parts) == 1 else parts
+    if isinstance(spec, tuple | list):
+        if not isinstance(value, tuple | list | np.ndarray) or len(value) != len(spec):
+            raise SpecError(f"{where}: expected {len(spec)} parts, got {_describe(value)}")
+        return [
+            to_jsonable(part, item, f"{where}.{index}", check_bounds=check_bounds)
+            for index, (part, item) in enumerate(zip(spec, value, strict=True))
+        ]
+    if spec.dtype.kind not in "biuf":
+        return np.asarray(value).tolist()
+    array = conform(spec, casting.as_array(value, where), where)
+    if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
+        raise SpecError(f"{where}: {_describe(array)} has a NaN or infinity, which JSON has not")
+    if check_bounds:
+        _check_bounds(spec, array, where)
+    return array.tolist()
+
+
+def from_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> Any:
+    """Returns the element of a space that a JSON value is; undoes `to_jsonable`.
+
+    Returns:
+      The structure of `spec`, with new arrays of its dtypes and shapes.
+
+    Raises:
+      SpecError: as `to_jsonable`.
+    """
+    if isinstance(spec, Mapping):
+        keys = sorted(spec)
+        values = [value] if len(keys) == 1 else _list_of(value, len(keys), where)
+        return {
+            key: from_jsonable(spec[key], item, f"{where}.{key}", check_bounds=check_bounds)
+            for key, item in zip(keys, values, strict=True)
+        }
+    if isinstance(spec, tuple | list):
+        items = zip(spec, _list_of(value, len(spec), where), strict=True)
+        return _like(
+            spec,
+            [
+                from_jsonable(part, item, f"{where}.{index}", check_bounds=check_bounds)
+                for index, (part, item) in enumerate(items)
+            ],
+        )
+    if spec.dtype.kind not in "biuf":
+        raise SpecError(f"{where}: gym-socket-api has no form for {spec}")
+    array = _array(value, where)
+    if array.size == 0 and 0 in spec.shape and array.shape == spec.shape[: array.ndim]:
+        array = array.reshape(spec.shape)  # Lists end at the first axis without elements.
+    array = conform(spec, array, where)
+    if check_bounds:
+        _check_bounds(spec, array, where)
+    return array
+
+
+def conform(spec: specs.Array, array: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:
+    """Returns `array` in the dtype of `spec`; SpecError where shape or a value does not fit."""
+    if array.shape != spec.shape:
+        raise SpecError(f"{where}: has shape {list(array.shape)}; expected {list(spec.shape)}")
+    return casting.exact_cast(array, spec.dtype, where)
+
+
+def sample(spec: Any, random: np.random.Generator) -> Any:
+    """Returns a random element.
+
+    Integers are uniform within their bounds. So are floats between finite bounds; with
+    one bound their distance to it is exponential, with none they are normal.
+    """
+    if isinstance(spec, Mapping):
+        return {key: sample(part, random) for key, part in spec.items()}
+    if isinstance(spec, tuple | list):
+        return _like(spec, [sample(part, random) for part in spec])
+    if spec.dtype.kind == "b":
+        return random.integers(2, size=spec.shape).astype(bool)
+    if spec.dtype.kind in "iu":
+        info = np.iinfo(spec.dtype)
+        is_bounded = isinstance(spec, specs.BoundedArray)
+        low, high = (spec.minimum, spec.maximum) if is_bounded else (info.min, info.max)
+        return np.asarray(
+            random.integers(low, high, size=spec.shape, dtype=spec.dtype, endpoint=True)
+        )
+    if spec.dtype.kind != "f":
+        raise SpecError(f"cannot sample {spec}")
+    low, high = -np.inf, np.inf
+    if isinstance(spec, specs.BoundedArray):
+        low, high = spec.minimum, spec.maximum
+    low, high = (np.broadcast_to(bound, spec.shape).astype(np.float64) for bound in (low, high))
+    value = random.standard_normal(spec.shape)
+    distance = random.exponential(size=spec.shape)
+    fraction = random.random(spec.shape)
+    with np.errstate(invalid="ignore", over="ignore"):
+        value = np.where(np.isfinite(low), low + distance, value)
+        value = np.where(np.isfinite(high) & ~np.isfinite(low), high - distance, value)
+        # Weighted, for high - low may overflow.
+        inside = low * (1 - fraction) + high * fraction
+        value = np.where(np.isfinite(low) & np.isfinite(high), inside, value)
+    return np.clip(value, low, high).astype(spec.dtype)
+
+
+def _like(spec: Any, parts: list[Any]) -> Any:
+    """A sequence of the type of `spec`, which may be a named tuple."""
+    return spec._make(parts) if hasattr(spec, "_make") else type(spec)(parts)
+
+
+def _array(value: Any, where: str) -> npt.NDArray[Any]:
+    """An array of nested lists of numbers, as they come out of JSON."""
+    try:
+        array = np.array(value)
+    except ValueError as error:
+        raise SpecError(f"{where}: {_describe(value)} is no array: {error}") from None
+    if array.dtype.kind not in "biuf":
+        raise SpecError(f"{where}: {_describe(value)} is no array of 64-bit numbers")
+    return array
+
+
+def _check_bounds(spec: specs.Array, array: npt.NDArray[Any], where: str) -> None:
+    if not isinstance(spec, specs.BoundedArray) or array.dtype.kind == "b":
+        if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
+            raise SpecError(f"{where}: {_describe(array)} is not finite")
+        return
+    fits = (array >= spec.minimum) & (array <= spec.maximum)
+    if array.dtype.kind == "f":
+        fits &= np.isfinite(array)
+    if np.all(fits):
+        return
+    index = tuple(int(i) for i in np.argwhere(~np.asarray(fits))[0])
+    element = f"element {list(index)}" if index else "the value"
+    low, high = (
+        np.broadcast_to(bound, array.shape)[index].item() for bound in (spec.minimum, spec.maximum)
+    )
+    raise SpecError(
+        f"{where}: {element} is {array[index].item()!r}; expected a number from {low!r} to {high!r}"
+    )
+
+
+def _list_of(value: Any, length: int, where: str) -> list[Any]:
+    if not isinstance(value, list) or len(value) != length:
+        raise SpecError(f"{where}: expected a list of {length} parts, got {_describe(value)}")
+    return value
+
+
+def _describe(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,305 @@
+"""Serves environments to gym-socket-api clients."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import logging
+import multiprocessing.process
+import multiprocessing.reduction
+import os
+import pathlib
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from types import TracebackType
+
+from dm_env_rpc_client import addresses
+from dm_env_rpc_client.bridges.gym_socket import hosting, session, wire
+from dm_env_rpc_client.bridges.gym_socket.fields import Limits
+from dm_env_rpc_client.bridges.gym_socket.stream import Listener, Stream
+from dm_env_rpc_client.errors import SpecError
+
+__all__ = ["Server", "serve"]
+
+_log = logging.getLogger(__name__)
+
+STOP_SECONDS = 1.0
+"""How long sessions may go on when the server stops."""
+
+REFUSALS = 16
+"""Clients beyond the limit that are told so at the same time; more are cut off."""
+
+
+class Server:
+    """A running server; made by `serve`.
+
+    Attributes:
+      address: where it listens, such as "localhost:5001".
+      errors: the last exceptions that were the environments' fault, oldest first; the
+        sessions they happened in have ended.
+    """
+
+    def __init__(
+        self,
+        listener: Listener,
+        factories: Mapping[str, session.EnvironmentFactory],
+        options: session.Options,
+        max_connections: int,
+        processes: bool,
+    ):
+        self.address = str(listener.address)
+        self.errors: collections.deque[BaseException] = collections.deque(maxlen=100)
+        self._listener = listener
+        self._factories = factories
+        self._options = options
+        self._max_connections = max_connections
+        self._processes = processes
+        self._lock = threading.Lock()
+        self._sessions: dict[Stream, threading.Thread] = {}
+        self._children: set[multiprocessing.process.BaseProcess] = set()
+        self._stopped = threading.Event()
+        # A thread of the server does not keep it alive.
+        self._finalizer = weakref.finalize(self, listener.close)
+        self._accepting = threading.Thread(
+            target=_accept,
+            args=(listener, weakref.ref(self)),
+            name="gym-socket accept",
+            daemon=True,
+        )
+        self._accepting.start()
+
+    @property
+    def session_count(self) -> int:
+        """The number of clients that are connected."""
+        return len(self._sessions)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until the server stops, or `timeout` seconds; returns whether it stopped."""
+        return self._stopped.wait(timeout)
+
+    def stop(self, grace: float = STOP_SECONDS) -> None:
+        """Stops serving and ends every session; a second time does nothing.
+
+        Args:
+          grace: seconds that environments may take over the step they are in and over
+            closing. Processes that take longer are killed; threads cannot be, and are
+            left to end with the interpreter.
+        """
+        if self._finalizer.detach() is None:
+            return
+        self._listener.close()
+        self._accepting.join(grace)
+        with self._lock:
+            sessions = dict(self._sessions)
+        for stream in sessions:
+            stream.shutdown()
+        deadline = time.monotonic() + grace
+        for thread in sessions.values():
+            thread.join(max(0.0, deadline - time.monotonic()))
+        with self._lock:
+            children = set(self._children)
+        for child in children:
+            child.kill()
+        for thread in sessions.values():
+            if thread.is_alive():
+                thread.join(STOP_SECONDS if children else 0.0)
+            if thread.is_alive():
+                _log.warning("an environment is still in a step; its thread is left behind")
+        self._stopped.set()
+
+    def admit(self, stream: Stream) -> None:
+        """Starts the session of a client that has connected."""
+        with self._lock:
+            count = len(self._sessions)
+            if count >= self._max_connections + REFUSALS or self._finalizer.peek() is None:
+                stream.close()
+                return
+            serve_one = functools.partial(self._serve, stream, count >= self._max_connections)
+            thread = threading.Thread(target=serve_one, name="gym-socket session", daemon=True)
+            self._sessions[stream] = thread
+            thread.start()
+
+    def __repr__(self) -> str:
+        return f"<Server at {self.address}: {self.session_count} sessions>"
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _serve(self, stream: Stream, is_full: bool) -> None:
+        try:
+            self._serve_session(stream, is_full)
+        except Exception as error:
+            _log.warning("an environment failed; its session has ended", exc_info=True)
+            self.errors.append(error)
+        finally:
+            stream.close()
+            with self._lock:
+                del self._sessions[stream]
+
+    def _serve_session(self, stream: Stream, is_full: bool) -> None:
+        options = self._options
+        handshake = hosting.receive(
+            stream, wire.read_handshake(options.limits), options.handshake_timeout
+        )
+        if handshake is None:
+            return
+        name = handshake.env_name
+        if is_full:
+            limit = self._max_connections
+            hosting.refuse(stream, f"the server has {limit} clients, its limit; try again later")
+        elif name and name not in self._factories:
+            known = ", ".join(map(repr, self._factories)) or "none"
+            hosting.refuse(stream, f"no environment {name!r}; environments: {known}")
+        elif name and self._processes:
+            self._host_in_process(stream, self._factories[name])
+        else:
+            hosting.host(stream, self._factories[name] if name else None, options)
+
+    def _host_in_process(self, stream: Stream, factory: session.EnvironmentFactory) -> None:
+        try:
+            child = hosting.start_process(stream, factory, self._options)
+        except Exception as error:
+            hosting.refuse(stream, f"no process could be started: {type(error).__name__}")
+            raise
+        with self._lock:
+            self._children.add(child)
+        try:
+            if self._finalizer.peek() is None:
+                child.kill()  # `stop` may have looked for children before this one came.
+            # This end of the socket stays open, so that `stop` can shut it down.
+            child.join()
+        finally:
+            with self._lock:
+                self._children.discard(child)
+        if child.exitcode and self._finalizer.peek() is not None:
+            raise RuntimeError(f"a session's process ended with exit code {child.exitcode}")
+
+
+def serve(
+    environments: Mapping[str, session.EnvironmentFactory],
+    address: str = "localhost:5001",
+    *,
+    dialect: wire.Dialect = "first",
+    processes: bool = False,
+    insecure: bool = False,
+    monitor_directory: str | os.PathLike[str] | None = None,
+    upload: session.UploadHandler | None = None,
+    configure_universe: session.ConfigureHandler | None = None,
+    wrap_universe: session.WrapHandler | None = None,
+    max_connections: int = 64,
+    handshake_timeout: float = 5.0,
+    idle_timeout: float = 600.0,
+    limits: Limits | None = None,
+) -> Server:
+    """Serves dm_env or Gymnasium environments to gym-socket-api clients.
+
+    Each connection is a session with an environment of its own, which is closed when the
+    client goes. What a client names is looked up in `environments` and nowhere else.
+
+    Specs are sent as spaces: a DiscreteArray as Discrete, an int8 or bool vector from 0 to
+    1 as MultiBinary, another integer vector as MultiDiscrete, other arrays as Box, a
+    tuple as Tuple. A mapping is the Tuple of its values in the order of their keys, or the
+    one value that it has. Observations that are one uint8 array travel as byte lists. Of
+    discounts only the last one of an episode travels, and only as 0 (done) or not (done at
+    a time limit).
+
+    The protocol answers errors in few places. Where it has none (an action that does not
+    fit, a Step before Reset, a Monitor that the first dialect cannot refuse, an
+    environment that raises), the session ends, and the log and `Server.errors` say why.
+
+    Args:
+      environments: callables that make an environment, by the name that clients ask for.
+        Several threads may call one at once.
+      address: `host:port`; port 0 takes a free one.
+      dialect: "first", that of the protocol document, or "latest". Clients cannot ask
+        which, so both ends must be told the same.
+      processes: host each session in a process of its own, so that an environment that
+        crashes harms that session only. The factories and handlers must be picklable, and
+        environments cannot use multiprocessing themselves.
+      insecure: allow an address that other machines reach; nothing is encrypted and
+        clients are not asked who they are.
+      monitor_directory: the folder below which Monitor may record (see `monitor`); None
+        refuses it.
+      upload: called with the folder, the API key and the algorithm id of an Upload; what
+        it raises is the answer. The folder is below `monitor_directory`. None refuses.
+      configure_universe: called with the environment and the JSON value of a Universe
+        configure packet. None refuses.
+      wrap_universe: called with the environment, the wrapper's name and its settings;
+        returns the wrapped environment. None refuses.
+      max_connections: clients beyond this are refused.
+      handshake_timeout: seconds that a client may take to name its environment.
+      idle_timeout: seconds that it may take to send its next packet, or to read an answer.
+      limits: the most that it may send.
+
+    Returns:
+      The running Server.
+
+    Raises:
+      SpecError: an open address without `insecure`; what processes are to get cannot be
+        pickled; an argument that cannot be.
+      OSError: the address cannot be listened on.
+    """
+    wire.check_dialect(dialect)
+    host_port = addresses.parse_host_port(address)
+    if not (insecure or addresses.is_loopback(address)):
+        raise SpecError(
+            f"other machines reach {address}, and gym-socket-api has neither encryption nor "
+            "passwords; pass insecure=True to serve to whoever comes"
+        )
+    if upload is not None and monitor_directory is None:
+        raise SpecError("upload needs monitor_directory, below which it finds what to upload")
+    limits = limits or Limits()
+    for name in environments:
+        if not name or len(name.encode()) > limits.name:
+            raise SpecError(f"environment name {name!r} is not 1 to {limits.name} bytes long")
+    options = session.Options(
+        dialect=dialect,
+        limits=limits,
+        handshake_timeout=handshake_timeout,
+        idle_timeout=idle_timeout,
+        monitor_directory=None if monitor_directory is None else pathlib.Path(monitor_directory),
+        upload=upload,
+        configure_universe=configure_universe,
+        wrap_universe=wrap_universe,
+    )
+    factories = dict(environments)
+    if processes:
+        _check_picklable((factories, options))
+    return Server(Listener(host_port), factories, options, max_connections, processes)
+
+
+def _check_picklable(what: object) -> None:
+    try:
+        multiprocessing.reduction.ForkingPickler.dumps(what)
+    except Exception as error:
+        raise SpecError(
+            f"processes=True takes what can be pickled, such as functions of a module: {error}"
+        ) from error
+
+
+def _accept(listener: Listener, server: weakref.ref[Server]) -> None:
+    while True:
+        try:
+            stream = listener.accept()
+        except OSError as error:
+            if listener.is_closed:
+                return
+            _log.warning("could not take a connection: %s", error)
+            time.sleep(0.1)
+            continue
+        running = server()
+        if running is None:
+            stream.close()
+            return
+        running.admit(stream)
+        del running, stream

@@ -1,0 +1,127 @@
+"""Where the environments come from that `dm-env-rpc serve` serves."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import urllib.parse
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import dm_env
+
+from dm_env_rpc_client import nesting, server
+from dm_env_rpc_client.bridges import gym_socket
+from dm_env_rpc_client.cli import arguments
+from dm_env_rpc_client.cli.failures import UsageError
+from dm_env_rpc_client.worlds import make
+
+__all__ = ["Source", "find_source"]
+
+
+class Source(NamedTuple):
+    """What makes the environments.
+
+    Attributes:
+      name: what to call them, where clients ask by name.
+      factory: takes settings as keyword arguments and returns an environment. It can be
+        pickled if what was named can.
+    """
+
+    name: str
+    factory: Callable[..., Any]
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Source:
+        """Returns a source whose environments all have settings, by name, nested or flat."""
+        if not settings:
+            return self
+        arguments = nesting.unflatten_dict(settings, nesting.SEPARATOR)
+        return Source(self.name, functools.partial(self.factory, **arguments))
+
+
+def find_source(reference: str, insecure: bool) -> Source:
+    """Finds what a command line names.
+
+    Args:
+      reference: catch, race, MODULE:FACTORY, gymnasium://ID, gym-socket://HOST:PORT/NAME (with
+        ?dialect=latest behind it for that), or dm-env-rpc://HOST:PORT.
+      insecure: whether other machines may be connected to in the clear.
+
+    Raises:
+      UsageError: there is no such thing.
+    """
+    if reference in _SHIPPED:
+        return Source(reference, _SHIPPED[reference])
+    scheme, found, rest = reference.partition("://")
+    if found:
+        if scheme not in _SCHEMES:
+            raise UsageError(f"no environments at {scheme}://; known: {', '.join(_SCHEMES)}")
+        return _SCHEMES[scheme](rest, insecure)
+    factory = arguments.load_object(reference, "an environment")
+    if not callable(factory):
+        raise UsageError(f"{reference} is not callable, so it cannot make environments")
+    return Source(reference.partition(":")[2], factory)
+
+
+def _gymnasium(rest: str, insecure: bool) -> Source:
+    if importlib.util.find_spec("gymnasium") is None:
+        raise UsageError("gymnasium:// needs the extra: pip install 'dm-env-rpc-client[gymnasium]'")
+    return Source(rest, _GymnasiumSource(rest))
+
+
+def _gym_socket(rest: str, insecure: bool) -> Source:
+    address, found, path = rest.partition("/")
+    name, _, query = path.partition("?")
+    options = dict(urllib.parse.parse_qsl(query))
+    dialect: Any = options.pop("dialect", "first")
+    if not found or not name or options:
+        raise UsageError(
+            "a gym-socket-api server looks like gym-socket://HOST:PORT/NAME or "
+            f".../NAME?dialect=latest, got gym-socket://{rest}"
+        )
+    return Source(name, _GymSocketSource(address, name, dialect, insecure))
+
+
+def _dm_env_rpc(rest: str, insecure: bool) -> Source:
+    return Source("environment", _DmEnvRpcSource(rest, insecure))
+
+
+_SHIPPED: dict[str, Callable[..., Any]] = {"catch": server.Catch, "race": server.Race}
+
+_SCHEMES = {"gymnasium": _gymnasium, "gym-socket": _gym_socket, "dm-env-rpc": _dm_env_rpc}
+
+
+# Classes and not closures: a session in a process of its own gets its factory pickled.
+
+
+@dataclasses.dataclass(frozen=True)
+class _GymnasiumSource:
+    name: str
+
+    def __call__(self, **settings: Any) -> dm_env.Environment:
+        import gymnasium
+
+        return gym_socket.GymnasiumEnvironment(gymnasium.make(self.name, **settings))
+
+
+@dataclasses.dataclass(frozen=True)
+class _GymSocketSource:
+    address: str
+    name: str
+    dialect: Any
+    insecure: bool
+
+    def __call__(self) -> dm_env.Environment:
+        return gym_socket.GymSocketEnvironment(
+            self.address, self.name, dialect=self.dialect, insecure=self.insecure
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _DmEnvRpcSource:
+    address: str
+    insecure: bool
+
+    def __call__(self, **settings: Any) -> dm_env.Environment:
+        return make(self.address, settings, insecure=self.insecure)

@@ -1,0 +1,280 @@
+"""The child process: its answers, its end, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment, child, messages, process_runner
+from dm_env_rpc_client.bridges.env_c_api.messages import MessagePipe
+from dm_env_rpc_client.bridges.env_c_api.process_runner import ProcessRunner
+from dm_env_rpc_client.bridges.env_c_api.runner import Actions
+from dm_env_rpc_client.errors import ConnectionLostError, ProtocolError
+from tests.bridges.env_c_api.compiling import compile_library
+
+
+def open_runner(**kwargs: Any) -> ProcessRunner:
+    arguments: dict[str, Any] = {
+        "version": "1.4",
+        "settings": {},
+        "launch_params": None,
+        "observations": None,
+        "start_attempts": 3,
+        "request_timeout": 60.0,
+    }
+    path = compile_library("complete", "1.4")
+    return ProcessRunner(path, "complete_connect", **(arguments | kwargs))
+
+
+def settles(condition: Callable[[], bool], timeout: float = 10.0) -> bool:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        # The state comes after the name, which is in parentheses; Z waits to be reaped.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_calls_are_answered_until_the_pipe_is_closed() -> None:
+    """The loop of the child, in a thread of this process."""
+    their_reader, writer = os.pipe()
+    reader, their_writer = os.pipe()
+    there, here = MessagePipe(their_reader, their_writer), MessagePipe(reader, writer)
+    thread = threading.Thread(target=child.answer_calls, args=(there,))
+    thread.start()
+
+    def call(*message: Any) -> Any:
+        here.send(message, 5.0)
+        return here.receive(5.0)
+
+    path = compile_library("complete", "1.4")
+    params = [np.frombuffer(b"title", np.uint8)]
+    opened = call("open", path, "complete_connect_with_params", "1.4", [], params, None, 1)
+    assert opened["result"][0] == "complete"
+    assert call("start", 0, 0)["result"][0] == 0
+    assert call("advance", [1, 1], [0.5], ["ab"], 2)["result"][1] == 26.5
+    assert call("write_property", "speed", "3") == {"result": None}
+    assert call("read_property", "speed") == {"result": "3"}
+    assert ["speed", 3] in call("list_property", "")["result"]
+    assert call("read_property", "none")["error"][0] == "PropertyError"
+    assert call("unknown")["error"][0] == "DmEnvRpcClientError"
+    assert call("close") == {"result": None}
+    numbers = np.frombuffer(bytes([5, 0, 0, 0, 0, 0, 0, 0]) + np.float64(2).tobytes(), np.uint8)
+    connect = "complete_connect_with_numbers"
+    assert "result" in call("open", path, connect, "1.4", [["height", "3"]], numbers, None, 1)
+    here.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    there.close()
+
+
+def test_an_answer_beyond_the_limits_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = open_runner()
+    monkeypatch.setattr(messages, "_MAX_JSON_BYTES", 300)
+    with pytest.raises(ProtocolError, match="at most 300"):
+        runner.write_property("speed", "1" * 400)
+    runner.close()
+    their_reader, writer = os.pipe()
+    reader, their_writer = os.pipe()
+    there, here = MessagePipe(their_reader, their_writer), MessagePipe(reader, writer)
+    thread = threading.Thread(target=child.answer_calls, args=(there,))
+    thread.start()
+    path = compile_library("complete", "1.4")
+    here.send(["open", path, "complete_connect", "1.4", [], None, None, 1], 5.0)
+    assert here.receive(5.0)["error"][0] == "ProtocolError"
+    here.close()
+    thread.join(10)
+    there.close()
+
+
+def test_main_answers_calls_and_leaves_ctrl_c_to_the_parent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handlers: list[Any] = []
+    monkeypatch.setattr(signal, "signal", lambda *arguments: handlers.append(arguments))
+    monkeypatch.setattr(child, "ORPHAN_SECONDS", 0.0)
+    ended = threading.Event()
+    monkeypatch.setattr(os, "_exit", lambda code: ended.set())
+    their_reader, writer = os.pipe()
+    reader, their_writer = os.pipe()
+    os.close(writer)
+    child.main(their_reader, their_writer)
+    assert handlers == [(signal.SIGINT, signal.SIG_IGN)]
+    assert ended.wait(10), "an orphan ends itself"
+    for descriptor in (reader, their_reader, their_writer):
+        os.close(descriptor)
+
+
+def test_a_runner_ends_its_child_and_leaves_no_descriptor() -> None:
+    before = descriptors()
+    runner = open_runner()
+    pid = runner._process.pid
+    runner.start(0, 0)
+    runner.close()
+    runner.close()
+    assert not is_alive(pid)
+    assert runner._process.returncode == 0
+    assert descriptors() == before
+
+
+def test_a_forgotten_runner_ends_its_child() -> None:
+    runner = open_runner()
+    pid = runner._process.pid
+    del runner
+    assert settles(lambda: not is_alive(pid))
+
+
+def test_a_runner_whose_library_does_not_open_ends_its_child() -> None:
+    before = descriptors()
+    with pytest.raises(ProtocolError, match="leaves act_text, advance null"):
+        ProcessRunner(
+            compile_library("complete", "2.2"),
+            "complete_connect",
+            version="1.4",
+            settings={},
+            launch_params=None,
+            observations=None,
+            start_attempts=1,
+            request_timeout=60.0,
+        )
+    assert descriptors() == before
+
+
+def test_a_child_killed_from_outside_is_a_lost_connection() -> None:
+    runner = open_runner()
+    runner.start(0, 0)
+    os.kill(runner._process.pid, signal.SIGKILL)
+    with pytest.raises(ConnectionLostError, match="killed by SIGKILL"):
+        runner.advance(Actions(None, None, None), 1)
+    runner.close()
+
+
+def test_a_signal_without_a_name_is_told_by_its_number() -> None:
+    runner = open_runner()
+    os.kill(runner._process.pid, signal.SIGRTMIN + 1)
+    with pytest.raises(ConnectionLostError, match=f"killed by signal {signal.SIGRTMIN + 1}"):
+        runner.read_property("speed")
+    runner.close()
+
+
+def test_an_interrupted_call_is_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = open_runner()
+    real = MessagePipe.receive
+
+    def interrupted(pipe: MessagePipe, timeout: float | None = None) -> Any:
+        real(pipe, timeout)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(MessagePipe, "receive", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        runner.read_property("speed")
+    monkeypatch.undo()
+    with pytest.raises(ConnectionLostError, match="is gone"):
+        runner.read_property("speed")
+    runner.close()
+
+
+@pytest.mark.parametrize("answer", [None, [], {}, {"result": 1, "error": 2}, {"other": 1}, "x"])
+def test_what_is_no_answer_ends_the_child(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+    runner = open_runner()
+    monkeypatch.setattr(MessagePipe, "receive", lambda pipe, timeout=None: answer)
+    with pytest.raises(ProtocolError, match="sent what is no answer"):
+        runner.read_property("speed")
+    monkeypatch.undo()
+    assert runner._process.returncode is not None
+
+
+def test_a_child_that_does_not_come_to_an_end_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process_runner, "CLOSE_SECONDS", 0.3)
+    runner = open_runner()
+    os.kill(runner._process.pid, signal.SIGSTOP)
+    begin = time.monotonic()
+    runner.close()
+    assert time.monotonic() - begin < 5.0
+    assert runner._process.returncode == -signal.SIGKILL
+
+
+def test_a_child_that_cannot_be_started_leaves_no_descriptor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = descriptors()
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(FileNotFoundError):
+        open_runner()
+    assert descriptors() == before
+
+
+def test_a_child_whose_parent_is_killed_ends_too() -> None:
+    library = compile_library("complete", "1.4")
+    program = (
+        "import os, signal, sys\n"
+        "from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment\n"
+        "env = EnvCApiEnvironment(sys.argv[1], 'complete_connect', isolated=True)\n"
+        "print(env._runner._process.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", program, library],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert process.returncode == -signal.SIGKILL
+    pid = int(process.stdout)
+    assert settles(lambda: not is_alive(pid))
+
+
+def test_an_interpreter_exits_without_a_close() -> None:
+    library = compile_library("complete", "1.4")
+    program = (
+        "import sys\n"
+        "from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment\n"
+        "envs = [EnvCApiEnvironment(sys.argv[1], 'complete_connect', isolated=isolated)\n"
+        "        for isolated in (False, True)]\n"
+        "print([env.reset().first() for env in envs])\n"
+    )
+    process = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program, library],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (process.returncode, process.stdout, process.stderr) == (0, "[True, True]\n", "")
+
+
+def test_many_environments_live_side_by_side() -> None:
+    path = compile_library("complete", "1.4")
+    environments = [
+        EnvCApiEnvironment(path, "complete_connect", isolated=True, episode_seeds=seed)
+        for seed in range(4)
+    ]
+    seeds = [int(env.reset().observation["body"]["position"][1]) for env in environments]
+    assert seeds == [0, 1, 2, 3]
+    for env in environments:
+        env.close()

@@ -1,0 +1,142 @@
+"""Descriptions and settings: pure data, no library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from dm_env import specs
+
+from dm_env_rpc_client.bridges.env_c_api.description import (
+    BoundedAction,
+    Description,
+    ObservationDescription,
+    ObservationType,
+    checked_size,
+)
+from dm_env_rpc_client.bridges.env_c_api.properties import PropertyAttributes, list_recursively
+from dm_env_rpc_client.bridges.env_c_api.settings import setting_texts
+from dm_env_rpc_client.errors import ProtocolError, SpecError
+
+BYTES, STRING = ObservationType.BYTES, ObservationType.STRING
+
+
+def describe(**kwargs: Any) -> Description:
+    nothing: dict[str, Any] = dict.fromkeys(
+        ("discrete", "continuous", "texts", "observations", "events"), ()
+    )
+    return Description(**({"name": "name", "fps": None} | nothing | kwargs))
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((2, 3), {"o": (2, 3)}),
+        ((), {"o": ()}),
+        ((0,), {"o": (-1,)}),
+        ((4, 0, 3), {"o": (4, -1, 3)}),
+        ((0, 0), {"o.values": (-1,), "o.shape": (2,)}),
+        (None, {"o.values": (-1,), "o.shape": (-1,)}),
+    ],
+)
+def test_shapes_become_what_the_protocol_can_say(
+    shape: tuple[int, ...] | None, expected: dict[str, tuple[int, ...]]
+) -> None:
+    described = ObservationDescription("o", BYTES, shape)
+    assert {name: spec.shape for name, spec in described.specs().items()} == expected
+    assert described.is_group == (len(expected) == 2)
+
+
+@pytest.mark.parametrize("shape", [(0,), (5,), None])
+def test_a_string_is_a_scalar_whatever_its_length(shape: tuple[int, ...] | None) -> None:
+    described = ObservationDescription("o", STRING, shape)
+    (spec,) = described.specs().values()
+    assert isinstance(spec, specs.StringArray)
+    assert (spec.shape, described.fixed_bytes, described.is_group) == ((), 0, False)
+    assert described.value_conforms("text")
+    assert not described.value_conforms(np.zeros(3, np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("shape", "array", "conforms"),
+    [
+        ((2, 3), np.zeros((2, 3), np.uint8), True),
+        ((2, 3), np.zeros((3, 2), np.uint8), False),
+        ((2, 3), np.zeros((2, 3), np.int32), False),
+        ((0, 3), np.zeros((7, 3), np.uint8), True),
+        ((0, 3), np.zeros((7, 4), np.uint8), False),
+        ((0, 3), np.zeros(3, np.uint8), False),
+        (None, np.zeros((1, 2, 3), np.uint8), True),
+        (None, "text", False),
+    ],
+)
+def test_values_conform(shape: tuple[int, ...] | None, array: Any, conforms: bool) -> None:
+    assert ObservationDescription("o", BYTES, shape).value_conforms(array) is conforms
+
+
+def test_sizes_do_not_overflow() -> None:
+    assert checked_size((2, 3), 8, "x") == 48
+    assert checked_size((), 8, "x") == 8
+    assert checked_size((5, 0), 8, "x") == 0
+    for shape in ((2**31 - 1,) * 3, (0, 2**31 - 1, 2**31 - 1), (2**30, 2**30, 16)):
+        with pytest.raises(ProtocolError, match=r"^x: shape .* takes"):
+            checked_size(shape, 8, "x")
+
+
+def test_observations_have_one_budget() -> None:
+    large = [ObservationDescription(name, BYTES, (1 << 27, 1)) for name in "abc"]
+    assert describe(observations=tuple(large[:2])).observations
+    with pytest.raises(ProtocolError, match="take 402653184 bytes together"):
+        describe(observations=tuple(large))
+
+
+def test_the_names_of_a_group_are_taken() -> None:
+    group = ObservationDescription("map", BYTES, None)
+    with pytest.raises(ProtocolError, match=r"2 observations are named 'map\.shape'"):
+        describe(observations=(group, ObservationDescription("map.shape", BYTES, (1,))))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "kind"),
+    [
+        ((0, 3), specs.DiscreteArray),
+        ((0, 2**31 - 1), specs.BoundedArray),
+        ((1, 3), specs.BoundedArray),
+        ((-(2**31), 2**31 - 1), specs.BoundedArray),
+    ],
+)
+def test_discrete_actions(bounds: tuple[int, int], kind: type[specs.Array]) -> None:
+    description = describe(discrete=(BoundedAction("move", *bounds),))
+    spec = description.action_specs()["move"]
+    assert type(spec) is kind
+    assert (spec.minimum, spec.maximum, spec.dtype) == (*bounds, np.int32)
+
+
+def test_settings_are_strings() -> None:
+    settings = {"a": True, "b": {"c": 1, "d": 0.1}, "e": "text", "f": np.float32(0.5)}
+    expected = {"a": "true", "b.c": "1", "b.d": "0.1", "e": "text", "f": "0.5"}
+    assert setting_texts(settings) == expected
+    assert setting_texts({"a": np.False_}) == {"a": "false"}
+    with pytest.raises(SpecError, match=r"setting 'b\.c' is of type bytes; a library takes"):
+        setting_texts({"b": {"c": b"1"}})
+
+
+def test_a_key_that_turns_up_again_is_not_listed_again() -> None:
+    tree = {"": ["a", "b"], "a": ["", "a", "c"], "b": ["c"], "c": []}
+    listed = []
+
+    def list_property(key: str) -> dict[str, PropertyAttributes]:
+        listed.append(key)
+        return dict.fromkeys(tree[key], PropertyAttributes.LISTABLE)
+
+    assert sorted(list_recursively(list_property, "")) == ["", "a", "b", "c"]
+    assert sorted(listed) == ["", "", "a", "b", "c"]
+
+
+def test_properties_have_a_limit() -> None:
+    def list_property(key: str) -> dict[str, PropertyAttributes]:
+        return dict.fromkeys((f"{key}.{i}" for i in range(300)), PropertyAttributes.LISTABLE)
+
+    with pytest.raises(ProtocolError, match="more than 65536 properties below ''"):
+        list_recursively(list_property, "")

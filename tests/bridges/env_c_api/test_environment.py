@@ -1,0 +1,310 @@
+"""EnvCApiEnvironment on the complete library, here and in a child process."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import threading
+from typing import Any
+
+import dm_env
+import numpy as np
+import pytest
+from dm_env import specs
+
+from dm_env_rpc_client import dm_env_rpc_pb2
+from dm_env_rpc_client.bridges.env_c_api import Event, PropertyAttributes
+from dm_env_rpc_client.errors import (
+    ConnectionClosedError,
+    DmEnvRpcClientError,
+    LibraryError,
+    PropertyError,
+    SpecError,
+)
+from dm_env_rpc_client.variable_specs import VariableArray, VariableStringArray
+from tests.bridges.env_c_api.compiling import compile_library
+from tests.bridges.env_c_api.conftest import MakeEnvironment
+
+FIELDS = ("shape", "dtype", "name", "minimum", "maximum")
+
+
+def facts(spec: specs.Array) -> dict[str, Any]:
+    return {field: getattr(spec, field, None) for field in FIELDS}
+
+
+def test_actions_are_scalars_by_name(make: MakeEnvironment, version: str, isolated: bool) -> None:
+    spec = make(version=version, isolated=isolated).action_spec()
+    turn, jump = spec["turn"]["horizontal"], spec["jump"]
+    throttle, say = spec["throttle"], spec["say"]
+    assert facts(turn) == dict(zip(FIELDS, ((), np.int32, "turn.horizontal", -10, 10), strict=True))
+    assert isinstance(jump, specs.DiscreteArray)
+    assert (jump.num_values, jump.dtype) == (2, np.int32)
+    assert facts(throttle) == dict(zip(FIELDS, ((), float, "throttle", -1.0, 1.0), strict=True))
+    assert isinstance(say, specs.StringArray)
+    assert say.shape == ()
+
+
+def test_observations_of_every_type(make: MakeEnvironment, isolated: bool) -> None:
+    environment = make(version="2.2", isolated=isolated, nested_tensors=False)
+    spec = environment.observation_spec()
+    assert {name: (s.shape, s.dtype) for name, s in spec.items()} == {
+        "camera": ((72, 96, 3), np.uint8),
+        "body.position": ((3,), np.float64),
+        "message": ((), object),
+        "path": ((-1, 2), np.float64),
+        "map.values": ((-1,), np.uint8),
+        "map.shape": ((2,), np.int32),
+        "anything.values": ((-1,), np.float64),
+        "anything.shape": ((-1,), np.int32),
+        "counters": ((2,), np.int32),
+        "ticks": ((1,), np.int64),
+    }
+    assert isinstance(spec["path"], VariableArray)
+    environment.reset()
+    for step in (1, 2, 3):
+        observation = environment.step({}).observation
+        for name, value in observation.items():
+            spec[name].validate(value)
+        assert observation["message"] == f"step {step} \N{CHECK MARK}"
+        assert observation["path"].tolist() == np.arange(2.0 * step).reshape(step, 2).tolist()
+        shape = observation["map.shape"]
+        assert observation["map.values"].reshape(shape).shape == (step + 1, 2)
+        assert observation["anything.shape"].tolist() == [2, 3][: step % 3]
+        assert observation["counters"].tolist() == [step, -(2**31)]
+        assert observation["ticks"].tolist() == [2**63 - 1 - step]
+
+
+def test_names_with_periods_nest(make: MakeEnvironment) -> None:
+    observation = make().reset().observation
+    assert observation["body"]["position"].shape == (3,)
+    assert observation["map"]["shape"].tolist() == [1, 2]
+
+
+def test_arrays_belong_to_the_caller(make: MakeEnvironment, isolated: bool) -> None:
+    environment = make(isolated=isolated, episode_seeds=0)
+    first = environment.reset().observation["camera"]
+    second = environment.step({}).observation["camera"]
+    assert not np.shares_memory(first, second)
+    second[:] = 200
+    third = environment.step({}).observation["camera"]
+    assert (first[0, 0, 0], second[0, 0, 0], third[0, 0, 0]) == (0, 200, 2)
+    assert first.flags.writeable
+
+
+@pytest.mark.parametrize(("end", "discount"), [("terminated", 0.0), ("interrupted", 1.0)])
+def test_the_end_of_an_episode(
+    make: MakeEnvironment, isolated: bool, end: str, discount: float
+) -> None:
+    environment = make(isolated=isolated, settings={"length": 2, "end": end})
+    assert environment.reset().first()
+    before = environment.step({"jump": 1})
+    assert (before.step_type, before.reward, before.discount) == (dm_env.StepType.MID, 10.0, 1.0)
+    last = environment.step({})
+    assert (last.step_type, last.reward, last.discount) == (dm_env.StepType.LAST, 10.0, discount)
+    assert environment.events == ()
+    # Nothing may be read then, so the observations are those of the step before.
+    assert last.observation["message"] == before.observation["message"]
+    np.testing.assert_array_equal(last.observation["camera"], before.observation["camera"])
+    assert not np.shares_memory(last.observation["camera"], before.observation["camera"])
+    assert environment.step({}).first()
+    assert environment.read_property("violations") == "0"
+
+
+def test_the_status_error_is_an_exception(make: MakeEnvironment, isolated: bool) -> None:
+    environment = make(isolated=isolated, settings={"length": 1, "end": "error"})
+    environment.reset()
+    with pytest.raises(LibraryError, match=r"advance failed .*: the ground gave way") as failure:
+        environment.step({})
+    assert (failure.value.function, failure.value.code) == ("advance", 2)
+    assert failure.value.message == "the ground gave way"
+    with pytest.raises(DmEnvRpcClientError, match="ended in an error; call reset") as later:
+        environment.step({})
+    assert later.value.__cause__ is failure.value
+    assert environment.reset().first()
+
+
+def test_actions_are_sticky_until_the_episode_ends(make: MakeEnvironment, isolated: bool) -> None:
+    environment = make(isolated=isolated, settings={"length": 4})
+    environment.reset()
+    assert environment.step({"turn": {"horizontal": 3}, "say": "abc"}).reward == 6.0
+    assert environment.step({"turn.horizontal": -2}).reward == 1.0
+    assert environment.step({"throttle": 0.5, "jump": np.int8(1)}).reward == 11.25
+    environment.step({})
+    environment.step({})
+    assert environment.step({}).reward == 0.0
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        ({"fly": 1}, "there is no action 'fly'; actions: 'turn.horizontal', 'jump'"),
+        ({"jump": 2}, "action 'jump': is 2; expected a number from 0 to 1"),
+        ({"jump": 0.5}, "action 'jump': the value is 0.5, which int32 cannot hold"),
+        ({"jump": 2**40}, "action 'jump': is 1099511627776; expected a number from 0 to 1"),
+        ({"jump": [1]}, r"action 'jump': has shape \[1\]; expected a scalar"),
+        ({"jump": "high"}, "action 'jump': expected int32, got strings"),
+        ({"throttle": float("nan")}, "action 'throttle': is nan; expected a number from -1.0"),
+        ({"throttle": float("inf")}, "action 'throttle': is inf"),
+        ({"throttle": np.float32(1.5)}, "action 'throttle': is 1.5"),
+        ({"say": 3}, "action 'say': expected strings or messages, got int64"),
+        ({"say": "a\0b"}, r"action 'say': 'a\\x00b' holds a null character"),
+        ({"say": "\ud800"}, r"action 'say': '\\ud800' cannot be UTF-8"),
+        ({"say": np.array(["a"])}, r"action 'say': has shape \[1\]"),
+        ({"say": dm_env_rpc_pb2.Tensor()}, "action 'say': expected a string, got Tensor"),
+        ({"say": None}, "action 'say': cannot be packed"),
+        ([0, 0], "an action is a mapping from names to values, got list"),
+    ],
+)
+def test_actions_that_cannot_be_change_nothing(
+    make: MakeEnvironment, action: Any, message: str
+) -> None:
+    environment = make()
+    environment.reset()
+    environment.step({"jump": 1})
+    with pytest.raises(SpecError, match=message):
+        environment.step(action)
+    step = environment.step({})
+    assert (step.reward, step.observation["message"]) == (10.0, "step 2 \N{CHECK MARK}")
+
+
+@pytest.mark.parametrize(
+    "jump", [1, True, np.int32(1), np.array(1), np.int64(1), np.uint8(1), 1.0, np.float32(1)]
+)
+def test_what_an_int32_holds_exactly_is_taken(make: MakeEnvironment, jump: Any) -> None:
+    environment = make()
+    environment.reset()
+    assert environment.step({"jump": jump, "say": np.array("ab", object)}).reward == 12.0
+
+
+def test_events_after_each_step(make: MakeEnvironment, isolated: bool) -> None:
+    environment = make(isolated=isolated)
+    environment.reset()
+    assert not environment.events
+    environment.step({})
+    assert list(environment.events) == [Event(0, "tick", ())]
+    environment.step({})
+    environment.step({})
+    tick, bump = environment.events
+    assert (tick.name, bump.id, bump.name) == ("tick", 1, "bump")
+    np.testing.assert_array_equal(bump.observations[0], [3.0, -1.0])
+    assert bump.observations[1] == "ouch"
+
+
+def test_events_as_an_observation(make: MakeEnvironment, isolated: bool) -> None:
+    environment = make(isolated=isolated, events_observation="events", settings={"length": 4})
+    spec = environment.observation_spec()["events"]
+    assert isinstance(spec, VariableStringArray)
+    steps = [environment.reset(), *(environment.step({}) for _ in range(4))]
+    texts = [spec.validate(step.observation["events"]).tolist() for step in steps]
+    assert list(map(len, texts)) == [0, 1, 1, 2, 0]
+    assert json.loads(texts[3][1]) == {"id": 1, "name": "bump", "observations": [[3, -1], "ouch"]}
+
+
+def test_an_observation_cannot_have_the_name_of_the_events(make: MakeEnvironment) -> None:
+    with pytest.raises(SpecError, match="'camera', which is an observation already"):
+        make(events_observation="camera")
+    with pytest.raises(SpecError, match="exclude each other"):
+        make(events_observation="body")
+
+
+def test_properties(make: MakeEnvironment, isolated: bool) -> None:
+    environment = make(isolated=isolated)
+    assert environment.read_property("speed") == "1"
+    environment.write_property("speed", "25")
+    assert environment.read_property("speed") == "25"
+    listed = environment.list_properties()
+    assert listed["speed"] is PropertyAttributes.READ_WRITABLE
+    assert listed["calls"] is PropertyAttributes.LISTABLE
+    below = environment.list_properties("calls")
+    assert len(below) == 31
+    assert environment.list_properties(recursive=True) == {**listed, **below}
+    with pytest.raises(PropertyError, match="its attributes do not allow it to be written"):
+        environment.write_property("violations", "0")
+    with pytest.raises(PropertyError, match="there is no such property"):
+        environment.read_property("depth")
+    environment.reset()
+    environment.write_property("speed", "26")
+    assert environment.step({}).mid()
+
+
+def test_name_and_fps(make: MakeEnvironment, version: str, isolated: bool) -> None:
+    environment = make(version=version, isolated=isolated)
+    assert environment.name == "complete"
+    assert environment.fps == (60 if version == "1.4" else None)
+    assert repr(environment) == "<EnvCApiEnvironment 'complete', ready>"
+    environment.reset()
+    assert repr(environment) == "<EnvCApiEnvironment 'complete', running>"
+
+
+def test_frames_per_step(make: MakeEnvironment) -> None:
+    environment = make(frames_per_step=4)
+    environment.reset()
+    step = environment.step({"jump": 1})
+    assert (step.reward, step.observation["message"]) == (40.0, "step 4 \N{CHECK MARK}")
+
+
+def test_only_some_observations(make: MakeEnvironment, isolated: bool) -> None:
+    environment = make(observations=["message", "path"], isolated=isolated)
+    before = int(environment.read_property("calls.observation"))
+    assert list(environment.reset().observation) == ["message", "path"]
+    assert int(environment.read_property("calls.observation")) == before + 2
+
+
+def test_a_context_is_released_once(make: MakeEnvironment) -> None:
+    library = ctypes.CDLL(compile_library("complete", "1.4"))
+    live = ctypes.c_int.in_dll(library, "complete_live_contexts")
+    before, released = live.value, library.complete_call_count(b"release_context")
+    environment = make()
+    assert live.value == before + 1
+    environment.close()
+    environment.close()
+    assert live.value == before
+    assert library.complete_call_count(b"release_context") == released + 1
+    assert repr(environment) == "<EnvCApiEnvironment 'complete', closed>"
+    for call in (
+        environment.reset,
+        lambda: environment.step({}),
+        lambda: environment.read_property("speed"),
+        environment.list_properties,
+    ):
+        with pytest.raises(ConnectionClosedError, match="the environment is closed"):
+            call()
+
+
+def test_a_forgotten_environment_is_released() -> None:
+    from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment
+
+    path = compile_library("complete", "1.4")
+    live = ctypes.c_int.in_dll(ctypes.CDLL(path), "complete_live_contexts")
+    before = live.value
+    environment = EnvCApiEnvironment(path, "complete_connect")
+    environment.reset()
+    assert live.value == before + 1
+    del environment
+    gc.collect()
+    assert live.value == before
+
+
+def test_threads_may_share_an_environment(make: MakeEnvironment) -> None:
+    environment = make(settings={"length": 10**6}, observations=["message"])
+    environment.reset()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(200):
+                environment.step({"jump": 1})
+                environment.read_property("speed")
+                environment.list_properties()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+    assert environment.step({}).observation["message"] == "step 801 \N{CHECK MARK}"
+    assert environment.read_property("violations") == "0"

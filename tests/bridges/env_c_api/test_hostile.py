@@ -1,0 +1,270 @@
+"""Row 29 of the reliability scorecard: libraries that break the interface.
+
+What a library can do wrong without harm to the process is an error in the process. What
+ends the process ends a child, and the parent lives.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment, environment_factory
+from dm_env_rpc_client.bridges.env_c_api.properties import PropertyAttributes
+from dm_env_rpc_client.errors import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    DmEnvRpcClientError,
+    LibraryError,
+    ProtocolError,
+)
+from tests.bridges.env_c_api.compiling import compile_library
+from tests.bridges.env_c_api.conftest import MakeEnvironment
+
+WHEN_OPENED = {
+    "fails": "connect function failed with code 5",
+    "null_function": "leaves advance null",
+    "all_null": "leaves setting, init, .* null",
+    "null_context": "without a context: it is null",
+    "larger_struct": "compiled with another version",
+    "null_name": "observation_name of 0: is null",
+    "empty_name": "an action has an empty name",
+    "latin_name": "action_discrete_name of 0: is not UTF-8",
+    "same_names": "2 actions are named 'same'",
+    "same_observations": "observations are named 'same'",
+    "endless_name": "event_type_name of 0: has no end within 1048576 bytes",
+    "null_environment_name": "environment_name: is null",
+    "negative_count": "observation_count: is -1",
+    "huge_count": "action_discrete_count: is 2147483647; expected 0 to 65536",
+    "nan_bounds": "action 'throttle' has the bounds nan to nan",
+    "no_bounds": "action 'turn.horizontal' has the bounds 1 to 0",
+    "inverted_bounds": "action 'turn.horizontal' has the bounds 5 to -5",
+    "no_spec": "observation_spec of 0: the library did not fill it in",
+    "null_shape": "observation_spec of 0: has 3 dimensions and a null shape",
+    "too_many_dims": "observation_spec of 0: has 33 dimensions; expected 0 to 32",
+    "negative_dims": "observation_spec of 0: has -2 dimensions",
+    "negative_size": r"observation_spec of 0: shape \[3, -5\] has a negative size",
+    "overflow": "observation_spec of 0: shape .* takes .* at most 268435456 are allowed",
+    "overflow_hidden": "observation_spec of 0: shape .* takes",
+    "wraps_to_zero": "observation_spec of 0: shape .* takes 147573952589676412928 bytes",
+    "over_budget": "observation_spec of 0: shape .* takes 4294967296 bytes",
+    "unknown_type": "observation_spec of 0: has type 77, which version .* does not have",
+    "text_of_two_dims": "observation_spec of 0: a string has 1 dimension, got 2",
+}
+
+WHEN_STARTED = {
+    "endless_eagain": r"EAGAIN\) 3 times; its last message: never ready",
+    "null_message": r"start failed with code 3: \(no message: error_message: is null",
+    "no_observation": "observation 'camera': the library did not fill it in",
+    "null_payload": r"observation 'camera': has shape \[72, 96, 3\] and a null payload",
+    "other_shape": r"observation 'camera': has type 1 and shape \[72, 96, 2\]; observation_spec",
+    "other_type": r"observation 'camera': has type 0 and shape \[1, 1, 1\]; observation_spec",
+    "dynamic_dims": "observation 'camera': has -1 dimensions",
+    "many_dims": "observation 'camera': has 33 dimensions",
+    "negative_length": r"observation 'camera': shape \[72, 96, -3\] has a negative size",
+    "large_camera": "observation 'camera': shape .* takes 17179869176 bytes",
+    "wrong_row": r"observation 'camera': is uint8 of shape \(2, 9\); observation_spec says BYTES",
+    "latin_text": "observation 'camera': is not UTF-8",
+    "negative_events": "event_count: is -1",
+    "huge_events": "event_count: is 2147483647",
+    "no_event": "event 0: has id -2147483648; there are 2 types",
+    "unknown_event": "event 0: has id 2; there are 2 types",
+    "null_event_observations": "event 0: has 3 observations and a null pointer",
+    "negative_event_observations": "event 0: has -3 observations",
+    "large_events": "event 0: observation 1: takes 268435456 bytes, and with those before it",
+}
+
+WHEN_STEPPED = {
+    "unknown_status": "advance: returned status 42",
+    "no_reward": "advance: the reward is NaN, or was not stored",
+    "nan_reward": "advance: the reward is NaN",
+    "speechless_error": r"advance failed with code 2: \(no message\)",
+}
+
+WHEN_KILLED = {
+    "aborts": "SIGABRT",
+    "exits": "it exited with code 3",
+    "kills_itself": "SIGKILL",
+    "overflows": "SIGSEGV",
+}
+
+WHEN_LED_ASTRAY = {
+    "crashing_init": "died in open: killed by SIGSEGV",
+    "wild_name": "died in open: killed by SIGSEGV",
+    "wild_payload": "died in start: killed by SIGSEGV",
+    "wild_event": "died in start: killed by SIGSEGV",
+    "wild_function": "died in open: killed by SIGSEGV",
+}
+
+
+@pytest.mark.parametrize("library", WHEN_OPENED)
+def test_a_library_that_cannot_be_opened(make: MakeEnvironment, version: str, library: str) -> None:
+    with pytest.raises((ProtocolError, LibraryError), match=WHEN_OPENED[library]):
+        make(f"connect_{library}", version=version)
+
+
+@pytest.mark.parametrize("library", WHEN_STARTED)
+def test_a_library_that_cannot_be_started(make: MakeEnvironment, library: str) -> None:
+    environment = make(f"connect_{library}", start_attempts=3)
+    with pytest.raises((ProtocolError, LibraryError), match=WHEN_STARTED[library]):
+        environment.reset()
+    with pytest.raises(DmEnvRpcClientError, match="call reset to begin another"):
+        environment.step({})
+
+
+@pytest.mark.parametrize("library", WHEN_STEPPED)
+def test_a_library_that_cannot_be_stepped(make: MakeEnvironment, library: str) -> None:
+    environment = make(f"connect_{library}")
+    environment.reset()
+    with pytest.raises((ProtocolError, LibraryError), match=WHEN_STEPPED[library]):
+        environment.step({})
+    assert environment.reset().first()
+
+
+@pytest.mark.parametrize("library", ["null_name", "overflow", "endless_eagain", "no_reward"])
+def test_errors_of_a_child_process_are_the_same(make: MakeEnvironment, library: str) -> None:
+    expected = {**WHEN_OPENED, **WHEN_STARTED, **WHEN_STEPPED}[library]
+
+    def run() -> None:
+        environment = make(f"connect_{library}", isolated=True, start_attempts=3)
+        environment.reset()
+        environment.step({})
+
+    with pytest.raises((ProtocolError, LibraryError), match=expected):
+        run()
+
+
+def test_a_library_of_another_version_is_noticed() -> None:
+    with pytest.raises(ProtocolError, match=r"wrote more than the 29 functions of version 2\.2"):
+        EnvCApiEnvironment(compile_library("complete", "1.4"), "complete_connect", version="2.2")
+    with pytest.raises(ProtocolError, match=r"leaves act_text, advance null; version 1\.4"):
+        EnvCApiEnvironment(compile_library("complete", "2.2"), "complete_connect", version="1.4")
+
+
+def test_types_of_a_later_version_are_noticed() -> None:
+    with pytest.raises(ProtocolError, match=r"has type 3, which version 2\.0 does not have"):
+        EnvCApiEnvironment(compile_library("complete", "2.1"), "complete_connect", version="2.0")
+
+
+@pytest.mark.parametrize(
+    ("library", "call", "message"),
+    [
+        ("unknown_result", "write", "write_property of 'speed': returned 9"),
+        ("null_value", "read", "value of property 'speed': is null"),
+        ("invalid_read", "read", "returned InvalidArgument, which only write_property may"),
+        ("null_key", "list", "a key: is null"),
+        ("odd_attributes", "list", "property 'odd' has attributes 64"),
+        ("flood", "list", "more than 65536 properties"),
+        ("endless_tree", "tree", "more than 64 levels of properties"),
+    ],
+)
+def test_a_library_with_broken_properties(
+    make: MakeEnvironment, library: str, call: str, message: str, isolated: bool
+) -> None:
+    environment = make(f"connect_{library}", isolated=isolated)
+    calls: dict[str, Callable[[], object]] = {
+        "read": lambda: environment.read_property("speed"),
+        "write": lambda: environment.write_property("speed", "1"),
+        "list": environment.list_properties,
+        "tree": lambda: environment.list_properties("x", recursive=True),
+    }
+    with pytest.raises(ProtocolError, match=message):
+        calls[call]()
+    assert environment.reset().first()
+
+
+def test_callbacks_with_other_userdata_are_ignored(make: MakeEnvironment) -> None:
+    properties = make("connect_other_userdata").list_properties()
+    assert properties == {"found": PropertyAttributes.READABLE}
+
+
+def test_callbacks_after_the_call_are_ignored(make: MakeEnvironment) -> None:
+    first = make("connect_late_callback")
+    assert first.list_properties() == {}
+    first.close()
+    assert make("connect_late_callback").list_properties() == {}
+
+
+def test_callbacks_from_another_thread_are_taken(make: MakeEnvironment) -> None:
+    assert make("connect_threaded").list_properties() == {"threaded": PropertyAttributes.READABLE}
+
+
+@pytest.mark.parametrize("library", WHEN_KILLED)
+def test_a_library_that_ends_its_process(make: MakeEnvironment, library: str) -> None:
+    environment = make(f"connect_{library}", isolated=True)
+    environment.reset()
+    with pytest.raises(ConnectionLostError, match=f"died in advance: .*{WHEN_KILLED[library]}"):
+        environment.step({})
+    with pytest.raises(ConnectionLostError, match="is gone; make a new environment") as later:
+        environment.reset()
+    assert "died in advance" in str(later.value.__cause__)
+
+
+@pytest.mark.parametrize("library", WHEN_LED_ASTRAY)
+def test_a_library_whose_pointers_lead_nowhere(make: MakeEnvironment, library: str) -> None:
+    def run() -> None:
+        make(f"connect_{library}", isolated=True, settings={"width": 96}).reset()
+
+    with pytest.raises(ConnectionLostError, match=WHEN_LED_ASTRAY[library]):
+        run()
+
+
+def test_a_library_that_hangs(make: MakeEnvironment) -> None:
+    environment = make("connect_hangs", isolated=True, request_timeout=3.0)
+    environment.reset()
+    begin = time.monotonic()
+    with pytest.raises(DeadlineExceededError, match=r"did not come back from advance within 3\.0"):
+        environment.step({})
+    assert 3.0 <= time.monotonic() - begin < 5.0
+    with pytest.raises(ConnectionLostError):
+        environment.reset()
+
+
+def test_a_library_that_writes_into_the_pipe(make: MakeEnvironment) -> None:
+    environment = make("connect_scribbles", isolated=True)
+    environment.reset()
+    with pytest.raises(ProtocolError, match=r"a message of .* bytes of JSON"):
+        environment.step({})
+    with pytest.raises(ConnectionLostError):
+        environment.reset()
+
+
+def test_a_library_that_closes_the_pipe(make: MakeEnvironment) -> None:
+    environment = make("connect_closes_all", isolated=True)
+    environment.reset()
+    with pytest.raises(ConnectionLostError, match="died in advance"):
+        environment.step({})
+
+
+def test_a_library_that_dies_when_it_is_released(make: MakeEnvironment) -> None:
+    environment = make("connect_crashing_release", isolated=True)
+    environment.reset()
+    environment.close()
+
+
+def test_a_served_library_that_dies_takes_one_world_with_it() -> None:
+    import dm_env_rpc_client
+    from dm_env_rpc_client.server import serve
+
+    hostile = environment_factory(compile_library("hostile", "1.4"), "connect_aborts")
+    complete = environment_factory(compile_library("complete", "1.4"), "complete_connect")
+    with serve({"hostile": hostile, "complete": complete}) as server:
+        with dm_env_rpc_client.make(server.address, {"environment": "complete"}) as good:
+            good.reset()
+            with dm_env_rpc_client.make(server.address, {"environment": "hostile"}) as bad:
+                bad.reset()
+                action = dict.fromkeys(("jump", "throttle"), 0)
+                action |= {"turn.horizontal": 0, "say": ""}  # type: ignore[dict-item]
+                with pytest.raises(dm_env_rpc_client.DmEnvRpcError, match="killed by SIGABRT"):
+                    bad.step(action)
+            assert good.step(action).mid()
+        assert server.world_count == 0
+
+
+def test_there_are_at_least_twenty_hostile_libraries() -> None:
+    tables = (WHEN_OPENED, WHEN_STARTED, WHEN_STEPPED, WHEN_KILLED, WHEN_LED_ASTRAY)
+    count = sum(map(len, tables))
+    print(f"row 29: {count} hostile libraries, beside those with broken properties")
+    assert count >= 20

@@ -1,0 +1,140 @@
+"""A thousand episodes of the complete library under AddressSanitizer and UBSan.
+
+The library frees whatever it returned at the next call, so a read that comes too late is
+an error here; and Python takes its memory from malloc, so a write beyond the structs and
+arrays that the bridge passes is one too.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.bridges.env_c_api.compiling import SANITIZE, compile_library
+from tests.bridges.env_c_api.test_hostile import WHEN_OPENED, WHEN_STARTED, WHEN_STEPPED
+
+EPISODES = 1000
+QUICK_EPISODES = 20
+
+PROGRAM = """
+import sys
+from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment
+path, version, episodes = sys.argv[1], sys.argv[2], int(sys.argv[3])
+per_context = 10
+ends = {"terminated": 0, "interrupted": 0}
+for context in range(episodes // per_context):
+    end = sorted(ends)[context % 2]
+    env = EnvCApiEnvironment(
+        path,
+        "complete_connect_with_params",
+        launch_params=["title", end],
+        version=version,
+        settings={"length": 4, "width": 8, "eagain": context % 3},
+        events_observation="events",
+    )
+    for episode in range(per_context):
+        timestep = env.reset()
+        while not timestep.last():
+            timestep = env.step({"jump": 1, "throttle": 0.5, "say": "x" * episode})
+            env.write_property("speed", str(episode))
+            env.read_property("speed")
+        ends[end] += 1
+        env.list_properties(recursive=True)
+    assert env.read_property("violations") == "0"
+    env.close()
+print(sum(ends.values()), "episodes")
+"""
+
+HOSTILE_PROGRAM = """
+import sys
+from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment
+from dm_env_rpc_client.errors import DmEnvRpcClientError
+path, *libraries = sys.argv[1:]
+refused = 0
+for library in libraries:
+    try:
+        env = EnvCApiEnvironment(path, f"connect_{library}", start_attempts=2)
+        env.reset()
+        env.step({})
+    except DmEnvRpcClientError:
+        refused += 1
+print(refused, "refused")
+"""
+
+
+@pytest.fixture(scope="module")
+def runtime_library() -> str:
+    """The path of the sanitizer's runtime, which Python has to load first."""
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler 'cc' on this system")
+    path = subprocess.run(
+        ["cc", "-print-file-name=libasan.so"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    ).stdout.strip()
+    if not os.path.isabs(path):
+        pytest.skip("the C compiler has no AddressSanitizer (libasan.so)")
+    return os.path.realpath(path)
+
+
+def run(preload: str, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {
+        "LD_PRELOAD": preload,
+        # What the interpreter itself keeps to its end is no leak of the bridge.
+        "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:exitcode=99",
+        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+        "PYTHONMALLOC": "malloc",
+    }
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+
+
+@pytest.mark.parametrize(
+    "episodes", [QUICK_EPISODES, pytest.param(EPISODES, marks=pytest.mark.slow)]
+)
+def test_episodes_are_clean(runtime_library: str, version: str, episodes: int) -> None:
+    library = compile_library("complete", version, *SANITIZE)
+    process = run(runtime_library, PROGRAM, library, version, str(episodes))
+    assert process.returncode == 0, process.stderr[-4000:]
+    assert process.stdout == f"{episodes} episodes\n"
+    assert "Sanitizer" not in process.stderr
+    assert "runtime error" not in process.stderr
+
+
+def test_hostile_libraries_lead_to_no_read_out_of_bounds(runtime_library: str) -> None:
+    library = compile_library("hostile", "1.4", *SANITIZE)
+    names = [*WHEN_OPENED, *WHEN_STARTED, *WHEN_STEPPED]
+    process = run(runtime_library, HOSTILE_PROGRAM, library, *names)
+    assert process.returncode == 0, process.stderr[-4000:]
+    assert process.stdout == f"{len(names)} refused\n"
+    assert "Sanitizer" not in process.stderr
+
+
+def test_the_sanitizer_sees_a_late_read(runtime_library: str) -> None:
+    """Whoever reads a returned pointer after the next call is caught."""
+    library = compile_library("complete", "1.4", *SANITIZE)
+    program = (
+        "import sys\n"
+        "from dm_env_rpc_client.bridges.env_c_api.declarations import layout\n"
+        "from dm_env_rpc_client.bridges.env_c_api.library import open_context\n"
+        "context = open_context(layout('1.4'), sys.argv[1], 'complete_connect')\n"
+        "context.init()\n"
+        "late = context._call['environment_name'](context._handle)\n"
+        "context.count('observation_count')\n"
+        "print(context.layout.ffi.string(late))\n"
+    )
+    process = run(runtime_library, program, library)
+    assert process.returncode == 99
+    assert "heap-use-after-free" in process.stderr

@@ -1,0 +1,180 @@
+"""A library served, by a call and by the command line."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import typer.testing
+
+import dm_env_rpc_client
+from dm_env_rpc_client.bridges.env_c_api import environment_factory
+from dm_env_rpc_client.cli.app import app
+from dm_env_rpc_client.errors import DmEnvRpcError, SpecError
+from dm_env_rpc_client.extensions.properties import (
+    PropertiesExtension,
+    PropertyNotFoundError,
+    PropertyPermissionError,
+    PropertyValueError,
+)
+from dm_env_rpc_client.server import Properties, serve
+from tests.bridges.env_c_api.compiling import compile_library
+
+ACTION = {"turn": {"horizontal": 2}, "jump": 1, "throttle": -1.0, "say": "abc"}
+
+
+def test_settings_of_the_world_are_those_of_the_library_but_for_two() -> None:
+    factory = environment_factory(
+        compile_library("complete", "2.2"),
+        "complete_connect",
+        version="2.2",
+        settings={"width": 8, "height": 6, "world.title": "kept"},
+        frames_per_step=2,
+    )
+    settings = {"width": 4, "length": 4, "seed": 11, "episode": 3}
+    with serve(factory) as server, dm_env_rpc_client.make(server.address, settings) as env:
+        first = env.reset()
+        assert first.observation["camera"].shape == (6, 4, 3)
+        np.testing.assert_array_equal(first.observation["body"]["position"], [3, 11, 0])
+        step = env.step(ACTION)
+        assert step.reward == 2 * (2 + 10 - 0.5 + 3)
+        assert step.observation["message"] == "step 2 \N{CHECK MARK}"
+        np.testing.assert_array_equal(step.observation["ticks"], [2**63 - 3])
+        last = env.step(ACTION)
+        assert (last.last(), last.discount) == (True, 0.0)
+        again = env.reset(settings={"seed": 500})
+        np.testing.assert_array_equal(again.observation["body"]["position"], [3, 500, 0])
+
+
+def test_each_world_is_a_context_of_its_own() -> None:
+    factory = environment_factory(compile_library("complete", "1.4"), "complete_connect")
+    with (
+        serve(factory) as server,
+        dm_env_rpc_client.make(server.address, {"seed": 1}) as one,
+        dm_env_rpc_client.make(server.address, {"seed": 2}) as other,
+    ):
+        assert one.reset().observation["body"]["position"][1] == 1
+        assert other.reset().observation["body"]["position"][1] == 2
+        assert one.step(ACTION).observation["body"]["position"][1] == 1
+
+
+def test_a_refused_setting_is_an_invalid_argument() -> None:
+    factory = environment_factory(compile_library("complete", "1.4"), "complete_connect")
+    with serve(factory) as server:
+        with pytest.raises(DmEnvRpcError, match="no setting 'color'") as refusal:
+            dm_env_rpc_client.make(server.address, {"color": "red"})
+        assert refusal.value.code_name == "INVALID_ARGUMENT"
+        assert server.world_count == 0
+
+
+def test_the_error_of_an_episode_reaches_the_client_with_its_message() -> None:
+    factory = environment_factory(compile_library("complete", "1.4"), "complete_connect")
+    settings = {"length": 1, "end": "error"}
+    with serve(factory) as server, dm_env_rpc_client.make(server.address, settings) as env:
+        env.reset()
+        with pytest.raises(DmEnvRpcError, match="the ground gave way"):
+            env.step(ACTION)
+        with pytest.raises(DmEnvRpcError, match="call reset to begin another"):
+            env.step(ACTION)
+        assert env.reset().first()
+
+
+def test_what_cannot_be_served_is_told_at_once() -> None:
+    with pytest.raises(SpecError, match=r"there is no library /.*/nothing\.so"):
+        environment_factory("nothing.so", "connect")
+    with pytest.raises(SpecError, match="unknown EnvCApi version"):
+        environment_factory(compile_library("complete", "1.4"), "complete_connect", version="9")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name what to serve"),
+        (["catch", "--c-library", "./lib.so:connect"], "name what to serve"),
+        (["--c-library", "./lib.so"], "looks like PATH:CONNECT"),
+        (["--c-library", "./lib.so:connect", "--create", "width"], "a setting looks like"),
+        (["--c-library", "./lib.so:connect", "--c-version", "3.0"], "unknown EnvCApi version"),
+        (["--c-library", "./lib.so:connect"], "there is no library"),
+    ],
+)
+def test_the_command_says_what_is_wrong(arguments: list[str], message: str) -> None:
+    result = typer.testing.CliRunner().invoke(app, ["serve", *arguments])
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_the_command_serves_a_library() -> None:
+    library = compile_library("complete", "2.2")
+    command = [sys.executable, "-m", "dm_env_rpc_client.cli", "serve", "--json"]
+    options = ["--address", "localhost:0", "--c-version", "2.2", "--create", "length=2"]
+    options += ["--c-library", f"{library}:complete_connect_with_params"]
+    options += ["--c-param", "title", "--c-param", "interrupted"]
+    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        address = json.loads(process.stdout.readline())["address"]
+        with dm_env_rpc_client.make(address, {"seed": 5}, timeout=30.0) as env:
+            assert env.reset().observation["body"]["position"].tolist() == [0.0, 5.0, 0.0]
+            env.step(ACTION)
+            assert env.step(ACTION).discount == 1.0
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+def test_properties_go_through_the_properties_extension() -> None:
+    factory = environment_factory(compile_library("complete", "1.4"), "complete_connect")
+    with (
+        serve(factory) as server,
+        dm_env_rpc_client.connect(server.address) as connection,
+    ):
+        env, _ = dm_env_rpc_client.create_and_join_world(connection, {}, {})
+        properties = PropertiesExtension(connection)
+        assert properties["speed"] == "1"
+        properties["speed"] = 30
+        assert properties["speed"] == "30"
+        walked = {spec.key: spec for spec in properties.walk()}
+        assert len(walked) == 5 + 31
+        assert (walked["speed"].readable, walked["speed"].writable) == (True, True)
+        assert (walked["calls"].listable, walked["calls"].spec) == (True, None)
+        assert walked["calls.advance"].readable
+        assert not walked["secret"].readable
+        properties["secret"] = "word"
+        with pytest.raises(PropertyNotFoundError, match="no property 'depth'"):
+            properties["depth"]
+        with pytest.raises(PropertyNotFoundError):
+            properties.list("depth")
+        with pytest.raises(PropertyPermissionError, match="do not allow it to be read"):
+            properties["secret"]
+        with pytest.raises(PropertyPermissionError, match="do not allow it to be written"):
+            properties["violations"] = True
+        with pytest.raises(PropertyValueError, match="it does not take this value"):
+            properties["speed"] = True
+        with pytest.raises(PropertyValueError, match=r"takes a scalar, got shape \[2\]"):
+            properties["speed"] = [1, 2]
+        assert env.reset().first()
+        assert env.step(ACTION).mid()
+        assert properties["violations"] == "0"
+        env.close()
+
+
+def test_properties_of_the_server_stand_beside_those_of_the_library() -> None:
+    universal = Properties()
+    universal.add("load", lambda: 0.5)
+    factory = environment_factory(compile_library("complete", "1.4"), "complete_connect")
+    with (
+        serve(factory, properties=universal) as server,
+        dm_env_rpc_client.connect(server.address) as connection,
+    ):
+        env, _ = dm_env_rpc_client.create_and_join_world(connection, {}, {})
+        properties = PropertiesExtension(connection)
+        assert properties["load"] == 0.5
+        assert properties["speed"] == "1"
+        assert {"load", "speed"} <= properties.specs().keys()
+        assert "calls.advance" in properties.specs("calls")
+        env.close()

@@ -1,0 +1,209 @@
+"""Mutated and hostile bytes to both ends; run as `python -m tests.bridges.gym_socket.hostile N`.
+
+Prints JSON: how many frames ended how, how far memory peaked above where it stood before
+them, and which modules were imported meanwhile. A process of its own, so that the peak is
+that of these frames.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import pathlib
+import random
+import re
+import socket
+import sys
+from collections import Counter
+from typing import Any
+
+from dm_env_rpc_client.addresses import parse_host_port
+from dm_env_rpc_client.bridges.gym_socket import (
+    GymSocketEnvironment,
+    packets,
+    samples,
+    serve,
+    session,
+    space_specs,
+    spaces,
+    wire,
+)
+from dm_env_rpc_client.bridges.gym_socket.fields import Decoder, Limits, ObservationBounds
+from dm_env_rpc_client.errors import DmEnvRpcClientError, ProtocolError, SpecError
+from tests.bridges.gym_socket import hosted, transcripts
+from tests.bridges.gym_socket.peers import Peer, ScriptedPeer
+
+LIMITS = Limits()
+LENGTHS = [0, 1, 255, 1 << 20, (1 << 20) + 1, 1 << 31, (1 << 32) - 1]
+FIELD = 1 << 20
+
+
+def sized(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "little") + data
+
+
+# Whole packets at the limits of what is taken, made to cost the most.
+BOMBS = [
+    b"\x01\x00" + sized(text)
+    for text in (
+        b"[" * FIELD,
+        b"[" + b"[]," * (FIELD // 3 - 1) + b"0]",
+        b"[" + b"1.5," * (FIELD // 4 - 1) + b"0]",
+        b"[" * 32 + b"1.5," * 60_000 + b"0" + b"]" * 32,
+        b'"' * FIELD,
+        b'"' + b'\\"' * (FIELD // 2 - 1) + b'"',
+        b'["' + "\U0001f600".encode() * 200_000 + b'"]',
+        b"9" * FIELD,
+        b"\xff" * FIELD,
+        b'{"a":' * 30 + b"0" + b"}" * 30,
+    )
+]
+BOMB_SPACES = [
+    sized(b'{"type":"MultiBinary","n":1048576}'),
+    sized(b'{"type":"Box","shape":[1000000000],"low":[],"high":[]}'),
+    sized(b'{"type":"Box","shape":[0,4294967295],"low":[],"high":[]}'),
+    sized(b'{"type":"Tuple","subspaces":[' + b'{"type":"Discrete","n":1},' * 9000 + b"0]}"),
+    sized(b'{"type":"Box","shape":[65536],"low":[' + b"0.5," * 65535 + b'0],"high":[]}'),
+    b"\xff\xff\xff\xff",
+]
+
+
+def mutate(rng: random.Random, data: bytes) -> bytes:
+    mutant = bytearray(data)
+    for _ in range(rng.randint(1, 3)):
+        kind = rng.randrange(6)
+        at = rng.randrange(len(mutant) + 1)
+        if kind == 0 and mutant:
+            mutant[at % len(mutant)] ^= 1 << rng.randrange(8)
+        elif kind == 1 and mutant:
+            mutant[at % len(mutant)] = rng.randrange(256)
+        elif kind == 2:
+            del mutant[at:]
+        elif kind == 3:
+            mutant[at:at] = rng.randbytes(rng.randint(1, 8))
+        elif kind == 4:
+            mutant[at : at + 4] = rng.choice(LENGTHS).to_bytes(4, "little")
+        else:
+            mutant[at:at] = mutant[: rng.randrange(len(mutant) + 1)]
+    return bytes(mutant)
+
+
+def to_session(data: bytes, dialect: wire.Dialect) -> str:
+    """Gives bytes to a server's session, packet after packet."""
+    hosted_session = session.Session(hosted.Frames(), session.Options(dialect=dialect))
+    while data:
+        decoder = Decoder(wire.read_request(dialect, LIMITS))
+        try:
+            data = data[decoder.feed(data) :]
+            if not decoder.is_done:
+                return "waits"
+            hosted_session.answer(decoder.result)
+        except (ProtocolError, session.RefusedPacketError):
+            return "disconnect"
+    return "answered"
+
+
+def to_client(data: bytes, exchanged: transcripts.Exchanged, dialect: wire.Dialect) -> str:
+    """Gives bytes to a client as the answer to a packet."""
+    steps = wire.read_answer(exchanged.request, dialect, LIMITS, ObservationBounds((2, 1, 3)))
+    assert steps is not None
+    decoder = Decoder(steps)
+    try:
+        decoder.feed(data)
+        if not decoder.is_done:
+            return "waits"
+        if isinstance(exchanged.request, packets.GetSpace):
+            space = spaces.from_json(decoder.result, "the space")
+            spec = space_specs.space_to_spec(space, "action")
+            samples.from_jsonable(spec, [0], "the action", check_bounds=False)
+    except (ProtocolError, SpecError):
+        return "error"
+    return "value"
+
+
+def to_live_server(address: str, data: bytes) -> str:
+    """Sends bytes to a server and reads until it closes."""
+    with socket.create_connection(parse_host_port(address), 10) as client:
+        try:
+            client.sendall(data)
+            client.shutdown(socket.SHUT_WR)
+            while client.recv(1 << 16):
+                pass
+        except ConnectionError:
+            pass
+    return "disconnect"
+
+
+def to_live_client(data: bytes) -> str:
+    """Gives bytes to a GymSocketEnvironment as all that its server says."""
+
+    def script(peer: Peer) -> None:
+        with contextlib.suppress(ConnectionError):  # The client may leave in the middle.
+            peer.send(data)
+
+    with ScriptedPeer(script) as server:
+        try:
+            with GymSocketEnvironment(server.address, "ab", request_timeout=0.05) as environment:
+                environment.reset()
+        except DmEnvRpcClientError as error:
+            return type(error).__name__
+    return "value"
+
+
+def peak_kib() -> int:
+    status = pathlib.Path("/proc/self/status").read_text()
+    match = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert match
+    return int(match[1])
+
+
+def main(count: int) -> dict[str, Any]:
+    logging.disable()
+    rng = random.Random(28)
+    exchanges = [
+        (exchanged, dialect)
+        for exchanged in transcripts.EXCHANGES.values()
+        for dialect in exchanged.dialects
+    ]
+    name = b"\x00\x06\x00\x00\x00Frames"
+    greeting = b"\x00\x00\x00\x00"
+    outcomes: Counter[str] = Counter()
+    with serve({"Frames": hosted.Frames}, "localhost:0", max_connections=8) as server:
+        # What is loaded on first use does not count.
+        to_live_server(server.address, name + b"\x00\x03")
+        to_live_client(greeting + BOMB_SPACES[0] * 2 + b"\x00\x02\x00\x00\x00[]")
+        modules = set(sys.modules)
+        before = peak_kib()
+        for index in range(count):
+            exchanged, dialect = rng.choice(exchanges)
+            if index % 100 == 0:
+                outcome = to_live_server(server.address, mutate(rng, name + exchanged.sent))
+            elif index % 500 == 1:
+                outcome = to_live_client(mutate(rng, greeting + BOMB_SPACES[0] * 2))
+            elif index % 2 and exchanged.received is not None:
+                outcome = to_client(mutate(rng, exchanged.received), exchanged, dialect)
+            else:
+                outcome = to_session(mutate(rng, b"\x00" + exchanged.sent), dialect)
+            outcomes[outcome] += 1
+        for bomb in BOMBS:
+            outcomes[to_session(b"\x00" + bomb, "first")] += 1
+            outcomes[to_live_server(server.address, name + b"\x00" + bomb)] += 1
+        for bomb in BOMB_SPACES:
+            outcomes[to_live_client(greeting + bomb * 2)] += 1
+        for identity in ("os:system", "tests.evil:Env-v0", "http://evil/", "a" * 256):
+            handshake = wire.encode_request(packets.Handshake(identity))
+            outcomes[to_live_server(server.address, handshake)] += 1
+        after = peak_kib()
+        errors = [repr(error) for error in server.errors]
+    return {
+        "frames": sum(outcomes.values()),
+        "outcomes": dict(outcomes),
+        "peak_growth_mib": round((after - before) / 1024, 2),
+        "imported": sorted(set(sys.modules) - modules),
+        "server_errors": errors,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(int(sys.argv[1]))))

@@ -1,0 +1,116 @@
+"""Both ends of gym-socket-api without this package's code: bytes over sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+from dm_env_rpc_client.addresses import parse_host_port
+
+SECONDS = 10.0
+"""No wait in a test takes longer than this."""
+
+
+class Peer:
+    """One end of a connection."""
+
+    def __init__(self, connected: socket.socket):
+        self._socket = connected
+        self._socket.settimeout(SECONDS)
+
+    @classmethod
+    def connect(cls, address: str, handshake: bytes = b"") -> Peer:
+        peer = cls(socket.create_connection(parse_host_port(address), SECONDS))
+        peer.send(handshake)
+        return peer
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def receive(self, count: int) -> bytes:
+        """Returns the next bytes, fewer where the connection ends."""
+        data = b""
+        while len(data) < count:
+            piece = self._socket.recv(count - len(data))
+            if not piece:
+                break
+            data += piece
+        return data
+
+    def expect(self, data: bytes) -> None:
+        assert self.receive(len(data)) == data
+
+    def ask(self, sent: bytes, expected: bytes) -> None:
+        self.send(sent)
+        self.expect(expected)
+
+    def is_cut_off(self) -> bool:
+        """Waits for the other end to close, and says whether it did before it said more."""
+        try:
+            return self._socket.recv(1) == b""
+        except ConnectionError:
+            return True
+
+    def drain(self) -> None:
+        """Reads until the other end closes."""
+        with contextlib.suppress(OSError):
+            while self._socket.recv(1 << 16):
+                pass
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class ScriptedPeer:
+    """A server that runs a script on each connection; what the script raises, `with` raises."""
+
+    def __init__(self, script: Callable[[Peer], None]):
+        self._script = script
+        self._listener = socket.create_server(("localhost", 0))
+        self.address = f"localhost:{self._listener.getsockname()[1]}"
+        self.ended = threading.Event()
+        self._errors: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connected, _ = self._listener.accept()
+                with Peer(connected) as peer:
+                    try:
+                        self._script(peer)
+                        peer.drain()
+                    except Exception as error:
+                        self._errors.append(error)
+                    self.ended.set()
+
+    def __enter__(self) -> ScriptedPeer:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(SECONDS)
+        if exc_value is None and self._errors:
+            raise self._errors[0]

@@ -1,0 +1,199 @@
+"""Both directions joined: gym-socket-api to dm_env_rpc and dm_env_rpc to gym-socket-api."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dm_env
+import gymnasium
+import numpy as np
+import pytest
+
+import dm_env_rpc_client
+from dm_env_rpc_client import server as grpc_server
+from dm_env_rpc_client.bridges import gym_socket
+from tests.bridges.gym_socket import hosted
+
+STEPS = 300
+ACTIONS = np.random.default_rng(0).integers(2, size=STEPS).tolist()
+
+
+def trajectory(environment: dm_env.Environment, wrap: Any) -> list[tuple[Any, ...]]:
+    """Steps through episodes; every number as it is, to be compared exactly."""
+    timestep = environment.reset()
+    steps = []
+    for action in ACTIONS:
+        observation = timestep.observation
+        if isinstance(observation, dict):
+            observation = observation["observation"]
+        steps.append((timestep.step_type, timestep.reward, timestep.discount, observation.tolist()))
+        timestep = environment.reset() if timestep.last() else environment.step(wrap(action))
+    return steps
+
+
+def direct_trajectory() -> list[tuple[Any, ...]]:
+    """The same, by Gymnasium's own interface."""
+    environment = gymnasium.make("CartPole-v1")
+    observation, _ = environment.reset(seed=7)
+    step: tuple[Any, ...] = (dm_env.StepType.FIRST, None, None, observation.tolist())
+    steps = []
+    for action in ACTIONS:
+        steps.append(step)
+        if step[0] is dm_env.StepType.LAST:
+            observation, _ = environment.reset()
+            step = (dm_env.StepType.FIRST, None, None, observation.tolist())
+            continue
+        observation, reward, terminated, truncated, _ = environment.step(action)
+        ended = terminated or truncated
+        step_type = dm_env.StepType.LAST if ended else dm_env.StepType.MID
+        discount = 0.0 if terminated else 1.0
+        step = (step_type, reward, discount, observation.tolist())
+    environment.close()
+    return steps
+
+
+def test_cart_pole_is_the_same_through_all_layers() -> None:
+    expected = direct_trajectory()
+    assert sum(step[0] is dm_env.StepType.LAST for step in expected) > 5
+    with gym_socket.serve({"CartPole-v1": hosted.seeded_cart_pole}, "localhost:0") as server:
+        with gym_socket.GymSocketEnvironment(server.address, "CartPole-v1") as environment:
+            assert trajectory(environment, int) == expected
+
+        def remote() -> gym_socket.GymSocketEnvironment:
+            return gym_socket.GymSocketEnvironment(server.address, "CartPole-v1")
+
+        with (
+            grpc_server.serve(remote) as dm_env_rpc_server,
+            dm_env_rpc_client.make(dm_env_rpc_server.address) as adaptor,
+        ):
+            assert trajectory(adaptor, lambda action: {"action": action}) == expected
+
+        with grpc_server.serve(remote) as dm_env_rpc_server:
+
+            def back() -> dm_env.Environment:
+                return dm_env_rpc_client.make(dm_env_rpc_server.address)
+
+            with (
+                gym_socket.serve({"again": back}, "localhost:0") as outer,
+                gym_socket.GymSocketEnvironment(outer.address, "again") as environment,
+            ):
+                assert trajectory(environment, int) == expected
+                assert environment.action_space == gym_socket_space(server)
+                outer.stop()
+                assert not outer.errors
+            assert not dm_env_rpc_server.errors
+        assert not server.errors
+
+
+def test_render_renders_where_there_is_a_mode_for_it() -> None:
+    class Counted(AllSpaces):
+        count = 0
+
+        def render(self) -> None:
+            self.count += 1
+
+    made = Counted()
+    environment = gym_socket.GymnasiumEnvironment(made)
+    environment.render()
+    assert made.count == 0
+    made.render_mode = "human"
+    environment.render()
+    assert made.count == 1
+
+
+def gym_socket_space(server: gym_socket.Server) -> Any:
+    with gym_socket.GymSocketEnvironment(server.address, "CartPole-v1") as environment:
+        return environment.action_space
+
+
+class AllSpaces(gymnasium.Env[Any, Any]):
+    """Every space of Gymnasium that gym-socket-api can carry; observes its action."""
+
+    observation_space = action_space = gymnasium.spaces.Tuple(
+        (
+            gymnasium.spaces.Box(-1, 1, (2, 2), np.float32),
+            gymnasium.spaces.Discrete(3),
+            gymnasium.spaces.Discrete(3, start=-1),
+            gymnasium.spaces.MultiBinary(3),
+            gymnasium.spaces.MultiDiscrete(np.array([2, 3], np.int32)),
+            gymnasium.spaces.Dict({"b": gymnasium.spaces.Discrete(2), "a": gymnasium.spaces.Box(
+                0, 255, (2,), np.uint8)}),
+        )
+    )  # fmt: skip
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.action_space.seed(seed)
+        return self.action_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        truncated = bool(action[1] == 2)
+        return action, 1.0, False, truncated, {"nan": float("nan"), "n": np.int64(3)}
+
+
+def test_every_space_of_gymnasium_and_nested_tuples_go_all_the_way() -> None:
+    with (
+        gym_socket.serve({"All": AllSpaces}, "localhost:0") as server,
+        grpc_server.serve(
+            lambda: gym_socket.GymSocketEnvironment(server.address, "All")
+        ) as dm_env_rpc_server,
+        dm_env_rpc_client.make(dm_env_rpc_server.address) as adaptor,
+    ):
+        adaptor.reset()
+        action = {
+            "0": np.array([[0.5, -0.5], [1, -1]]),
+            "1": 1,
+            "2": -1.0,
+            "3": [1, 0, 1],
+            "4": [1, 2],
+            "5": {"0": [0, 255], "1": 1},
+        }
+        timestep = adaptor.step(action)
+        np.testing.assert_equal(timestep.observation, action)
+        assert timestep.mid()
+        last = adaptor.step({**action, "1": 2})
+        assert (last.step_type, last.discount) == (dm_env.StepType.LAST, 1.0)
+
+
+def test_the_info_of_gymnasium_becomes_json() -> None:
+    with (
+        gym_socket.serve({"All": AllSpaces}, "localhost:0") as server,
+        gym_socket.GymSocketEnvironment(server.address, "All") as environment,
+    ):
+        assert isinstance(environment.observation_spec()[5], tuple)
+        environment.reset()
+        while not environment.step(environment.sample_action()).last():
+            assert environment.info == {"nan": None, "n": 3}
+        assert environment.info == {"nan": None, "n": 3, "TimeLimit.truncated": True}
+        environment.render()
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gymnasium.spaces.Text(5),
+        gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2)),
+    ],
+)
+def test_spaces_that_the_protocol_has_no_form_for(space: Any) -> None:
+    class Unknown(AllSpaces):
+        observation_space = space
+
+    with (
+        gym_socket.serve({"U": Unknown}, "localhost:0") as server,
+        pytest.raises(dm_env_rpc_client.DmEnvRpcClientError, match=r"'StringArray'|a Sequence"),
+    ):
+        gym_socket.GymSocketEnvironment(server.address, "U")
+
+
+def test_a_gymnasium_environment_as_a_dm_env() -> None:
+    made = gymnasium.make("CartPole-v1", max_episode_steps=2)
+    environment = gym_socket.GymnasiumEnvironment(made, seed=3)
+    assert environment.step(0).first()
+    environment.action_spec().validate(np.asarray(environment.sample_action()))
+    assert environment.step(0).mid()
+    last = environment.step(1)
+    assert (last.step_type, last.discount) == (dm_env.StepType.LAST, 1.0)
+    assert environment.info == {}
+    environment.close()

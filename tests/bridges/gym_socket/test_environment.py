@@ -1,0 +1,554 @@
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import os
+import random
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import dm_env
+import numpy as np
+import pytest
+
+from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, Limits, serve
+from dm_env_rpc_client.bridges.gym_socket import spaces as socket_spaces
+from dm_env_rpc_client.errors import (
+    ConnectionClosedError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    DmEnvRpcClientError,
+    DmEnvRpcError,
+    ProtocolError,
+    SpecError,
+)
+from tests.bridges.gym_socket import hosted
+from tests.bridges.gym_socket.peers import Peer, ScriptedPeer
+
+OK = b"\x00\x00\x00\x00"
+RESET = b"\x00"
+STEP_1 = b"\x01\x00\x01\x00\x00\x001"
+OBSERVED = b"\x00\x0a\x00\x00\x00[0.5,-1.0]"
+INFO = b"\x02\x00\x00\x00{}"
+STEPPED = OBSERVED + b"\x00\x00\x00\x00\x00\x00\xf8\x3f\x00" + INFO
+
+
+def sized(text: bytes) -> bytes:
+    return len(text).to_bytes(4, "little") + text
+
+
+DISCRETE = sized(b'{"type":"Discrete","n":2}')
+BOX = sized(b'{"type":"Box","shape":[2],"low":[-1,-1],"high":[1,1e30]}')
+
+
+def begin(peer: Peer, action: bytes = DISCRETE, observation: bytes = BOX) -> None:
+    peer.expect(b"\x00\x02\x00\x00\x00ab")
+    peer.send(OK)
+    peer.expect(b"\x02\x00")
+    peer.send(action)
+    peer.expect(b"\x02\x01")
+    peer.send(observation)
+
+
+@contextmanager
+def environment_of(script: Callable[[Peer], None], **kwargs: Any) -> Iterator[GymSocketEnvironment]:
+    def whole(peer: Peer) -> None:
+        begin(peer)
+        script(peer)
+
+    with (
+        ScriptedPeer(whole) as server,
+        GymSocketEnvironment(server.address, "ab", **kwargs) as environment,
+    ):
+        yield environment
+
+
+def assert_unusable(environment: GymSocketEnvironment, cause: type[BaseException]) -> None:
+    for _ in range(2):
+        with pytest.raises(ConnectionLostError, match="open a new one") as raised:
+            environment.reset()
+        assert type(raised.value.__cause__) is cause
+        assert environment.poisoned_by is raised.value.__cause__
+    assert "unusable" in repr(environment)
+
+
+def test_an_episode() -> None:
+    def script(peer: Peer) -> None:
+        peer.expect(RESET)
+        peer.send(OBSERVED)
+        peer.expect(STEP_1)
+        peer.send(STEPPED)
+        peer.expect(STEP_1)
+        peer.send(OBSERVED + b"\x00\x00\x00\x00\x00\x00\xf8\x3f\x01" + sized(b'{"lives":0}'))
+        peer.expect(RESET)
+        peer.send(OBSERVED)
+        peer.expect(STEP_1)
+        truncated = sized(b'{"TimeLimit.truncated":true}')
+        peer.send(OBSERVED + b"\x00\x00\x00\x00\x00\x00\xf8\x3f\x01" + truncated)
+
+    with environment_of(script) as environment:
+        assert environment.action_space == socket_spaces.Discrete(2)
+        assert environment.observation_space == socket_spaces.Box([-1, -1], [1, np.inf])
+        assert environment.action_spec().num_values == 2
+        assert environment.observation_spec().dtype == np.float64
+        first = environment.step(0)  # Which nothing runs for, so the action means nothing.
+        assert first.first()
+        np.testing.assert_array_equal(first.observation, [0.5, -1.0])
+        middle = environment.step(1)
+        assert (middle.step_type, middle.reward, middle.discount) == (dm_env.StepType.MID, 1.5, 1)
+        assert environment.info == {}
+        last = environment.step(np.int32(1))
+        assert (last.step_type, last.reward, last.discount) == (dm_env.StepType.LAST, 1.5, 0.0)
+        assert environment.info == {"lives": 0}
+        assert environment.step(1).first()
+        assert environment.info == {}
+        truncated = environment.step(1)
+        assert (truncated.step_type, truncated.discount) == (dm_env.StepType.LAST, 1.0)
+
+
+def test_packets_without_an_answer_wait_for_none() -> None:
+    def script(peer: Peer) -> None:
+        peer.expect(b"\x05")
+        peer.expect(b"\x04\x01\x00\x01\x00\x00\x00m")
+        peer.expect(b"\x03")
+        peer.send(b"\x00\x01\x00\x00\x001")
+        peer.expect(b"\x06\x01\x00\x00\x00m\x01\x00\x00\x00k\x01\x00\x00\x00a")
+        peer.send(sized(b"no network"))
+        peer.expect(RESET)
+        peer.send(OBSERVED)
+
+    with environment_of(script) as environment:
+        environment.render()
+        environment.monitor("m", resume=True)
+        assert environment.sample_action() == 1
+        with pytest.raises(DmEnvRpcError, match="no network"):
+            environment.upload("m", "k", "a")
+        with pytest.raises(SpecError, match="only the latest dialect"):
+            environment.monitor("m", video=True)
+        with pytest.raises(SpecError, match="only the latest dialect"):
+            environment.configure_universe({})
+        assert environment.reset().first()
+
+
+def test_the_latest_dialect() -> None:
+    def script(peer: Peer) -> None:
+        peer.expect(b"\x04\x00\x01\x01\x01\x00\x00\x00m")
+        peer.send(sized(b"no folder"))
+        peer.expect(b"\x04\x00\x00\x00\x01\x00\x00\x00m")
+        peer.send(OK)
+        peer.expect(b"\x07\x02\x00\x00\x00{}")
+        peer.send(OK)
+        peer.expect(b"\x08\x01\x00\x00\x00W\x04\x00\x00\x00null")
+        peer.send(OK)
+        peer.expect(b"\x02\x00")
+        peer.send(sized(b'{"type":"Discrete","n":7}'))
+        peer.expect(b"\x02\x01")
+        peer.send(BOX)
+
+    with environment_of(script, dialect="latest") as environment:
+        with pytest.raises(DmEnvRpcError, match="no folder"):
+            environment.monitor("m", force=True, video=True)
+        environment.monitor("m")
+        environment.configure_universe({})
+        environment.wrap_universe("W", None)
+        assert environment.action_spec().num_values == 7
+
+
+def test_frames_are_the_callers_own() -> None:
+    box = sized(b'{"type":"Box","shape":[1,2],"low":[0,0],"high":[255,255]}')
+    frame = b"\x01\x0e\x00\x00\x00\x02\x00\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00\x07\xff"
+
+    def script(peer: Peer) -> None:
+        begin(peer, observation=box)
+        for answer in (frame, frame, b"\x00\x0a\x00\x00\x00[[7, 255]]"):
+            peer.expect(RESET)
+            peer.send(answer)
+
+    with ScriptedPeer(script) as server, GymSocketEnvironment(server.address, "ab") as environment:
+        first, second, as_json = (environment.reset().observation for _ in range(3))
+        for observation in (first, second, as_json):
+            environment.observation_spec().validate(observation)
+            np.testing.assert_array_equal(observation, [[7, 255]])
+        first[:] = 0
+        np.testing.assert_array_equal(second, [[7, 255]])
+
+
+def test_dtypes_may_be_chosen() -> None:
+    def script(peer: Peer) -> None:
+        begin(peer, action=sized(b'{"type":"Box","shape":[1],"low":[-1],"high":[1]}'))
+        peer.expect(RESET)
+        peer.send(OBSERVED)
+        peer.expect(b"\x01\x00\x05\x00\x00\x00[0.5]")
+        peer.send(STEPPED)
+
+    with (
+        ScriptedPeer(script) as server,
+        GymSocketEnvironment(
+            server.address, "ab", observation_dtype=np.float32, action_dtype="float32"
+        ) as environment,
+    ):
+        assert environment.reset().observation.dtype == np.float32
+        assert environment.action_spec().dtype == np.float32
+        environment.step(np.array([0.5]))
+
+
+def test_actions_are_checked_before_anything_is_sent() -> None:
+    def script(peer: Peer) -> None:
+        peer.expect(RESET)
+        peer.send(OBSERVED)
+        peer.expect(STEP_1)
+        peer.send(STEPPED)
+
+    with environment_of(script) as environment:
+        environment.reset()
+        for action in (2, -1, 0.5, [0, 1], None, "1"):
+            with pytest.raises(SpecError, match="the action"):
+                environment.step(action)
+        assert environment.step(1).mid()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "message"),
+    [
+        (b"", DeadlineExceededError, "in time"),
+        (OBSERVED[:-1], DeadlineExceededError, "in time"),
+        (b"\x02" + OBSERVED[1:], ProtocolError, "observation type 2"),
+        (b"\x00\xff\xff\xff\xff", ProtocolError, "4294967295 bytes"),
+        (b"\x01\xff\xff\xff\xff", ProtocolError, "4294967295 bytes"),
+        (b"\x00\x05\x00\x00\x00[0.5]", ProtocolError, r"its own space: the observation: has shape"),
+        (b"\x00\x04\x00\x00\x00null", ProtocolError, "its own space"),
+        (b"\x00\x02\x00\x00\x00[,", ProtocolError, "not UTF-8 JSON"),
+    ],
+)
+def test_doubt_about_an_answer_is_the_end(
+    answer: bytes, error: type[Exception], message: str
+) -> None:
+    def script(peer: Peer) -> None:
+        peer.expect(RESET)
+        peer.send(answer)
+
+    with environment_of(script, request_timeout=0.3) as environment:
+        start = time.monotonic()
+        with pytest.raises(error, match=message):
+            environment.reset()
+        assert time.monotonic() - start < 1.5
+        assert_unusable(environment, error)
+
+
+def test_dripping_bytes_do_not_move_the_deadline() -> None:
+    def script(peer: Peer) -> None:
+        peer.expect(RESET)
+        for byte in OBSERVED:
+            time.sleep(0.1)
+            try:
+                peer.send(bytes([byte]))
+            except OSError:
+                return
+
+    with environment_of(script, request_timeout=0.3) as environment:
+        start = time.monotonic()
+        with pytest.raises(DeadlineExceededError):
+            environment.reset()
+        assert time.monotonic() - start < 1.0
+
+
+def test_an_info_is_an_object() -> None:
+    def script(peer: Peer) -> None:
+        peer.expect(RESET)
+        peer.send(OBSERVED)
+        peer.expect(STEP_1)
+        peer.send(STEPPED[: -len(INFO)] + sized(b"[]"))
+
+    with environment_of(script) as environment:
+        environment.reset()
+        with pytest.raises(ProtocolError, match="info is a JSON object"):
+            environment.step(1)
+        assert_unusable(environment, ProtocolError)
+
+
+def test_an_answer_that_nothing_asked_for_is_the_end() -> None:
+    sent = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.expect(RESET)
+        peer.send(OBSERVED)
+        peer.send(OBSERVED)
+        sent.set()
+
+    with environment_of(script) as environment:
+        environment.reset()
+        assert sent.wait(5)
+        time.sleep(0.1)  # Until it has come through.
+        with pytest.raises(ProtocolError, match="nothing asked for"):
+            environment.reset()
+        assert_unusable(environment, ProtocolError)
+
+
+def test_a_server_that_ends_the_connection() -> None:
+    def script(peer: Peer) -> None:
+        peer.expect(RESET)
+        peer.close()
+
+    with environment_of(script) as environment:
+        with pytest.raises(ConnectionLostError, match="ended the connection"):
+            environment.reset()
+        assert_unusable(environment, ConnectionLostError)
+
+
+def test_a_server_that_ended_the_connection_between_packets() -> None:
+    with environment_of(lambda peer: peer.close()) as environment:
+        time.sleep(0.2)
+        with pytest.raises(ConnectionLostError):
+            environment.reset()
+        assert_unusable(environment, ConnectionLostError)
+
+
+class InterruptError(Exception):
+    pass
+
+
+def test_an_interrupted_wait_is_the_end() -> None:
+    def interrupt(*_: Any) -> None:
+        raise InterruptError
+
+    former = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with environment_of(lambda peer: peer.expect(RESET)) as environment:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(InterruptError):
+                environment.reset()
+            assert_unusable(environment, InterruptError)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+
+
+def step_for_ever(environment: GymSocketEnvironment) -> None:
+    """Steps a Counter and checks that each answer is that of its own packet."""
+    expected = None
+    while True:
+        timestep = environment.step(0)
+        found = int(timestep.observation[0])
+        assert timestep.first() == (found == 0)
+        assert timestep.last() == (found == 5)
+        # A sequence goes on where it was, or begins anew.
+        assert found in (0, expected) or expected is None
+        expected = None if timestep.last() else found + 1
+
+
+def interrupt_steps(_: int, frame: FrameType | None) -> None:
+    while frame is not None:
+        # What the test tools do in between, such as watching collections, is not tried here.
+        if "_pytest" in frame.f_code.co_filename or "hypothesis" in frame.f_code.co_filename:
+            return
+        if frame.f_code is step_for_ever.__code__:
+            raise InterruptError
+        frame = frame.f_back
+
+
+# Python drops an interrupt that comes while it frees an object, and says so.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.soak)])
+def test_interrupts_at_random_points_leave_no_stale_answer(count: int) -> None:
+    """Row 6 of the reliability scorecard, on this protocol."""
+    rng = random.Random(6)
+    former = signal.signal(signal.SIGALRM, interrupt_steps)
+    with serve({"C": functools.partial(hosted.Counter, length=5)}, "localhost:0") as server:
+        environment = GymSocketEnvironment(server.address, "C")
+        interrupts = lost = 0
+        try:
+            while interrupts < count:
+                try:
+                    # Again and again, for one that comes elsewhere is ignored.
+                    signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 2e-3), 2e-3)
+                    step_for_ever(environment)
+                except InterruptError:
+                    interrupts += 1
+                except ConnectionLostError:
+                    lost += 1
+                    environment.close()
+                    environment = GymSocketEnvironment(server.address, "C")
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, former)
+            environment.close()
+        assert 0 < lost <= interrupts
+        assert not server.errors
+
+
+def test_close_frees_a_thread_that_waits() -> None:
+    caught: list[BaseException] = []
+
+    def wait(environment: GymSocketEnvironment) -> None:
+        try:
+            environment.reset()
+        except BaseException as error:
+            caught.append(error)
+
+    with environment_of(lambda peer: peer.expect(RESET)) as environment:
+        thread = threading.Thread(target=wait, args=(environment,))
+        thread.start()
+        time.sleep(0.2)
+        start = time.monotonic()
+        environment.close()
+        environment.close()
+        thread.join(5)
+        assert time.monotonic() - start < 1.0
+        assert isinstance(caught[0], ConnectionClosedError)
+        with pytest.raises(ConnectionClosedError):
+            environment.reset()
+
+
+def test_a_forked_child_cannot_use_the_session() -> None:
+    def script(peer: Peer) -> None:
+        peer.expect(RESET)
+        peer.send(OBSERVED)
+
+    with environment_of(script) as environment:
+        read_end, write_end = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                environment.reset()
+            except BaseException as error:
+                os.write(write_end, type(error).__name__.encode() + b": " + str(error).encode())
+            environment.close()
+            os._exit(0)
+        os.close(write_end)
+        with open(read_end, "rb") as said:
+            message = said.read()
+        assert os.waitpid(child, 0)[1] == 0
+        assert message.startswith(b"ConnectionLostError")
+        assert b"forked child" in message
+        assert environment.reset().first()
+
+
+def test_a_refused_name() -> None:
+    def script(peer: Peer) -> None:
+        peer.expect(b"\x00\x02\x00\x00\x00ab")
+        peer.send(sized(b"no environment ab"))
+
+    with (
+        ScriptedPeer(script) as server,
+        pytest.raises(DmEnvRpcError, match="no environment ab") as raised,
+    ):
+        GymSocketEnvironment(server.address, "ab")
+    assert raised.value.code_name == "UNKNOWN"
+
+
+def test_a_session_without_an_environment() -> None:
+    def script(peer: Peer) -> None:
+        peer.expect(b"\x00\x00\x00\x00\x00")
+        peer.send(OK)
+        peer.expect(b"\x06\x01\x00\x00\x00m\x01\x00\x00\x00k\x00\x00\x00\x00")
+        peer.send(OK)
+
+    with ScriptedPeer(script) as server, GymSocketEnvironment(server.address, "") as environment:
+        environment.upload("m", "k")
+        acts: list[Callable[[], Any]] = [
+            environment.reset,
+            lambda: environment.step(0),
+            environment.action_spec,
+            environment.observation_spec,
+            lambda: environment.action_space,
+            lambda: environment.observation_space,
+            environment.sample_action,
+            environment.render,
+            lambda: environment.monitor("m"),
+            lambda: environment.configure_universe({}),
+            lambda: environment.wrap_universe("W", {}),
+        ]
+        for act in acts:
+            with pytest.raises(SpecError, match="has no environment"):
+                act()
+
+
+@pytest.mark.parametrize(
+    ("observation", "error", "message"),
+    [
+        (b'{"type":"Dict"}', SpecError, "observation: the server's space is of type 'Dict'"),
+        (b'{"type":"Box"}', ProtocolError, "the observation space: Box"),
+        (b"nothing", ProtocolError, "the space: not UTF-8 JSON"),
+    ],
+)
+def test_spaces_that_cannot_be(observation: bytes, error: type[Exception], message: str) -> None:
+    with (
+        ScriptedPeer(lambda peer: begin(peer, observation=sized(observation))) as server,
+        pytest.raises(error, match=message),
+    ):
+        GymSocketEnvironment(server.address, "ab")
+
+
+@pytest.mark.parametrize(
+    ("address", "kwargs", "error", "message"),
+    [
+        ("localhost", {}, SpecError, "looks like 'localhost:5001'"),
+        ("localhost:http", {}, SpecError, "looks like 'localhost:5001'"),
+        ("localhost:65536", {}, SpecError, "looks like 'localhost:5001'"),
+        ("::1:5001", {}, SpecError, "looks like 'localhost:5001'"),
+        ("192.0.2.1:5001", {}, SpecError, "insecure=True"),
+        ("localhost:1", {"dialect": "middle"}, SpecError, "no dialect 'middle'"),
+        ("localhost:1", {"env_name": "n" * 257}, SpecError, "more than 256 bytes"),
+        ("localhost:1", {}, ConnectionLostError, "could not connect to localhost:1: .*refused"),
+        ("[::1]:1", {}, ConnectionLostError, r"could not connect to \[::1\]:1"),
+    ],
+)
+def test_connections_that_cannot_be(
+    address: str, kwargs: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        GymSocketEnvironment(address, **{"env_name": "ab", **kwargs})
+
+
+def test_nobody_answers_the_handshake() -> None:
+    with (
+        ScriptedPeer(lambda peer: None) as server,
+        pytest.raises(DeadlineExceededError, match=f"the server at {server.address}"),
+    ):
+        GymSocketEnvironment(server.address, "ab", request_timeout=0.2)
+
+
+def test_limits_are_the_callers_to_set() -> None:
+    def script(peer: Peer) -> None:
+        peer.expect(b"\x00\x02\x00\x00\x00ab")
+        peer.send(OK)
+        peer.expect(b"\x02\x00")
+        peer.send(DISCRETE)
+
+    with (
+        ScriptedPeer(script) as server,
+        pytest.raises(ProtocolError, match="25 bytes are announced; at most 10"),
+    ):
+        GymSocketEnvironment(server.address, "ab", limits=Limits(space=10))
+
+
+def test_environments_leave_no_descriptors_behind() -> None:
+    with ScriptedPeer(begin) as server:
+        GymSocketEnvironment(server.address, "ab").close()
+        before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+        for _ in range(100):
+            GymSocketEnvironment(server.address, "ab").close()
+            with pytest.raises(ConnectionLostError):
+                GymSocketEnvironment("localhost:1", "ab")
+        GymSocketEnvironment(server.address, "ab")  # Forgotten without close().
+        after = len(os.listdir("/proc/self/fd")) if before else 0
+        assert after <= before + 1
+
+
+def test_an_environment_that_went_wrong_can_be_forgotten() -> None:
+    with environment_of(lambda peer: peer.send(b"\x00"), request_timeout=0.2) as environment:
+        with contextlib.suppress(DmEnvRpcClientError):
+            environment.reset()
+        assert environment.poisoned_by is not None
+        forgotten = weakref.ref(environment)
+        environment.close()
+    del environment
+    gc.collect()
+    assert forgotten() is None

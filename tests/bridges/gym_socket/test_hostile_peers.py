@@ -1,0 +1,33 @@
+"""Row 28 of the reliability scorecard, in a process of its own so that its memory can be seen."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.soak)])
+def test_mutated_frames_end_in_an_answer_an_error_or_a_disconnect(count: int) -> None:
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tests.bridges.gym_socket.hostile", str(count)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    print(result.stdout)
+    found = json.loads(result.stdout)
+    assert found["frames"] >= count
+    assert found["outcomes"]["disconnect"] > count / 10
+    assert found["outcomes"]["error"] > count / 10
+    assert found["peak_growth_mib"] <= 8
+    assert found["imported"] == []
+    assert found["server_errors"] == []

@@ -1,0 +1,115 @@
+"""Sessions in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, Server, serve
+from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError
+from tests.bridges.gym_socket import hosted
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    environments = {"Counter": hosted.Counter, "Broken": hosted.broken}
+    with serve(environments, "localhost:0", processes=True) as server:
+        yield server
+
+
+def pid_of(environment: GymSocketEnvironment) -> int:
+    environment.reset()
+    environment.step(0)
+    return int(environment.info["pid"])
+
+
+def is_gone(pid: int, seconds: float = 5.0) -> bool:
+    """Waits for a process to end; one that nobody has reaped yet counts as ended."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            os.kill(pid, 0)
+            if pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_a_crash_harms_one_session_only(server: Server) -> None:
+    with (
+        GymSocketEnvironment(server.address, "Counter") as one,
+        GymSocketEnvironment(server.address, "Counter") as other,
+    ):
+        assert len({os.getpid(), pid_of(one), pid_of(other)}) == 3
+        start = time.monotonic()
+        with pytest.raises(ConnectionLostError):
+            one.step(3)
+        assert time.monotonic() - start < 2.0
+        assert other.step(0).mid()
+        assert "exit code 3" in str(server.errors[0])
+    with GymSocketEnvironment(server.address, "Counter") as another:
+        assert another.reset().first()
+
+
+def test_processes_end_with_their_session_and_with_the_server(server: Server) -> None:
+    with (
+        GymSocketEnvironment(server.address, "Counter") as one,
+        GymSocketEnvironment(server.address, "Counter") as other,
+    ):
+        pids = [pid_of(one), pid_of(other)]
+        one.close()
+        assert is_gone(pids[0])
+        server.stop()
+        assert is_gone(pids[1])
+        assert not server.errors
+
+
+def test_a_hanging_step_does_not_outlive_the_server(server: Server) -> None:
+    with GymSocketEnvironment(server.address, "Counter", request_timeout=30) as environment:
+        pid = pid_of(environment)
+        environment._exchange._request_timeout = 0.2
+        with pytest.raises(TimeoutError):
+            environment.step(4)
+        server.stop(0.2)
+        assert is_gone(pid)
+
+
+def test_an_environment_that_cannot_be_made(server: Server) -> None:
+    with pytest.raises(DmEnvRpcError, match="RuntimeError: no display"):
+        GymSocketEnvironment(server.address, "Broken")
+
+
+def test_no_orphans_when_the_server_is_killed() -> None:
+    program = (
+        "from dm_env_rpc_client.bridges.gym_socket import serve\n"
+        "from tests.bridges.gym_socket import hosted\n"
+        "if __name__ == '__main__':\n"
+        "    server = serve({'Counter': hosted.Counter}, 'localhost:0', processes=True)\n"
+        "    print(server.address, flush=True)\n"
+        "    server.wait()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        with process.stdout:
+            address = process.stdout.readline().strip()
+        with GymSocketEnvironment(address, "Counter") as environment:
+            pid = pid_of(environment)
+            process.send_signal(signal.SIGKILL)
+            assert is_gone(pid)
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,506 @@
+from __future__ import annotations
+
+import functools
+import json
+import pathlib
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dm_env
+import numpy as np
+import pytest
+from absl.testing import absltest
+from dm_env import test_utils
+
+from dm_env_rpc_client.bridges.gym_socket import (
+    GymSocketEnvironment,
+    Limits,
+    Server,
+    serve,
+)
+from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError, SpecError
+from dm_env_rpc_client.server import Catch
+from tests.bridges.gym_socket import hosted
+from tests.bridges.gym_socket.peers import Peer
+
+OK = b"\x00\x00\x00\x00"
+COUNTER = b"\x00\x07\x00\x00\x00Counter"
+RESET = b"\x00"
+ZERO = b"\x00\x03\x00\x00\x00[0]"
+
+
+def step(action: int) -> bytes:
+    return b"\x01\x00\x01\x00\x00\x00" + str(action).encode()
+
+
+class QuietCounter(hosted.Counter):
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.info = {}
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serve({"Counter": QuietCounter}, "localhost:0") as server:
+        yield server
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_a_session_byte_for_byte(server: Server) -> None:
+    with Peer.connect(server.address) as client:
+        client.ask(COUNTER, OK)
+        client.ask(b"\x02\x00", b'\x19\x00\x00\x00{"type":"Discrete","n":5}')
+        client.ask(b"\x02\x01", b'\x2d\x00\x00\x00{"type":"MultiDiscrete","low":[0],"high":[9]}')
+        client.ask(RESET, ZERO)
+        one = b"\x00\x03\x00\x00\x00[1]"
+        client.ask(step(0), one + b"\x00\x00\x00\x00\x00\x00\xf0\x3f\x00\x02\x00\x00\x00{}")
+        client.ask(step(1), b"\x00\x03\x00\x00\x00[2]" + b"\x00\x00\x00\x00\x00\x00\xf0\x3f\x00")
+        client.expect(b"\x02\x00\x00\x00{}")
+        client.send(b"\x03")
+        sampled = client.receive(6)
+        assert sampled[:5] == b"\x00\x01\x00\x00\x00"
+        assert sampled[5:] in b"01234"
+        client.send(b"\x05")  # Render, without an answer.
+        client.ask(step(0), b"\x00\x03\x00\x00\x00[3]\x00\x00\x00\x00\x00\x00\xf0\x3f\x01")
+        client.expect(b"\x02\x00\x00\x00{}")
+        refusal = b"this server does not upload; its operator gave no handler"
+        client.ask(
+            b"\x06\x01\x00\x00\x00m\x00\x00\x00\x00\x00\x00\x00\x00",
+            len(refusal).to_bytes(4, "little") + refusal,
+        )
+        client.ask(RESET, ZERO)
+        assert server.session_count == 1
+    assert wait_until(lambda: server.session_count == 0)
+    assert not server.errors
+
+
+def test_packets_may_come_byte_by_byte(server: Server) -> None:
+    with Peer.connect(server.address) as client:
+        for byte in COUNTER:
+            client.send(bytes([byte]))
+        client.expect(OK)
+        client.ask(RESET, ZERO)
+
+
+def test_a_time_limit_is_told_from_an_end() -> None:
+    factory = functools.partial(hosted.Counter, length=1, discount=1.0)
+    with (
+        serve({"C": factory}, "localhost:0") as server,
+        GymSocketEnvironment(server.address, "C") as environment,
+    ):
+        environment.reset()
+        last = environment.step(0)
+        assert last.last()
+        assert last.discount == 1.0
+        assert environment.info["TimeLimit.truncated"] is True
+        assert environment.info["pid"] > 0
+
+
+def test_frames_and_structures() -> None:
+    with (
+        serve({"Frames": hosted.Frames}, "localhost:0") as server,
+        GymSocketEnvironment(server.address, "Frames") as environment,
+    ):
+        assert environment.observation_spec().dtype == np.uint8
+        grip, torque = environment.action_spec()
+        assert (grip.num_values, torque.shape) == (2, (2,))
+        np.testing.assert_array_equal(environment.reset().observation, [[0, 1, 2], [3, 4, 5]])
+        timestep = environment.step((1, [0.5, 0.25]))
+        assert timestep.reward == 0.75
+        assert np.all(timestep.observation == 255)
+        assert len(environment.sample_action()) == 2
+
+
+def test_an_environments_own_render_and_samples_are_used() -> None:
+    with (
+        serve({"Rendered": hosted.Rendered}, "localhost:0") as server,
+        GymSocketEnvironment(server.address, "Rendered") as environment,
+    ):
+        environment.render()
+        environment.render()
+        environment.reset()
+        environment.step(0)
+        assert environment.info["renderings"] == 2
+
+
+@pytest.mark.parametrize("name", ["", "Unknown", "os:system", "tests.nowhere:Counter-v0"])
+def test_names_are_looked_up_and_nothing_is_imported(server: Server, name: str) -> None:
+    modules = set(sys.modules)
+    handshake = b"\x00" + len(name).to_bytes(4, "little") + name.encode()
+    with Peer.connect(server.address, handshake) as client:
+        if not name:
+            client.expect(OK)
+            client.send(RESET)
+        else:
+            length = int.from_bytes(client.receive(4), "little")
+            expected = f"no environment {name!r}; environments: 'Counter'".encode()
+            assert client.receive(length) == expected
+        assert client.is_cut_off()
+    assert {module for module in set(sys.modules) - modules if "nowhere" in module} == set()
+
+
+@pytest.mark.parametrize(
+    "packets",
+    [
+        step(0),  # Before a Reset.
+        RESET + step(9),
+        RESET + b"\x01\x00\x03\x00\x00\x00[0]",
+        RESET + b"\x01\x00\x04\x00\x00\x00null",
+        RESET + b"\x01\x00\x03\x00\x00\x000.5",
+        RESET + b"\x01\x01\x00\x00\x00\x00",
+        b"\x07",
+        b"\x01\x00\xff\xff\xff\xff",
+        b"\x04\x00\x00\x01\x00\x00\x00m",  # Monitor, which the first dialect cannot refuse.
+        b"\x04\x02\x00",
+    ],
+)
+def test_clients_that_break_the_protocol_are_cut_off(server: Server, packets: bytes) -> None:
+    with Peer.connect(server.address) as other, Peer.connect(server.address) as client:
+        other.ask(COUNTER, OK)
+        client.ask(COUNTER, OK)
+        client.send(packets)
+        if packets.startswith(RESET):
+            client.expect(ZERO)
+        assert client.is_cut_off()
+        other.ask(RESET, ZERO)
+    assert not server.errors
+
+
+def test_a_step_after_the_last_needs_a_reset() -> None:
+    factory = functools.partial(hosted.Counter, length=1)
+    with (
+        serve({"Counter": factory}, "localhost:0") as server,
+        Peer.connect(server.address, COUNTER) as client,
+    ):
+        client.expect(OK)
+        client.ask(RESET, ZERO)
+        client.ask(step(0), b"\x00\x03\x00\x00\x00[1]")
+        client.send(step(0))
+        client.receive(200)
+        assert client.is_cut_off()
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        (hosted.broken, "RuntimeError: no display"),
+        (hosted.no_environment, "made a int; expected a dm_env.Environment"),
+        (hosted.TwoRewards, "scalar rewards only"),
+    ],
+)
+def test_environments_that_cannot_be_made(factory: Any, message: str) -> None:
+    with serve({"E": factory}, "localhost:0") as server:
+        with pytest.raises(DmEnvRpcError, match=message):
+            GymSocketEnvironment(server.address, "E")
+        assert wait_until(lambda: len(server.errors) == 1)
+
+
+def episode(environment: GymSocketEnvironment, action: int) -> None:
+    environment.reset()
+    environment.step(action)
+
+
+@pytest.mark.parametrize(
+    ("factory", "action", "error"),
+    [
+        (hosted.Counter, 2, RuntimeError),
+        (hosted.Restarting, 0, RuntimeError),
+        (hosted.Remote, 0, ConnectionLostError),
+        (hosted.WrongShape, 0, SpecError),
+    ],
+)
+def test_an_environment_that_fails_ends_its_own_session(
+    factory: Any, action: int, error: type[Exception]
+) -> None:
+    with (
+        serve({"Bad": factory, "Good": hosted.Counter}, "localhost:0") as server,
+        GymSocketEnvironment(server.address, "Good") as good,
+        GymSocketEnvironment(server.address, "Bad") as bad,
+    ):
+        good.reset()
+        with pytest.raises(ConnectionLostError):
+            episode(bad, action)
+        assert good.step(0).mid()
+        assert wait_until(lambda: len(server.errors) == 1)
+        assert isinstance(server.errors[0], error)
+
+
+def test_environments_are_closed_with_their_session() -> None:
+    made: list[hosted.Counter] = []
+
+    def make() -> hosted.Counter:
+        made.append(hosted.Counter())
+        return made[-1]
+
+    with serve({"Counter": make}, "localhost:0") as server:
+        GymSocketEnvironment(server.address, "Counter").close()
+        assert wait_until(lambda: made[0].closed)
+        environment = GymSocketEnvironment(server.address, "Counter")
+        server.stop()
+        assert made[1].closed
+        with pytest.raises(ConnectionLostError):
+            environment.reset()
+        environment.close()
+
+
+def test_clients_beyond_the_limit_are_told_so() -> None:
+    with serve({"Counter": hosted.Counter}, "localhost:0", max_connections=2) as server:
+        kept = [GymSocketEnvironment(server.address, "Counter") for _ in range(2)]
+        start = time.monotonic()
+        with pytest.raises(DmEnvRpcError, match="the server has 2 clients, its limit"):
+            GymSocketEnvironment(server.address, "Counter")
+        assert time.monotonic() - start < 1.0
+        kept.pop().close()
+        assert wait_until(lambda: server.session_count == 1)
+        GymSocketEnvironment(server.address, "Counter").close()
+        crowd = [Peer.connect(server.address) for _ in range(40)]
+        assert server.session_count <= 2 + 16
+        assert crowd[-1].is_cut_off()
+        for client in crowd:
+            client.close()
+        kept.pop().close()
+
+
+def test_silent_clients_are_cut_off() -> None:
+    with serve(
+        {"Counter": hosted.Counter}, "localhost:0", handshake_timeout=0.2, idle_timeout=0.5
+    ) as server:
+        with Peer.connect(server.address, b"\x00\x07\x00") as client:
+            start = time.monotonic()
+            assert client.is_cut_off()
+            assert time.monotonic() - start < 1.5
+        with Peer.connect(server.address, COUNTER) as client:
+            client.expect(OK)
+            time.sleep(0.3)
+            client.ask(RESET, ZERO)  # Which takes the idle time back to nothing.
+            time.sleep(0.3)
+            client.ask(RESET, ZERO)
+            client.send(b"\x01\x00")
+            assert client.is_cut_off()
+        assert not server.errors
+
+
+def flood(client: Peer) -> None:
+    """Asks for more than the buffers of two sockets hold."""
+    for _ in range(2000):
+        client.send(RESET * 10_000)
+
+
+def test_a_client_that_does_not_read_is_cut_off() -> None:
+    with (
+        serve({"Frames": hosted.Frames}, "localhost:0", idle_timeout=0.3) as server,
+        Peer.connect(server.address, b"\x00\x06\x00\x00\x00Frames") as client,
+    ):
+        client.expect(OK)
+        with pytest.raises(OSError, match=r"timed out|reset|[Bb]roken"):
+            flood(client)
+        assert wait_until(lambda: server.session_count == 0)
+
+
+def test_monitor_records_below_the_operators_folder_only(tmp_path: pathlib.Path) -> None:
+    root = tmp_path / "recordings"
+    root.mkdir()
+    (root / "way-out").symlink_to(tmp_path)
+    with (
+        serve(
+            {"Counter": hosted.Counter}, "localhost:0", dialect="latest", monitor_directory=root
+        ) as server,
+        GymSocketEnvironment(server.address, "Counter", dialect="latest") as environment,
+    ):
+        for path in ("..", "../other", "/tmp", "way-out/other", "", ".", "a/../../b", "nul\0"):
+            with pytest.raises(DmEnvRpcError, match=r"not below the folder|is no path"):
+                environment.monitor(path)
+        with pytest.raises(DmEnvRpcError, match="not video"):
+            environment.monitor("run", video=True)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["recordings"]
+
+        environment.reset()
+        environment.step(0)
+        environment.monitor("a/run")
+        environment.step(0)  # Of an episode that was under way before.
+        for _ in range(2):
+            environment.reset()
+            for _ in range(3):
+                environment.step(0)
+        lines = [json.loads(x) for x in (root / "a/run/episodes.jsonl").read_text().splitlines()]
+        assert [(x["episode"], x["reward"], x["length"]) for x in lines] == [(0, 3, 3), (1, 3, 3)]
+        assert lines[0]["is_terminated"] is True
+
+        with pytest.raises(DmEnvRpcError, match="has a recording already"):
+            environment.monitor(str(root / "a/run"))
+        environment.monitor("a/run", resume=True)
+        environment.reset()
+        for _ in range(3):
+            environment.step(0)
+        lines = [json.loads(x) for x in (root / "a/run/episodes.jsonl").read_text().splitlines()]
+        assert [line["episode"] for line in lines] == [0, 1, 2]
+        environment.monitor("a/run", force=True)
+        assert (root / "a/run/episodes.jsonl").read_text() == ""
+
+
+def test_monitor_in_the_first_dialect_has_no_answer(tmp_path: pathlib.Path) -> None:
+    with (
+        serve({"C": hosted.Counter}, "localhost:0", monitor_directory=tmp_path) as server,
+        GymSocketEnvironment(server.address, "C") as environment,
+    ):
+        environment.monitor("run")
+        assert environment.reset().first()
+        assert (tmp_path / "run/episodes.jsonl").exists()
+        environment.monitor("../elsewhere")
+        with pytest.raises(ConnectionLostError):
+            environment.reset()
+
+
+def test_the_latest_dialect_refuses_what_the_operator_did_not_turn_on() -> None:
+    with (
+        serve({"C": hosted.Counter}, "localhost:0", dialect="latest") as server,
+        GymSocketEnvironment(server.address, "C", dialect="latest") as environment,
+    ):
+        with pytest.raises(DmEnvRpcError, match="does not record"):
+            environment.monitor("run")
+        with pytest.raises(DmEnvRpcError, match="does not upload"):
+            environment.upload("run", "key")
+        with pytest.raises(DmEnvRpcError, match="no Universe environments"):
+            environment.configure_universe({})
+        with pytest.raises(DmEnvRpcError, match="no Universe wrappers"):
+            environment.wrap_universe("Vision", {})
+        assert environment.reset().first()
+
+
+def test_upload_and_universe_go_to_the_operators_handlers(tmp_path: pathlib.Path) -> None:
+    calls: list[Any] = []
+
+    def wrap(environment: dm_env.Environment, wrapper: str, settings: Any) -> dm_env.Environment:
+        if wrapper != "Frames":
+            raise ValueError(f"no wrapper {wrapper}")
+        return hosted.Frames()
+
+    with (
+        serve(
+            {"C": hosted.Counter},
+            "localhost:0",
+            dialect="latest",
+            monitor_directory=tmp_path,
+            upload=lambda *arguments: calls.append(arguments),
+            configure_universe=lambda environment, settings: calls.append(settings),
+            wrap_universe=wrap,
+        ) as server,
+        GymSocketEnvironment(server.address, "C", dialect="latest") as environment,
+    ):
+        environment.upload("run", "key", "algorithm")
+        environment.configure_universe({"remotes": 1})
+        assert calls == [(tmp_path / "run", "key", "algorithm"), {"remotes": 1}]
+        with pytest.raises(DmEnvRpcError, match="not below the folder"):
+            environment.upload("..", "key")
+        with pytest.raises(DmEnvRpcError, match="ValueError: no wrapper Vision"):
+            environment.wrap_universe("Vision", {})
+        environment.wrap_universe("Frames", {})
+        assert environment.reset().observation.shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"address": "0.0.0.0:0"}, "insecure=True"),
+        ({"address": "5001"}, "looks like"),
+        ({"environments": {"": hosted.Counter}}, "1 to 256 bytes"),
+        ({"environments": {"n" * 257: hosted.Counter}}, "1 to 256 bytes"),
+        ({"dialect": "middle"}, "no dialect"),
+        ({"upload": print}, "needs monitor_directory"),
+        ({"environments": {"C": lambda: 0}, "processes": True}, "can be pickled"),
+    ],
+)
+def test_servers_that_cannot_be(kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        serve(**{"environments": {"C": hosted.Counter}, "address": "localhost:0", **kwargs})
+
+
+def test_an_address_that_is_taken(server: Server) -> None:
+    with pytest.raises(OSError, match="in use"):
+        serve({"C": hosted.Counter}, server.address)
+
+
+def test_an_open_address_takes_an_explicit_yes() -> None:
+    with serve({"C": hosted.Counter}, "0.0.0.0:0", insecure=True) as server:
+        port = server.address.rpartition(":")[2]
+        GymSocketEnvironment(f"localhost:{port}", "C").close()
+
+
+def test_limits_are_the_operators_to_set() -> None:
+    with (
+        serve({"Counter": hosted.Counter}, "localhost:0", limits=Limits(field=3)) as server,
+        Peer.connect(server.address, COUNTER) as client,
+    ):
+        client.expect(OK)
+        client.ask(RESET, ZERO)
+        client.send(b"\x01\x00\x04\x00\x00\x001   ")
+        assert client.is_cut_off()
+
+
+def test_stop_ends_every_session_and_thread(server: Server) -> None:
+    before = threading.active_count()
+    clients = [Peer.connect(server.address, COUNTER) for _ in range(5)]
+    for client in clients:
+        client.expect(OK)
+    assert repr(server) == f"<Server at {server.address}: 5 sessions>"
+    assert not server.wait(0.01)
+    start = time.monotonic()
+    server.stop()
+    server.stop()
+    assert time.monotonic() - start < 2.0
+    assert server.wait(0)
+    for client in clients:
+        assert client.is_cut_off()
+        client.close()
+    assert wait_until(lambda: threading.active_count() < before)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("localhost", int(server.address.rpartition(":")[2])), 1)
+
+
+def test_stop_does_not_wait_for_a_step_that_hangs() -> None:
+    with (
+        serve({"Counter": hosted.Counter}, "localhost:0") as server,
+        Peer.connect(server.address, COUNTER) as client,
+    ):
+        client.expect(OK)
+        client.ask(RESET, ZERO)
+        client.send(step(4))
+        time.sleep(0.1)
+        start = time.monotonic()
+        server.stop(0.2)
+        assert time.monotonic() - start < 2.0
+
+
+def test_a_forgotten_server_stops() -> None:
+    server = serve({"C": hosted.Counter}, "localhost:0")
+    port = int(server.address.rpartition(":")[2])
+    del server
+
+    def is_gone() -> bool:
+        try:
+            socket.create_connection(("localhost", port), 1).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    assert wait_until(is_gone)
+
+
+class TestConformance(test_utils.EnvironmentTestMixin, absltest.TestCase):
+    """dm_env's own tests, on Catch through both ends."""
+
+    def make_object_under_test(self) -> dm_env.Environment:
+        server = self.enter_context(serve({"Catch": Catch}, "localhost:0"))
+        return GymSocketEnvironment(server.address, "Catch")

@@ -1,0 +1,132 @@
+"""`dm-env-rpc serve` between the protocols, each by one command in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.testing
+
+import dm_env_rpc_client
+from dm_env_rpc_client.bridges import gym_socket
+from dm_env_rpc_client.cli import sources
+from dm_env_rpc_client.cli.app import app
+from dm_env_rpc_client.server import Server
+from tests.bridges.gym_socket import hosted
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextlib.contextmanager
+def served(*arguments: str) -> Iterator[str]:
+    """Runs the command and yields the address; it ends properly when it is told to."""
+    python = [sys.executable, "-W", "error"]
+    options = ["--address", "localhost:0", "--json"]
+    process = subprocess.Popen(
+        [*python, "-m", "dm_env_rpc_client.cli", "serve", *arguments, *options],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate(timeout=10)
+        yield json.loads(line)["address"]
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=20)
+        assert (process.returncode, "Traceback" in said) == (0, False), said
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_gym_socket_server_re_served_over_dm_env_rpc() -> None:
+    with (
+        gym_socket.serve({"CartPole-v1": hosted.seeded_cart_pole}, "localhost:0") as server,
+        served(f"gym-socket://{server.address}/CartPole-v1") as address,
+        dm_env_rpc_client.make(address) as env,
+    ):
+        assert env.action_spec()["action"].num_values == 2
+        assert env.reset().observation["observation"].shape == (4,)
+        assert env.step({"action": 1}).mid()
+
+
+def test_a_dm_env_rpc_server_re_served_over_gym_socket(catch_server: Server) -> None:
+    command = [f"dm-env-rpc://{catch_server.address}", "--protocol", "gym-socket"]
+    with (
+        served(*command, "--name", "Catch", "--create", "rows=4", "--processes") as address,
+        gym_socket.GymSocketEnvironment(address, "Catch") as env,
+    ):
+        assert env.reset().observation.shape == (4, 5)
+        assert env.step(1).mid()
+    assert (catch_server.agent_count, catch_server.world_count) == (0, 0)
+
+
+def test_gymnasium_environments_over_gym_socket(tmp_path: Path) -> None:
+    command = ["gymnasium://CartPole-v1", "--protocol", "gym-socket", "--dialect", "latest"]
+    with (
+        served(*command, "--create", "max_episode_steps=2", "--monitor", str(tmp_path)) as address,
+        gym_socket.GymSocketEnvironment(address, "CartPole-v1", dialect="latest") as env,
+    ):
+        env.monitor("run")
+        env.reset()
+        env.step(0)
+        assert env.step(1).discount == 1.0
+        assert "TimeLimit.truncated" in env.info
+    assert (tmp_path / "run" / "episodes.jsonl").exists()
+
+
+@pytest.mark.parametrize("reference", ["catch", "tests.environments:Echo"])
+def test_sources_take_settings(reference: str) -> None:
+    settings = {"rows": 4} if reference == "catch" else {"length": 4}
+    name, factory = sources.find_source(reference, insecure=False).with_settings(settings)
+    assert name == reference.rpartition(":")[2]
+    environment = factory()
+    environment.reset()
+    steps = [environment.step({"paddle": 1, "value": 1}) for _ in range(3)]
+    assert steps[-1].last() == (reference == "catch")
+
+
+def test_sources_of_other_servers(catch_server: Server) -> None:
+    reference = f"dm-env-rpc://{catch_server.address}"
+    source = sources.find_source(reference, insecure=False).with_settings({"rows": 4})
+    with source.factory() as environment:
+        assert environment.observation_spec()["board"].shape == (4, 5)
+    name, make = sources.find_source("gymnasium://CartPole-v1", insecure=False)
+    with gym_socket.serve({name: make}, "localhost:0", dialect="latest") as server:
+        reference = f"gym-socket://{server.address}/CartPole-v1?dialect=latest"
+        with sources.find_source(reference, insecure=False).factory() as environment:
+            assert environment.reset().first()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["ftp://somewhere"], "no environments at ftp://"),
+        (["gym-socket://localhost:5001"], "looks like gym-socket://HOST:PORT/NAME"),
+        (["gym-socket://localhost:5001/E?colour=red"], "looks like gym-socket://HOST:PORT/NAME"),
+        (["catch", "--protocol", "gopher"], "gopher"),
+        (["catch", "--protocol", "gym-socket", "--dialect", "middle"], "middle"),
+        (["catch", "--protocol", "gym-socket", "--address", "0.0.0.0:0"], "insecure=True"),
+        (["catch", "--protocol", "gym-socket", "--address", "5001"], "looks like 'localhost:5001'"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], text: str) -> None:
+    result = typer.testing.CliRunner().invoke(app, ["serve", *arguments])
+    assert result.exit_code == 2
+    assert text in result.output
+
+
+def test_gymnasium_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = typer.testing.CliRunner().invoke(app, ["serve", "gymnasium://CartPole-v1"])
+    assert result.exit_code == 2
+    assert "dm-env-rpc-client[gymnasium]" in result.output
