@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from google.protobuf import any_pb2
 
@@ -30,6 +31,14 @@ class ServerProcess:
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.process.pid, number)
+        if number is signal.SIGSTOP:
+            # It takes a moment until every thread has stopped; one of them might answer.
+            assert settles(self._is_stopped)
+
+    def _is_stopped(self) -> bool:
+        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+        states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks]
+        return set(states) == {"T"}
 
     def __enter__(self) -> ServerProcess:
         return self
