@@ -19,7 +19,7 @@ from dm_env_rpc_client.server.environment_properties import (
 )
 from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.structure import Structure, end_state
-from dm_env_rpc_client.server.world import Agent, RequestError, World
+from dm_env_rpc_client.server.world import SEQUENCE_LOST, Agent, RequestError, World
 
 __all__ = ["EnvironmentFactory", "EnvironmentWorld"]
 
@@ -138,15 +138,17 @@ class EnvironmentWorld(World):
     def step(
         self, actions: Mapping[str, Any] | None, requested: Collection[str]
     ) -> tuple[State, Mapping[str, Any]]:
-        """Steps the environment, or resets it where no sequence runs."""
+        """Steps the environment, or resets it where a sequence begins; see `Agent.step`."""
         with self._changed:
             structure = self._made.structure
             if self._is_interrupted:
                 observations = structure.observations(self._last_timestep(), requested)
                 self._finish_interruption()
                 return State.INTERRUPTED, observations
-            if self._is_running:
-                complete = {**self._default_actions, **(actions or {})}
+            if actions is not None:
+                if not self._is_running:
+                    raise RequestError.not_now(SEQUENCE_LOST)
+                complete = {**self._default_actions, **actions}
                 timestep = self._made.environment.step(structure.action(complete))
                 if timestep.first():
                     raise RuntimeError(

@@ -27,7 +27,7 @@ from dm_env_rpc_client.lifecycle import State
 from dm_env_rpc_client.server.game import Game, Player
 from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.structure import Structure, end_state
-from dm_env_rpc_client.server.world import Agent, RequestError, World
+from dm_env_rpc_client.server.world import SEQUENCE_LOST, Agent, RequestError, World
 
 __all__ = ["STEP_TIMEOUT", "SharedWorld"]
 
@@ -114,7 +114,17 @@ class SharedWorld(World):
     ) -> tuple[State, Mapping[str, Any]]:
         """Waits for the others where that is due, and returns what an agent gets."""
         with self._changed:
-            agent.action = agent.structure.action(actions or {}) if agent.is_running else None
+            if actions is None:
+                agent.action = None
+                if agent.is_running:
+                    # The answer to its first step could not be sent, so it begins again.
+                    self._end_sequence_of(agent)
+                    self._end_reset_when_all_know()
+                    self._changed.notify_all()
+            elif agent.is_running:
+                agent.action = agent.structure.action(actions)
+            elif agent.outcome is None:
+                raise RequestError.not_now(SEQUENCE_LOST)
             agent.is_waiting = True
             try:
                 state, timestep = self._wait_for_outcome(agent)

@@ -19,7 +19,11 @@ from dm_env_rpc_client.lifecycle import State
 if TYPE_CHECKING:
     from dm_env_rpc_client.server.properties import Properties
 
-__all__ = ["Agent", "RequestError", "World"]
+__all__ = ["SEQUENCE_LOST", "Agent", "RequestError", "World"]
+
+SEQUENCE_LOST = (
+    "the sequence is over, but the step that ended it failed; send a Reset to begin another"
+)
 
 
 class RequestError(Exception):
@@ -68,7 +72,9 @@ class Agent(abc.ABC):
           The state after the step and the requested observations by name.
 
         Raises:
-          RequestError: the step cannot be taken; nothing has changed.
+          RequestError: the step cannot be taken; nothing has changed. Also where there are
+            actions and no sequence for them, because the answer that ended it could not
+            be sent: what begins unasked would pass for its continuation.
         """
 
     @abc.abstractmethod

@@ -566,3 +566,46 @@ def test_an_action_may_be_one_element_for_all() -> None:
     observed = step_arms(fixed, pack_tensor([7], np.int32))
     np.testing.assert_array_equal(observed[0], np.full((2, 3), 0.5))
     np.testing.assert_array_equal(observed[1], [7])
+
+
+class Slip(Catch):
+    """Breaks its own spec in the step or reset that `at` names, once."""
+
+    def __init__(self, at: str):
+        super().__init__(rows=3)
+        self._at = at
+
+    def reset(self) -> dm_env.TimeStep:
+        return self._slip("reset", super().reset())
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        timestep = super().step(action)
+        return self._slip("last" if timestep.last() else "step", timestep)
+
+    def _slip(self, at: str, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
+        if at != self._at:
+            return timestep
+        self._at = ""
+        return timestep._replace(observation={"board": np.zeros(1, np.float32)})
+
+
+@pytest.mark.parametrize(("at", "good_steps"), [("reset", 0), ("step", 1), ("last", 2)])
+def test_a_step_whose_observations_cannot_be_sent_confuses_no_sequence(
+    caplog: pytest.LogCaptureFixture, at: str, good_steps: int
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    first, mid, last = dm_env.StepType
+    with serve(Slip) as server, make(server.address, {"at": at}) as env:
+        for _ in range(good_steps):
+            env.step({"paddle": 1})
+        with pytest.raises(DmEnvRpcError, match="breaks its own spec"):
+            env.step({"paddle": 1})
+        if at == "last":
+            # The end was lost with its observations: nothing may pass for its successor.
+            with pytest.raises(DmEnvRpcError, match="send a Reset"):
+                env.step({"paddle": 1})
+            assert env.reset().step_type is first
+        kinds = [env.step({"paddle": 1}).step_type for _ in range(4)]
+        expected = [first, mid, last, first, mid, last, first]
+        start = {"reset": 0, "step": 2, "last": 1}[at]
+        assert kinds == expected[start : start + 4]

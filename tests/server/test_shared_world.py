@@ -232,6 +232,41 @@ def test_a_game_that_fails_fails_for_all_who_step(caplog: pytest.LogCaptureFixtu
                     each.result(5)
 
 
+class Slip(Crowd):
+    """Breaks its own spec in the first step of type `at`."""
+
+    def __init__(self, at: int):
+        super().__init__(length=2)
+        self._at: int | None = at
+
+    def timestep(self, player: Any) -> dm_env.TimeStep:
+        timestep = super().timestep(player)
+        if timestep.step_type != self._at:
+            return timestep
+        self._at = None
+        return timestep._replace(observation={**timestep.observation, "turn": [1, 2]})
+
+
+@pytest.mark.parametrize("at", [FIRST, MID, LAST])
+def test_a_step_whose_observations_cannot_be_sent_confuses_no_sequence(
+    caplog: pytest.LogCaptureFixture, at: dm_env.StepType
+) -> None:
+    caplog.set_level("CRITICAL")
+    with serve(Slip) as slipping, make(slipping.address, {"at": int(at)}) as env:
+        for _ in range(int(at)):
+            env.step(RUN)
+        with pytest.raises(DmEnvRpcError, match="breaks its own spec"):
+            env.step(RUN)
+        if at is LAST:
+            with pytest.raises(DmEnvRpcError, match="send a Reset"):
+                env.step(RUN)
+            assert env.reset().first()
+        kinds = [env.step(RUN).step_type for _ in range(3)]
+        assert kinds == {FIRST: [FIRST, MID, LAST], MID: [LAST, FIRST, MID]}.get(
+            at, [MID, LAST, FIRST]
+        )
+
+
 def test_the_only_world_of_a_server_has_no_name() -> None:
     with serve(Race(players=2)) as only, connect(only.address) as first, first.reopen() as second:
         for request in (
