@@ -62,6 +62,7 @@ class Players:
 
     def __init__(self, server: Server, count: int, kind: str = "race", **settings: Any):
         self.spectator = connect(server.address, request_timeout=30)
+        self.is_destroyed = False
         self.world = create_world(
             self.spectator, {"environment": kind, "players": count, **settings}
         )
@@ -84,8 +85,20 @@ class Players:
         for connection in self.connections:
             connection.close()
         if self.spectator.is_usable:
-            destroy_world(self.spectator, self.world)
+            assert settles(self._destroys)
         self.spectator.close()
+
+    def _destroys(self) -> bool:
+        """Destroys the world, once the server has seen that those who vanished are gone."""
+        if not self.is_destroyed:
+            try:
+                destroy_world(self.spectator, self.world)
+            except DmEnvRpcError as error:
+                if error.code != code_pb2.FAILED_PRECONDITION:
+                    raise
+                return False
+            self.is_destroyed = True
+        return True
 
 
 def test_a_step_is_taken_when_all_have_sent_theirs(server: Server) -> None:
