@@ -21,7 +21,7 @@ NAME = "dm_env_rpc_client"
 LAYERS = [
     ["_proto."],
     ["addresses", "casting", "command_text", "errors", "nesting", "sampling", "settings",
-     "spec_manager", "specs", "tensors", "timesteps", "variable_specs"],
+     "payloads", "spec_manager", "specs", "tensors", "timesteps", "variable_specs"],
     ["lifecycle", "messages", "pipeline"],
     ["transports."],
     ["async_connection", "connection", "exchange"],
