@@ -95,8 +95,7 @@ def pack_array(
     shape = array.shape
     if try_compress and array.size > 1 and _is_uniform(array):
         array = array[(slice(1),) * array.ndim]
-    if array.nbytes > MAX_TENSOR_BYTES:
-        raise SpecError(f"{where}: takes {array.nbytes} bytes; a message holds {MAX_TENSOR_BYTES}")
+    check_packable(array, where)
     try:
         tensor = dm_env_rpc_pb2.Tensor(shape=shape)
         codec.pack(tensor, array)
@@ -104,6 +103,12 @@ def pack_array(
         # A length beyond int32, half a surrogate pair, a message without a required field.
         raise SpecError(f"{where}: cannot be packed: {error}") from error
     return tensor
+
+
+def check_packable(array: Array, where: str) -> None:
+    """Raises SpecError where no message can hold the elements of an array."""
+    if array.nbytes > MAX_TENSOR_BYTES:
+        raise SpecError(f"{where}: takes {array.nbytes} bytes; a message holds {MAX_TENSOR_BYTES}")
 
 
 def unpack_tensor(tensor: dm_env_rpc_pb2.Tensor) -> Any:

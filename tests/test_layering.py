@@ -22,7 +22,7 @@ LAYERS = [
     ["_proto."],
     ["addresses", "casting", "command_text", "errors", "nesting", "sampling", "settings",
      "payloads", "spec_manager", "specs", "tensors", "timesteps", "variable_specs"],
-    ["lifecycle", "messages", "pipeline"],
+    ["lifecycle", "messages", "pipeline", "step_codec"],
     ["transports."],
     ["async_connection", "connection", "exchange"],
     ["adaptor", "async_dm_env_adaptor", "dm_env_adaptor", "extensions.", "worlds"],
