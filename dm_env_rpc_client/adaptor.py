@@ -17,7 +17,7 @@ from dm_env import specs as dm_env_specs
 from dm_env_rpc_client import lifecycle, nesting, specs, timesteps
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.lifecycle import Lifecycle
+from dm_env_rpc_client.lifecycle import Lifecycle, State
 from dm_env_rpc_client.messages import EncodedRequest
 from dm_env_rpc_client.spec_manager import SpecManager
 from dm_env_rpc_client.step_codec import StepAnswer, StepCodec
@@ -69,6 +69,11 @@ class Adaptor:
             f"<{type(self).__name__} at {where}: actions {', '.join(self._actions.names())}; "
             f"observations {', '.join(self._observation_specs)}>"
         )
+
+    @property
+    def state(self) -> State:
+        """What the environment is doing, as of the last answer."""
+        return self._lifecycle.state
 
     def _forget_extensions(self) -> None:
         for name in self._extension_names:

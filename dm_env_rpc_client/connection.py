@@ -162,6 +162,22 @@ class Connection:
         """Returns or raises the outcome of a request that was started."""
         return self._exchange.wait(pending)
 
+    def poll(self, pending: Pending) -> bool:
+        """Reads what has arrived without waiting for more.
+
+        Returns:
+          Whether `wait` would return or raise at once.
+        """
+        return self._exchange.poll(pending)
+
+    def fileno(self) -> int:
+        """Returns a file descriptor that is readable when an answer may have arrived.
+
+        For waiting on several connections at once, with `selectors`. Call `poll` first: what
+        has been read already does not show. -1 where the connection has ended on this side.
+        """
+        return self._exchange.fileno()
+
     def reopen(self, timeout: float | None = 10.0) -> Connection:
         """Opens another connection to the same server in the same way.
 
