@@ -14,7 +14,7 @@ import struct
 import time
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from unittest import mock
 
 import grpc
@@ -43,10 +43,10 @@ REFERENCE = "dm-env-rpc 1.1.7"
 BARE_GRPCIO = "grpcio, bare bytes"
 BARE_CPP = "bare C++ gRPC"
 PLAIN_TCP = "plain TCP"
-TRANSPORTS: tuple[connection.Transport, ...] = tuple(
+TRANSPORTS: tuple[str, ...] = tuple(
     name for name in typing.get_args(connection.Transport) if name != "auto"
 )
-BEST = next((name for name in TRANSPORTS if name == "http2"), "grpc")
+BEST = "http2" if "http2" in TRANSPORTS else "grpc"
 """The transport that the targets are about."""
 
 _WARM_UP = 2
@@ -105,10 +105,8 @@ class Reference:
 class Ours:
     """The adaptor of this package."""
 
-    def __init__(
-        self, address: str, settings: Mapping[str, Any], transport: connection.Transport = "auto"
-    ):
-        self.env = make(address, settings, transport=transport)
+    def __init__(self, address: str, settings: Mapping[str, Any], transport: str):
+        self.env = make(address, settings, transport=cast("connection.Transport", transport))
 
     def _step(self, count: int) -> None:
         for _ in range(count):
