@@ -114,7 +114,7 @@ def _bytes(count: int) -> bytes:
 
 def integers(name: str, tensor: pb.Tensor) -> list[int]:
     """The value of a setting."""
-    for array in (tensor.int32s.array, tensor.int64s.array):
-        if array:
-            return list(array)
-    raise RequestError(f"{name}: is int32 or int64")
+    field = tensor.WhichOneof("payload")
+    if field not in ("int32s", "int64s"):
+        raise RequestError(f"{name}: is int32 or int64")
+    return list(getattr(tensor, field).array)
