@@ -120,6 +120,22 @@ class Exchange:
             self.poison(late)
         return pending.result()
 
+    def poll(self, pending: Pending) -> bool:
+        """Reads what has arrived; whether `wait` would return or raise at once."""
+        if not pending.is_done:
+            try:
+                self._await(pending, 0.0)
+            except BaseException as error:
+                self.poison(error)
+                raise
+        return pending.is_done or (
+            pending.deadline is not None and time.monotonic() >= pending.deadline
+        )
+
+    def fileno(self) -> int:
+        """Returns a descriptor to select on; see `Stream.fileno`."""
+        return self._stream.fileno()
+
     def submit(self, pending: Pending) -> concurrent.futures.Future[Any]:
         """Sends a request and returns a future of its outcome."""
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()

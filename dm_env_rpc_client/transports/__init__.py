@@ -38,6 +38,13 @@ class Stream(Protocol):
     def has_unread(self) -> bool:
         """Whether `read(0)` would return a message or raise."""
 
+    def fileno(self) -> int:
+        """Returns a descriptor that is readable when `has_unread` may have become true.
+
+        Look with `has_unread` or `read(0)` first and select only when there is nothing: what
+        a stream has in hand already does not show. -1 where the stream has ended on this side.
+        """
+
     def close(self, timeout: float) -> None:
         """Tells the other end that no more requests come, and frees everything.
 
