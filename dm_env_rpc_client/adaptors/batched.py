@@ -92,13 +92,7 @@ class BatchedEnvironment(dm_env.Environment):
           EnvironmentsFailedError: some failed.
         """
         each = for_each(self.num_envs, settings or {}, "settings")
-        if any(each):
-            # The first answers may have other shapes than there is room for.
-            self._pool.reset(dict(enumerate(each)), lambda index, timestep: False)
-            self._pool.check_specs()
-            self._adopt_specs()
-            each = [{}] * self.num_envs
-        self._pool.reset(dict(enumerate(each)), self._put)
+        self._pool.reset(dict(enumerate(each)), self._put, self._adopt_specs)
         return self._timestep()
 
     def step(self, action: Any) -> dm_env.TimeStep:

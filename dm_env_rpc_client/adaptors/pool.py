@@ -192,7 +192,12 @@ class EnvironmentPool:
             failures = {}
         self._finish_all(actions, consume, failures)
 
-    def reset(self, settings: Mapping[int, Mapping[str, Any]], consume: Consumer) -> None:
+    def reset(
+        self,
+        settings: Mapping[int, Mapping[str, Any]],
+        consume: Consumer,
+        adopt: Callable[[], None],
+    ) -> None:
         """Begins a sequence in each of some environments.
 
         What they were sent before is waited for and dropped.
@@ -200,10 +205,14 @@ class EnvironmentPool:
         Args:
           settings: of the next sequence, by index.
           consume: gets a FIRST TimeStep of each.
+          adopt: called before that, when the resets may have changed the specs. What it
+            raises leaves the environments between two sequences.
 
         Raises:
-          SpecError: a setting cannot be sent; nothing was sent.
-          EnvironmentsFailedError: some failed; all others were consumed.
+          SpecError: a setting cannot be sent, and nothing was sent; or the specs of the
+            environments differ now.
+          EnvironmentsFailedError: some failed. All others were consumed, unless there were
+            settings that are not in force everywhere now.
         """
         for index, own in settings.items():
             try:
@@ -223,6 +232,11 @@ class EnvironmentPool:
                 self.environments[index].finish_reset(reset)
             except Exception as error:
                 failures[index] = error
+        if any(settings.values()):
+            if failures:
+                self._raise(failures)
+            self.check_specs()
+            adopt()
         ready = [index for index in started if index not in failures]
         failures |= self._begin(ready)
         self._finish_all(ready, consume, failures)
@@ -259,11 +273,11 @@ class EnvironmentPool:
         for index in list(indices):
             pending = self._in_flight.pop(index)
             try:
-                timestep = self.environments[index].finish_step(pending)
+                begins_again = consume(index, self.environments[index].finish_step(pending))
             except Exception as error:
                 failures[index] = error
                 continue
-            if consume(index, timestep):
+            if begins_again:
                 failures |= self._begin([index])
             else:
                 self._arrived.append(index)
