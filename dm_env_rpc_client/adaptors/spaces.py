@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from dm_env import specs
 from gymnasium import spaces
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector.utils import batch_space, iterate
 
 from dm_env_rpc_client import casting
 from dm_env_rpc_client.errors import SpecError
@@ -39,7 +39,11 @@ _INT64_MAX = 2**63 - 1
 
 
 class ExactBox(spaces.Box):
-    """A Box of 64-bit integers that float64, by way of which a Box samples, cannot tell apart."""
+    """A Box of integers for what a Box cannot sample.
+
+    That draws floats, which do not tell apart integers beyond 2**53, and makes a NumPy scalar
+    of a sample without dimensions, which it then does not take for an element.
+    """
 
     def sample(self, mask: None = None, probability: None = None) -> npt.NDArray[Any]:
         """Draws integers evenly from the whole range; there are no masks for a Box."""
@@ -51,6 +55,9 @@ class ExactBox(spaces.Box):
 def _batch_exact_box(space: ExactBox, n: int = 1) -> ExactBox:
     low, high = (np.repeat(bound[np.newaxis], n, axis=0) for bound in (space.low, space.high))
     return ExactBox(low, high, dtype=space.dtype.type)
+
+
+iterate.register(ExactBox, iterate.dispatch(spaces.Box))
 
 
 class AnyText(spaces.Text):
@@ -92,7 +99,8 @@ def spec_to_space(spec: Any, name: str) -> spaces.Space[Any]:
             )
         # Bounds of an array of variable length are scalars.
         element = _array_space(spec, shape[1:], name)
-        return spaces.Sequence(element, stack=not isinstance(element, spaces.Text | spaces.Tuple))
+        is_stacked = len(shape) > 1 and not isinstance(element, spaces.Tuple)
+        return spaces.Sequence(element, stack=is_stacked)
     return _array_space(spec, shape, name)
 
 
@@ -142,9 +150,11 @@ def from_space(spec: Any, value: Any, name: str) -> Any:
 
 
 def _array_space(spec: specs.Array, shape: tuple[int, ...], name: str) -> spaces.Space[Any]:
-    if isinstance(spec, specs.StringArray) and spec.string_type is str:
-        return _text(shape)
     kind = spec.dtype.kind
+    if isinstance(spec, specs.StringArray) and spec.string_type is str and 0 not in shape:
+        return _text(shape)
+    if kind == "b" and 0 in shape:
+        return spaces.Box(0, 1, shape, np.int8)  # There are no empty MultiBinaries.
     if kind == "b":
         return spaces.MultiBinary(shape) if shape else spaces.Discrete(2)
     if kind in "iu":
@@ -152,8 +162,8 @@ def _array_space(spec: specs.Array, shape: tuple[int, ...], name: str) -> spaces
     if kind == "f":
         return _floats(spec, shape)
     raise SpecError(
-        f"{name!r} is an array of {spec.dtype}, for which Gymnasium has no space: leave it out "
-        "with requested_observations"
+        f"{name!r} is an array of {spec.dtype} with shape {list(shape)}, for which Gymnasium has "
+        "no space: leave it out with requested_observations"
     )
 
 
@@ -166,14 +176,16 @@ def _text(shape: tuple[int, ...]) -> spaces.Space[Any]:
 def _integers(spec: specs.Array, shape: tuple[int, ...]) -> spaces.Space[Any]:
     info = np.iinfo(spec.dtype)
     is_bounded = isinstance(spec, specs.BoundedArray)
-    low, high = (spec.minimum, spec.maximum) if is_bounded else (info.min, info.max)
+    low, high = (
+        (spec.minimum, spec.maximum) if is_bounded else (np.array(info.min), np.array(info.max))
+    )
     if is_bounded and not shape:
         # As Python's integers, which do not overflow.
         start, count = int(low), int(high) - int(low) + 1
         if count <= _INT64_MAX and start + count - 1 <= _INT64_MAX:
             return spaces.Discrete(count, start=start)
-    exact = np.max(high) > _EXACT_IN_FLOAT64 or np.min(low) < -_EXACT_IN_FLOAT64
-    return (ExactBox if exact else spaces.Box)(
+    is_wide = np.any(high > _EXACT_IN_FLOAT64) or np.any(low < -_EXACT_IN_FLOAT64)
+    return (ExactBox if is_wide or not shape else spaces.Box)(
         np.array(np.broadcast_to(low, shape), spec.dtype),
         np.array(np.broadcast_to(high, shape), spec.dtype),
         dtype=spec.dtype.type,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,10 +11,9 @@ import dm_env
 import numpy as np
 import pytest
 from dm_env import specs
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-import dm_env_rpc_client
-from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnv
+from dm_env_rpc_client.adaptors.gymnasium import make_remote
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Server, serve
 
@@ -70,15 +70,15 @@ def server() -> Iterator[Server]:
         assert server.errors == []
 
 
-def pair(server: Server, mode: AutoresetMode, **kwargs: Any) -> tuple[RemoteVectorEnv, VectorEnv]:
+def pair(
+    server: Server, mode: AutoresetMode, **kwargs: Any
+) -> tuple[RemoteVectorEnv, SyncVectorEnv]:
     """The same environments twice."""
 
-    def single(index: int) -> GymnasiumEnv:
-        return GymnasiumEnv(dm_env_rpc_client.make(server.address, {"seed": index}))
-
-    expected = SyncVectorEnv(
-        [lambda index=index: single(index) for index in range(NUM_ENVS)], autoreset_mode=mode
-    )
+    singles = [
+        functools.partial(make_remote, server.address, {"seed": index}) for index in range(NUM_ENVS)
+    ]
+    expected = SyncVectorEnv(singles, autoreset_mode=mode)
     found = RemoteVectorEnv(
         server.address, NUM_ENVS, lambda index: {"seed": index}, autoreset_mode=mode, **kwargs
     )
