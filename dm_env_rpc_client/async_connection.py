@@ -105,18 +105,12 @@ class AsyncConnection:
 
     async def send_with(
         self,
-        request: messages.Request,
+        request: messages.Outgoing,
         interpret: Callable[[Any], Any] | None,
         timeout: float | None = None,
     ) -> Any:
         """`send`, with the answer passed through `interpret` in the order of answers."""
-        encoded = messages.encode_request(request)
-
-        def take_note(answer: Any) -> Any:
-            self._lifecycle.answered(encoded.field, request, answer)
-            return answer if interpret is None else interpret(answer)
-
-        pending = Pending(encoded, take_note)
+        pending = Pending.of(request, interpret, self._lifecycle)
         if timeout is None:
             timeout = self._request_timeout
         loop = asyncio.get_running_loop()

@@ -122,14 +122,16 @@ class Connection:
         return self._exchange.call(self._pending(request, None, timeout))
 
     def submit(
-        self, request: messages.Request, interpret: Callable[[Any], Any] | None = None
+        self,
+        request: messages.Outgoing,
+        interpret: Callable[[Any], Any] | None = None,
     ) -> concurrent.futures.Future[Any]:
         """Sends a request without waiting for its answer.
 
         Blocks only while very much is in flight (see `pipeline`).
 
         Args:
-          request: as for `send`.
+          request: as for `send`, or already encoded.
           interpret: makes the result of the answer. Called in the order of the answers,
             before the next of them is looked at.
 
@@ -143,7 +145,9 @@ class Connection:
         return self._exchange.submit(self._pending(request, interpret))
 
     def start(
-        self, request: messages.Request, interpret: Callable[[Any], Any] | None = None
+        self,
+        request: messages.Outgoing,
+        interpret: Callable[[Any], Any] | None = None,
     ) -> Pending:
         """Sends a request that the caller waits for with `wait`, in the same thread.
 
@@ -199,22 +203,14 @@ class Connection:
 
     def _pending(
         self,
-        request: messages.Request,
+        request: messages.Outgoing,
         interpret: Callable[[Any], Any] | None,
         timeout: float | None = None,
     ) -> Pending:
         if timeout is None:
             timeout = self._request_timeout
         deadline = None if timeout is None else time.monotonic() + timeout
-        encoded = messages.encode_request(request)
-        # Not `self`: what is in flight must not keep a forgotten connection alive.
-        lifecycle = self._lifecycle
-
-        def take_note(answer: Any) -> Any:
-            lifecycle.answered(encoded.field, request, answer)
-            return answer if interpret is None else interpret(answer)
-
-        return Pending(encoded, take_note, deadline)
+        return Pending.of(request, interpret, self._lifecycle, deadline)
 
     def __enter__(self) -> Connection:
         return self

@@ -20,6 +20,7 @@ from dm_env_rpc_client.errors import (
     DmEnvRpcError,
 )
 from dm_env_rpc_client.lifecycle import State
+from dm_env_rpc_client.messages import EncodedRequest
 from dm_env_rpc_client.pipeline import Pending
 from dm_env_rpc_client.settings import pack_settings
 
@@ -170,7 +171,7 @@ class DmEnvAdaptor(Adaptor, dm_env.Environment):
         """
         return self.finish_step(self.start_step(self.prepare_step(action)))
 
-    def prepare_step(self, action: Any) -> Any:
+    def prepare_step(self, action: Any) -> EncodedRequest:
         """Checks and packs an action, and sends nothing.
 
         With `start_step` and `finish_step` it makes up `step`, for driving several
@@ -187,7 +188,7 @@ class DmEnvAdaptor(Adaptor, dm_env.Environment):
         """
         return self._request(action)
 
-    def start_step(self, prepared: Any) -> Pending:
+    def start_step(self, prepared: EncodedRequest) -> Pending:
         """Sends a step without waiting for its answer.
 
         Args:

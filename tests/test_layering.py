@@ -21,8 +21,8 @@ NAME = "dm_env_rpc_client"
 LAYERS = [
     ["_proto."],
     ["addresses", "casting", "command_text", "errors", "nesting", "sampling", "settings",
-     "spec_manager", "specs", "tensors", "timesteps", "variable_specs"],
-    ["lifecycle", "messages", "pipeline"],
+     "payloads", "spec_manager", "specs", "tensors", "timesteps", "variable_specs"],
+    ["lifecycle", "messages", "pipeline", "step_codec"],
     ["transports."],
     ["async_connection", "connection", "exchange", "readiness"],
     ["adaptor", "async_dm_env_adaptor", "dm_env_adaptor", "extensions.", "worlds"],
