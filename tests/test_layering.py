@@ -24,9 +24,10 @@ LAYERS = [
      "payloads", "spec_manager", "specs", "tensors", "timesteps", "variable_specs"],
     ["lifecycle", "messages", "pipeline", "step_codec"],
     ["transports."],
-    ["async_connection", "connection", "exchange"],
+    ["async_connection", "connection", "exchange", "readiness"],
     ["adaptor", "async_dm_env_adaptor", "dm_env_adaptor", "extensions.", "worlds"],
     ["server.", "testing.", "compliance."],
+    ["adaptors."],
     ["", "cli.", "pytest_plugin"],
 ]  # fmt: skip
 BRIDGES = "bridges."
@@ -43,7 +44,14 @@ ONLY_IN = {
     "pytest": ["pytest_plugin", "testing.fixtures", "compliance.test_compliance"],
     "typer": ["cli."],
     "rich": ["cli."],
-    "gymnasium": ["bridges.gym_socket.gymnasium_environment", "cli.sources"],
+    "gymnasium": [
+        "adaptors.gymnasium",
+        "adaptors.space_batches",
+        "adaptors.spaces",
+        "adaptors.vector",
+        "bridges.gym_socket.gymnasium_environment",
+        "cli.sources",
+    ],
     "cffi": [BRIDGES],
 }
 
