@@ -86,7 +86,7 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         copy: bool = True,
         unwrap_single: bool = True,
         seed_setting: str | None = "seed",
-        render_mode: None = None,
+        render_mode: str | None = None,
         **make_kwargs: Any,
     ):
         super().__init__()
