@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client import Connection, ConnectionLostError, connect
+from dm_env_rpc_client.pipeline import Pending
 from dm_env_rpc_client.readiness import Readiness
 from dm_env_rpc_client.testing import ScriptedServer
 from dm_env_rpc_client.testing.scripted_server import Request, Response
