@@ -135,7 +135,7 @@ def test_batches_hold_the_same(structure: dict[str, Leaf], unwrap_single: bool) 
         (specs.Array((), bool), spaces.Discrete(2)),
         (specs.Array((2, 3), bool), spaces.MultiBinary((2, 3))),
         (specs.Array((), np.uint8), ExactBox(0, 255, (), np.uint8)),
-        (specs.Array((4, 3), np.uint8), spaces.Box(0, 255, (4, 3), np.uint8)),
+        (specs.Array((4, 3), np.uint8), ExactBox(0, 255, (4, 3), np.uint8)),
         (specs.Array((0, 3), bool), spaces.Box(0, 1, (0, 3), np.int8)),
         (
             specs.BoundedArray((), np.int64, -(2**63), 2**63 - 1),
