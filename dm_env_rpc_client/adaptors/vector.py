@@ -292,13 +292,14 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             self._is_restarting[index] = False
             self._observation_batch.put(index, timestep.observation)
             return False
-        terminated = is_terminated(self._pool.environments[index], timestep)
+        is_last = timestep.step_type is dm_env.StepType.LAST
+        terminated = is_last and is_terminated(self._pool.environments[index], timestep)
         self._rewards[index] = 0.0 if timestep.reward is None else timestep.reward
         self._terminations[index] = terminated
-        self._truncations[index] = timestep.last() and not terminated
+        self._truncations[index] = is_last and not terminated
         self._has_discount[index] = timestep.discount is not None
         self._discounts[index] = 0 if timestep.discount is None else timestep.discount
-        if timestep.last() and self._mode is AutoresetMode.SAME_STEP:
+        if is_last and self._mode is AutoresetMode.SAME_STEP:
             self._is_final[index] = self._is_restarting[index] = True
             self._final_observations[index] = self._observation_batch.single(timestep.observation)
             return True
