@@ -19,7 +19,6 @@ from typing import Any
 
 from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError, DmEnvRpcClientError
 from dm_env_rpc_client.transports import Buffer, conditions
-from dm_env_rpc_client.transports.conditions import KEEPALIVE_TIMEOUT_SECONDS
 from dm_env_rpc_client.transports.http2_framing import Framing
 from dm_env_rpc_client.transports.http2_targets import (
     Target,
@@ -28,13 +27,12 @@ from dm_env_rpc_client.transports.http2_targets import (
     tls_context,
     unreachable,
 )
-from dm_env_rpc_client.transports.keepalive import Keepalive
-from dm_env_rpc_client.transports.status import stream_error
+from dm_env_rpc_client.transports.keepalive import LOOK_SECONDS, Keepalive, Verdict
+from dm_env_rpc_client.transports.status import silent, stream_error
 
 __all__ = ["Http2Stream"]
 
 _DISPOSE_SECONDS = 0.1
-_LONGEST_WAIT_SECONDS = 3600.0
 _BUFFERS_AT_ONCE = 64
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -84,7 +82,7 @@ class Http2Stream:
                     raise cause from error  # It will not become better.
             else:
                 self._framing = Framing(headers, address, conditions.MAX_MESSAGE_BYTES)
-                self._keepalive = Keepalive()
+                self._keepalive = Keepalive(self._framing)
                 # One each, since one cannot be used by two threads at a time.
                 self._readable = _poll(self._socket, select.POLLIN)
                 self._writable = _poll(self._socket, select.POLLOUT)
@@ -112,7 +110,6 @@ class Http2Stream:
     def write(self, message: bytes) -> None:
         """See `Stream.write`."""
         with self._lock:
-            self._keepalive.sent()
             self._framing.send(message)
             self._flush()
 
@@ -131,21 +128,16 @@ class Http2Stream:
     def read(self, timeout: float | None, until_sent: bool = False) -> Buffer | None:
         """See `Stream.read`."""
         framing = self._framing
-        deadline = None
-        while True:
-            if framing.messages:
-                return framing.messages.popleft()
+        messages = framing.messages
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not messages:
             if framing.failure is not None:
                 raise framing.failure
             if until_sent and not framing.has_unsent:
                 return None
-            if timeout is not None:
-                now = time.monotonic()
-                if deadline is None:
-                    deadline = now + timeout
-                elif now >= deadline:
-                    return None
-            self._advance(deadline)
+            if not self._advance(deadline):
+                return None
+        return messages.popleft()
 
     def has_unread(self) -> bool:
         """See `Stream.has_unread`."""
@@ -240,13 +232,17 @@ class Http2Stream:
             # What the server said before it went is still to be read, and the reason with it.
             outbound.clear()
 
-    def _advance(self, deadline: float | None) -> None:
-        """Waits until the socket is ready, and then sends and receives what there is."""
+    def _advance(self, deadline: float | None) -> bool:
+        """Waits until the socket is ready, and then sends and receives what there is.
+
+        Returns:
+          False where the deadline has passed and nothing was received.
+        """
         with self._receiving:
             if self._is_closed:
                 raise ConnectionClosedError(f"the connection to {self.address} was closed")
             try:
-                self._advance_alone(deadline)
+                return self._advance_alone(deadline)
             finally:
                 self._dispose_if_closed()
 
@@ -254,17 +250,16 @@ class Http2Stream:
         if self._is_closed:
             self._dispose()
 
-    def _advance_alone(self, deadline: float | None) -> None:
-        framing, keepalive = self._framing, self._keepalive
+    def _advance_alone(self, deadline: float | None) -> bool:
+        framing = self._framing
         if not (self._is_tls and self._pending()):
-            until = keepalive.due
-            if deadline is not None and deadline < until:
-                until = deadline
+            wait = LOOK_SECONDS
+            if deadline is not None:
+                wait = min(wait, deadline - time.monotonic())
             unsent = bool(framing.outbound)
-            if not (self._either if unsent else self._readable)(until - time.monotonic()):
-                if time.monotonic() >= keepalive.due:
-                    self._on_silence()
-                return
+            if not (self._either if unsent else self._readable)(wait):
+                self._judge()
+                return deadline is None or time.monotonic() < deadline
             if unsent:
                 with self._lock:
                     self._flush()
@@ -278,26 +273,23 @@ class Http2Stream:
             else:
                 count = self._socket.recvmsg_into(buffers)[0]
         except _WOULD_BLOCK:
-            return
+            return True
         except (OSError, ValueError):
             count = 0
         with self._lock:
             framing.received(count)
             if framing.outbound:
                 self._flush()
-        keepalive.heard(framing.data_frames)
+        return True
 
-    def _on_silence(self) -> None:
-        if self._keepalive.is_awaited:
-            raise stream_error(
-                self.address,
-                "UNAVAILABLE",
-                f"the server did not answer a ping within {KEEPALIVE_TIMEOUT_SECONDS:g} s",
-            )
-        if self._keepalive.ping():
+    def _judge(self) -> None:
+        verdict = self._keepalive.judge()
+        if verdict is Verdict.PING:
             with self._lock:
                 self._framing.ping()
                 self._flush()
+        elif verdict is Verdict.GIVE_UP:
+            raise silent(self.address)
 
     def _pending(self) -> int:
         with self._lock:
@@ -311,8 +303,6 @@ def _poll(polled: Any, events: int) -> Callable[[float], bool]:
     poll.register(polled, events)
 
     def is_ready(seconds: float) -> bool:
-        if seconds > _LONGEST_WAIT_SECONDS:
-            seconds = _LONGEST_WAIT_SECONDS
         return bool(poll.poll(seconds * 1000 if seconds > 0 else 0))
 
     return is_ready

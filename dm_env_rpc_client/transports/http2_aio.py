@@ -14,7 +14,6 @@ from typing import Any
 
 from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError, DmEnvRpcClientError
 from dm_env_rpc_client.transports import Buffer, conditions
-from dm_env_rpc_client.transports.conditions import KEEPALIVE_TIMEOUT_SECONDS
 from dm_env_rpc_client.transports.http2_framing import Framing
 from dm_env_rpc_client.transports.http2_targets import (
     Target,
@@ -23,8 +22,8 @@ from dm_env_rpc_client.transports.http2_targets import (
     tls_context,
     unreachable,
 )
-from dm_env_rpc_client.transports.keepalive import Keepalive
-from dm_env_rpc_client.transports.status import stream_error
+from dm_env_rpc_client.transports.keepalive import LOOK_SECONDS, Keepalive, Verdict
+from dm_env_rpc_client.transports.status import silent
 
 __all__ = ["Http2AioStream", "open_http2_aio_stream"]
 
@@ -128,7 +127,7 @@ class Http2AioStream(asyncio.BufferedProtocol):
         self._changed: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._is_full = False
-        self._keepalive = Keepalive()
+        self._keepalive = Keepalive(framing)
         self._timer: asyncio.TimerHandle | None = None
 
     # What the event loop calls.
@@ -162,7 +161,6 @@ class Http2AioStream(asyncio.BufferedProtocol):
         framing.received(nbytes)
         for index in range(before, len(framing.messages)):
             self._bytes_waiting += len(framing.messages[index])
-        self._keepalive.heard(framing.data_frames)
         self._flush()
         if self._bytes_waiting > _PAUSE_BYTES and not self._is_paused:
             self._is_paused = True
@@ -201,7 +199,6 @@ class Http2AioStream(asyncio.BufferedProtocol):
         """See `AsyncStream.write`."""
         if self._is_closed or self._framing.failure is not None:
             return  # `read` raises it.
-        self._keepalive.sent()
         self._framing.send(message)
         self._flush()
         while (self._is_full or self._framing.has_unsent) and (
@@ -284,23 +281,20 @@ class Http2AioStream(asyncio.BufferedProtocol):
 
     def _watch(self) -> None:
         """Sees to it that silence is noticed while an answer is waited for."""
-        if self._timer is None and self._keepalive.due < float("inf"):
-            loop = asyncio.get_running_loop()
-            delay = max(0.0, self._keepalive.due - time.monotonic())
-            self._timer = loop.call_later(delay, self._on_time)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._on_time)
 
     def _on_time(self) -> None:
         self._timer = None
         if self._changed is None or self._is_closed:
             return  # Nobody waits.
-        if time.monotonic() >= self._keepalive.due:
-            if self._keepalive.is_awaited:
-                text = f"the server did not answer a ping within {KEEPALIVE_TIMEOUT_SECONDS:g} s"
-                self._end(stream_error(self.address, "UNAVAILABLE", text))
-                return
-            if self._keepalive.ping():
-                self._framing.ping()
-                self._flush()
+        verdict = self._keepalive.judge()
+        if verdict is Verdict.GIVE_UP:
+            self._end(silent(self.address))
+            return
+        if verdict is Verdict.PING:
+            self._framing.ping()
+            self._flush()
         self._watch()
 
     def _end(self, failure: DmEnvRpcClientError) -> None:

@@ -105,7 +105,9 @@ class Framing:
       messages: what was received whole, oldest first, each in memory of its own.
       failure: why nothing more will be received; None while something may be.
       is_ready: whether the other end has shown itself to be an HTTP/2 server.
-      data_frames: how many frames of content were received.
+      receptions: how often something was received.
+      data_frames: how many frames of content were among it.
+      submissions: how many messages were queued.
     """
 
     def __init__(self, headers: Sequence[Header], address: str, max_message_bytes: int):
@@ -113,7 +115,9 @@ class Framing:
         self.messages: collections.deque[bytearray | memoryview] = collections.deque()
         self.failure: DmEnvRpcClientError | None = None
         self.is_ready = False
+        self.receptions = 0
         self.data_frames = 0
+        self.submissions = 0
         self._address = address
         self._max_message_bytes = max_message_bytes
         # What is sent.
@@ -178,6 +182,7 @@ class Framing:
 
     def send(self, message: bytes) -> None:
         """Queues a message."""
+        self.submissions += 1
         size = len(message)
         total = size + 5
         if not self._unframed and total <= min(
@@ -268,6 +273,7 @@ class Framing:
         if count == 0:
             self._closed()
             return
+        self.receptions += 1
         direct = self._direct
         if direct:
             self._direct = 0
@@ -318,6 +324,21 @@ class Framing:
                 if self._header_block is not None and kind != _CONTINUATION:
                     raise self._broken(f"sent frame type {kind} inside a header block")
                 if kind == _DATA:
+                    # Most frames are one message that is there whole, and nothing else.
+                    stop = start + 9 + size
+                    if 5 <= size <= end - start - 9 and not flags and stream == _STREAM:
+                        compressed, length = _MESSAGE_PREFIX.unpack_from(buffer, start + 9)
+                        if (
+                            length == size - 5
+                            and not compressed
+                            and self._message is None
+                            and not self._prefix
+                            and self._has_headers
+                        ):
+                            self.messages.append(bytearray(buffer[start + 14 : stop]))
+                            self._start = stop
+                            self._received_data(size)
+                            continue
                     if not self._begin_data(start, size, flags, stream & 0x7FFFFFFF):
                         break
                 elif kind not in self._handlers:
@@ -358,9 +379,14 @@ class Framing:
             body += 1
             self._padding_left = padding - 1
         self._start = body
-        self.data_frames += 1
         self._data_left = size - padding
         self._frame_ends_stream = bool(flags & _END_STREAM)
+        self._received_data(size)
+        return True
+
+    def _received_data(self, size: int) -> None:
+        """Takes note of a DATA frame, and opens the windows again in time (section 5.2)."""
+        self.data_frames += 1
         self._unacknowledged += size
         if self._unacknowledged >= _WINDOW_STEP:
             step = _NUMBER.pack(self._unacknowledged)
@@ -368,7 +394,6 @@ class Framing:
             self.outbound.append(
                 _frame(_WINDOW_UPDATE, 0, 0, step) + _frame(_WINDOW_UPDATE, 0, _STREAM, step)
             )
-        return True
 
     def _take_data(self, start: int, stop: int) -> None:
         """Takes content of the stream from the buffer: messages behind five bytes each."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcClientError, ProtocolError
 
-__all__ = ["HTTP2_ERRORS", "PROCESS", "code_of_http_status", "stream_error"]
+__all__ = ["HTTP2_ERRORS", "PROCESS", "code_of_http_status", "silent", "stream_error"]
 
 PROCESS = "/dm_env_rpc.v1.Environment/Process"
 """The one method of the service Environment."""
@@ -84,3 +84,8 @@ def stream_error(address: str, code: str, details: str | None) -> DmEnvRpcClient
             f"what listens at {address} is no dm_env_rpc server, it has no {PROCESS} ({text})"
         )
     return ConnectionLostError(f"stream to {address} ended with {code}: {text}", code)
+
+
+def silent(address: str) -> DmEnvRpcClientError:
+    """Returns the error for a server that does not answer a ping."""
+    return stream_error(address, "UNAVAILABLE", "the server did not answer a ping in time")
