@@ -233,6 +233,15 @@ def test_values_of_another_structure_are_refused(spec: Any, value: Any, text: st
         from_space(spec, value, "it")
 
 
+def test_lists_are_tuples_in_gymnasium() -> None:
+    spec = [specs.Array((), np.int8), {"a": specs.Array((2,), np.float32)}]
+    space = spec_to_space(spec, "it")
+    space.seed(0)
+    number, inner = from_space(spec, space.sample(), "it")
+    assert number.dtype == np.int8
+    assert inner["a"].shape == (2,)
+
+
 @pytest.mark.parametrize(
     ("actions", "text"),
     [
