@@ -15,14 +15,13 @@ import time
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
-from unittest import mock
 
 import grpc
 import numpy as np
 from dm_env_rpc.v1 import connection as reference_connection
 from dm_env_rpc.v1 import dm_env_adaptor as reference_adaptor
 
-from dm_env_rpc_client import connection, dm_env_adaptor, dm_env_rpc_pb2, make
+from dm_env_rpc_client import connection, dm_env_rpc_pb2, make
 from tests.peers import cpp_peers
 
 __all__ = [
@@ -119,8 +118,7 @@ class Ours:
     def ahead(self, count: int, depth: int) -> float:
         self._step(_WARM_UP)
         actions = {"action": np.ones(count, np.int32)}
-        with mock.patch.object(dm_env_adaptor, "UNROLL_WINDOW", depth):
-            return _timed(lambda: self.env.unroll(actions))
+        return _timed(lambda: self.env.unroll(actions, ahead=depth))
 
     def close(self) -> None:
         self.env.close()
