@@ -54,7 +54,8 @@ def leaves(draw: st.DrawFn) -> Leaf:
     bound = st.one_of(
         _elements(dtype, info.min, info.max), st.sampled_from([info.min, 0, 1, info.max])
     )
-    low, high = sorted([draw(bound), draw(bound)])
+    # A sum, for there is no number between 0.0 and -0.0.
+    low, high = sorted([draw(bound) + 0, draw(bound) + 0])
     if draw(st.booleans()):
         spec = specs.BoundedArray(
             shape, dtype, np.full(shape, low, dtype), np.full(shape, high, dtype)
