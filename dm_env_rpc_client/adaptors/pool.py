@@ -107,6 +107,14 @@ class EnvironmentPool:
         """The environments that were sent something and have not been received."""
         return {*self._in_flight, *self._arrived}
 
+    def check_idle(self, indices: Iterable[int]) -> None:
+        """Raises SpecError where one of some environments was sent something already."""
+        busy = sorted(self.in_turn.intersection(indices))
+        if busy:
+            raise SpecError(
+                f"environments {busy} have steps under way; receive them first, or reset them"
+            )
+
     def check_specs(self) -> None:
         """Raises SpecError where an environment's specs are not those of the first."""
         first = self.environments[0]

@@ -26,8 +26,15 @@ from tests.scripted import served_echo, settles
 class Short(dm_env.Environment):
     """Episodes of `length` steps, the even ones truncated; a step takes `seconds`."""
 
-    def __init__(self, length: int = 2, seconds: float = 0.0, fails_after: int = -1):
+    def __init__(
+        self,
+        length: int = 2,
+        seconds: float = 0.0,
+        fails_after: int = -1,
+        pause: float = 0.0,
+    ):
         self._length = length
+        self._pause = pause
         self._seconds = seconds
         self._fails_after = fails_after
         self._episode = 0
@@ -41,6 +48,7 @@ class Short(dm_env.Environment):
     def reset(self) -> dm_env.TimeStep:
         if self._episode == self._fails_after:
             raise RuntimeError("no more episodes")
+        time.sleep(self._pause * (self._episode > 0))
         self._episode += 1
         self._step = 0
         return dm_env.restart({"value": np.array([self._episode, 0])})
@@ -184,6 +192,32 @@ def test_a_slow_environment_does_not_keep_the_others(short: Server) -> None:
         while 2 not in seen:
             seen += env.recv()[-1].tolist()
         assert time.monotonic() - started >= 1.0
+
+
+def test_an_episode_that_is_about_to_begin_cannot_be_disturbed(short: Server) -> None:
+    settings = [{"length": 1}, {"length": 1, "pause": 0.5}]
+    with vector(short.address, 2, settings, autoreset_mode="SameStep") as env:
+        env.reset()
+        env.send([1, 2])
+        assert env.recv()[-1].tolist() == [0]
+        with pytest.raises(SpecError, match=r"environments \[1\] have steps under way"):
+            env.send([3], [1])
+        with pytest.raises(SpecError, match=r"setting 'length'"):
+            env.reset(options={"length": None})
+        observation, rewards, terminations, _, infos, ids = env.recv()
+        assert ids.tolist() == [1]
+        assert (rewards.tolist(), terminations.tolist()) == ([2.0], [True])
+        assert infos["final_obs"][0].tolist() == [1, 2]
+        assert observation.tolist() == [[2, 0]]
+        # A reset drops it.
+        env.send([1, 2])
+        observation, _ = env.reset()
+        assert observation.tolist() == [[3, 0], [3, 0]]
+        env.send([5, 6])
+        for _ in range(2):
+            _, rewards, *_, infos, ids = env.recv(1, 1)
+            assert rewards.tolist() == [2.0]
+            assert infos["final_obs"][0].tolist() == [3, 5 + int(ids[0])]
 
 
 def test_seeds_are_counted_up_or_listed(catch_server: Server) -> None:
