@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import selectors
 import time
 from collections.abc import Mapping
 
 from dm_env_rpc_client.connection import Connection
 
-__all__ = ["Readiness"]
+__all__ = ["LOOK_SECONDS", "Readiness"]
+
+LOOK_SECONDS = 1.0
+"""How long nothing may be heard until every connection is to be looked at."""
 
 
 class Readiness:
@@ -44,11 +48,14 @@ class Readiness:
                     self._descriptors[number] = descriptor
         deadline = 0.0 if ready else None if timeout is None else time.monotonic() + timeout
         while True:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            readable = [key.data for key, _ in self._selector.select(left)]
+            left = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
+            readable = [key.data for key, _ in self._selector.select(min(left, LOOK_SECONDS))]
             ready |= {number: None for number in readable if number in connections}
-            if ready or not readable:
+            if ready or (not readable and left <= LOOK_SECONDS):
                 return list(ready)
+            if not readable:
+                # To poll a connection is also what notices a server that has frozen.
+                return list(connections)
             for number in readable:
                 # It has ended, or says something that nobody asked for, until it is read.
                 self.forget(number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import selectors
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -10,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from dm_env_rpc_client import Connection, ConnectionLostError, connect
+from dm_env_rpc_client import Connection, ConnectionLostError, DmEnvRpcError, connect
 from dm_env_rpc_client.pipeline import Pending
 from dm_env_rpc_client.readiness import Readiness
 from dm_env_rpc_client.testing import ScriptedServer
 from dm_env_rpc_client.testing.scripted_server import Request, Response
+from dm_env_rpc_client.transports import keepalive
 from dm_env_rpc_client.transports.doorbell import Doorbell
-from tests.scripted import descriptor_count, extension, settles
+from tests.scripted import descriptor_count, extension, served_echo, settles, time_limit
 
 
 class Gate:
@@ -152,6 +154,29 @@ def test_one_that_is_not_waited_for_does_not_end_a_wait(
     assert _wait(readiness, {3: connections[3]}, {3: again}) == [3]
     assert connections[5].poll(pending[5])
     readiness.close()
+
+
+def test_a_server_that_freezes_while_several_are_waited_for_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dm_env_rpc_client.readiness.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(keepalive, "KEEPALIVE_SECONDS", 0.2)
+    monkeypatch.setattr(keepalive, "KEEPALIVE_TIMEOUT_SECONDS", 0.2)
+    with served_echo() as server:
+        connection = connect(server.address, transport="http2")
+        pending = connection.start(extension(1))
+        with pytest.raises(DmEnvRpcError):
+            connection.wait(pending)
+        server.signal(signal.SIGSTOP)
+        pending = connection.start(extension(2))
+        readiness = Readiness()
+        with time_limit(5):
+            while not connection.poll(pending):
+                assert readiness.wait({0: connection}, None) == [0]
+        with pytest.raises(ConnectionLostError, match="did not answer a ping"):
+            connection.wait(pending)
+        readiness.close()
+        server.signal(signal.SIGCONT)
 
 
 def test_a_doorbell_is_readable_from_ring_to_quiet() -> None:
