@@ -13,7 +13,7 @@ import json
 import sys
 from collections.abc import Callable
 
-from tests.benchmarks import stepping, table
+from tests.benchmarks import codec, growth, many_environments, memory, stepping, table
 from tests.benchmarks.results import Section
 from tests.benchmarks.settings import Settings
 from tests.peers import cpp_peers
@@ -21,6 +21,12 @@ from tests.peers import cpp_peers
 SECTIONS: dict[str, Callable[[Settings], Section]] = {
     "waiting": stepping.waiting,
     "pipelined": stepping.pipelined,
+    "codec": codec.codec,
+    "tensors": codec.tensors,
+    "environments": many_environments.environments,
+    "growth": growth.growth,
+    "growth-environments": many_environments.growth_by_environments,
+    "memory": memory.memory,
 }
 ROUNDS = 40
 QUICK_ROUNDS = 5

@@ -27,12 +27,12 @@ class Settings:
     is_quick: bool = False
     shows_progress: bool = True
 
-    def progress(self, what: str) -> Callable[[int], None]:
+    def tell(self, what: str, end: str = "\n") -> None:
+        """Says on stderr what is being measured."""
+        if self.shows_progress:
+            print(f"\r{what}", end=end, file=sys.stderr, flush=True)
+
+    def progress(self, what: str, rounds: int | None = None) -> Callable[[int], None]:
         """Returns what tells of the rounds that are done."""
-
-        def tell(done: int) -> None:
-            if self.shows_progress:
-                end = "\n" if done == self.rounds else ""
-                print(f"\r{what}: {done}/{self.rounds}", end=end, file=sys.stderr, flush=True)
-
-        return tell
+        total = rounds or self.rounds
+        return lambda done: self.tell(f"{what}: {done}/{total}", end="\n" if done == total else "")

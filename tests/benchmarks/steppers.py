@@ -6,6 +6,7 @@ the same answer. They differ in what is between them and the socket.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import queue
@@ -15,14 +16,12 @@ import time
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
-from unittest import mock
 
 import grpc
-import numpy as np
 from dm_env_rpc.v1 import connection as reference_connection
 from dm_env_rpc.v1 import dm_env_adaptor as reference_adaptor
 
-from dm_env_rpc_client import connection, dm_env_adaptor, dm_env_rpc_pb2, make
+from dm_env_rpc_client import connection, dm_env_rpc_pb2, make
 from tests.peers import cpp_peers
 
 __all__ = [
@@ -106,11 +105,11 @@ class Ours:
     """The adaptor of this package."""
 
     def __init__(self, address: str, settings: Mapping[str, Any], transport: str):
-        self.env = make(address, settings, transport=cast("connection.Transport", transport))
+        self._env = make(address, settings, transport=cast("connection.Transport", transport))
 
     def _step(self, count: int) -> None:
         for _ in range(count):
-            self.env.step({"action": 1})
+            self._env.step({"action": 1})
 
     def wait(self, count: int) -> float:
         self._step(_WARM_UP)
@@ -118,12 +117,21 @@ class Ours:
 
     def ahead(self, count: int, depth: int) -> float:
         self._step(_WARM_UP)
-        actions = {"action": np.ones(count, np.int32)}
-        with mock.patch.object(dm_env_adaptor, "UNROLL_WINDOW", depth):
-            return _timed(lambda: self.env.unroll(actions))
+        env = self._env
+
+        def run() -> None:
+            in_flight: collections.deque[Any] = collections.deque()
+            for _ in range(count):
+                in_flight.append(env.start_step(env.prepare_step({"action": 1})))
+                if len(in_flight) == depth:
+                    env.finish_step(in_flight.popleft())
+            while in_flight:
+                env.finish_step(in_flight.popleft())
+
+        return _timed(run)
 
     def close(self) -> None:
-        self.env.close()
+        self._env.close()
 
 
 class BareGrpcio:
