@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dm_env
 
@@ -24,10 +24,8 @@ from dm_env_rpc_client.errors import (
 )
 from dm_env_rpc_client.lifecycle import State
 from dm_env_rpc_client.settings import pack_settings
-from dm_env_rpc_client.transports.grpc_channel import Metadata
-
-if TYPE_CHECKING:
-    import grpc
+from dm_env_rpc_client.transports.conditions import Credentials, Metadata
+from dm_env_rpc_client.transports.opening import Transport
 
 __all__ = ["AsyncDmEnvAdaptor", "make_async"]
 
@@ -157,9 +155,10 @@ async def make_async(
     *,
     timeout: float | None = 10.0,
     request_timeout: float | None = None,
-    credentials: grpc.ChannelCredentials | None = None,
+    credentials: Credentials | None = None,
     insecure: bool = False,
     metadata: Metadata | None = None,
+    transport: Transport = "auto",
     **adaptor_kwargs: Any,
 ) -> AsyncDmEnvAdaptor:
     """`make` for asyncio; arguments and errors are the same.
@@ -179,6 +178,7 @@ async def make_async(
             credentials=credentials,
             insecure=insecure,
             metadata=metadata,
+            transport=transport,
         )
 
     connection = await open_connection(timeout)

@@ -11,22 +11,20 @@ import time
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from dm_env_rpc_client import messages
-from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.exchange import Exchange
 from dm_env_rpc_client.lifecycle import Lifecycle
 from dm_env_rpc_client.pipeline import Pending
-from dm_env_rpc_client.transports import Stream, grpc_channel
+from dm_env_rpc_client.transports import Stream, conditions, grpc_channel
 from dm_env_rpc_client.transports.grpc_stream import GrpcStream
+from dm_env_rpc_client.transports.opening import Transport, open_stream
 
 if TYPE_CHECKING:
     import grpc
 
 __all__ = ["Connection", "Transport", "connect", "create_secure_channel_and_connect"]
-
-Transport = Literal["auto", "grpc"]
 
 CLOSE_SECONDS = 1.0
 """How long the server may take to end a stream that was closed."""
@@ -56,7 +54,7 @@ class Connection:
     def __init__(
         self,
         channel: grpc.Channel | Stream,
-        metadata: grpc_channel.Metadata | None = None,
+        metadata: conditions.Metadata | None = None,
         *,
         request_timeout: float | None = None,
     ):
@@ -229,9 +227,9 @@ def connect(
     *,
     timeout: float | None = 10.0,
     request_timeout: float | None = None,
-    credentials: grpc.ChannelCredentials | None = None,
+    credentials: conditions.Credentials | None = None,
     insecure: bool = False,
-    metadata: grpc_channel.Metadata | None = None,
+    metadata: conditions.Metadata | None = None,
     transport: Transport = "auto",
 ) -> Connection:
     """Connects to a dm_env_rpc server.
@@ -243,10 +241,14 @@ def connect(
       timeout: seconds until there must be a connection; None for any time.
       request_timeout: seconds that each answer may take; None for any time. A frozen or
         vanished machine is noticed by keepalive within 20 s in any case.
-      credentials: TLS credentials; None for plaintext.
+      credentials: an ssl.SSLContext (`ssl.create_default_context()`, with own roots or a
+        client certificate as need be), whose ALPN protocol is set to h2; or credentials of
+        grpcio's, which the transport "grpc" takes; None for plaintext.
       insecure: allow plaintext to an address that is not on this machine.
       metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
-      transport: "grpc" is grpcio; "auto" picks the best for the address.
+      transport: "http2" is this package's own way over a socket, the fastest; "grpc" is
+        grpcio, with all that it can; "auto" picks http2 for `host:port` and `unix:path`,
+        unless the credentials or a proxy take grpcio.
 
     Returns:
       The Connection, which closes its channel with itself.
@@ -257,16 +259,9 @@ def connect(
       SpecError: plaintext to another machine without `insecure`; local credentials for
         another machine; no such transport; gRPC does not take the metadata.
     """
-    if transport not in ("auto", "grpc"):
-        raise SpecError(f"no transport {transport!r}; choose 'auto' or 'grpc'")
 
     def open_connection(timeout: float | None) -> Connection:
-        channel = grpc_channel.open_channel(address, credentials, insecure, timeout)
-        try:
-            stream = GrpcStream(channel, metadata, address, owns_channel=True)
-        except BaseException:
-            channel.close()
-            raise
+        stream = open_stream(address, timeout, credentials, insecure, metadata, transport)
         connection = Connection(stream, request_timeout=request_timeout)
         connection._reopen = open_connection
         return connection
@@ -278,7 +273,7 @@ def create_secure_channel_and_connect(
     server_address: str,
     credentials: grpc.ChannelCredentials | None = None,
     timeout: float | None = None,
-    metadata: grpc_channel.Metadata | None = None,
+    metadata: conditions.Metadata | None = None,
 ) -> Connection:
     """`connect` over a secure channel, with the signature of the reference package.
 

@@ -29,11 +29,13 @@ from dm_env_rpc_client.errors import (
     ProtocolError,
 )
 from dm_env_rpc_client.pipeline import Pending, Pipeline
-from dm_env_rpc_client.transports import Stream
+from dm_env_rpc_client.transports import Buffer, Stream
 
 __all__ = ["Exchange"]
 
 _THREAD_END_SECONDS = 0.5
+_SEND_SECONDS = 0.02
+"""Between two looks at whether the thread that reads has left the sending to another."""
 
 
 class Exchange:
@@ -97,6 +99,7 @@ class Exchange:
                     self._await(oldest, pending.deadline)
                     if not oldest.is_done:
                         raise self._too_late(pending)
+            self._send_rest(pending)
         except (ProtocolError, ConnectionLostError, ConnectionClosedError) as error:
             # Outside the write lock: those whom it wakes may send in their turn.
             if self.poisoned_by is None:
@@ -208,6 +211,16 @@ class Exchange:
             pending.message = b""
             return True
 
+    def _send_rest(self, pending: Pending) -> None:
+        """Reads as long as the server does not take all of a request, lest both wait."""
+        while self._stream.has_unsent() and not pending.is_done:
+            if self._lead(pending, pending.deadline, until_sent=True):
+                self._appoint()
+                if pending.deadline is not None and time.monotonic() >= pending.deadline:
+                    return  # Whoever waits for the answer says so.
+            else:
+                self._stream.send_rest(_SEND_SECONDS)
+
     def _read_unasked(self) -> None:
         """Raises what came while nothing was in flight: an extra answer, or the end."""
         message = self._stream.read(0)
@@ -235,8 +248,8 @@ class Exchange:
             # It may have been this one that was appointed while it was on its way out.
             self._appoint()
 
-    def _lead(self, pending: Pending, deadline: float | None) -> bool:
-        """Reads until `pending` is done or late; False where another thread reads."""
+    def _lead(self, pending: Pending, deadline: float | None, until_sent: bool = False) -> bool:
+        """Reads until `pending` is done, or sent, or late; False where another thread reads."""
         me = threading.get_ident()
         # A callback of a future runs in the thread that reads, and may wait in its turn.
         is_nested = self._leader == me
@@ -246,19 +259,24 @@ class Exchange:
             self._leader = me
         try:
             while not pending.is_done:
-                message = self._stream.read(None if deadline is None else _remaining(deadline))
+                remaining = None if deadline is None else _remaining(deadline)
+                message = self._stream.read(remaining, until_sent)
                 if message is None:
                     break
                 self._deliver(message)
         except DmEnvRpcClientError as error:
             self.poison(error)
+        except BaseException as error:
+            # It may have been read, and is lost then, whomever it was for.
+            self.poison(error)
+            raise
         finally:
             if not is_nested:
                 self._leader = None
                 self._reading.release()
         return True
 
-    def _deliver(self, message: bytes) -> None:
+    def _deliver(self, message: Buffer) -> None:
         try:
             pending = self._pipeline.answer(message)
         except ProtocolError as error:

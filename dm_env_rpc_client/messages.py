@@ -64,7 +64,7 @@ DECODE_ERRORS = (protobuf_message.DecodeError, ValueError)
 string is no UTF-8."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""A serialized message, in memory that the receiver may keep."""
+"""A serialized message, in memory that is the receiver's."""
 
 
 class EncodedRequest(NamedTuple):

@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 
 from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError
-from dm_env_rpc_client.transports import grpc_channel
+from dm_env_rpc_client.transports import conditions, status
 from dm_env_rpc_client.transports.doorbell import Doorbell
 
 __all__ = ["GrpcStream"]
@@ -38,7 +38,7 @@ class GrpcStream:
     def __init__(
         self,
         channel: grpc.Channel,
-        metadata: grpc_channel.Metadata | None = None,
+        metadata: conditions.Metadata | None = None,
         address: str = "the channel's target",
         owns_channel: bool = False,
     ):
@@ -50,8 +50,8 @@ class GrpcStream:
         # The sentinel None ends the iterator. Without it grpcio's thread that waits in `get`
         # stays for good and the interpreter cannot exit.
         requests = iter(self._outbound.get, None)
-        checked = grpc_channel.check_metadata(metadata)
-        call: Any = channel.stream_stream(grpc_channel.PROCESS)
+        checked = conditions.check_metadata(metadata)
+        call: Any = channel.stream_stream(status.PROCESS)
         try:
             self._call: Any = call(requests, metadata=checked)
         except ValueError as error:
@@ -69,7 +69,14 @@ class GrpcStream:
         """See `Stream.write`."""
         self._outbound.put(message)
 
-    def read(self, timeout: float | None) -> bytes | None:
+    def has_unsent(self) -> bool:
+        """See `Stream.has_unsent`; grpcio's own threads send."""
+        return False
+
+    def send_rest(self, timeout: float) -> None:
+        """See `Stream.send_rest`."""
+
+    def read(self, timeout: float | None, until_sent: bool = False) -> bytes | None:
         """See `Stream.read`."""
         self._doorbell.quiet()
         try:
@@ -119,5 +126,5 @@ def _pump(
             doorbell.ring()
     except grpc.RpcError as error:
         code, details = error.code(), error.details()
-    inbound.put(grpc_channel.stream_error(address, code, details))
+    inbound.put(status.stream_error(address, code.name, details))
     doorbell.ring()
