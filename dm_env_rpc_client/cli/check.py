@@ -117,7 +117,7 @@ def check(
         insecure=insecure,
     )
     results = _run(address, options, only or "", as_json)
-    counts = collections.Counter({outcome: 0 for outcome in Outcome})
+    counts = collections.Counter(dict.fromkeys(Outcome, 0))
     counts.update(result.outcome for result in results)
     if as_json:
         print_json(_summary(address, results, counts))

@@ -114,11 +114,8 @@ def _describe(error: BaseException) -> tuple[str, int]:
         return str(error), REFUSED
     if isinstance(error, OSError):
         return str(error), REFUSED
-    return (
-        f"this is a defect of dm-env-rpc: {raised_by(error)}; please report it, with what "
-        f"{TRACEBACK_VARIABLE}=1 shows",
-        DEFECT,
-    )
+    report = f"please report it, with what {TRACEBACK_VARIABLE}=1 shows"
+    return f"this is a defect of dm-env-rpc: {raised_by(error)}; {report}", DEFECT
 
 
 def _parser_message(error: Any) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import rich.box
 import rich.console
+import rich.progress
 import rich.table
 import typer
 
@@ -17,7 +18,6 @@ from dm_env_rpc_client.cli.group import examples
 
 if TYPE_CHECKING:
     import dm_env
-    import rich.progress
 
     from dm_env_rpc_client.cli.policies import Policy
 
@@ -125,8 +125,6 @@ def _run_episode(
 
 
 def _progress(as_json: bool) -> rich.progress.Progress:
-    import rich.progress
-
     return rich.progress.Progress(
         rich.progress.TextColumn("{task.description}"),
         rich.progress.BarColumn(),
