@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from dm_env_rpc_client.cli import check, inspect, properties, run, serve
+from dm_env_rpc_client.cli import check, inspect, play, properties, run, serve
 from dm_env_rpc_client.cli.group import Commands, examples
 
 __all__ = ["app"]
@@ -31,5 +31,6 @@ app = typer.Typer(
 app.command("run", epilog=run.EXAMPLES)(run.run)
 app.command("serve", epilog=serve.EXAMPLES)(serve.serve)
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect)
+app.command("play", epilog=play.EXAMPLES)(play.play)
 app.add_typer(properties.app, name="properties", help="Reads, writes and lists properties.")
 app.command("check", epilog=check.EXAMPLES)(check.check)
