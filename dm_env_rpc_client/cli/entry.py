@@ -13,7 +13,7 @@ def main() -> None:
     _open_closed_streams()
     try:
         from dm_env_rpc_client.cli.app import app
-        from dm_env_rpc_client.cli.failures import log_in_one_line
+        from dm_env_rpc_client.cli.failures import end_in_order, log_in_one_line
     except KeyboardInterrupt:
         sys.exit(130)
     except ModuleNotFoundError as error:
@@ -23,6 +23,7 @@ def main() -> None:
             f"dm-env-rpc needs the package {error.name}; install it with: "
             "pip install 'dm-env-rpc-client[cli]'"
         )
+    end_in_order()
     log_in_one_line()
     app(prog_name="dm-env-rpc")
 

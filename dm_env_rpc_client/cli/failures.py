@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import traceback
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import rich.console
@@ -20,6 +22,8 @@ __all__ = [
     "Terminated",
     "UsageError",
     "console",
+    "end_in_order",
+    "ignore_signals_to_end",
     "log_in_one_line",
     "one_line_errors",
     "raised_by",
@@ -37,6 +41,8 @@ TRACEBACK_VARIABLE = "DM_ENV_RPC_TRACEBACK"
 console = rich.console.Console(stderr=True, soft_wrap=True, highlight=False)
 """For everything but results, which go to stdout."""
 
+_SIGNALS_TO_END = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
 # Typer has no public name for the errors of its parser but this one.
 _ParserError = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "UsageError")
 
@@ -46,7 +52,26 @@ class UsageError(Exception):
 
 
 class Terminated(BaseException):
-    """The process got SIGTERM, and is to put in order what it leaves behind."""
+    """The process got SIGTERM, or its terminal has gone: it puts everything in order and ends."""
+
+
+def end_in_order() -> None:
+    """Has signals to end raise `Terminated`: worlds are destroyed and the terminal restored."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        ignore_signals_to_end()
+        raise Terminated
+
+    for number in _SIGNALS_TO_END:
+        # Under nohup it stays ignored.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, end)
+
+
+def ignore_signals_to_end() -> None:
+    """Lets the process put things in order: often several signals come."""
+    for number in _SIGNALS_TO_END:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @contextlib.contextmanager

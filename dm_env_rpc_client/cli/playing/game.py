@@ -75,6 +75,7 @@ class Game:
         """
         self._draw()
         self._begin()
+        self._schedule()
         while True:
             self._draw()
             for key in self._keyboard.keys(self._seconds_to_next_step()):

@@ -17,7 +17,7 @@ import tty
 from collections.abc import Callable
 from types import FrameType
 
-from dm_env_rpc_client.cli.failures import Terminated
+from dm_env_rpc_client.cli.failures import Terminated, ignore_signals_to_end
 
 __all__ = ["NAMED_KEYS", "HangUp", "Keyboard", "decode"]
 
@@ -80,8 +80,7 @@ def decode(text: str) -> tuple[list[str], str]:
 class Keyboard:
     """The keys of the terminal at stdin. A context: inside it, keys come without Enter.
 
-    SIGTERM and SIGHUP raise `Terminated` inside the context, so that everything is put in
-    order; Ctrl-Z puts the terminal in order, stops the process, and resumes with it.
+    Ctrl-Z puts the terminal in order, stops the process, and resumes with it.
 
     Args:
       on_stop: called before the process is stopped by Ctrl-Z.
@@ -109,8 +108,6 @@ class Keyboard:
             previous = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
             context.callback(signal.set_wakeup_fd, previous)
             for number, handler in (
-                (signal.SIGTERM, _terminate),
-                (signal.SIGHUP, _hang_up),
                 (signal.SIGTSTP, self._stop),
                 (signal.SIGWINCH, _wake_up),
             ):
@@ -150,9 +147,11 @@ class Keyboard:
     def _read(self) -> str:
         try:
             data = os.read(self._terminal, 4096)
-        except OSError as error:
-            raise HangUp from error
+        except OSError:
+            data = b""
         if not data:
+            # A signal says so too, sooner or later.
+            ignore_signals_to_end()
             raise HangUp
         return self._decoder.decode(data)
 
@@ -169,14 +168,6 @@ class Keyboard:
         signal.signal(signal.SIGTSTP, handler)
         tty.setcbreak(self._terminal)
         self._on_resume()
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated
-
-
-def _hang_up(number: int, frame: FrameType | None) -> None:
-    raise HangUp
 
 
 def _wake_up(number: int, frame: FrameType | None) -> None:

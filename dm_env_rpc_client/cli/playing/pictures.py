@@ -57,7 +57,7 @@ class Ink(enum.Enum):
 
 def ink_for(console: rich.console.Console) -> Ink:
     """Returns the best that a terminal has."""
-    if console.color_system is None:
+    if console.color_system is None or console.no_color:
         return Ink.CHARACTERS
     return Ink.HALF_BLOCKS if console.encoding.startswith("utf") else Ink.BACKGROUNDS
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ _BOLD = Style(bold=True)
 _DIM = Style(dim=True)
 _ERROR = Style(bold=True, color="red")
 _MOST_NUMBERS = 8
+_MOST_MESSAGE_LINES = 4
 _GAP = 2
 _NARROWEST_PICTURE = 16
 
@@ -110,10 +112,13 @@ class Screen:
 
 def compose(view: View, width: int, height: int, ink: Ink) -> list[Line]:
     """Returns the lines of a view, as many as the terminal has."""
-    head = [[Segment(view.title, _BOLD)], [Segment(_status(view))], []]
+    head = [[Segment(view.title, _BOLD)], [Segment(_status(view))], [Segment(_sent(view), _DIM)]]
     foot = [[], *_control_lines(view, ink, max(1, height // 3)), [Segment(_keys(view), _DIM)]]
     if view.message:
-        foot.append([Segment(one_line(view.message, width), _ERROR)])
+        foot.extend(
+            [Segment(line, _ERROR)]
+            for line in textwrap.wrap(one_line(view.message), width)[:_MOST_MESSAGE_LINES]
+        )
     texts, pictures = [], {}
     for name, value in view.observations.items():
         picture = picture_for(value, view.observation_specs[name])
@@ -164,13 +169,18 @@ def _status(view: View) -> str:
     parts.append(f"return {view.episode_return:.6g}")
     if not view.timestep.first():
         parts.append(f"discount {describe(view.timestep.discount)}")
-        parts.append(one_line(f"after {view.sent}") if view.sent else "")
     if view.timestep.last():
         ended = "interrupted" if np.any(view.timestep.discount) else "terminated"
         parts.append(f"over: {ended}")
     elif view.rate is not None:
         parts.append("paused" if view.paused else f"{view.rate:g} steps/s")
-    return "   ".join(filter(None, parts))
+    return "   ".join(parts)
+
+
+def _sent(view: View) -> str:
+    if view.timestep is None or view.timestep.first():
+        return ""
+    return one_line(f"after {view.sent}") if view.sent else ""
 
 
 def _control_lines(view: View, ink: Ink, most: int) -> list[Line]:
