@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import many_environments, results, steppers, table
+from tests.benchmarks import many_environments, results, steppers, stepping, table
 from tests.benchmarks.__main__ import SECTIONS, main
 from tests.benchmarks.codec import OURS
+from tests.benchmarks.picture import MAX_BYTES, draw
 from tests.benchmarks.rounds import Sample, alternate
 from tests.benchmarks.settings import Settings
 from tests.benchmarks.steppers import BARE_CPP, BEST, PLAIN_TCP, REFERENCE, TRANSPORTS, our_name
@@ -135,6 +137,18 @@ def test_json_has_the_numbers_of_the_table() -> None:
     found = json.loads(json.dumps(section_of(3.0, 2.0, True).as_json()))
     assert found["rows"][0]["values"]["a"] == pytest.approx({"median": 2, "low": 1, "high": 3})
     assert found["targets"][0]["is_met"] is True
+
+
+def test_the_picture_is_small_enough_for_a_readme(tmp_path: Path) -> None:
+    samples = {REFERENCE: Sample(2e-4, 1e-4, 3e-4), BEST_NAME: Sample(1e-4, 1e-4, 2e-4)}
+    rows = [results.Row(name, samples) for name in stepping.PAYLOADS.values()]
+    waiting = results.Section("waiting", "Waiting", rows, [])
+    draw([waiting, section_of(1.0, 1.0, True)], tmp_path / "bars.png")
+    content = (tmp_path / "bars.png").read_bytes()
+    assert content.startswith(b"\x89PNG")
+    assert 5_000 < len(content) < MAX_BYTES
+    with pytest.raises(ValueError, match="waiting and pipelined"):
+        draw([section_of(1.0, 1.0, True)], tmp_path / "none.png")
 
 
 def test_the_command_prints_one_section(capsys: pytest.CaptureFixture[str]) -> None:
