@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import dm_env
+import numpy as np
 from dm_env import specs as dm_env_specs
 
 from dm_env_rpc_client import lifecycle, nesting, specs, timesteps
@@ -23,7 +24,13 @@ from dm_env_rpc_client.spec_manager import SpecManager
 from dm_env_rpc_client.step_codec import StepAnswer, StepCodec
 from dm_env_rpc_client.timesteps import DISCOUNT, REWARD
 
-__all__ = ["Adaptor", "AutoObservations", "per_step"]
+__all__ = ["AHEAD", "AHEAD_BYTES", "Adaptor", "AutoObservations", "per_step"]
+
+AHEAD = 64
+"""Steps that `rollout` and `unroll` send ahead of the answers that they have read."""
+
+AHEAD_BYTES = 64 << 20
+"""What the answers to those may take together."""
 
 
 class AutoObservations(enum.Flag):
@@ -196,6 +203,10 @@ class Adaptor:
             del observations[name]
         return dm_env.TimeStep(step_type, reward, discount, self._nest(observations))
 
+    def _most_ahead(self, ahead: int) -> int:
+        """How many steps may be in flight for what their answers take."""
+        return max(1, min(ahead, AHEAD_BYTES // max(1, self._codec.answer_bytes)))
+
     def _interpret_reset(self, response: dm_env_rpc_pb2.ResetResponse) -> None:
         self._adopt(response.specs)
 
@@ -214,4 +225,7 @@ def per_step(actions: Any) -> Iterable[Any]:
             f"every action of an unroll has the same number of steps, got {lengths or 'no actions'}"
         )
     length = next(iter(lengths.values()))
+    for name, values in flat.items():
+        if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iu":
+            flat[name] = values.tolist()  # Python's own are encoded faster than NumPy's.
     return [{name: values[t] for name, values in flat.items()} for t in range(length)]

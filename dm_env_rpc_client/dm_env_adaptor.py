@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import contextlib
+import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import dm_env
 
 from dm_env_rpc_client import timesteps
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.adaptor import Adaptor, AutoObservations, per_step
+from dm_env_rpc_client.adaptor import AHEAD, Adaptor, AutoObservations, per_step
 from dm_env_rpc_client.connection import Connection
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
@@ -27,9 +29,6 @@ from dm_env_rpc_client.settings import pack_settings
 __all__ = ["AutoObservations", "DmEnvAdaptor"]
 
 _log = logging.getLogger(__name__)
-
-UNROLL_WINDOW = 64
-"""Steps that `unroll` sends ahead of the answers that it has read."""
 
 LEAVE_SECONDS = 1.0
 """How long the server may take to let an agent leave that closes its environment."""
@@ -215,12 +214,53 @@ class DmEnvAdaptor(Adaptor, dm_env.Environment):
         """
         return self._open_connection().submit(self._request(action), self._interpret_step)
 
-    def unroll(self, actions: Any) -> dm_env.TimeStep:
+    def rollout(self, actions: Iterable[Any], ahead: int = AHEAD) -> Iterator[dm_env.TimeStep]:
+        """Takes a step for each of `actions`, which do not depend on what comes of them.
+
+        For data of a random or recorded policy, at several times the rate of `step`. Actions
+        are taken from the iterable as there is room for them, so it may be endless, and each
+        is checked before it is sent. Sequences end and begin in between as they do with
+        `step`: the action of a FIRST step is ignored by the environment.
+
+        Args:
+          actions: an iterable of actions, or one action structure whose leaves have a leading
+            time axis [T, ...].
+          ahead: steps in flight at most; fewer where their answers would take more than
+            `adaptor.AHEAD_BYTES`.
+
+        Yields:
+          The TimeStep of each action, in order. Who stops early leaves up to `ahead` steps
+          taken that nobody has seen.
+
+        Raises:
+          SpecError: as `step`; steps for the actions before it have been taken.
+          Otherwise as `step`.
+        """
+        connection = self._open_connection()
+        prepared = map(self.prepare_step, per_step(actions))
+        return self._steps_ahead(connection, prepared, ahead)
+
+    def _steps_ahead(
+        self, connection: Connection, prepared: Iterator[EncodedRequest], ahead: int
+    ) -> Iterator[dm_env.TimeStep]:
+        most = self._most_ahead(ahead)
+        in_flight: collections.deque[Pending] = collections.deque()
+        while True:
+            # Several at a time share a system call, here and at the server.
+            if len(in_flight) <= most // 2:
+                more = itertools.islice(prepared, most - len(in_flight))
+                in_flight.extend(connection.start_all(more, self._interpret_step))
+            if not in_flight:
+                return
+            yield self.finish_step(in_flight.popleft())
+
+    def unroll(self, actions: Any, ahead: int = AHEAD) -> dm_env.TimeStep:
         """Takes many steps, sending them ahead of the answers.
 
         Args:
           actions: the action of each step, as an iterable; or one action structure whose
             leaves have a leading time axis [T, ...].
+          ahead: as for `rollout`.
 
         Returns:
           The TimeSteps stacked along time, as `timesteps.stack` does: every field
@@ -230,15 +270,10 @@ class DmEnvAdaptor(Adaptor, dm_env.Environment):
           SpecError: as `step`, before anything is sent; or there are no actions.
           Otherwise as `step`; steps that were sent are taken all the same.
         """
-        requests = [self.prepare_step(action) for action in per_step(actions)]
-        steps: list[dm_env.TimeStep] = []
-        in_flight: list[Pending] = []
-        for request in requests:
-            in_flight.append(self.start_step(request))
-            if len(in_flight) - len(steps) >= UNROLL_WINDOW:
-                steps.append(self.finish_step(in_flight[len(steps)]))
-        steps.extend(self.finish_step(pending) for pending in in_flight[len(steps) :])
-        return timesteps.stack(steps)
+        connection = self._open_connection()
+        prepared = [self.prepare_step(action) for action in per_step(actions)]
+        steps = self._steps_ahead(connection, iter(prepared), ahead)
+        return timesteps.stack(steps, len(prepared))
 
     def on_close(self, callback: Callable[[], object]) -> None:
         """Has `callback` called when the adaptor has left its world; the last comes first."""

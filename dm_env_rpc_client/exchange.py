@@ -18,7 +18,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dm_env_rpc_client.errors import (
@@ -78,35 +78,42 @@ class Exchange:
         self.start(pending)
         return self.wait(pending)
 
-    def start(self, pending: Pending) -> None:
-        """Sends a request; blocks while too much is in flight.
+    def start(self, *pendings: Pending) -> None:
+        """Sends requests, together; blocks while too much is in flight.
 
         Raises:
           ConnectionClosedError, ConnectionLostError: nothing can be sent any more.
           ProtocolError: the server sent something that nothing asked for.
-          DeadlineExceededError: there was no room before the deadline. Nothing was sent
-            and the connection is as it was.
+          DeadlineExceededError: there was no room before the deadline of one. It and the
+            ones after it were not sent, and the connection is as it was.
         """
         if os.getpid() != self._pid:
             raise ConnectionLostError(
                 f"the connection to {self.address} belongs to process {self._pid}, which forked "
                 "this one; open a connection of its own in each process"
             )
+        unsent = pendings
         try:
-            while not self._push_and_write(pending):
+            while True:
+                unsent = unsent[self._push_and_write(unsent) :]
+                if not unsent:
+                    break
                 oldest = self._pipeline.oldest
                 if oldest is not None:
-                    self._await(oldest, pending.deadline)
+                    self._await(oldest, unsent[0].deadline)
                     if not oldest.is_done:
-                        raise self._too_late(pending)
-            self._send_rest(pending)
+                        raise self._too_late(unsent[0])
+            if self._stream.has_unsent():
+                self._send_rest(pendings[-1])
+        except DeadlineExceededError:
+            raise
         except (ProtocolError, ConnectionLostError, ConnectionClosedError) as error:
             # Outside the write lock: those whom it wakes may send in their turn.
             if self.poisoned_by is None:
                 self.poison(error)
             raise
         except BaseException as error:
-            if pending.is_sent:
+            if pendings[0].is_sent:
                 self.poison(error)
             raise
 
@@ -197,19 +204,23 @@ class Exchange:
 
         return end
 
-    def _push_and_write(self, pending: Pending) -> bool:
-        """Returns whether there was room."""
+    def _push_and_write(self, pendings: Sequence[Pending]) -> int:
+        """Sends the first of them for which there is room; returns how many those are."""
         with self._write_lock:
             self._pipeline.check_usable()
             if not len(self._pipeline) and self._stream.has_unread():
                 self._read_unasked()
+            messages = []
             with self._mutex:
-                if not self._pipeline.has_room(pending.size):
-                    return False
-                self._pipeline.push(pending)
-            self._stream.write(pending.message)
-            pending.message = b""
-            return True
+                for pending in pendings:
+                    if not self._pipeline.has_room(pending.size):
+                        break
+                    self._pipeline.push(pending)
+                    messages.append(pending.message)
+                    pending.message = b""
+            if messages:
+                self._stream.write(*messages)
+            return len(messages)
 
     def _send_rest(self, pending: Pending) -> None:
         """Reads as long as the server does not take all of a request, lest both wait."""

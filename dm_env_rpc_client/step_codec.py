@@ -68,6 +68,9 @@ class StepCodec:
       actions: all actions.
       observations: all observations.
       requested: the UIDs of the observations to request.
+
+    Attributes:
+      answer_bytes: about what an answer takes, as far as the specs tell.
     """
 
     def __init__(self, actions: SpecManager, observations: SpecManager, requested: Sequence[int]):
@@ -80,6 +83,7 @@ class StepCodec:
             uid: (index, _observation_reader(observations.field(name)))
             for index, (uid, name) in enumerate(zip(requested, self._names, strict=True))
         }
+        self.answer_bytes = sum(_size(observations.field(name)) for name in self._names)
         uids = b"".join(map(varint, requested))
         self._tail = _REQUESTED + varint(len(uids)) + uids if uids else b""
 
@@ -386,6 +390,10 @@ def _read_varint(message: Buffer, i: int) -> tuple[int, int]:
 def _encode_shape(shape: Sequence[int]) -> bytes:
     packed = b"".join(map(varint, shape))
     return _SHAPE + varint(len(packed)) + packed if packed else b""
+
+
+def _size(field: TensorField) -> int:
+    return _product([max(length, 1) for length in field.shape]) * field.codec.dtype.itemsize
 
 
 def _product(shape: Sequence[int]) -> int:

@@ -77,7 +77,7 @@ def bench(
 
     Latency is that of a step that is waited for; `wait` of its phases is the way there, the
     server and the way back. The server's own part is estimated, by comparison with requests
-    that it only answers. The pipeline is steps with several in flight, as `unroll` takes them.
+    that it only answers. The pipeline is steps with several in flight, as `rollout` takes them.
     """
     from dm_env_rpc_client.cli.policies import make_policy
     from dm_env_rpc_client.cli.results import print_json

@@ -15,7 +15,6 @@ answers takes what the way there and back takes; the difference is an estimate.
 
 from __future__ import annotations
 
-import collections
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -130,20 +129,12 @@ class Stopwatch:
         """Takes steps for some time, with several of them in flight; returns steps/s.
 
         Args:
-          depth: how many are in flight.
+          depth: how many are in flight, at most; see `DmEnvAdaptor.rollout`.
           seconds: for how long; at least `depth` steps are taken.
         """
-        env = self._env
-        in_flight: collections.deque[Any] = collections.deque()
-        count = 0
         begin = time.perf_counter()
-        for action in self._until(begin + seconds, depth):
-            if len(in_flight) == depth:
-                env.finish_step(in_flight.popleft())
-            in_flight.append(env.start_step(env.prepare_step(action)))
-            count += 1
-        while in_flight:
-            env.finish_step(in_flight.popleft())
+        actions = self._until(begin + seconds, depth)
+        count = sum(1 for _ in self._env.rollout(actions, depth))
         return count / (time.perf_counter() - begin)
 
     def _until(self, end: float, at_least: int) -> Iterator[Any]:

@@ -25,8 +25,8 @@ class Stream(Protocol):
     address: str
     """What error messages call the other end."""
 
-    def write(self, message: bytes) -> None:
-        """Sends a message. An error that it meets comes out of `read`."""
+    def write(self, *messages: bytes) -> None:
+        """Sends messages, together. An error that they meet comes out of `read`."""
 
     def has_unsent(self) -> bool:
         """Whether something that was written waits for the other end to take more.

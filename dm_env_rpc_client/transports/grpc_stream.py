@@ -65,9 +65,10 @@ class GrpcStream:
         )
         self._pump.start()
 
-    def write(self, message: bytes) -> None:
+    def write(self, *messages: bytes) -> None:
         """See `Stream.write`."""
-        self._outbound.put(message)
+        for message in messages:
+            self._outbound.put(message)
 
     def has_unsent(self) -> bool:
         """See `Stream.has_unsent`; grpcio's own threads send."""

@@ -107,10 +107,11 @@ class Http2Stream:
         descriptor: int = -1 if self._is_closed else self._socket.fileno()
         return descriptor
 
-    def write(self, message: bytes) -> None:
+    def write(self, *messages: bytes) -> None:
         """See `Stream.write`."""
         with self._lock:
-            self._framing.send(message)
+            for message in messages:
+                self._framing.send(message)
             self._flush()
 
     def has_unsent(self) -> bool:

@@ -27,12 +27,19 @@ class Settings:
     is_quick: bool = False
     shows_progress: bool = True
 
-    def tell(self, what: str, end: str = "\n") -> None:
+    def tell(self, what: str) -> None:
         """Says on stderr what is being measured."""
         if self.shows_progress:
-            print(f"\r{what}", end=end, file=sys.stderr, flush=True)
+            print(what, file=sys.stderr, flush=True)
 
     def progress(self, what: str, rounds: int | None = None) -> Callable[[int], None]:
-        """Returns what tells of the rounds that are done."""
+        """Returns what tells of the rounds that are done, in one line."""
         total = rounds or self.rounds
-        return lambda done: self.tell(f"{what}: {done}/{total}", end="\n" if done == total else "")
+
+        def tell(done: int) -> None:
+            if done == total:
+                self.tell(f"\r{what}: {done} rounds")
+            elif self.shows_progress and sys.stderr.isatty():
+                print(f"\r{what}: {done}/{total}", end="", file=sys.stderr, flush=True)
+
+        return tell

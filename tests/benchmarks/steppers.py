@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import json
 import queue
 import socket
@@ -117,18 +118,8 @@ class Ours:
 
     def ahead(self, count: int, depth: int) -> float:
         self._step(_WARM_UP)
-        env = self._env
-
-        def run() -> None:
-            in_flight: collections.deque[Any] = collections.deque()
-            for _ in range(count):
-                in_flight.append(env.start_step(env.prepare_step({"action": 1})))
-                if len(in_flight) == depth:
-                    env.finish_step(in_flight.popleft())
-            while in_flight:
-                env.finish_step(in_flight.popleft())
-
-        return _timed(run)
+        actions = itertools.repeat({"action": 1}, count)
+        return _timed(lambda: collections.deque(self._env.rollout(actions, depth), maxlen=0))
 
     def close(self) -> None:
         self._env.close()
