@@ -7,7 +7,7 @@ import contextlib
 from tests.benchmarks.results import Row, Section, Target
 from tests.benchmarks.rounds import Contender, alternate
 from tests.benchmarks.settings import Settings
-from tests.benchmarks.steppers import BARE_GRPCIO, TRANSPORTS, Stepper, our_name, steppers
+from tests.benchmarks.steppers import BARE_GRPCIO, BEST, Stepper, our_name, steppers
 
 __all__ = ["growth"]
 
@@ -43,9 +43,8 @@ def growth(settings: Settings) -> Section:
     section = Section("growth", "One step by the size of its observation", rows, [])
     base, largest = section.row(_name(_BASE)), rows[-1]
     times = (_QUICK_SIZES if settings.is_quick else _SIZES)[-1] / _BASE
-    for transport in TRANSPORTS:
-        who = our_name(transport)
-        ratio = largest.samples[who].median / base.samples[who].median / times
-        text = f"{who}: a byte of {largest.name}, times the cost of one of {base.name}"
-        section.targets.append(Target(text, ratio, _LINEAR, is_minimum=False))
+    who = our_name(BEST)
+    ratio = largest.samples[who].median / base.samples[who].median / times
+    text = f"{who}: a byte of {largest.name}, times the cost of one of {base.name}"
+    section.targets.append(Target(text, ratio, _LINEAR, is_minimum=False))
     return section
