@@ -62,6 +62,12 @@ def test_a_toolchain_that_is_not_there_is_named() -> None:
         built(tools=(("no-such-compiler --version", "gcc-latin"),))
 
 
+def test_what_cannot_be_installed_is_told_apart_from_what_does_not_build(cache: Path) -> None:
+    with pytest.raises(MissingToolchainError, match="no network"):
+        built('echo "no network" >&2; exit 75')
+    assert list(cache.iterdir()) == []
+
+
 def test_a_build_that_fails_says_why_and_leaves_nothing(cache: Path) -> None:
     with pytest.raises(RuntimeError, match="syntax error in line 1"):
         built('echo "syntax error in line 1" >&2; exit 1')
