@@ -39,6 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", choices=list(SECTIONS), action="append", help="repeatable")
     parser.add_argument("--rounds", type=int, help=f"turns of each contender; {ROUNDS}")
     parser.add_argument("--quick", action="store_true", help="few rounds and small sizes")
+    parser.add_argument("--full", action="store_true", help="memory over 10,000 frames")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--picture", type=Path, help="draw the steps as bars into this PNG file")
     options = parser.parse_args(arguments)
@@ -48,6 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
             tcp.hear(),
             options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS),
             options.quick,
+            options.full,
         )
         sections = [SECTIONS[name](settings) for name in options.only or SECTIONS]
     if options.picture:

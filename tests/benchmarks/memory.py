@@ -19,8 +19,9 @@ from tests.benchmarks.steppers import BEST, TRANSPORTS, our_name
 
 __all__ = ["memory"]
 
-STEPS = 10_000
+STEPS = 1_000
 QUICK_STEPS = 200
+FULL_STEPS = 10_000
 FRAME_BYTES = 1080 * 1920 * 3
 MAX_FRAMES = 4.0
 _SECONDS_PER_STEP = 0.05
@@ -51,7 +52,7 @@ def measure(address: str, transport: str, steps: int) -> float:
 
 def memory(settings: Settings) -> Section:
     """Steps of 1080p frames; each transport in a process of its own."""
-    steps = QUICK_STEPS if settings.is_quick else STEPS
+    steps = QUICK_STEPS if settings.is_quick else FULL_STEPS if settings.is_full else STEPS
     samples = {}
     for transport in TRANSPORTS:
         settings.tell(f"memory of {steps} frames, {our_name(transport)}")
