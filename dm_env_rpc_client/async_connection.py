@@ -111,29 +111,52 @@ class AsyncConnection:
         timeout: float | None = None,
     ) -> Any:
         """`send`, with the answer passed through `interpret` in the order of answers."""
+        return await self.wait(await self.start(request, interpret, timeout))
+
+    async def start(
+        self,
+        request: messages.Outgoing,
+        interpret: Callable[[Any], Any] | None = None,
+        timeout: float | None = None,
+    ) -> Pending:
+        """Puts a request in flight; waits only while very much is in flight already.
+
+        Args:
+          request: as for `send`, or already encoded.
+          interpret: makes the result of the answer. Called in the order of the answers.
+          timeout: seconds that the answer may take; None for `request_timeout`.
+
+        Returns:
+          What `wait` takes. A request that nobody waits for is answered all the same.
+        """
         pending = Pending.of(request, interpret, self._lifecycle)
         if timeout is None:
             timeout = self._request_timeout
-        loop = asyncio.get_running_loop()
-        timer = None
+        if timeout is not None:
+            timer = asyncio.get_running_loop().call_later(timeout, self._expire, pending)
+            pending.waiters.append(timer.cancel)
         try:
-            if timeout is not None:
-                timer = loop.call_later(timeout, self._expire, pending)
             await self._wait_for_room(pending)
             if not pending.is_done:
                 self._push(pending)
                 self._admit_next()
+        except BaseException:
+            if timeout is not None:
+                timer.cancel()
+            raise
+        return pending
+
+    async def wait(self, pending: Pending) -> Any:
+        """Returns or raises the outcome of a request that was started."""
+        try:
             if not pending.is_done:
-                answered: asyncio.Future[None] = loop.create_future()
+                answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 pending.waiters.append(lambda: _set(answered))
                 await answered
         except asyncio.CancelledError as error:
-            if pending.is_sent and not pending.is_done:
+            if not pending.is_done:
                 self._poison(error)
             raise
-        finally:
-            if timer is not None:
-                timer.cancel()
         return pending.result()
 
     async def close(self) -> None:

@@ -34,6 +34,7 @@ from dm_env_rpc_client.errors import (
 )
 from dm_env_rpc_client.lifecycle import State
 from dm_env_rpc_client.messages import EncodedRequest
+from dm_env_rpc_client.pipeline import Pending
 from dm_env_rpc_client.settings import pack_settings
 from dm_env_rpc_client.transports.conditions import Credentials, Metadata
 from dm_env_rpc_client.transports.opening import Transport
@@ -119,16 +120,13 @@ class AsyncDmEnvAdaptor(Adaptor):
     async def _steps_ahead(
         self, connection: AsyncConnection, prepared: Iterator[EncodedRequest], ahead: int
     ) -> AsyncGenerator[dm_env.TimeStep, None]:
-        in_flight: collections.deque[asyncio.Task[dm_env.TimeStep]] = collections.deque()
+        in_flight: collections.deque[Pending] = collections.deque()
         while True:
             for request in itertools.islice(prepared, self._most_ahead(ahead) - len(in_flight)):
-                task = asyncio.create_task(connection.send_with(request, self._interpret_step))
-                # Who stops early never asks; and to cancel it would end the connection.
-                task.add_done_callback(_look_at)
-                in_flight.append(task)
+                in_flight.append(await connection.start(request, self._interpret_step))
             if not in_flight:
                 return
-            yield await asyncio.shield(in_flight.popleft())
+            yield await connection.wait(in_flight.popleft())
 
     async def unroll(self, actions: Any, ahead: int = AHEAD) -> dm_env.TimeStep:
         """Takes many steps, sending them ahead of the answers; see `DmEnvAdaptor.unroll`."""
@@ -265,8 +263,3 @@ async def _destroy_when_left(connection: AsyncConnection, world_name: str) -> No
 async def _send_destroy(connection: AsyncConnection, world_name: str) -> None:
     request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=world_name)
     await connection.send(request, CLEAN_UP_SECONDS)
-
-
-def _look_at(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()

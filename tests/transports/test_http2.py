@@ -318,10 +318,13 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     try:
         openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout",
-                "root.key", "-out", "root.crt", "-subj", "/CN=root")  # fmt: skip
+                "root.key", "-out", "root.crt", "-subj", "/CN=root", "-addext",
+                "keyUsage=critical,keyCertSign")  # fmt: skip
     except FileNotFoundError:
         pytest.skip("there is no openssl command to make certificates with")
-    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
+    (folder / "names").write_text(
+        "subjectAltName=DNS:localhost,IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n"
+    )
     for name in ("server", "client"):
         openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out",
                 f"{name}.csr", "-subj", f"/CN={name}")  # fmt: skip
