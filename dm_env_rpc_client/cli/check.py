@@ -64,7 +64,7 @@ def check(
             help="random, constant or MODULE:FUNCTION.",
         ),
     ] = "random",
-    seed: Annotated[int, typer.Option(help="Of the random policy.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random policy.")] = 0,
     several_worlds: Annotated[
         bool | None,
         typer.Option(

@@ -59,7 +59,7 @@ def run(
             "action spec and returns the action.",
         ),
     ] = "random",
-    seed: Annotated[int | None, typer.Option(help="Of the random policy.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the random policy.")] = None,
     create: arguments.CreateSettings = None,
     join: arguments.JoinSettings = None,
     world: arguments.World = None,
