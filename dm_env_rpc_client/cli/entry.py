@@ -17,6 +17,7 @@ def main() -> None:
         from dm_env_rpc_client.cli.app import app
         from dm_env_rpc_client.cli.failures import end_in_order, log_in_one_line
     except KeyboardInterrupt:
+        sys.stderr.write("error: interrupted\n")
         sys.exit(130)
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):

