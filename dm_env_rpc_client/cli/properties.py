@@ -95,8 +95,8 @@ def list_properties(
         print_json(result)
     elif entries:
         # Wide enough for anything: what wraps is up to the terminal.
-        out = rich.console.Console(highlight=False, soft_wrap=True)
-        out.print(_tree(key or address, key, entries), width=_WIDTH)
+        out = rich.console.Console(highlight=False, soft_wrap=True, width=_WIDTH)
+        out.print(_tree(key or address, key, entries))
     else:
         hint = "" if world or new_world else "; those of a world need --world NAME or --new-world"
         console.print(f"{address} has no properties{hint}")
