@@ -76,7 +76,6 @@ def test_greys_and_transparency() -> None:
         (np.linspace(0, 1, 25).reshape(5, 5), {"minimum": 0, "maximum": 2}, 128, 0),
         (np.linspace(1, 1, 25).reshape(5, 5), {"minimum": -np.inf, "maximum": np.inf}, 255, 255),
         (np.arange(0, 2500, 100).reshape(5, 5), {}, 255, 0),
-        (np.full((5, 5), 7000), {}, 0, 0),
         (np.full((5, 5), np.nan), {}, 0, 0),
     ],
 )
@@ -84,8 +83,6 @@ def test_what_is_black_and_what_is_white(
     value: Any, bounds: dict[str, Any], brightest: int, darkest: int
 ) -> None:
     pixels = drawn(value, **bounds)
-    if value.dtype.kind == "i" and np.ptp(value) == 0:
-        pytest.skip("a board of one kind of piece") if pixels.max() > 0 else None
     assert (pixels.max(), pixels.min()) == (brightest, darkest)
 
 
@@ -105,7 +102,7 @@ def test_small_boards_are_cells_with_their_numbers() -> None:
     assert text(picture, 6, 2, Ink.CHARACTERS) == ["  1 2 ", "3   1 "]
     large = text(picture, 100, 100, Ink.BACKGROUNDS)
     assert (len(large), len(large[0])) == (6, 18)
-    colours = {part.style.bgcolor for line in picture.lines(6, 2, Ink.HALF_BLOCKS) for part in line}
+    colours = {str(part.style) for line in picture.lines(6, 2, Ink.HALF_BLOCKS) for part in line}
     assert len(colours) == 4
 
 
@@ -203,9 +200,8 @@ def test_every_size_fits_where_it_is_to_go(shape: tuple[int, ...], ink: Ink) -> 
 
 def test_the_best_ink_a_terminal_has() -> None:
     def console(**options: Any) -> rich.console.Console:
-        return rich.console.Console(
-            file=io.TextIOWrapper(io.BytesIO(), options.pop("encoding", "utf-8")), **options
-        )
+        file = io.TextIOWrapper(io.BytesIO(), options.pop("encoding", "utf-8"))
+        return rich.console.Console(file=file, **options)
 
     colour = {"force_terminal": True, "color_system": "256"}
     assert ink_for(console(**colour)) is Ink.HALF_BLOCKS
