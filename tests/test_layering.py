@@ -27,7 +27,7 @@ LAYERS = [
     ["async_connection", "connection", "exchange"],
     ["adaptor", "async_dm_env_adaptor", "dm_env_adaptor", "extensions.", "worlds"],
     ["server.", "testing.", "compliance."],
-    ["", "cli.", "pytest_plugin"],
+    ["", "cli.", "pytest_plugin", "reference"],
 ]  # fmt: skip
 BRIDGES = "bridges."
 
@@ -43,6 +43,8 @@ ONLY_IN = {
     "pytest": ["pytest_plugin", "testing.fixtures", "compliance.test_compliance"],
     "typer": ["cli."],
     "rich": ["cli."],
+    "termios": ["cli.play", "cli.playing.keyboard"],
+    "pdoc": ["reference"],
     "gymnasium": ["bridges.gym_socket.gymnasium_environment", "cli.sources"],
     "cffi": [BRIDGES],
 }

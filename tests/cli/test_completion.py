@@ -171,6 +171,6 @@ def test_tab_in_a_terminal(folder: Path, tmp_path: Path) -> None:
         terminal.waits_for("\nloaded")
         terminal.press("dm-env-rpc", "Space", "insp", "Tab")
         terminal.waits_for("dm-env-rpc inspect")
-        terminal.press("--ins", "Tab")
+        terminal.press("-", "-", "ins", "Tab")
         terminal.waits_for("dm-env-rpc inspect --insecure")
         terminal.press("C-c")
