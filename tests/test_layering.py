@@ -21,12 +21,13 @@ NAME = "dm_env_rpc_client"
 LAYERS = [
     ["_proto."],
     ["addresses", "casting", "command_text", "errors", "nesting", "sampling", "settings",
-     "spec_manager", "specs", "tensors", "timesteps", "variable_specs"],
-    ["lifecycle", "messages", "pipeline"],
+     "payloads", "spec_manager", "specs", "tensors", "timesteps", "variable_specs"],
+    ["lifecycle", "messages", "pipeline", "step_codec"],
     ["transports."],
-    ["async_connection", "connection", "exchange"],
+    ["async_connection", "connection", "exchange", "readiness"],
     ["adaptor", "async_dm_env_adaptor", "dm_env_adaptor", "extensions.", "worlds"],
     ["server.", "testing.", "compliance."],
+    ["adaptors."],
     ["", "cli.", "pytest_plugin", "reference"],
 ]  # fmt: skip
 BRIDGES = "bridges."
@@ -45,7 +46,14 @@ ONLY_IN = {
     "rich": ["cli."],
     "termios": ["cli.play", "cli.playing.keyboard"],
     "pdoc": ["reference"],
-    "gymnasium": ["bridges.gym_socket.gymnasium_environment", "cli.sources"],
+    "gymnasium": [
+        "adaptors.gymnasium",
+        "adaptors.space_batches",
+        "adaptors.spaces",
+        "adaptors.vector",
+        "bridges.gym_socket.gymnasium_environment",
+        "cli.sources",
+    ],
     "cffi": [BRIDGES],
 }
 
