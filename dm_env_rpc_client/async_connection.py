@@ -110,7 +110,16 @@ class AsyncConnection:
         interpret: Callable[[Any], Any] | None,
         timeout: float | None = None,
     ) -> Any:
-        """`send`, with the answer passed through `interpret` in the order of answers."""
+        """`send`, with the answer passed through `interpret` in the order of answers.
+
+        Args:
+          request: as for `send`.
+          interpret: makes the result of the answer; None for the answer itself.
+          timeout: as for `send`.
+
+        Returns:
+          What `interpret` makes. Raises as `send` does.
+        """
         pending = Pending.of(request, interpret, self._lifecycle)
         if timeout is None:
             timeout = self._request_timeout

@@ -5,35 +5,40 @@ It needs the extra `docs`.
 
 from __future__ import annotations
 
+import functools
 import importlib
+import re
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["build", "public_modules"]
+__all__ = ["PUBLIC_MODULES", "build"]
 
-_PACKAGE = Path(__file__).parent
-_FOLDERS_OF_MODULES = ("adaptors", "extensions")
-"""Folders in which each file is what people import, other than those that are one thing."""
+_PACKAGE = Path(__file__).parent.name
 
+_LINK_TO_A_MEMBER = re.compile(r'<a href="(?P<href>[^":]*#[^"]+)"[^>]*>(?P<text>.*?)</a>', re.S)
 
-def public_modules() -> Iterator[str]:
-    """Yields the names of the modules that people import from, the package's own first.
-
-    Those are `errors`, every folder that says in `__all__` what is in it, and the files of
-    folders that hold one thing each.
-    """
-    name = _PACKAGE.name
-    yield name
-    yield f"{name}.errors"
-    for init in sorted(_PACKAGE.rglob("*/__init__.py")):
-        folder = init.parent.relative_to(_PACKAGE)
-        if "__all__" in init.read_text():
-            yield ".".join([name, *folder.parts])
-    for folder_name in _FOLDERS_OF_MODULES:
-        for path in sorted(_PACKAGE.joinpath(folder_name).glob("[!_]*.py")):
-            yield f"{name}.{folder_name}.{path.stem}"
+PUBLIC_MODULES = (
+    _PACKAGE,
+    *(
+        f"{_PACKAGE}.{name}"
+        for name in (
+            "adaptor",
+            "adaptors.batched",
+            "adaptors.gymnasium",
+            "adaptors.vector",
+            "bridges.env_c_api",
+            "bridges.gym_socket",
+            "compliance",
+            "extensions.legacy_properties",
+            "extensions.properties",
+            "extensions.property_access",
+            "server",
+            "testing",
+        )
+    ),
+)
+"""What people import from; each says in `__all__` what it has for them, modules too."""
 
 
 def build(folder: Path) -> None:
@@ -49,14 +54,29 @@ def build(folder: Path) -> None:
     import pdoc
     import pdoc.render
 
-    modules = list(public_modules())
-    for module in modules:
+    for module in PUBLIC_MODULES:
         importlib.import_module(module)
-    pdoc.render.configure(docformat="google", show_source=False, footer_text=_PACKAGE.name)
+    pdoc.render.configure(docformat="google", show_source=False, footer_text=_PACKAGE)
     with warnings.catch_warnings():
         # An annotation that means something to type checkers alone is shown as it is written.
         warnings.filterwarnings("ignore", "Error parsing type annotation", UserWarning)
-        pdoc.pdoc(*modules, output_directory=folder)
+        pdoc.pdoc(*PUBLIC_MODULES, output_directory=folder)
+    _unlink_what_is_not_there(folder)
+
+
+def _unlink_what_is_not_there(folder: Path) -> None:
+    """Makes text of links to members that classes have from bases in other libraries."""
+    pages = {path.resolve(): path.read_text() for path in folder.rglob("*.html")}
+    ids = {path: set(re.findall(r'\bid="([^"]+)"', text)) for path, text in pages.items()}
+
+    def check(path: Path, link: re.Match[str]) -> str:
+        target, _, anchor = link["href"].partition("#")
+        destination = (path.parent / target).resolve() if target else path
+        return link[0] if anchor in ids.get(destination, (anchor,)) else link["text"]
+
+    for path, text in pages.items():
+        checked = _LINK_TO_A_MEMBER.sub(functools.partial(check, path), text)
+        path.write_text(checked)
 
 
 def _main(arguments: list[str]) -> int | str:

@@ -83,7 +83,11 @@ class Options:
         self.load_policy()
 
     def load_policy(self) -> Callable[..., Any] | None:
-        """Returns the function of a policy MODULE:FUNCTION; None for the others."""
+        """Returns the function of a policy MODULE:FUNCTION; None for the others.
+
+        Raises:
+          SpecError: there is no such function, or policy.
+        """
         if self.policy in ("random", "constant"):
             return None
         if ":" not in self.policy:
