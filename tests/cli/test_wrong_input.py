@@ -144,7 +144,7 @@ def peers() -> Iterator[Peers]:
 
 NO_SERVERS = [
     ("{dead}", 3, "refused; check that the server runs and listens there"),
-    ("{http}", 3, "check the address"),
+    ("{http}", 1, "is no gRPC server"),
     ("{silent}", 3, "is that the address of a dm_env_rpc server?"),
     ("{hangs_up}", 3, "check the address"),
     ("no-such-host.invalid:1", 2, "not on this machine; --insecure"),
@@ -345,8 +345,14 @@ SURROUNDINGS: dict[str, dict[str, str | None]] = {
 }
 
 
-@pytest.mark.parametrize("surroundings", SURROUNDINGS)
-@pytest.mark.parametrize("line", ["run --help", "run {catch} -n 2"])
+@pytest.mark.parametrize(
+    ("surroundings", "line"),
+    [
+        *((surroundings, "run {catch} -n 2") for surroundings in SURROUNDINGS),
+        ("no UTF-8", "run --help"),
+        ("narrow", "run --help"),
+    ],
+)
 def test_surroundings_that_are_not_as_usual(peers: Peers, line: str, surroundings: str) -> None:
     arguments = line.format(**peers._asdict()).split()
     finished = command(*arguments, environment=SURROUNDINGS[surroundings])
