@@ -9,18 +9,17 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import time
 from typing import Any
 
 from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError, DmEnvRpcClientError
 from dm_env_rpc_client.transports import Buffer, conditions
 from dm_env_rpc_client.transports.http2_framing import Framing
 from dm_env_rpc_client.transports.http2_targets import (
+    Attempts,
     Target,
     request_headers,
     set_options,
     tls_context,
-    unreachable,
 )
 from dm_env_rpc_client.transports.keepalive import LOOK_SECONDS, Keepalive, Verdict
 from dm_env_rpc_client.transports.status import silent
@@ -44,31 +43,18 @@ async def open_http2_aio_stream(
     target = Target.parse(address)
     tls = tls_context(credentials, address)
     headers = request_headers(target, tls is not None, metadata)
-    deadline = None if timeout is None else time.monotonic() + timeout
+    attempts = Attempts(address, timeout)
     while True:
         stream = Http2AioStream(address, Framing(headers, address, conditions.MAX_MESSAGE_BYTES))
-        remaining = None if deadline is None else max(0.001, deadline - time.monotonic())
         try:
-            await asyncio.wait_for(_open(stream, target, tls), remaining)
+            await asyncio.wait_for(_open(stream, target, tls), attempts.remaining)
             return stream
-        except OSError as error:
+        except (OSError, asyncio.TimeoutError) as error:
             stream.abort()
-            if isinstance(error, ConnectionLostError):  # It went away; it may come back.
-                cause: Exception = conditions.not_connected(
-                    address, timeout, "UNAVAILABLE", str(error)
-                )
-            else:
-                cause = unreachable(address, timeout, error)
-                if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
-                    raise cause from error  # It will not become better.
-        except asyncio.TimeoutError:
-            stream.abort()
-            cause = conditions.not_connected(address, timeout, "DEADLINE_EXCEEDED", None)
+            attempts.failed(error if isinstance(error, OSError) else TimeoutError())
         except BaseException:
             stream.abort()
             raise
-        if deadline is not None and time.monotonic() + conditions.RETRY_SECONDS >= deadline:
-            raise cause
         await asyncio.sleep(conditions.RETRY_SECONDS)
 
 
@@ -121,6 +107,7 @@ class Http2AioStream(asyncio.BufferedProtocol):
         self.address = address
         self._framing = framing
         self._transport: Any = None
+        self._is_lost = True
         self._is_closed = False
         self._is_paused = False
         self._bytes_waiting = 0
@@ -135,6 +122,7 @@ class Http2AioStream(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Sends the preface and the request."""
         self._transport = transport
+        self._is_lost = False
         if self._is_closed:
             self._transport.abort()
             return
@@ -175,6 +163,7 @@ class Http2AioStream(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """There is no connection any more."""
         self._framing.received(0)
+        self._is_lost = True
         self._is_full = False
         self._wake()
 
@@ -230,8 +219,9 @@ class Http2AioStream(asyncio.BufferedProtocol):
             except (asyncio.TimeoutError, DmEnvRpcClientError):
                 pass
         self.abort()
-        # The loop closes the socket in its next round.
-        await asyncio.sleep(0)
+        # The loop closes the socket in its next rounds.
+        while not self._is_lost:
+            await asyncio.sleep(0)
 
     def abort(self) -> None:
         """See `AsyncStream.abort`."""
@@ -243,10 +233,8 @@ class Http2AioStream(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._framing.cancel()
             self._flush()
-            if self._is_paused or self._transport.get_write_buffer_size():
-                self._transport.abort()
-            else:
-                self._transport.close()
+            # Not `close`: with TLS that waits for the other end to agree.
+            self._transport.abort()
         self._wake()
 
     async def _wait_until_ended(self) -> None:
