@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from dm_env_rpc_client.cli import check, inspect, play, properties, run, serve
+from dm_env_rpc_client.cli import bench, check, inspect, play, properties, run, serve
 from dm_env_rpc_client.cli.group import Commands, examples
 
 __all__ = ["app"]
@@ -34,3 +34,4 @@ app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect)
 app.command("play", epilog=play.EXAMPLES)(play.play)
 app.add_typer(properties.app, name="properties", help="Reads, writes and lists properties.")
 app.command("check", epilog=check.EXAMPLES)(check.check)
+app.command("bench", epilog=bench.EXAMPLES)(bench.bench)
