@@ -108,7 +108,16 @@ class Adaptor:
     def discount(
         self, state: int, step_type: dm_env.StepType, observations: Mapping[str, Any]
     ) -> Any:
-        """Returns the discount of a step; arguments and use are those of `reward`."""
+        """Returns the discount of a step; override it for a discount of your own.
+
+        Args:
+          state: as for `reward`.
+          step_type: the type of the step.
+          observations: what was observed, by flat name.
+
+        Returns:
+          What conforms to `discount_spec`; None for a FIRST step.
+        """
         if step_type is dm_env.StepType.FIRST:
             return None
         if self._discount_spec is not None:
@@ -215,7 +224,17 @@ class Adaptor:
 
 
 def per_step(actions: Any) -> Iterable[Any]:
-    """The action of each step, of an iterable or of one structure with a time axis."""
+    """Returns the action of each step.
+
+    Args:
+      actions: an iterable of them; or one structure whose leaves have a leading time axis.
+
+    Returns:
+      An iterable of actions.
+
+    Raises:
+      SpecError: the leaves are not of one length, or there are none.
+    """
     if not isinstance(actions, Mapping):
         return actions  # type: ignore[no-any-return]
     flat = nesting.flatten_dict(actions, nesting.SEPARATOR, strict=False)

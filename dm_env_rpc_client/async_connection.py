@@ -110,7 +110,16 @@ class AsyncConnection:
         interpret: Callable[[Any], Any] | None,
         timeout: float | None = None,
     ) -> Any:
-        """`send`, with the answer passed through `interpret` in the order of answers."""
+        """`send`, with the answer passed through `interpret` in the order of answers.
+
+        Args:
+          request: as for `send`.
+          interpret: makes the result of the answer; None for the answer itself.
+          timeout: as for `send`.
+
+        Returns:
+          What `interpret` makes. Raises as `send` does.
+        """
         return await self.wait(await self.start(request, interpret, timeout))
 
     async def start(
@@ -128,6 +137,9 @@ class AsyncConnection:
 
         Returns:
           What `wait` takes. A request that nobody waits for is answered all the same.
+
+        Raises:
+          As `send`, where nothing can be sent.
         """
         pending = Pending.of(request, interpret, self._lifecycle)
         if timeout is None:

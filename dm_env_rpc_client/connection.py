@@ -161,18 +161,36 @@ class Connection:
         requests: Iterable[messages.Outgoing],
         interpret: Callable[[Any], Any] | None = None,
     ) -> list[Pending]:
-        """`start` for many requests, which go out together: cheaper than one by one."""
+        """`start` for many requests, which go out together: cheaper than one by one.
+
+        Args:
+          requests: as for `start`, in the order in which they are to be carried out.
+          interpret: makes the result of each answer; None for the answers themselves.
+
+        Returns:
+          What `wait` takes, for each.
+        """
         pendings = [self._pending(request, interpret) for request in requests]
         if pendings:
             self._exchange.start(*pendings)
         return pendings
 
     def wait(self, pending: Pending) -> Any:
-        """Returns or raises the outcome of a request that was started."""
+        """Waits for the answer to a request that was started.
+
+        Args:
+          pending: what `start` returned.
+
+        Returns:
+          What `send` returns, or what was made of it. Raises as `send` does.
+        """
         return self._exchange.wait(pending)
 
     def poll(self, pending: Pending) -> bool:
         """Reads what has arrived without waiting for more.
+
+        Args:
+          pending: what `start` returned.
 
         Returns:
           Whether `wait` would return or raise at once.

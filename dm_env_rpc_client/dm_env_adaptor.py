@@ -202,7 +202,14 @@ class DmEnvAdaptor(Adaptor, dm_env.Environment):
         return self._open_connection().start(prepared, self._interpret_step)
 
     def finish_step(self, pending: Pending) -> dm_env.TimeStep:
-        """Waits for the answer to a step that `start_step` sent; errors are those of `step`."""
+        """Waits for the answer to a step that was sent.
+
+        Args:
+          pending: what `start_step` returned.
+
+        Returns:
+          The TimeStep. Raises as `step` does.
+        """
         timestep: dm_env.TimeStep = self._open_connection().wait(pending)
         return timestep
 

@@ -126,6 +126,9 @@ def check_packable(array: Array, where: str) -> None:
 def unpack_tensor(tensor: dm_env_rpc_pb2.Tensor) -> Any:
     """Unpacks a Tensor message.
 
+    Args:
+      tensor: the message.
+
     Returns:
       For a shape that is not empty, a new writable array: dtype object with `str`
       elements for strings, dtype object with `Any` messages for protos. For an empty

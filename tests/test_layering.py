@@ -28,7 +28,7 @@ LAYERS = [
     ["adaptor", "async_dm_env_adaptor", "dm_env_adaptor", "extensions.", "worlds"],
     ["server.", "testing.", "compliance."],
     ["adaptors."],
-    ["", "cli.", "pytest_plugin"],
+    ["", "cli.", "pytest_plugin", "reference"],
 ]  # fmt: skip
 BRIDGES = "bridges."
 
@@ -44,6 +44,8 @@ ONLY_IN = {
     "pytest": ["pytest_plugin", "testing.fixtures", "compliance.test_compliance"],
     "typer": ["cli."],
     "rich": ["cli."],
+    "termios": ["cli.play", "cli.playing.keyboard"],
+    "pdoc": ["reference"],
     "gymnasium": [
         "adaptors.gymnasium",
         "adaptors.space_batches",

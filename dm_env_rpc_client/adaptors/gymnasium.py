@@ -245,9 +245,14 @@ def make_remote(
 
 
 def single_leaf(structure: Any) -> tuple[tuple[Any, ...], Any]:
-    """Returns the keys that lead to the only array of a structure, and its spec.
+    """Finds the only array of a structure.
 
-    No keys and the structure itself where it has several arrays or none.
+    Args:
+      structure: of specs.
+
+    Returns:
+      The keys that lead to it, and its spec; no keys and the structure itself where it has
+      several arrays or none.
     """
     path: list[Any] = []
     part = structure
@@ -269,7 +274,7 @@ def is_terminated(env: dm_env.Environment, timestep: dm_env.TimeStep) -> bool:
 
 
 def info_of(timestep: dm_env.TimeStep) -> dict[str, Any]:
-    """Returns the info of a step: its discount, which a FIRST step has not."""
+    """Returns the info of a TimeStep: its discount, which a FIRST one has not."""
     if timestep.discount is None:
         return {}
     discount = np.asarray(timestep.discount)

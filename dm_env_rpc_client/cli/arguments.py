@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dm_env_rpc_client.cli.failures import UsageError, console
-from dm_env_rpc_client.command_text import load_object, parse_settings
+from dm_env_rpc_client.command_text import parse_settings
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.connection import Connection
@@ -26,8 +26,8 @@ __all__ = [
     "Timeout",
     "World",
     "check_address",
+    "check_listening_address",
     "complete_policy",
-    "load_object",
     "open_connection",
     "open_environment",
     "parse_settings",
@@ -38,23 +38,17 @@ _HOST_PORT = re.compile(r"[^/\s]+:(\d{1,5})")
 _SCHEMES = ("unix:", "unix-abstract:", "dns:", "ipv4:", "ipv6:", "vsock:")
 
 
-def check_address(address: str, insecure: bool) -> str:
-    """Returns the address of a server, where it can be one.
-
-    Args:
-      address: what was written on the command line.
-      insecure: whether plaintext may leave this machine.
+def check_address(address: str, insecure: bool) -> None:
+    """Checks that an address can be that of a server, and that going there is allowed.
 
     Raises:
-      UsageError: it is no address, or not on this machine.
+      UsageError: it is none; or not on this machine, without `insecure`.
     """
     from dm_env_rpc_client.addresses import is_loopback
 
-    found = _HOST_PORT.fullmatch(address)
-    is_host_port = found is not None and 0 < int(found[1]) < 65536
-    if not is_host_port and not address.startswith(_SCHEMES):
+    if not _is_address(address, lowest_port=1):
         raise UsageError(
-            f"an address looks like localhost:50051, [::1]:50051 or unix:/tmp/socket, "
+            "an address looks like localhost:50051, [::1]:50051 or unix:/tmp/socket, "
             f"got {address!r}"
         )
     if not insecure and not is_loopback(address):
@@ -62,7 +56,33 @@ def check_address(address: str, insecure: bool) -> str:
             f"{address} is not on this machine; --insecure connects to it all the same, "
             "in plaintext that anybody on the way can read"
         )
-    return address
+
+
+def check_listening_address(address: str, insecure: bool) -> None:
+    """Checks that a server can listen at an address, and that it is allowed to.
+
+    Raises:
+      UsageError: it cannot; or other machines reach it, without `insecure`.
+    """
+    from dm_env_rpc_client.addresses import is_loopback
+
+    if not _is_address(address, lowest_port=0):
+        raise UsageError(
+            "an address to listen at looks like localhost:50051, localhost:0 for a free port, or "
+            f"unix:/tmp/socket, got {address!r}"
+        )
+    if not insecure and not is_loopback(address):
+        raise UsageError(
+            f"other machines reach {address}; --insecure serves them, in plaintext that anybody "
+            "on the way can read"
+        )
+
+
+def _is_address(address: str, lowest_port: int) -> bool:
+    found = _HOST_PORT.fullmatch(address)
+    if found is not None:
+        return lowest_port <= int(found[1]) < 65536
+    return address.startswith(_SCHEMES)
 
 
 def _check_seconds(seconds: float) -> float:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import rich.console
@@ -10,7 +14,7 @@ import rich.markup
 import typer
 
 from dm_env_rpc_client.cli import arguments
-from dm_env_rpc_client.cli.failures import REFUSED, UsageError, console
+from dm_env_rpc_client.cli.failures import REFUSED, Terminated, UsageError, console
 from dm_env_rpc_client.cli.group import examples
 
 if TYPE_CHECKING:
@@ -64,7 +68,7 @@ def check(
             help="random, constant or MODULE:FUNCTION.",
         ),
     ] = "random",
-    seed: Annotated[int, typer.Option(help="Of the random policy.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random policy.")] = 0,
     several_worlds: Annotated[
         bool | None,
         typer.Option(
@@ -151,12 +155,42 @@ def _run(address: str, options: Options, only: str, as_json: bool) -> list[Resul
         disable=as_json or not console.is_terminal,
     ) as progress:
         task = progress.add_task(f"checking {address}", total=len(checks))
-        for result in run(address, options, checks):
-            results.append(result)
-            progress.advance(task)
-            if not as_json:
-                _print(out, result)
+        with _ending_between_checks() as raise_if_told:
+            for result in run(address, options, checks):
+                results.append(result)
+                progress.advance(task)
+                if not as_json:
+                    _print(out, result)
+                raise_if_told()
     return results
+
+
+@contextlib.contextmanager
+def _ending_between_checks() -> Iterator[Callable[[], None]]:
+    """Puts off the first signal to end until a check has undone what it did to the server.
+
+    Yields:
+      What raises as the signal would have, if one has come. A second one ends at once.
+    """
+    came: list[int] = []
+
+    def take_note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        if console.is_terminal:
+            console.print("ending with the check that runs; once more ends at once")
+
+    def raise_if_told() -> None:
+        if came:
+            raise KeyboardInterrupt if came[0] == signal.SIGINT else Terminated
+
+    before = {each: signal.signal(each, take_note) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield raise_if_told
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _print(out: rich.console.Console, result: Result) -> None:

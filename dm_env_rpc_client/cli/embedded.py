@@ -7,6 +7,7 @@ that ends.
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,8 +52,9 @@ def catch_server() -> Iterator[str]:
 def _main() -> None:
     from dm_env_rpc_client.server import Catch, serve
 
-    with serve(Catch) as server:
-        print(server.address, flush=True)  # noqa: T201  # the parent reads it
+    # The parent may have gone in the meantime.
+    with serve(Catch) as server, contextlib.suppress(BrokenPipeError):
+        os.write(sys.stdout.fileno(), f"{server.address}\n".encode())
         sys.stdin.read()
 
 

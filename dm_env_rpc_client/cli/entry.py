@@ -11,10 +11,13 @@ __all__ = ["main"]
 def main() -> None:
     """Runs the command line."""
     _open_closed_streams()
+    # grpc writes to stderr by itself what it raises as well.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from dm_env_rpc_client.cli.app import app
         from dm_env_rpc_client.cli.failures import end_in_order, log_in_one_line
     except KeyboardInterrupt:
+        sys.stderr.write("error: interrupted\n")
         sys.exit(130)
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):

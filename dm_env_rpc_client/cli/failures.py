@@ -18,6 +18,9 @@ import rich.console
 import rich.markup
 import typer
 
+from dm_env_rpc_client.cli.plain_text import one_line
+from dm_env_rpc_client.command_text import raised_by
+
 __all__ = [
     "Terminated",
     "UsageError",
@@ -26,7 +29,6 @@ __all__ = [
     "ignore_signals_to_end",
     "log_in_one_line",
     "one_line_errors",
-    "raised_by",
 ]
 
 REFUSED = 1
@@ -86,16 +88,8 @@ def one_line_errors() -> Iterator[None]:
         with contextlib.suppress(OSError):  # Nobody may be there to read it.
             _show_traceback(error)
             if message:
-                text = rich.markup.escape(" ".join(message.split()))
-                console.print(f"[bold red]error:[/] {text}")
+                console.print(f"[bold red]error:[/] {rich.markup.escape(one_line(message))}")
         raise typer.Exit(code) from None
-
-
-def raised_by(error: BaseException) -> str:
-    """Says which error it is and, other than a traceback, in one line where it comes from."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
 
 
 class _OneLine(logging.Formatter):
@@ -105,7 +99,7 @@ class _OneLine(logging.Formatter):
         if error is not None:
             _show_traceback(error)
             text = f"{text}: {raised_by(error)}"
-        return " ".join(text.split())
+        return one_line(text)
 
 
 def log_in_one_line() -> None:
@@ -123,6 +117,9 @@ def _show_traceback(error: BaseException) -> None:
 def _describe(error: BaseException) -> tuple[str, int]:
     from dm_env_rpc_client.errors import DeadlineExceededError, DmEnvRpcClientError, SpecError
 
+    if isinstance(error, ImportError):
+        # What interrupts the import of a module in C comes out of it as the cause of another.
+        error = next((each for each in _causes(error) if not isinstance(each, Exception)), error)
     if isinstance(error, _ParserError):
         return _parser_message(error), WRONG_USAGE
     if isinstance(error, BrokenPipeError):
@@ -141,6 +138,13 @@ def _describe(error: BaseException) -> tuple[str, int]:
         return str(error), REFUSED
     report = f"please report it, with what {TRACEBACK_VARIABLE}=1 shows"
     return f"this is a defect of dm-env-rpc: {raised_by(error)}; {report}", DEFECT
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def _parser_message(error: Any) -> str:

@@ -45,7 +45,8 @@ class Commands(typer.core.TyperGroup):
         try:
             with one_line_errors():
                 code = super().main(*args, **{**kwargs, "standalone_mode": False})
-                sys.stdout.flush()
+                if not code:
+                    sys.stdout.flush()
         except typer.Exit as ended:
             code = ended.exit_code
         _forget_what_cannot_be_written()

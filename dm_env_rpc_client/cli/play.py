@@ -68,8 +68,8 @@ def play(
 ) -> None:
     """Plays an environment in this terminal, by keys.
 
-    Few values: their digits, or arrows where there are 2 to 5. Numbers: + and -. Space takes
-    a step, r resets, q quits; the screen shows the keys of the environment.
+    Few values: their digits, or arrows where there are 2 to 5. Numbers: + and -.
+    Space takes a step, r resets, q quits. The screen shows all keys there are.
     """
     create_settings = arguments.parse_settings(create)
     join_settings = arguments.parse_settings(join)

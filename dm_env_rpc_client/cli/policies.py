@@ -9,8 +9,8 @@ import dm_env
 import numpy as np
 import tree
 
-from dm_env_rpc_client.cli.arguments import load_object
 from dm_env_rpc_client.cli.failures import UsageError
+from dm_env_rpc_client.command_text import guarded, load_object
 from dm_env_rpc_client.sampling import sample
 
 __all__ = ["Policy", "make_policy"]
@@ -42,4 +42,5 @@ def make_policy(name: str, action_spec: Any, seed: int | None) -> Policy:
     function = load_object(name, "a policy")
     if not callable(function):
         raise UsageError(f"{name} is no function")
-    return lambda timestep: function(timestep, action_spec)
+    policy = guarded(function, f"the policy {name}")
+    return lambda timestep: policy(timestep, action_spec)

@@ -27,6 +27,8 @@ app = typer.Typer(cls=Commands)
 _MOST = 10_000
 """Properties that a listing ends after: a server may make them up as it goes."""
 
+_WIDTH = 4096
+
 World = Annotated[
     str | None,
     typer.Option("--world", help="Join this world, and have its properties too."),
@@ -92,7 +94,9 @@ def list_properties(
         result = {"address": address, "interface": offered.interface.value, "properties": listed}
         print_json(result)
     elif entries:
-        rich.console.Console(highlight=False).print(_tree(key or address, key, entries))
+        # Wide enough for anything: what wraps is up to the terminal.
+        out = rich.console.Console(highlight=False, soft_wrap=True, width=_WIDTH)
+        out.print(_tree(key or address, key, entries))
     else:
         hint = "" if world or new_world else "; those of a world need --world NAME or --new-world"
         console.print(f"{address} has no properties{hint}")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["EXAMPLES", "run"]
 
 EXAMPLES = examples(
-    "dm-env-rpc run                                  # Catch, served by the command itself",
+    "dm-env-rpc run                           # Catch, a small game, by itself",
     "dm-env-rpc run localhost:50051 --episodes 100",
     "dm-env-rpc run localhost:50051 --create rows=6 --policy my_agent:act --json",
 )
@@ -59,7 +59,7 @@ def run(
             "action spec and returns the action.",
         ),
     ] = "random",
-    seed: Annotated[int | None, typer.Option(help="Of the random policy.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the random policy.")] = None,
     create: arguments.CreateSettings = None,
     join: arguments.JoinSettings = None,
     world: arguments.World = None,

@@ -95,6 +95,8 @@ def serve(
     from dm_env_rpc_client.cli.sources import find_source
 
     settings = arguments.parse_settings(create)
+    address = address or f"localhost:{_PORTS[protocol]}"
+    arguments.check_listening_address(address, insecure)
     if environment is not None and library is None:
         source = find_source(environment, insecure)
     elif library is not None and environment is None:
@@ -103,7 +105,6 @@ def serve(
         raise UsageError("name what to serve, either MODULE:FACTORY or --c-library")
     source = source.with_settings(settings)
     signal.signal(signal.SIGTERM, _interrupt)
-    address = address or f"localhost:{_PORTS[protocol]}"
     server: hosting.Server | gym_socket.Server
     if protocol is _Protocol.GYM_SOCKET:
         server = gym_socket.serve(

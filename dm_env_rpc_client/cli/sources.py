@@ -13,8 +13,8 @@ import dm_env
 
 from dm_env_rpc_client import nesting, server
 from dm_env_rpc_client.bridges import gym_socket
-from dm_env_rpc_client.cli import arguments
 from dm_env_rpc_client.cli.failures import UsageError
+from dm_env_rpc_client.command_text import load_object
 from dm_env_rpc_client.worlds import make
 
 __all__ = ["Source", "find_source"]
@@ -58,7 +58,7 @@ def find_source(reference: str, insecure: bool) -> Source:
         if scheme not in _SCHEMES:
             raise UsageError(f"no environments at {scheme}://; known: {', '.join(_SCHEMES)}")
         return _SCHEMES[scheme](rest, insecure)
-    factory = arguments.load_object(reference, "an environment")
+    factory = load_object(reference, "an environment")
     if not callable(factory):
         raise UsageError(f"{reference} is not callable, so it cannot make environments")
     return Source(reference.partition(":")[2], factory)

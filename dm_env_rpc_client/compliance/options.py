@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from dm_env_rpc_client.command_text import load_object
+from dm_env_rpc_client.command_text import guarded, load_object
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.settings import pack_settings
 
@@ -83,7 +83,11 @@ class Options:
         self.load_policy()
 
     def load_policy(self) -> Callable[..., Any] | None:
-        """Returns the function of a policy MODULE:FUNCTION; None for the others."""
+        """Returns the function of a policy MODULE:FUNCTION; None for the others.
+
+        Raises:
+          SpecError: there is no such function, or policy.
+        """
         if self.policy in ("random", "constant"):
             return None
         if ":" not in self.policy:
@@ -93,7 +97,7 @@ class Options:
         function = load_object(self.policy, "a policy")
         if not callable(function):
             raise SpecError(f"{self.policy} is no function")
-        return function  # type: ignore[no-any-return]
+        return guarded(function, f"the policy {self.policy}")
 
 
 def yes_or_no(text: str | None) -> bool | None:

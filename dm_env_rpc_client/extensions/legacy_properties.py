@@ -37,7 +37,17 @@ class LegacyProperties(PropertyAccess):
         return self.read_all([key])[key]
 
     def read_all(self, keys: Iterable[str]) -> dict[str, Any]:
-        """Returns the values of several properties by key; errors are those of `read`."""
+        """Reads several properties in one request.
+
+        Args:
+          keys: the keys of the properties.
+
+        Returns:
+          Their values by key.
+
+        Raises:
+          As `read`.
+        """
         keys = list(keys)
         with property_errors():
             response = self._connection.send(line_1_0_pb2.ReadPropertyRequest(keys=keys))
@@ -51,7 +61,14 @@ class LegacyProperties(PropertyAccess):
         self.write_all({key: value})
 
     def write_all(self, values: Mapping[str, Any]) -> None:
-        """Writes several properties at once; errors are those of `write`."""
+        """Writes several properties in one request.
+
+        Args:
+          values: what to write, by key.
+
+        Raises:
+          As `write`.
+        """
         packed = {key: pack_property(key, value) for key, value in values.items()}
         with property_errors():
             self._connection.send(line_1_0_pb2.WritePropertyRequest(properties=packed))
@@ -61,7 +78,17 @@ class LegacyProperties(PropertyAccess):
         return self.list_all([key])
 
     def list_all(self, keys: Iterable[str]) -> Sequence[PropertySpec]:
-        """Returns what stands right below several properties; errors are those of `list`."""
+        """Lists what stands right below several properties, in one request.
+
+        Args:
+          keys: the keys of the properties.
+
+        Returns:
+          What `list` returns, for all of them together.
+
+        Raises:
+          As `list`.
+        """
         with property_errors():
             response = self._connection.send(line_1_0_pb2.ListPropertyRequest(keys=list(keys)))
         return [

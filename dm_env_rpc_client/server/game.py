@@ -67,7 +67,10 @@ class Game(abc.ABC):
         return dm_env.Environment.discount_spec(self)
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Applies the settings of a ResetWorld, values by flat name, from the next sequence on.
+        """Applies the settings of a ResetWorld from the next sequence on.
+
+        Args:
+          settings: values by flat name.
 
         Raises:
           ValueError: there is no such setting, or a value is wrong. Nothing has changed.
@@ -95,9 +98,14 @@ class Game(abc.ABC):
     def timestep(self, player: Player) -> dm_env.TimeStep:
         """What a player gets of the last `reset` or `step`.
 
-        LAST for one is LAST for all; each may have a discount of its own. For a player
-        who joined in the middle the type, reward and discount are made those of a FIRST
-        step.
+        LAST for one is LAST for all; each may have a discount of its own.
+
+        Args:
+          player: who joined and has not left.
+
+        Returns:
+          The TimeStep, which conforms to the player's specs. For a player who joined in the
+          middle the type, reward and discount are made those of a FIRST step.
         """
 
     def close(self) -> None:  # noqa: B027  # most games hold nothing

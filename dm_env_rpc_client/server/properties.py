@@ -106,14 +106,14 @@ class Properties:
             )
 
     def read(self, key: str) -> dm_env_rpc_pb2.Tensor:
-        """Returns the packed value of a property; RequestError where it has none."""
+        """Returns the packed value of the property of a key; RequestError where it has none."""
         declared = self._find(key)
         if declared.getter is None:
             raise _denied(key, "read")
         return self._pack(key, declared, declared.getter())
 
     def write(self, key: str, tensor: dm_env_rpc_pb2.Tensor) -> None:
-        """Sets a property; RequestError where that cannot be."""
+        """Sets the property of a key to what a tensor holds; RequestError where it cannot be."""
         declared = self._find(key)
         if declared.setter is None:
             raise _denied(key, "written")

@@ -40,12 +40,26 @@ class RequestError(Exception):
 
     @classmethod
     def invalid(cls, message: str) -> RequestError:
-        """The request itself is wrong."""
+        """The request itself is wrong.
+
+        Args:
+          message: as for the class.
+
+        Returns:
+          The error, with the code INVALID_ARGUMENT.
+        """
         return cls(code_pb2.INVALID_ARGUMENT, message)
 
     @classmethod
     def not_now(cls, message: str) -> RequestError:
-        """The request is fine at another time."""
+        """The request is fine at another time.
+
+        Args:
+          message: as for the class.
+
+        Returns:
+          The error, with the code FAILED_PRECONDITION.
+        """
         return cls(code_pb2.FAILED_PRECONDITION, message)
 
 

@@ -136,6 +136,14 @@ def answering(*answers: Answer) -> Script:
 
 
 def echo(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-    """A script that answers every extension with itself."""
+    """A script that answers every extension among the requests with itself.
+
+    Args:
+      requests: of the stream.
+      context: of the call.
+
+    Yields:
+      A response with the extension of each request.
+    """
     for request in requests:
         yield Response(extension=request.extension)

@@ -42,7 +42,13 @@ class Terminal:
         kept = {
             name: value for name, value in os.environ.items() if name not in ("TMUX", "NO_COLOR")
         }
-        variables = {**kept, "PS1": PROMPT, "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8"}
+        variables = {
+            **kept,
+            "PS1": PROMPT,
+            "PYTHONPATH": str(ROOT),
+            "LC_ALL": "C.UTF-8",
+            "COLORTERM": "truecolor",
+        }
         size = ["-x", str(columns), "-y", str(rows)]
         subprocess.run(
             [*self._tmux, "new-session", "-d", *size, "env", *(

@@ -115,8 +115,8 @@ def test_sources_of_other_servers(catch_server: Server) -> None:
         (["gym-socket://localhost:5001/E?colour=red"], "looks like gym-socket://HOST:PORT/NAME"),
         (["catch", "--protocol", "gopher"], "gopher"),
         (["catch", "--protocol", "gym-socket", "--dialect", "middle"], "middle"),
-        (["catch", "--protocol", "gym-socket", "--address", "0.0.0.0:0"], "insecure=True"),
-        (["catch", "--protocol", "gym-socket", "--address", "5001"], "looks like 'localhost:5001'"),
+        (["catch", "--protocol", "gym-socket", "--address", "0.0.0.0:0"], "--insecure"),
+        (["catch", "--protocol", "gym-socket", "--address", "5001"], "looks like localhost:50051"),
     ],
 )
 def test_wrong_usage(arguments: list[str], text: str) -> None:

@@ -13,7 +13,7 @@ from dm_env import specs
 from dm_env_rpc.v1 import connection as reference_connection
 from dm_env_rpc.v1.extensions import properties as reference_properties
 from google.protobuf import any_pb2, struct_pb2, wrappers_pb2
-from google.rpc import code_pb2, status_pb2
+from google.rpc import code_pb2
 
 from dm_env_rpc_client import (
     Connection,
@@ -21,7 +21,6 @@ from dm_env_rpc_client import (
     ProtocolError,
     SpecError,
     connect,
-    dm_env_rpc_pb2,
     make,
     pack_tensor,
     properties_pb2,
@@ -36,6 +35,7 @@ from dm_env_rpc_client.extensions.properties import (
 )
 from dm_env_rpc_client.server import Catch, Properties, Race, Server, serve
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
+from tests.extensions.line_1_0_server import line_1_0_server
 
 
 class Level:
@@ -347,55 +347,6 @@ def test_messages_of_ones_own_are_answered_by_ones_own_handler() -> None:
 
 
 # The 1.0 line: properties in the core protocol, tags 8, 9 and 10.
-
-
-def line_1_0_server(values: dict[str, Any]) -> ScriptedServer:
-    """A server of the 1.0 line, which knows what stands in `values`."""
-
-    def refuse(code: int, text: str) -> Any:
-        return line_1_0_pb2.PropertyResponse(error=status_pb2.Status(code=code, message=text))
-
-    def answer(request: Any) -> Any:
-        response = line_1_0_pb2.PropertyResponse()
-        field = request.WhichOneof("payload")
-        if field == "list_property":
-            for parent in request.list_property.keys:
-                if parent and parent not in {key.split(".")[0] for key in values}:
-                    return refuse(5, f"no {parent}")
-                for key, value in values.items():
-                    if key.startswith(f"{parent}." if parent else ""):
-                        listed = response.list_property.properties[key]
-                        listed.is_readable = listed.is_writeable = True
-                        tensor = pack_tensor(value)
-                        listed.spec.name = key
-                        listed.spec.shape[:] = tensor.shape
-                        is_string = tensor.WhichOneof("payload") == "strings"
-                        listed.spec.dtype = (
-                            dm_env_rpc_pb2.STRING if is_string else dm_env_rpc_pb2.INT64
-                        )
-        elif field == "read_property":
-            for key in request.read_property.keys:
-                if key not in values:
-                    return refuse(5, f"no {key}")
-                if key == "forgotten":
-                    continue
-                response.read_property.properties[key].CopyFrom(pack_tensor(values[key]))
-            response.read_property.SetInParent()
-        else:
-            from dm_env_rpc_client import unpack_tensor
-
-            response.write_property.SetInParent()
-            for key, tensor in request.write_property.properties.items():
-                values[key] = unpack_tensor(tensor)
-        return response
-
-    def script(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[bytes]:
-        for request in requests:
-            # To today's EnvironmentRequest these are unknown fields, which it keeps.
-            known = line_1_0_pb2.PropertyRequest.FromString(request.SerializeToString())
-            yield answer(known).SerializeToString()
-
-    return ScriptedServer(script)
 
 
 def test_legacy_properties_are_read_written_and_listed() -> None:

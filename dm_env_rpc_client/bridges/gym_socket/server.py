@@ -110,7 +110,7 @@ class Server:
         self._stopped.set()
 
     def admit(self, stream: Stream) -> None:
-        """Starts the session of a client that has connected."""
+        """Starts the session of a client that has connected, over its stream."""
         with self._lock:
             count = len(self._sessions)
             if count >= self._max_connections + REFUSALS or self._finalizer.peek() is None:

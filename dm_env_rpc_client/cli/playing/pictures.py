@@ -33,8 +33,8 @@ _SMALLEST_IMAGE = 5
 _LARGEST_CELL = 3
 """Rows that a cell of a board is magnified to."""
 
-_SAMPLES = 4
-"""Pixels in a row, and in a column, that are looked at for one that is drawn."""
+_MOST_PIXELS = 512
+"""In a row, and in a column, that are looked at; no terminal has more to show."""
 
 _RAMP = " .:-=+*#%@"
 
@@ -143,6 +143,7 @@ def picture_for(value: Any, spec: specs.Array) -> Picture | None:
     is_grey = array.ndim == 2 and min(array.shape) >= 2
     if not is_grey and not (array.ndim == 3 and array.shape[2] in _CHANNELS):
         return None
+    array = array[:: -(-array.shape[0] // _MOST_PIXELS), :: -(-array.shape[1] // _MOST_PIXELS)]
     low, high = _range(array, spec)
     if is_grey and array.dtype.kind != "f":
         board = _board_for(array, low, high)
@@ -196,11 +197,6 @@ def _fit(pixels: Pixels, width: int, height: int) -> Pixels:
     scale = min(width / columns, height / rows)
     if scale >= 1:
         return pixels.repeat(int(scale), axis=0).repeat(int(scale), axis=1)
-    # Means of a few pixels each are as good to the eye, and soon done.
-    skip = max(1, int(1 / scale) // _SAMPLES)
-    pixels = pixels[::skip, ::skip]
-    rows, columns = pixels.shape[:2]
-    scale *= skip
     sums = pixels.astype(np.float64)
     for axis, size in ((0, rows), (1, columns)):
         edges = np.arange(max(1, int(size * scale))) * size // max(1, int(size * scale))

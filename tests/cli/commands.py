@@ -1,0 +1,96 @@
+"""The command in processes of its own, how they end, and what may listen at an address."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+COMMAND = [sys.executable, "-m", "dm_env_rpc_client.cli"]
+ROOT = str(Path(__file__).resolve().parents[2])
+
+
+def command(
+    *arguments: str, environment: dict[str, str | None] | None = None, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command and returns how it ended."""
+    variables: dict[str, str | None] = {**os.environ, "PYTHONPATH": ROOT, **(environment or {})}
+    kept = {name: value for name, value in variables.items() if value is not None}
+    options.setdefault("stdout", subprocess.PIPE)
+    options.setdefault("stdin", subprocess.DEVNULL)
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="surrogateescape",
+        env=kept,
+        timeout=60,
+        check=False,
+        **options,
+    )
+
+
+def is_one_line_with(finished: subprocess.CompletedProcess[str], code: int, *said: str) -> None:
+    """Asserts that a command ended as it should when something is wrong."""
+    everything = (finished.stdout or "") + finished.stderr
+    assert "Traceback" not in everything
+    assert finished.returncode == code, everything
+    lines = finished.stderr.strip().splitlines()
+    assert len(lines) == 1, finished.stderr
+    assert lines[0].startswith("error: ")
+    for part in said:
+        assert part in lines[0]
+    assert not finished.stdout
+
+
+class Peers(NamedTuple):
+    """What may listen at an address. Each is a place to put in `{...}` of an argument."""
+
+    catch: str
+    broken: str
+    http: str
+    silent: str
+    hangs_up: str
+    dead: str
+
+
+@contextlib.contextmanager
+def listening(answer: Any) -> Iterator[str]:
+    """A TCP server that does with each connection what a function does."""
+    connections = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def take() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    connections.append(connection)
+                    answer(connection)
+
+        thread = threading.Thread(target=take, daemon=True)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(5)
+            for connection in connections:
+                connection.close()
+
+
+def started(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": ROOT},
+        **options,
+    )

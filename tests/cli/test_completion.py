@@ -1,0 +1,176 @@
+"""Completion in a real bash, with the script that the command prints."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.terminals import ROOT, Terminal, needs_tmux
+
+needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Has `dm-env-rpc` in it, as an installation puts it into the path."""
+    folder = tmp_path_factory.mktemp("bin")
+    command = folder / "dm-env-rpc"
+    command.write_text(
+        f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m dm_env_rpc_client.cli "$@"\n'
+    )
+    command.chmod(0o755)
+    return folder
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", **more}
+
+
+def completed(folder: Path, line: str) -> list[str]:
+    """What bash offers where somebody presses tab at the end of a line."""
+    script = """
+    eval "$(_DM_ENV_RPC_COMPLETE=source_bash dm-env-rpc)"
+    COMP_LINE=$1 COMP_POINT=${#1}
+    read -ra COMP_WORDS <<< "${1//:/ : }"
+    [[ $1 == *" " ]] && COMP_WORDS+=("")
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    $(complete -p dm-env-rpc | sed 's/.*-F \\([^ ]*\\).*/\\1/') dm-env-rpc
+    printf '%s\\n' "${COMPREPLY[@]}"
+    """
+    finished = subprocess.run(
+        ["bash", "-c", script, "bash", line],
+        capture_output=True,
+        text=True,
+        env=environment(folder),
+        timeout=60,
+        check=True,
+    )
+    assert finished.stderr == ""
+    return finished.stdout.split()
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("dm-env-rpc ", {"run", "serve", "inspect", "check", "properties", "play"}),
+        ("dm-env-rpc in", {"inspect"}),
+        ("dm-env-rpc properties ", {"list", "get", "set"}),
+        ("dm-env-rpc run --po", {"--policy"}),
+        ("dm-env-rpc run localhost:50051 --ep", {"--episodes"}),
+        ("dm-env-rpc run --policy ", {"random", "constant"}),
+        ("dm-env-rpc check localhost:50051 --policy c", {"constant"}),
+        ("dm-env-rpc serve c", {"catch"}),
+        ("dm-env-rpc serve catch --protocol ", {"dm-env-rpc", "gym-socket"}),
+        ("dm-env-rpc properties list localhost:50051 --interface l", {"legacy"}),
+    ],
+)
+def test_bash_completes(folder: Path, line: str, expected: set[str]) -> None:
+    assert expected <= set(completed(folder, line))
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    "line",
+    [
+        "dm-env-rpc fly ",
+        "dm-env-rpc run --nothing ",
+        "dm-env-rpc run --episodes x --",
+        "dm-env-rpc run 'localhost",
+        "dm-env-rpc -- -- --",
+        "dm-env-rpc properties list \\",
+        "dm-env-rpc run localhost:1 extra more --se",
+        "dm-env-rpc serve nowhere:make --cr",
+    ],
+)
+def test_what_cannot_be_completed_is_met_with_silence(folder: Path, line: str) -> None:
+    assert not any("Error" in word for word in completed(folder, line))
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"_DM_ENV_RPC_COMPLETE": "complete_bash"},
+        {"_DM_ENV_RPC_COMPLETE": "complete_bash", "COMP_WORDS": "x", "COMP_CWORD": "many"},
+        {"_DM_ENV_RPC_COMPLETE": "complete_bash", "COMP_WORDS": "", "COMP_CWORD": "-3"},
+        {"_DM_ENV_RPC_COMPLETE": "complete_zsh"},
+        {"_DM_ENV_RPC_COMPLETE": "complete_fish"},
+    ],
+)
+def test_a_shell_that_asks_wrongly_is_met_with_silence(variables: dict[str, str]) -> None:
+    finished = subprocess.run(
+        [sys.executable, "-m", "dm_env_rpc_client.cli"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **variables},
+        timeout=60,
+        check=False,
+    )
+    assert finished.stderr == ""
+    assert "Traceback" not in finished.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
+def test_there_is_a_script_for_each_shell(shell: str) -> None:
+    finished = subprocess.run(
+        [sys.executable, "-m", "dm_env_rpc_client.cli"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "_DM_ENV_RPC_COMPLETE": f"source_{shell}"},
+        timeout=60,
+        check=True,
+    )
+    assert "dm-env-rpc" in finished.stdout
+    assert f"complete_{shell}" in finished.stdout
+
+
+def test_installing_touches_the_home_it_is_given(tmp_path: Path) -> None:
+    finished = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m dm_env_rpc_client.cli --install-completion; exit $?"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
+        timeout=60,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert "completion installed in" in finished.stdout
+    assert "dm-env-rpc" in (tmp_path / ".bashrc").read_text()
+
+
+def test_it_is_quick_for_it_imports_nothing_heavy() -> None:
+    """NumPy and grpc take most of the time that a command takes to start."""
+    finished = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "dm_env_rpc_client.cli"],
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "_DM_ENV_RPC_COMPLETE": "complete_bash",
+            "COMP_WORDS": "dm-env-rpc run --po",
+            "COMP_CWORD": "2",
+        },
+        timeout=60,
+        check=True,
+    )
+    assert finished.stdout.split() == ["--policy"]
+    imported = {line.rpartition("|")[2].strip() for line in finished.stderr.splitlines()}
+    assert "dm_env_rpc_client.cli.run" in imported
+    assert {"numpy", "grpc", "dm_env", "tree"} & imported == set()
+
+
+@needs_tmux
+def test_tab_in_a_terminal(folder: Path, tmp_path: Path) -> None:
+    with Terminal(tmp_path, environment={"PATH": f"{folder}:{os.environ['PATH']}"}) as terminal:
+        terminal.run('eval "$(_DM_ENV_RPC_COMPLETE=source_bash dm-env-rpc)"; echo loaded')
+        terminal.waits_for("\nloaded")
+        terminal.press("dm-env-rpc", "Space", "insp", "Tab")
+        terminal.waits_for("dm-env-rpc inspect")
+        terminal.press("-", "-", "ins", "Tab")
+        terminal.waits_for("dm-env-rpc inspect --insecure")
+        terminal.press("C-c")

@@ -1,0 +1,214 @@
+"""What becomes of errors, signals and warnings: lines and exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+import typer.testing
+from google.rpc import status_pb2
+
+from dm_env_rpc_client import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    DmEnvRpcError,
+    ProtocolError,
+    SpecError,
+)
+from dm_env_rpc_client.cli import failures
+from dm_env_rpc_client.cli.app import app
+from dm_env_rpc_client.cli.failures import Terminated, UsageError, one_line_errors
+from dm_env_rpc_client.cli.group import Commands
+from dm_env_rpc_client.server import Server
+
+
+@contextlib.contextmanager
+def signals_as_they_are() -> Iterator[None]:
+    kept = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+def interrupted_import() -> ImportError:
+    error = ImportError("initialization failed")
+    error.__cause__ = KeyboardInterrupt()
+    return error
+
+
+REFUSAL = DmEnvRpcError(status_pb2.Status(code=5, message="no\nworld"))
+
+ERRORS: list[tuple[BaseException, int, str]] = [
+    (UsageError("what is wrong"), 2, "error: what is wrong"),
+    (SpecError("a [bold]value[/]"), 2, "error: a [bold]value[/]"),
+    (typer.BadParameter("x"), 2, "error: Invalid value: x; see dm-env-rpc --help"),
+    (ConnectionLostError("gone"), 3, "error: gone"),
+    (DeadlineExceededError("late"), 3, "error: late"),
+    (REFUSAL, 1, "error: the server answered NOT_FOUND: no world"),
+    (ProtocolError("broken"), 1, "error: broken"),
+    (OSError(28, "No space left on device"), 1, "error: [Errno 28] No space left on device"),
+    (BrokenPipeError(), 1, ""),
+    (KeyboardInterrupt(), 130, "error: interrupted"),
+    (interrupted_import(), 130, "error: interrupted"),
+    (Terminated(), 143, "error: terminated"),
+    (
+        ZeroDivisionError("oh"),
+        70,
+        "error: this is a defect of dm-env-rpc: ZeroDivisionError: oh",
+    ),
+    (ImportError("no x"), 70, "error: this is a defect of dm-env-rpc: ImportError: no x"),
+    (UsageError("\x1b[2J\x07"), 2, "error: \ufffd[2J\ufffd"),
+]
+
+
+@pytest.mark.parametrize(("error", "code", "line"), ERRORS, ids=[repr(row[0]) for row in ERRORS])
+def test_an_error_is_a_line_and_a_code(
+    error: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as ended, one_line_errors():
+        raise error
+    assert ended.value.exit_code == code
+    shown = capsys.readouterr().err
+    assert shown.startswith(line)
+    assert shown.count("\n") == (1 if line else 0)
+
+
+def test_exits_are_let_through() -> None:
+    with pytest.raises(SystemExit), one_line_errors():
+        sys.exit(4)
+    with pytest.raises(typer.Exit), one_line_errors():
+        raise typer.Exit(5)
+
+
+def test_who_asks_for_it_gets_the_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(failures.TRACEBACK_VARIABLE, "1")
+    with pytest.raises(typer.Exit), one_line_errors():
+        raise UsageError("what is wrong")
+    shown = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in shown
+    assert shown.endswith("error: what is wrong\n")
+
+
+def test_an_error_that_nobody_can_read_keeps_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise OSError("nobody is there")
+
+    monkeypatch.setattr(failures.console, "print", fail)
+    with pytest.raises(typer.Exit) as ended, one_line_errors():
+        raise UsageError("what is wrong")
+    assert ended.value.exit_code == 2
+
+
+def test_the_first_signal_to_end_is_raised_and_others_are_ignored() -> None:
+    with signals_as_they_are():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        failures.end_in_order()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        with pytest.raises(Terminated):
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_warnings_are_lines() -> None:
+    root = logging.getLogger()
+    kept = root.handlers[:]
+    root.handlers = []
+    try:
+        failures.log_in_one_line()
+        (handler,) = root.handlers
+        assert isinstance(handler, logging.StreamHandler)
+        handler.setStream(out := io.StringIO())
+        log = logging.getLogger("dm_env_rpc_client.tests")
+        log.warning("two\nlines %s", "here")
+        try:
+            raise ValueError("why")
+        except ValueError:
+            log.exception("it failed")
+        log.info("not told")
+    finally:
+        root.handlers = kept
+    first, second = out.getvalue().splitlines()
+    assert first == "warning: two lines here"
+    assert second.startswith("error: it failed: ValueError: why (")
+    assert second.endswith(")")
+
+
+def invoke(*arguments: str, code: int) -> typer.testing.Result:
+    result = typer.testing.CliRunner().invoke(app, arguments)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_without_arguments_there_is_help() -> None:
+    assert "Examples:" in invoke(code=0).stdout
+    assert "list" in invoke("properties", code=0).stdout
+
+
+@pytest.mark.parametrize(
+    "command", ["run", "serve", "inspect", "check", "play", "properties list", "properties set"]
+)
+def test_help_has_examples_of_the_command(command: str) -> None:
+    text = invoke(*command.split(), "--help", code=0).stdout
+    assert f"dm-env-rpc {command}" in text.split("Examples:")[1]
+
+
+def test_a_command_that_is_asked_to_complete_by_no_shell_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("_DM_ENV_RPC_COMPLETE", "complete_bash")
+    monkeypatch.setattr(Commands, "_main_shell_completion", lambda *args, **kwargs: 1 / 0)
+    assert invoke("run", code=1).output == ""
+
+
+def test_output_that_cannot_be_flushed(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    class Full(io.StringIO):
+        def __init__(self, file: Any):
+            super().__init__()
+            self._file = file
+
+        def flush(self) -> None:
+            raise OSError(28, "No space left on device")
+
+        def fileno(self) -> int:
+            return int(self._file.fileno())
+
+    with open(tmp_path / "out", "w") as file:
+        monkeypatch.setattr(sys, "stdout", Full(file))
+        with pytest.raises(SystemExit) as ended:
+            app(args=["--help"])
+    assert ended.value.code == 1
+
+
+@pytest.mark.parametrize("protocol", ["dm-env-rpc", "gym-socket"])
+@pytest.mark.parametrize("as_json", [True, False])
+def test_serving_until_it_is_interrupted(
+    protocol: str, as_json: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dm_env_rpc_client.bridges import gym_socket
+
+    def interrupted(self: object, timeout: float | None = None) -> bool:
+        signal.raise_signal(signal.SIGTERM)
+        return True
+
+    monkeypatch.setattr(Server, "wait", interrupted)
+    monkeypatch.setattr(gym_socket.Server, "wait", interrupted)
+    with signals_as_they_are():
+        result = invoke(
+            *("serve", "catch", "--address=localhost:0", f"--protocol={protocol}"),
+            *(["--json"] if as_json else []),
+            code=0,
+        )
+    assert "stopping" in result.stderr
+    assert ('{"address": "localhost:' in result.stdout) == as_json
+    assert ("Ctrl-C stops" in result.stderr) != as_json

@@ -1,0 +1,273 @@
+"""`dm-env-rpc properties`: over both interfaces, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import typer.testing
+from dm_env import specs
+from google.rpc import code_pb2
+
+from dm_env_rpc_client import connect, create_world, destroy_world
+from dm_env_rpc_client._proto import dm_env_rpc_pb2, line_1_0_pb2, properties_pb2
+from dm_env_rpc_client.cli import properties as command
+from dm_env_rpc_client.cli.app import app
+from dm_env_rpc_client.server import Catch, Properties, Server, serve
+from dm_env_rpc_client.testing import ScriptedServer
+from tests.extensions.line_1_0_server import line_1_0_server
+
+
+def invoke(*arguments: str, code: int = 0) -> typer.testing.Result:
+    result = typer.testing.CliRunner().invoke(app, ["properties", *arguments])
+    assert result.exit_code == code, result.output
+    return result
+
+
+class Tunable(Catch):
+    """Has properties of all kinds, of its world and of its server."""
+
+    def __init__(self, gravity: float = 9.81) -> None:
+        super().__init__()
+        self.gravity = gravity
+        self.name = "hill"
+        self.size = np.array([8, 6], np.int32)
+        self.is_dark = False
+        self.level = np.uint8(3)
+        self.names = np.array(["a", "b"], object)
+        self.properties = Properties()
+        self.properties.expose(self, "gravity", prefix="physics")
+        self.properties.expose(self, "name", "size", "is_dark", "level", "names", prefix="map")
+        self._share = 0.5
+        self.properties.add(
+            "share",
+            lambda: self._share,
+            lambda value: setattr(self, "_share", value),
+            spec=specs.BoundedArray((), np.float32, 0, 1),
+            description="how much [of it] there is",
+        )
+        self.properties.add("limit", lambda: np.inf)
+        self.properties.add("secret", None, lambda _: None, spec=specs.Array((), np.int8))
+        self.properties.add("broken", lambda: 1 // 0, spec=specs.Array((), np.float32))
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    universal = Properties()
+    universal.add("version", lambda: "1.2")
+    with serve(Tunable, properties=universal) as server:
+        yield server
+
+
+def test_without_a_world_there_are_the_servers_own(server: Server) -> None:
+    assert "version  string read-only" in invoke("list", server.address).stdout
+    assert invoke("get", server.address, "version").stdout == "1.2\n"
+
+
+def test_a_tree_with_values(server: Server) -> None:
+    text = invoke("list", server.address, "--new-world", "--create=gravity=2.5", "--values").stdout
+    assert "└── gravity = 2.5  float64" in text
+    assert "├── is_dark = False  bool" in text
+    assert "size = [8, 6]  int32[2]" in text
+    assert "share = 0.5  float32 0.0..1.0  how much [of it] there is" in text
+    assert "secret  int8 write-only" in text
+    assert "broken the server answered INTERNAL" in " ".join(text.split())
+    assert server.world_count == 0
+
+
+def test_a_branch_and_a_depth(server: Server) -> None:
+    branch = invoke("list", server.address, "physics", "--new-world").stdout
+    assert branch.splitlines() == ["physics", "└── gravity  float64"]
+    top = invoke("list", server.address, "--new-world", "--depth=1").stdout
+    assert "physics" in top
+    assert "gravity" not in top
+
+
+def test_listings_as_json(server: Server) -> None:
+    result = json.loads(invoke("list", server.address, "--new-world", "--values", "--json").stdout)
+    assert (result["address"], result["interface"]) == (server.address, "extension")
+    by_key = {entry["key"]: entry for entry in result["properties"]}
+    assert by_key["share"] == {
+        "key": "share",
+        "readable": True,
+        "writable": True,
+        "listable": False,
+        "description": "how much [of it] there is",
+        "dtype": "float32",
+        "shape": [],
+        "minimum": 0.0,
+        "maximum": 1.0,
+        "value": 0.5,
+    }
+    assert by_key["map.size"]["value"] == [8, 6]
+    assert by_key["limit"]["value"] == "Infinity"
+    assert "dtype" not in by_key["physics"]
+    assert "value" not in by_key["secret"]
+    assert "INTERNAL" in by_key["broken"]["error"]
+
+
+def test_the_properties_of_a_world_that_exists_are_set_for_good(server: Server) -> None:
+    with connect(server.address) as connection:
+        world = create_world(connection)
+        done = invoke(
+            "set", server.address, "physics.gravity=1.62", "map.level=0x1f", "--world", world
+        )
+        assert done.stdout == "physics.gravity = 1.62\nmap.level = 31\n"
+        read = invoke(
+            "get", server.address, "physics.gravity", "map.level", "--world", world, "--json"
+        )
+        assert json.loads(read.stdout) == {
+            "address": server.address,
+            "properties": {"physics.gravity": 1.62, "map.level": 31},
+        }
+        destroy_world(connection, world)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "shown"),
+    [
+        ("map.is_dark=yes", "map.is_dark = True"),
+        ("map.is_dark=OFF", "map.is_dark = False"),
+        ("map.size=[1, 2]", "map.size = [1, 2]"),
+        ('map.names=["x", "y"]', "map.names = ['x', 'y']"),
+        ("map.name=a = b", "map.name = a = b"),
+        ("map.name=", "map.name = "),
+        ("physics.gravity=-1e3", "physics.gravity = -1000.0"),
+        ("share=1", "share = 1.0"),
+        ("secret=-7", "secret = -7"),
+    ],
+)
+def test_values_are_read_as_their_dtype(server: Server, assignment: str, shown: str) -> None:
+    done = invoke("set", server.address, assignment, "--new-world")
+    assert done.stdout.rstrip("\n") == shown
+
+
+@pytest.mark.parametrize(
+    ("assignment", "said"),
+    [
+        ("map.is_dark=maybe", "property 'map.is_dark' takes bool, got 'maybe'"),
+        ("map.level=256", "256, which uint8 cannot hold"),
+        ("map.level=1.5", "takes uint8, got '1.5'"),
+        ("map.size=3", "takes a JSON list of int32, shape [2], got '3'"),
+        ("map.size=[1, 2, 3]", "Expected shape (2,)"),
+        ("map.size=[1", "takes a JSON list"),
+        ('map.size=["a", "b"]', "int32"),
+        ("share=1.5", "not all within bounds"),
+        ("physics.gravity=heavy", "takes float64, got 'heavy'"),
+    ],
+)
+def test_a_value_that_does_not_fit_writes_nothing(
+    server: Server, assignment: str, said: str
+) -> None:
+    with connect(server.address) as connection:
+        world = create_world(connection)
+        failed = invoke(
+            "set", server.address, "map.name=lake", assignment, "--world", world, code=2
+        )
+        assert said in failed.stderr
+        assert invoke("get", server.address, "map.name", "--world", world).stdout == "hill\n"
+        destroy_world(connection, world)
+
+
+def test_a_server_of_the_1_0_line_is_found_out() -> None:
+    values: dict[str, Any] = {"level.seed": 3, "level.name": "hill"}
+    with line_1_0_server(values) as server:
+        listed = json.loads(invoke("list", server.address, "--json").stdout)
+        assert listed["interface"] == "legacy"
+        assert [entry["key"] for entry in listed["properties"]] == ["level.name", "level.seed"]
+        invoke("set", server.address, "level.seed=10", "level.name=12", "--interface=legacy")
+        assert values == {"level.seed": 10, "level.name": "12"}
+        assert invoke("get", server.address, "level.name").stdout == "12\n"
+        assert "no nothing" in invoke("get", server.address, "nothing", code=1).stderr
+
+
+def test_a_server_that_ends_the_stream_at_what_it_does_not_know_is_asked_again() -> None:
+    def script(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[bytes]:
+        for request in requests:
+            known = line_1_0_pb2.PropertyRequest.FromString(request.SerializeToString())
+            if known.WhichOneof("payload") is None:
+                context.abort(grpc.StatusCode.INTERNAL, "never heard of it")
+            response = line_1_0_pb2.PropertyResponse()
+            listed = response.list_property.properties["depth"]
+            listed.spec.name, listed.spec.dtype = "depth", dm_env_rpc_pb2.INT32
+            listed.is_readable = True
+            yield response.SerializeToString()
+
+    with ScriptedServer(script) as server:
+        assert "depth  int32 read-only" in invoke("list", server.address).stdout
+
+
+def test_a_server_without_properties_says_so() -> None:
+    with serve(Catch) as server:
+        listed = invoke("list", server.address)
+        assert "has no properties; those of a world need --world NAME" in listed.stderr
+        refused = invoke("get", server.address, "key", "--interface=legacy", code=1)
+        assert "no payload that this server knows" in refused.stderr
+
+    def refuse(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        for _ in requests:
+            response = dm_env_rpc_pb2.EnvironmentResponse()
+            response.error.code, response.error.message = code_pb2.UNIMPLEMENTED, "not here"
+            yield response
+
+    with ScriptedServer(refuse) as refusing:
+        refused = invoke("list", refusing.address, code=1)
+        assert "neither by the extension nor by the messages of the 1.0 line" in refused.stderr
+        assert "UNIMPLEMENTED: not here" in refused.stderr
+
+
+def test_a_property_that_is_not_listed_can_be_set() -> None:
+    answers = properties_pb2.PropertyResponse()
+    answers.list_property.SetInParent()
+    sent = []
+
+    def script(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        for request in requests:
+            asked = properties_pb2.PropertyRequest()
+            request.extension.Unpack(asked)
+            answer = properties_pb2.PropertyResponse()
+            getattr(answer, asked.WhichOneof("payload")).SetInParent()
+            sent.append(asked)
+            response = dm_env_rpc_pb2.EnvironmentResponse()
+            response.extension.Pack(answer)
+            yield response
+
+    with ScriptedServer(script) as server:
+        invoke("set", server.address, "hidden=[1, 2]", "spoken=hello")
+    writes = [each.write_property for each in sent if each.HasField("write_property")]
+    written = {write.key: write for write in writes}
+    assert list(written["hidden"].value.int64s.array) == [1, 2]
+    assert list(written["spoken"].value.strings.array) == ["hello"]
+
+
+def test_a_tree_without_an_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "_MOST", 20)
+
+    def script(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        for request in requests:
+            asked, answer = properties_pb2.PropertyRequest(), properties_pb2.PropertyResponse()
+            request.extension.Unpack(asked)
+            entry = answer.list_property.values.add()
+            entry.spec.name = f"{asked.list_property.key}.x"
+            entry.is_listable = True
+            response = dm_env_rpc_pb2.EnvironmentResponse()
+            response.extension.Pack(answer)
+            yield response
+
+    with ScriptedServer(script) as server:
+        listed = invoke("list", server.address)
+    assert "more than 20 properties" in listed.stderr
+    assert len(listed.stdout.splitlines()) == 21
+
+
+def test_settings_that_are_for_nothing(server: Server) -> None:
+    for arguments, said in (
+        (["--create=gravity=1"], "--new-world"),
+        (["--join=a=1"], "--world NAME or --new-world"),
+        (["--world=w", "--new-world"], "--world is for a world that exists"),
+    ):
+        assert said in invoke("list", server.address, *arguments, code=2).stderr

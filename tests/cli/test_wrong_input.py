@@ -1,0 +1,205 @@
+"""Every command as somebody new would try it, with all that can be wrong: no traceback ever.
+
+Each case is a process of its own. It ends with a stable exit code and one line on stderr,
+which says what is wrong and what would be right.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import Peers, command, is_one_line_with
+
+# An address is needed by these, and what follows it.
+CONNECTING = {
+    "run": [],
+    "inspect": [],
+    "check": [],
+    "properties list": [],
+    "properties get": ["key"],
+    "properties set": ["key=1"],
+}
+
+NO_SERVERS = [
+    ("{dead}", 3, "refused; check that the server runs and listens there"),
+    ("{http}", 1, "is no gRPC server"),
+    ("{silent}", 3, "is that the address of a dm_env_rpc server?"),
+    ("{hangs_up}", 3, "check the address"),
+    ("no-such-host.invalid:1", 2, "not on this machine; --insecure"),
+    ("192.0.2.1:50051", 2, "not on this machine; --insecure"),
+    ("localhost", 2, "an address looks like localhost:50051"),
+    ("http://localhost:50051", 2, "an address looks like localhost:50051"),
+    ("localhost:99999", 2, "an address looks like localhost:50051"),
+    ("localhost:port", 2, "an address looks like localhost:50051"),
+    ("unix:/no/such/socket", 3, "/no/such/socket"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "code", "said"),
+    [
+        *(("inspect", *row) for row in NO_SERVERS),
+        *((name, *row) for name in CONNECTING if name != "inspect" for row in NO_SERVERS[:2]),
+        *((name, *NO_SERVERS[6]) for name in CONNECTING if name != "inspect"),
+    ],
+)
+def test_addresses_at_which_there_is_no_server(
+    peers: Peers, name: str, address: str, code: int, said: str
+) -> None:
+    filled = address.format(**peers._asdict())
+    finished = command(*name.split(), filled, *CONNECTING[name], "--timeout=0.6")
+    is_one_line_with(finished, code, said)
+
+
+@pytest.mark.parametrize("name", [name for name in CONNECTING if name != "run"])
+def test_a_missing_address_is_asked_for(name: str) -> None:
+    is_one_line_with(command(*name.split()), 2, "Missing argument", f"see dm-env-rpc {name} --help")
+
+
+WRONG: list[tuple[str, int, str]] = [
+    # Words that are no command or option.
+    ("fly", 2, "No such command 'fly'"),
+    ("rnu", 2, "run"),
+    ("properties fly", 2, "No such command 'fly'"),
+    ("run --epis 3", 2, "--episodes"),
+    ("--verbose", 2, "No such option: --verbose"),
+    ("run {catch} extra", 2, "extra"),
+    # Values that options do not take.
+    ("run {catch} --episodes 0", 2, "'--episodes'"),
+    ("run {catch} --episodes many", 2, "'--episodes'"),
+    ("run {catch} --max-steps -1", 2, "'--max-steps'"),
+    ("run {catch} --seed x", 2, "'--seed'"),
+    ("run {catch} --seed -1", 2, "'--seed'"),
+    ("run {catch} --timeout nan", 2, "more than 0, got nan"),
+    ("run {catch} --timeout 0", 2, "more than 0, got 0"),
+    ("run {catch} --timeout -5", 2, "more than 0, got -5"),
+    ("run {catch} --timeout inf", 2, "more than 0, got inf"),
+    ("check {catch} --max-steps 0", 2, "'--max-steps'"),
+    ("check {catch} --companions x", 2, "'--companions'"),
+    ("check {catch} --only nonsense", 2, "no check has 'nonsense' in its name"),
+    ("serve catch --max-connections 0", 2, "'--max-connections'"),
+    ("serve catch --protocol gopher", 2, "gopher"),
+    ("properties list {catch} --depth 0", 2, "'--depth'"),
+    ("properties list {catch} --interface x", 2, "'x'"),
+    ("properties list {catch} --create rows=3", 2, "add --new-world"),
+    ("properties list {catch} --join a=3", 2, "--world NAME or --new-world"),
+    ("properties list {catch} --world w --new-world", 2, "--world is for a world that exists"),
+    ("properties set {catch} key", 2, "looks like physics.gravity=1.62"),
+    ("properties set {catch} =1", 2, "looks like physics.gravity=1.62"),
+    ("play --rate 0", 2, "more than 0"),
+    ("play --rate nan", 2, "more than 0"),
+    # Settings, worlds and keys that the server refuses.
+    ("run {catch} --create rows", 2, "a setting looks like rows=6"),
+    ("run {catch} --create =6", 2, "a setting looks like rows=6"),
+    ("run {catch} --create rows=null", 2, "no value"),
+    ("run {catch} --create rows=0", 1, "at least 2 rows"),
+    ("run {catch} --create rows=many", 1, "does not take these settings"),
+    ("run {catch} --create colour=red", 1, "settings: rows, columns, seed"),
+    ("run {catch} --join colour=red", 1, "colour"),
+    ("run {catch} --world nowhere", 1, "no world 'nowhere'"),
+    ("run {catch} --world x --create a=1", 2, "--create is for"),
+    ("inspect {catch} --world nowhere", 1, "no world 'nowhere'"),
+    ("check {catch} --required-create rows", 2, "'rows' is not among the create settings"),
+    ("properties get {catch} nothing", 1, "no property 'nothing'"),
+    ("properties set {catch} nothing=1", 1, "no property 'nothing'"),
+    ("properties list {catch} nothing", 1, "no property 'nothing'"),
+    ("properties list {catch} --interface legacy", 1, "no payload that this server knows"),
+    # Environments and agents that fail, or are none.
+    ("run {broken} --create at=__init__", 1, "broken in __init__"),
+    ("run {broken} --create at=reset", 1, "broken in reset"),
+    ("run {broken} --create at=step", 1, "broken in step"),
+    ("inspect {broken} --create at=action_spec", 1, "broken in action_spec"),
+    ("run {catch} --policy clever", 2, "no policy 'clever'; choose random, constant or"),
+    ("run {catch} --policy nowhere:act", 2, "cannot import 'nowhere'"),
+    ("run {catch} --policy os:nothing", 2, "has no 'nothing'"),
+    ("run {catch} --policy os:sep", 2, "no function"),
+    ("run {catch} --policy badly_written:act", 2, "SyntaxError"),
+    ("run {catch} --policy leaving:act", 2, "SystemExit"),
+    ("run {catch} --policy wrong_agents:fails", 2, "ZeroDivisionError: division by zero"),
+    ("check {catch} --json --policy wrong_agents:fails", 2, "wrong_agents.py, line 2"),
+    ("run {catch} --policy wrong_agents:leaves", 2, "SystemExit"),
+    ("run {catch} --policy wrong_agents:nothing", 2, "an action is a mapping"),
+    ("run {catch} --policy wrong_agents:too_much", 2, "outside its bounds [0, 2]"),
+    ("run {catch} --policy wrong_agents:takes_none", 2, "TypeError"),
+    ("check {catch} --policy wrong_agents:missing", 2, "has no 'missing'"),
+    ("serve nonsense", 2, "looks like MODULE:NAME"),
+    ("serve nowhere:make", 2, "cannot import 'nowhere'"),
+    ("serve badly_written:make", 2, "SyntaxError"),
+    ("serve leaving:make", 2, "SystemExit"),
+    ("serve hostile_module:make", 2, "hostile_module"),
+    ("serve os:sep", 2, "not callable"),
+    ("serve", 2, "name what to serve"),
+    ("serve catch --c-library lib.so:f", 2, "name what to serve"),
+    ("serve ftp://somewhere", 2, "no environments at ftp://"),
+    ("serve gym-socket://localhost:5001", 2, "looks like gym-socket://HOST:PORT/NAME"),
+    ("serve --c-library lib.so", 2, "looks like PATH:CONNECT"),
+    ("serve --c-library ./no-such-lib.so:connect", 2, "there is no library"),
+    ("serve catch --c-version 9.9 --create rows", 2, "a setting looks like rows=6"),
+    # Places where nothing can listen.
+    ("serve catch --address 0.0.0.0:0", 2, "insecure"),
+    ("serve catch --address nonsense", 2, "looks like localhost:50051"),
+    ("serve catch --address localhost:99999", 2, "looks like localhost:50051"),
+    ("serve catch --address {catch}", 1, "cannot listen"),
+    ("serve catch --protocol gym-socket --address {catch}", 1, "in use"),
+    ("serve catch --protocol gym-socket --address 5001", 2, "looks like localhost:50051"),
+    ("serve catch --protocol gym-socket --address 0.0.0.0:0", 2, "insecure"),
+    # Play has no terminal here.
+    ("play {catch}", 2, "needs a terminal, but the standard input is none"),
+    ("play {catch} --keys left", 2, "needs a terminal"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What somebody may have lying around."""
+    folder = tmp_path_factory.mktemp("mine")
+    (folder / "badly_written.py").write_text("def act(\n")
+    (folder / "leaving.py").write_text("import sys\nsys.exit(5)\n")
+    (folder / "hostile_module.py").write_text(
+        "def __getattr__(name):\n    raise RuntimeError('nothing to see')\n"
+    )
+    (folder / "wrong_agents.py").write_text(
+        "def fails(timestep, spec):\n    return 1 / 0\n"
+        "def leaves(timestep, spec):\n    raise SystemExit(7)\n"
+        "def nothing(timestep, spec):\n    return None\n"
+        "def too_much(timestep, spec):\n    return {'paddle': 7}\n"
+        "def takes_none():\n    return {}\n"
+    )
+    return folder
+
+
+Finished = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def ended(peers: Peers, folder: Path) -> Iterator[dict[str, concurrent.futures.Future[Finished]]]:
+    """How the wrong command lines ended; much of their time they wait, so several run at once."""
+    with concurrent.futures.ThreadPoolExecutor(3) as executor:
+        yield {
+            line: executor.submit(command, *line.format(**peers._asdict()).split(), cwd=folder)
+            for line, _, _ in WRONG
+        }
+        executor.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize(("line", "code", "said"), WRONG, ids=[line for line, _, _ in WRONG])
+def test_wrong_command_lines(
+    ended: dict[str, concurrent.futures.Future[Finished]], line: str, code: int, said: str
+) -> None:
+    is_one_line_with(ended[line].result(), code, said)
+
+
+def test_with_a_variable_the_traceback_is_shown_too(peers: Peers, folder: Path) -> None:
+    finished = command(
+        *("run", peers.catch, "--policy=wrong_agents:fails"),
+        environment={"DM_ENV_RPC_TRACEBACK": "1"},
+        cwd=folder,
+    )
+    assert finished.returncode == 2
+    assert "Traceback" in finished.stderr
+    assert "return 1 / 0" in finished.stderr
