@@ -86,6 +86,11 @@ class DmEnvAdaptor(Adaptor, dm_env.Environment):
     def _where(self) -> str:
         return "closed" if self._connection is None else self._connection.address
 
+    @property
+    def connection(self) -> Connection:
+        """The connection, for extensions; ConnectionClosedError once the adaptor is closed."""
+        return self._open_connection()
+
     def reset(self, settings: Mapping[str, Any] | None = None) -> dm_env.TimeStep:
         """Begins a new sequence.
 

@@ -23,6 +23,7 @@ MAX_SIDE = 640
 """Pixels of the longer side; a larger image is shown smaller."""
 
 _SMALLEST = 3
+_COLOURS = (1, 3, 4)
 _MOST_PLANES = 16
 _PHOTO_PIXELS = 128 * 128
 _FEW_VALUES = 16
@@ -119,12 +120,13 @@ def _layout(shape: tuple[int, ...]) -> str | None:
         return None
     if len(shape) == 2 and min(shape) >= _SMALLEST:
         return "HW"
-    if len(shape) == 3:
-        if shape[2] <= _MOST_PLANES and min(shape[:2]) >= _SMALLEST:
-            return "HWC"
-        if shape[0] in (1, 3, 4) and min(shape[1:]) >= _SMALLEST:
-            return "CHW"
-    return None
+    if len(shape) != 3:
+        return None
+    if shape[2] in _COLOURS and min(shape[:2]) >= _SMALLEST:
+        return "HWC"
+    if shape[0] in _COLOURS and min(shape[1:]) >= _SMALLEST:
+        return "CHW"
+    return "HWC" if shape[2] <= _MOST_PLANES and min(shape[:2]) >= _SMALLEST else None
 
 
 def _to_image(array: Array, low: Any, high: Any) -> PIL.Image.Image:
@@ -143,7 +145,7 @@ def _to_image(array: Array, low: Any, high: Any) -> PIL.Image.Image:
     if channels == 4 and array.dtype == np.uint8 and np.all(array[..., 3] == 255):
         array, channels = array[..., :3], 3
     grey = array.dtype.kind == "b" or (
-        array.dtype == np.uint8 and (_FEW_VALUES <= high if high is not None else _is_grey(array))
+        array.dtype == np.uint8 and (high >= _FEW_VALUES if high is not None else _is_grey(array))
     )
     scaled = np.ascontiguousarray(array) if grey else _scaled(array, low, high)
     if array.dtype.kind == "b":

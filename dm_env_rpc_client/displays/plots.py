@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -19,13 +20,13 @@ MAX_BARS = 64
 """Elements that are drawn as a bar each."""
 
 
-def number(value: Any) -> str:
-    """Returns a number as people write it: up to six digits, none that say nothing."""
+def number(value: Any, digits: int = 6) -> str:
+    """Returns a number as people write it: so many digits at most, none that say nothing."""
     if isinstance(value, bool | np.bool_):
         return str(bool(value))
     if isinstance(value, int | np.integer):
         return str(int(value))
-    return format(float(value), ".6g")
+    return format(float(value), f".{digits}g")
 
 
 def bars(values: npt.ArrayLike, width: int = 260, height: int = 64) -> str:
@@ -74,7 +75,7 @@ def line(
     columns = int(frame.inner_width)
     if len(array) > 2 * columns:
         edges = np.linspace(0, len(array), columns + 1).astype(int)
-        parts = [array[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+        parts = [array[a:b] for a, b in itertools.pairwise(edges)]
         drawn = np.array([extreme for part in parts for extreme in _extremes(part)])
         xs = np.repeat(np.arange(columns) + 0.5, 2)
     else:

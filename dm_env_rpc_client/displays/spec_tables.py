@@ -79,7 +79,7 @@ def value_range(spec: specs.Array) -> Range:
 
 
 def _shape_text(shape: tuple[int, ...]) -> str:
-    return " × ".join("any" if size < 0 else str(size) for size in shape) if shape else "scalar"
+    return " x ".join("any" if size < 0 else str(size) for size in shape) if shape else "scalar"
 
 
 def _side_text(side: Any) -> str:

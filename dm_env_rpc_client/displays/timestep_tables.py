@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import dm_env
@@ -31,9 +32,8 @@ def show_timestep(timestep: dm_env.TimeStep) -> str:
         *_rows(timestep.discount, "discount", show_value),
     ]
     observed = _rows(timestep.observation, "observation", show_value)
-    return (
-        markup.section(f"TimeStep {name}", markup.table(("", ""), rows))
-        + markup.section("Observations", markup.table(("name", "value"), observed))
+    return markup.section(f"TimeStep {name}", markup.table(("", ""), rows)) + markup.section(
+        "Observations", markup.table(("name", "value"), observed)
     )
 
 
@@ -52,7 +52,7 @@ def _show_stacked(timestep: dm_env.TimeStep) -> str:
     ) + markup.section("Observations", markup.table(("name", "values"), observed))
 
 
-def _rows(structure: Any, root: str, show: Any) -> list[tuple[str, str]]:
+def _rows(structure: Any, root: str, show: Callable[[Any], str]) -> list[tuple[str, str]]:
     if structure is None:
         return [(f"<b>{root}</b>", show_value(None))]
     return [
@@ -74,6 +74,6 @@ def _show_series(values: Any) -> str:
 
 def _step_type_name(step_type: Any) -> str:
     try:
-        return dm_env.StepType(step_type).name
+        return str(dm_env.StepType(step_type).name)
     except ValueError:
         return repr(step_type)

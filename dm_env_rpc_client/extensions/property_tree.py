@@ -64,13 +64,8 @@ class PropertyTree:
     def _repr_html_(self) -> str:
         rows = [
             (
-                f'<span style="padding-left:{1.2 * min(entry.depth, 20):.1f}em">'
-                f"<b>{markup.escape(entry.spec.key, 200)}</b></span>",
-                f"<i>{markup.escape(entry.refusal)}</i>"
-                if entry.refusal
-                else show_value(entry.value)
-                if entry.spec.readable
-                else "",
+                _key_cell(entry),
+                _value_cell(entry),
                 markup.escape(", ".join(_kinds(entry.spec))),
                 markup.escape(_spec_text(entry.spec)),
                 markup.escape(entry.spec.description),
@@ -103,6 +98,17 @@ def _entries(
                 yield from _entries(properties, spec.key, depth + 1, seen)
             except DmEnvRpcError as error:
                 yield TreeEntry(spec, depth + 1, None, _reason(error))
+
+
+def _key_cell(entry: TreeEntry) -> str:
+    indent = f"padding-left:{1.2 * min(entry.depth, 20):.1f}em"
+    return f'<span style="{indent}"><b>{markup.escape(entry.spec.key, 200)}</b></span>'
+
+
+def _value_cell(entry: TreeEntry) -> str:
+    if entry.refusal:
+        return f"<i>{markup.escape(entry.refusal)}</i>"
+    return show_value(entry.value) if entry.spec.readable else ""
 
 
 def _reason(error: DmEnvRpcError | ProtocolError) -> str:

@@ -1,0 +1,155 @@
+"""Keys that act: which there are, and the box on the page that takes them."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anywidget
+import numpy as np
+import traitlets
+from dm_env import specs
+
+from dm_env_rpc_client.displays import markup, plots
+from dm_env_rpc_client.displays.leaves import named_leaves
+from dm_env_rpc_client.errors import SpecError
+
+__all__ = ["RESET", "RUN", "STEP", "KeyPad", "Keyboard", "default_keys"]
+
+STEP, RUN, RESET = " ", "Enter", "r"
+
+_HERE = pathlib.Path(__file__).parent
+_ARROWS = (("ArrowLeft", "ArrowRight"), ("ArrowDown", "ArrowUp"))
+_DIGITS = "0123456789"
+
+
+class KeyPad(anywidget.AnyWidget):
+    """A box that sends `{"kind": "down" | "up", "key": ..., "repeated": ...}` when it is focused.
+
+    Keys have the names of the browser's `KeyboardEvent.key`, letters in lower case.
+    """
+
+    _esm = _HERE / "keypad.js"
+    _css = _HERE / "explorer.css"
+    legend: traitlets.List[Any] = traitlets.List().tag(sync=True)
+
+
+def default_keys(action_specs: Mapping[str, specs.Array]) -> dict[str, dict[str, Any]]:
+    """Returns keys for actions of any names, from what their specs admit.
+
+    The arrows are the ends of the ranges of the first two scalar actions that have a range:
+    of a number, or of three values, which are taken for back, stay and forth. The digits are
+    the values of the first action that has few of them.
+
+    Args:
+      action_specs: the specs, by flat name.
+
+    Returns:
+      By key, the values of some actions by flat name.
+    """
+    keys: dict[str, dict[str, Any]] = {}
+    ranged = [item for item in action_specs.items() if _has_ends(item[1])]
+    for (name, spec), (back, forth) in zip(ranged, _ARROWS, strict=False):
+        keys[back] = {name: spec.minimum.item()}
+        keys[forth] = {name: spec.maximum.item()}
+    for name, spec in action_specs.items():
+        if _is_choice(spec):
+            last = int(spec.maximum) - int(spec.minimum)
+            for digit in _DIGITS[: last + 1]:
+                keys[digit] = {name: int(spec.minimum) + int(digit)}
+            break
+    return keys
+
+
+def _is_choice(spec: specs.Array) -> bool:
+    return (
+        isinstance(spec, specs.BoundedArray)
+        and spec.shape == ()
+        and spec.dtype.kind in "iu"
+        and int(spec.maximum) - int(spec.minimum) < len(_DIGITS)
+    )
+
+
+def _has_ends(spec: specs.Array) -> bool:
+    if not isinstance(spec, specs.BoundedArray) or spec.shape:
+        return False
+    if spec.dtype.kind in "iu":
+        return int(spec.maximum) - int(spec.minimum) == 2
+    return bool(np.isfinite(spec.minimum) and np.isfinite(spec.maximum))
+
+
+class Keyboard:
+    """Which actions the keys that are down stand for.
+
+    A key that was pressed and released between two steps counts for one step all the same.
+
+    Args:
+      keys: by key, an action, or some of its values, nested or by flat name.
+      action_specs: specs by flat name.
+      root: the name of an action that is no mapping.
+      press: called with "step", "run" or "reset" for the keys of these, and with "act" when
+        a key for an action goes down.
+
+    Attributes:
+      pad: the widget.
+
+    Raises:
+      SpecError: a key stands for an action that is not there.
+    """
+
+    def __init__(
+        self,
+        keys: Mapping[str, Any],
+        action_specs: Mapping[str, specs.Array],
+        root: str,
+        press: Callable[[str, bool], None],
+    ):
+        self._actions = {key: named_leaves(action, root) for key, action in keys.items()}
+        for key, values in self._actions.items():
+            unknown = sorted(set(values) - set(action_specs))
+            if unknown:
+                raise SpecError(
+                    f"key {key!r} is for action {unknown[0]!r}, which is not there; actions: "
+                    f"{', '.join(map(repr, action_specs)) or 'none'}"
+                )
+        self._press = press
+        self._held: dict[str, None] = {}
+        self._tapped: dict[str, None] = {}
+        general = {STEP: "step", RUN: "run or stop", RESET: "reset"}
+        self._general = {
+            key: what.split()[0] for key, what in general.items() if key not in self._actions
+        }
+        legend = [(key, _meaning(values)) for key, values in self._actions.items()]
+        legend += [(key, general[key]) for key in self._general]
+        self.pad = KeyPad(legend=legend)
+        self.pad.on_msg(self._receive)
+
+    def values(self) -> dict[str, Any]:
+        """Returns the values that the keys set in this step, by flat name."""
+        values: dict[str, Any] = {}
+        for key in [*self._tapped, *self._held]:
+            values.update(self._actions[key])
+        self._tapped.clear()
+        return values
+
+    def _receive(self, _: Any, message: Any, __: Any) -> None:
+        key = message.get("key")
+        if key in self._actions:
+            if message.get("kind") == "up":
+                self._held.pop(key, None)
+            else:
+                # What was pressed last comes last, and wins.
+                self._held.pop(key, None)
+                self._held[key] = self._tapped[key] = None
+                self._press("act", bool(message.get("repeated")))
+        elif key in self._general and message.get("kind") == "down":
+            self._press(self._general[key], bool(message.get("repeated")))
+
+
+def _meaning(values: Mapping[str, Any]) -> str:
+    texts = (
+        f"{name} {plots.number(value) if isinstance(value, bool | int | float) else value}"
+        for name, value in values.items()
+    )
+    return markup.shorten(", ".join(texts), 60)
