@@ -22,11 +22,10 @@ MAX_BARS = 64
 
 def number(value: Any, digits: int = 6) -> str:
     """Returns a number as people write it: so many digits at most, none that say nothing."""
-    if isinstance(value, bool | np.bool_):
+    kind = np.asarray(value).dtype.kind
+    if kind == "b":
         return str(bool(value))
-    if isinstance(value, int | np.integer):
-        return str(int(value))
-    return format(float(value), f".{digits}g")
+    return str(int(value)) if kind in "iu" else format(float(value), f".{digits}g")
 
 
 def bars(values: npt.ArrayLike, width: int = 260, height: int = 64) -> str:

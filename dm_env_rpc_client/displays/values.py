@@ -11,7 +11,7 @@ from google.protobuf import message as protobuf_message
 from dm_env_rpc_client.displays import images, markup, plots
 from dm_env_rpc_client.displays.spec_tables import Range
 
-__all__ = ["image_html", "show_value"]
+__all__ = ["image_html", "in_short", "show_value"]
 
 IMAGE_SIDE = 240
 """Pixels of the longer side of an image on the page."""
@@ -37,7 +37,7 @@ def show_value(value: Any, bounds: Range = _ANY) -> str:
     if array.dtype.kind not in "biuf":
         return _show_objects(array)
     if array.ndim == 0:
-        return plots.number(array.item() if array.dtype.kind != "f" else array)
+        return plots.number(array)
     if images.is_image(array.shape, array.dtype):
         return image_html(images.picture(array, bounds.low, bounds.high))
     if array.size == 0:
@@ -45,6 +45,16 @@ def show_value(value: Any, bounds: Range = _ANY) -> str:
     if array.ndim == 1:
         return _show_vector(array)
     return _summary(array)
+
+
+def in_short(value: Any) -> str:
+    """Returns a value as a few words of plain text."""
+    array = np.asarray(value)
+    if array.ndim == 0:
+        text = plots.number(array, 4) if array.dtype.kind in "biuf" else repr(array.item())
+    else:
+        text = np.array2string(array, precision=3, threshold=8)
+    return markup.shorten(" ".join(text.split()), 60)
 
 
 def image_html(picture: images.Picture, side: int = IMAGE_SIDE) -> str:

@@ -45,8 +45,7 @@ class PropertyTree:
     def __init__(self, properties: PropertyAccess, key: str = ""):
         self.entries: list[TreeEntry] = []
         self.is_complete = True
-        seen = {key}
-        for entry in _entries(properties, key, 0, seen):
+        for entry in _entries(properties, key):
             if len(self.entries) == MAX_PROPERTIES:
                 self.is_complete = False
                 break
@@ -79,25 +78,31 @@ class PropertyTree:
         return markup.section(title, markup.table(columns, rows))
 
 
-def _entries(
-    properties: PropertyAccess, key: str, depth: int, seen: set[str]
-) -> Iterator[TreeEntry]:
-    for spec in properties.list(key):
+def _entries(properties: PropertyAccess, key: str) -> Iterator[TreeEntry]:
+    """Yields everything below a property; without recursion, for it may go deep."""
+    seen = {key}
+    levels = [iter(properties.list(key))]
+    while levels:
+        spec = next(levels[-1], None)
+        if spec is None:
+            levels.pop()
+            continue
         if spec.key in seen:
             continue
         seen.add(spec.key)
         value, refusal = None, ""
+        depth = len(levels) - 1
         if spec.readable:
             try:
                 value = properties.read(spec.key)
             except (DmEnvRpcError, ProtocolError) as error:
                 refusal = _reason(error)
-        yield TreeEntry(spec, depth, value, refusal)
         if spec.listable:
             try:
-                yield from _entries(properties, spec.key, depth + 1, seen)
+                levels.append(iter(properties.list(spec.key)))
             except DmEnvRpcError as error:
-                yield TreeEntry(spec, depth + 1, None, _reason(error))
+                refusal = refusal or _reason(error)
+        yield TreeEntry(spec, depth, value, refusal)
 
 
 def _key_cell(entry: TreeEntry) -> str:

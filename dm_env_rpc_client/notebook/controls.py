@@ -20,7 +20,7 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.spec_manager import TensorField
 from dm_env_rpc_client.specs import dm_env_spec_to_tensor_spec
 
-__all__ = ["Control", "control_for"]
+__all__ = ["Buttons", "Control", "Sliders", "Text", "checked_by", "control_for"]
 
 MAX_BUTTONS = 12
 """Values that get a button each."""
@@ -79,14 +79,13 @@ class Buttons(Control):
 
     is_move = True
 
-    def __init__(self, spec: specs.Array, labels: Sequence[str] | None = None):
+    def __init__(self, spec: specs.Array, where: str, labels: Sequence[str] | None = None):
         super().__init__(spec)
         self._values = _few_values(spec)
-        texts = list(map(str, labels if labels is not None else self._values))
+        texts = list(map(str, self._values if labels is None else labels))
         if len(texts) != len(self._values):
-            raise SpecError(
-                f"{spec.name!r} has {len(self._values)} values, got {len(texts)} labels for them"
-            )
+            few = len(self._values) or f"more than {MAX_BUTTONS}"
+            raise SpecError(f"{where} has {few} values, got {len(texts)} labels for them")
         self._buttons = [
             ipywidgets.Button(description=text, layout=ipywidgets.Layout(width="auto"))
             for text in texts
@@ -143,10 +142,10 @@ class Sliders(Control):
 class Text(Control):
     """A line of text for any other value."""
 
-    def __init__(self, spec: specs.Array):
+    def __init__(self, spec: specs.Array, where: str):
         super().__init__(spec)
-        field = dm_env_spec_to_tensor_spec(spec)
-        self._field = TensorField(0, field, "value")
+        self._where = where
+        self._check = checked_by(spec, where)
         self._is_plain = isinstance(spec, specs.StringArray) and not spec.shape
         shape = f"[{', '.join('any' if size < 0 else str(size) for size in spec.shape)}]"
         hint = f"{dtype_text(spec)}{shape if spec.shape else ''} {bounds_text(spec)}"
@@ -165,14 +164,10 @@ class Text(Control):
             parsed = json.loads(self._line.value)
         except ValueError as error:
             raise SpecError(
-                f"{self._spec.name!r}: {self._line.value!r} is not a number or a list such as "
+                f"{self._where}: {self._line.value!r} is not a number or a list such as "
                 f"[0, 1]: {error}"
             ) from error
-        try:
-            conforming = self._field.conform(parsed)
-        except SpecError as error:
-            raise SpecError(str(error).replace(self._field.label, repr(self._spec.name))) from None
-        return conforming.astype(self._spec.dtype, copy=False)[()]
+        return self._check(parsed)
 
     def _show(self, value: Any) -> None:
         if self._is_plain:
@@ -181,24 +176,59 @@ class Text(Control):
             self._line.value = json.dumps(np.asarray(value).tolist())
 
 
-def control_for(spec: specs.Array, labels: Sequence[str] | None = None) -> Control | None:
+def checked_by(spec: specs.Array, where: str) -> Callable[[Any], Any]:
+    """Returns what makes a value that conforms to a spec of anything that does.
+
+    Args:
+      spec: the spec.
+      where: what the value is for, for error messages, such as "action 'arm.torque'".
+
+    Returns:
+      A function that returns its argument as an array or a scalar of the spec's dtype, and
+      raises SpecError where it has another shape, is out of bounds or would change.
+
+    Raises:
+      SpecError: the protocol has no such dtype.
+    """
+    field = TensorField(0, dm_env_spec_to_tensor_spec(spec), "value")
+    field.label = where
+
+    def check(value: Any) -> Any:
+        conforming = field.conform(value)
+        if conforming.dtype == object:
+            return conforming[()]
+        with np.errstate(over="ignore"):
+            narrowed = conforming.astype(spec.dtype)
+        # The protocol has no 16 bits, so what conforms to its next wider dtype may not fit.
+        is_float = narrowed.dtype.kind == "f"
+        if not np.all(np.isfinite(narrowed) if is_float else narrowed == conforming):
+            raise SpecError(f"{where}: {value!r} does not fit its dtype, {spec.dtype.name}")
+        return narrowed[()]
+
+    return check
+
+
+def control_for(
+    spec: specs.Array, where: str, labels: Sequence[str] | None = None
+) -> Control | None:
     """Returns a control for a spec; None where there is none, as for protobuf messages.
 
     Args:
       spec: the spec.
+      where: what the value is for, for error messages, such as "action 'arm.torque'".
       labels: what stands on the buttons of a spec with few values.
 
     Raises:
       SpecError: there are as many labels as there are not values.
     """
     if _few_values(spec) or labels is not None:
-        return Buttons(spec, labels)
+        return Buttons(spec, where, labels)
     if _has_sliders(spec):
         return Sliders(spec)
     if spec.dtype.kind == "O" and not isinstance(spec, specs.StringArray):
         return None
     try:
-        return Text(spec)
+        return Text(spec, where)
     except (SpecError, ValueError):
         # A dtype that the protocol has not, or a value that JSON has not.
         return None

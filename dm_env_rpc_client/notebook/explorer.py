@@ -13,12 +13,13 @@ from dm_env import specs
 
 from dm_env_rpc_client.displays import markup, plots
 from dm_env_rpc_client.displays.leaves import named_leaves, rebuild
+from dm_env_rpc_client.displays.values import in_short
 from dm_env_rpc_client.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.extensions.property_access import PropertyAccess
 from dm_env_rpc_client.notebook.controls import Control, control_for
-from dm_env_rpc_client.notebook.keyboard import Keyboard, default_keys
+from dm_env_rpc_client.notebook.keyboard import Keyboard, checked_action, default_keys
 from dm_env_rpc_client.notebook.observation_view import ObservationView
 from dm_env_rpc_client.notebook.property_panel import PropertyPanel
 from dm_env_rpc_client.notebook.stepping import Progress, Stepper
@@ -29,7 +30,7 @@ __all__ = ["Explorer", "explore"]
 Policy = Callable[[dm_env.TimeStep], Any]
 
 _ROOT = "action"
-_MAX_RATE = 60.0
+_MIN_RATE, _MAX_RATE = 0.25, 60.0
 _PLOT = (480, 104)
 
 
@@ -71,8 +72,8 @@ def explore(
       The Explorer, an ipywidgets container.
 
     Raises:
-      SpecError: `action`, `keys` or `labels` name an action, or have a value, that is not in
-        the specs.
+      SpecError: `action`, `keys` or `labels` name an action that there is not, or a value that
+        it does not admit; the rate is beyond what its slider has.
     """
     return Explorer(
         env,
@@ -88,6 +89,8 @@ def explore(
 class Explorer(ipywidgets.VBox):
     """The widget that `explore` makes; its arguments are there."""
 
+    _stepper: Stepper
+
     def __init__(
         self,
         env: dm_env.Environment,
@@ -99,6 +102,7 @@ class Explorer(ipywidgets.VBox):
         properties: PropertyAccess | None,
         rate: float,
     ):
+        super().__init__()
         self._action_spec = env.action_spec()
         self._specs: dict[str, specs.Array] = named_leaves(self._action_spec, _ROOT)
         self._controls = self._make_controls(labels or {}, action)
@@ -116,37 +120,40 @@ class Explorer(ipywidgets.VBox):
         self._make_toolbar(rate)
         self._status = ipywidgets.HTML()
         self._plots = ipywidgets.HTML()
-        self._stepper = Stepper(env, self._act, self._show)
-        self._stepper.rate = self._rate.value
+        self._stepper = stepper = Stepper(env, self._act, self._show, rate)
         properties = properties or _properties_of(env)
-        self._panel = None if properties is None else PropertyPanel(properties, self._stepper.call)
-        super().__init__(self._lay_out())
+        self._panel = None if properties is None else PropertyPanel(properties, stepper.call)
+        self.children = self._lay_out()
         self.add_class("dm-env-explorer")
-        self._stepper.reset()
+        stepper.reset()
 
     def close(self) -> None:
         """Stops stepping and takes the widget off the page; the environment stays open."""
-        self._stepper.close()
+        # ipywidgets closes what it could not make, too.
+        if hasattr(self, "_stepper"):
+            self._stepper.close()
         super().close()
 
     def _make_controls(
         self, labels: Mapping[str, Sequence[str]], action: Any
     ) -> dict[str, Control]:
-        first = {} if action is None else named_leaves(action, _ROOT)
-        for name in [*labels, *first]:
+        first = {} if action is None else checked_action(action, self._specs, _ROOT)
+        for name in labels:
             if name not in self._specs:
                 known = ", ".join(map(repr, self._specs)) or "none"
-                raise SpecError(f"there is no action {name!r}; actions: {known}")
+                raise SpecError(f"there is no action {name!r} to label; actions: {known}")
         controls = {}
         for name, spec in self._specs.items():
-            control = control_for(spec, labels.get(name))
+            control = control_for(spec, f"action {name!r}", labels.get(name))
             if control is not None:
                 if name in first:
-                    control.show(spec.validate(np.asarray(first[name], spec.dtype)))
+                    control.show(first[name])
                 controls[name] = control
         return controls
 
     def _make_toolbar(self, rate: float) -> None:
+        if not _MIN_RATE <= rate <= _MAX_RATE:
+            raise SpecError(f"rate is from {_MIN_RATE} to {_MAX_RATE} steps per second, got {rate}")
         auto = ipywidgets.Layout(width="auto")
         self._step_button = ipywidgets.Button(description="Step", icon="step-forward", layout=auto)
         self._run_button = ipywidgets.Button(
@@ -162,7 +169,7 @@ class Explorer(ipywidgets.VBox):
         self._rate = ipywidgets.FloatLogSlider(
             value=rate,
             base=10,
-            min=-0.5,
+            min=np.log10(_MIN_RATE),
             max=np.log10(_MAX_RATE),
             step=0.05,
             description="steps/s",
@@ -173,7 +180,7 @@ class Explorer(ipywidgets.VBox):
         self._step_button.on_click(lambda _: self._press("step"))
         self._run_button.on_click(lambda _: self._press("run"))
         self._reset_button.on_click(lambda _: self._press("reset"))
-        self._rate.observe(lambda change: setattr(self._stepper, "rate", change["new"]), "value")
+        self._rate.observe(self._set_rate, "value")
 
     def _lay_out(self) -> list[ipywidgets.Widget]:
         wrapped = ipywidgets.Layout(flex_flow="row wrap", align_items="center")
@@ -213,6 +220,9 @@ class Explorer(ipywidgets.VBox):
             parts += [_title("Properties"), self._panel.widget]
         return parts
 
+    def _set_rate(self, change: Any) -> None:
+        self._stepper.rate = change["new"]
+
     def _press(self, what: str, repeated: bool = False) -> None:
         """Does what a button or a key stands for."""
         stepper = self._stepper
@@ -241,9 +251,7 @@ class Explorer(ipywidgets.VBox):
 
     def _chosen(self, pressed: Mapping[str, Any]) -> Any:
         values = {name: control.value() for name, control in self._controls.items()}
-        for name, value in pressed.items():
-            values[name] = np.asarray(value, self._specs[name].dtype)[()]
-        return rebuild(self._action_spec, values, _ROOT)
+        return rebuild(self._action_spec, {**values, **pressed}, _ROOT)
 
     def _sample(self) -> Any:
         values = {name: sample(self._specs[name], self._random) for name in self._controls}
@@ -254,12 +262,12 @@ class Explorer(ipywidgets.VBox):
         self._run_button.description = "Stop" if progress.is_running else "Run"
         self._run_button.icon = "stop" if progress.is_running else "play"
         self._run_button.button_style = "warning" if progress.is_running else "success"
-        self._status.value = _status(progress)
-        self._plots.value = _plots(progress)
-        sent = len(self._status.value) + len(self._plots.value)
+        sent = 0
         if progress.timestep is not None:
-            sent += self._view.show(progress.timestep.observation)
-        return sent
+            sent = self._view.show(progress.timestep.observation)
+        self._plots.value = _plots(progress)
+        self._status.value = _status(progress)
+        return sent + len(self._plots.value) + len(self._status.value)
 
 
 def _properties_of(env: dm_env.Environment) -> PropertyAccess | None:
@@ -297,17 +305,9 @@ def _status(progress: Progress) -> str:
 
 
 def _action_text(action: Any) -> str:
-    parts = []
-    for name, value in named_leaves(action, _ROOT).items():
-        array = np.asarray(value)
-        is_number = array.ndim == 0 and array.dtype.kind in "biuf"
-        text = (
-            plots.number(array, 4)
-            if is_number
-            else np.array2string(array, precision=3, threshold=8)
-        )
-        parts.append(f"{name} {' '.join(text.split())}")
-    return ", ".join(parts)
+    return ", ".join(
+        f"{name} {in_short(value)}" for name, value in named_leaves(action, _ROOT).items()
+    )
 
 
 def _plots(progress: Progress) -> str:

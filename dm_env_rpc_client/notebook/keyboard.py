@@ -11,11 +11,13 @@ import numpy as np
 import traitlets
 from dm_env import specs
 
-from dm_env_rpc_client.displays import markup, plots
+from dm_env_rpc_client.displays import markup
 from dm_env_rpc_client.displays.leaves import named_leaves
+from dm_env_rpc_client.displays.values import in_short
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.notebook.controls import checked_by
 
-__all__ = ["RESET", "RUN", "STEP", "KeyPad", "Keyboard", "default_keys"]
+__all__ = ["KeyPad", "Keyboard", "checked_action", "default_keys"]
 
 STEP, RUN, RESET = " ", "Enter", "r"
 
@@ -79,6 +81,31 @@ def _has_ends(spec: specs.Array) -> bool:
     return bool(np.isfinite(spec.minimum) and np.isfinite(spec.maximum))
 
 
+def checked_action(
+    action: Any, action_specs: Mapping[str, specs.Array], root: str, where: str = ""
+) -> dict[str, Any]:
+    """Returns the values of an action, or of a part of one, by flat name.
+
+    Args:
+      action: values, nested or by flat name.
+      action_specs: specs by flat name.
+      root: the name of an action that is no mapping.
+      where: stands before error messages.
+
+    Raises:
+      SpecError: there is no such action, or it does not admit the value.
+    """
+    values = named_leaves(action, root)
+    for name in values:
+        if name not in action_specs:
+            known = ", ".join(map(repr, action_specs)) or "none"
+            raise SpecError(f"{where}there is no action {name!r}; actions: {known}")
+    return {
+        name: checked_by(action_specs[name], f"{where}action {name!r}")(value)
+        for name, value in values.items()
+    }
+
+
 class Keyboard:
     """Which actions the keys that are down stand for.
 
@@ -95,7 +122,7 @@ class Keyboard:
       pad: the widget.
 
     Raises:
-      SpecError: a key stands for an action that is not there.
+      SpecError: a key stands for an action that is not there, or does not admit the value.
     """
 
     def __init__(
@@ -105,14 +132,10 @@ class Keyboard:
         root: str,
         press: Callable[[str, bool], None],
     ):
-        self._actions = {key: named_leaves(action, root) for key, action in keys.items()}
-        for key, values in self._actions.items():
-            unknown = sorted(set(values) - set(action_specs))
-            if unknown:
-                raise SpecError(
-                    f"key {key!r} is for action {unknown[0]!r}, which is not there; actions: "
-                    f"{', '.join(map(repr, action_specs)) or 'none'}"
-                )
+        self._actions = {
+            key: checked_action(action, action_specs, root, f"key {key!r}: ")
+            for key, action in keys.items()
+        }
         self._press = press
         self._held: dict[str, None] = {}
         self._tapped: dict[str, None] = {}
@@ -148,8 +171,6 @@ class Keyboard:
 
 
 def _meaning(values: Mapping[str, Any]) -> str:
-    texts = (
-        f"{name} {plots.number(value) if isinstance(value, bool | int | float) else value}"
-        for name, value in values.items()
+    return markup.shorten(
+        ", ".join(f"{name} {in_short(value)}" for name, value in values.items()), 60
     )
-    return markup.shorten(", ".join(texts), 60)

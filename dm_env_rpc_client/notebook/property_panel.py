@@ -79,7 +79,9 @@ class PropertyPanel:
         description = ipywidgets.HTML(
             f'<span style="opacity:0.7">{markup.escape(spec.description)}</span>'
         )
-        control = control_for(spec.spec) if spec.writable and spec.spec is not None else None
+        control = None
+        if spec.writable and spec.spec is not None:
+            control = control_for(spec.spec, f"property {spec.key!r}")
         if control is None:
             text = f"<i>{markup.escape(entry.refusal)}</i>" if entry.refusal else ""
             if spec.readable and not entry.refusal:

@@ -96,8 +96,10 @@ class Stepper:
       report: shows the progress, and returns how many bytes that took. Called in the
         stepper's thread, as `choose` is.
 
-    Attributes:
       rate: steps per second while it runs, at most.
+
+    Attributes:
+      rate: the same; it can be changed.
     """
 
     def __init__(
@@ -105,8 +107,9 @@ class Stepper:
         env: dm_env.Environment,
         choose: Callable[[dm_env.TimeStep], Any],
         report: Callable[[Progress], int],
+        rate: float = 5.0,
     ):
-        self.rate = 5.0
+        self.rate = rate
         self._env = env
         self._choose = choose
         self._report = report
