@@ -13,7 +13,8 @@ from dm_env_rpc_client.displays import markup
 
 __all__ = ["bars", "line", "number"]
 
-_COLOUR = "#3b7dd8"
+_COLOURS = ("#3b7dd8", "#d8743b", "#3ba55c", "#a04fc4", "#c43b52", "#3bb3b8", "#8a8a3b", "#777777")
+_TITLE = 18
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 6, 6, 6
 
 MAX_BARS = 64
@@ -47,7 +48,7 @@ def bars(values: npt.ArrayLike, width: int = 260, height: int = 64) -> str:
                 f'<rect x="{_LEFT + index * step:.1f}" y="{top:.1f}" '
                 f'width="{max(step * 0.8, 0.5):.1f}" height="{max(bottom - top, 1):.1f}"/>'
             )
-    return frame.svg(f'<g fill="{_COLOUR}">{"".join(marks)}</g>', f"{len(array)} values")
+    return frame.svg(f'<g fill="{_COLOURS[0]}">{"".join(marks)}</g>', f"{len(array)} values")
 
 
 def line(
@@ -63,39 +64,50 @@ def line(
     Where there are more of them than pixels, each column shows their lowest and highest.
 
     Args:
-      values: real numbers [N]. The line has gaps where they are not finite.
+      values: real numbers [N], or [N, K] for several lines. They have gaps where their
+        numbers are not finite.
       width: of the plot, in pixels.
       height: the same.
       title: stands above it.
       dots: marks each value, where there is room.
     """
-    array = _as_floats(values)
-    frame = _Frame(array, width, height - (18 if title else 0))
+    array = np.asarray(values)
+    series = [_as_floats(each) for each in (array.T if array.ndim == 2 else [array])]
+    frame = _Frame(np.concatenate(series), width, height - (_TITLE if title else 0))
+    marks = [
+        _polyline(each, frame, _COLOURS[index % len(_COLOURS)], dots)
+        for index, each in enumerate(series)
+    ]
+    return frame.svg("".join(marks), title or f"{len(array)} values", titled=bool(title))
+
+
+def _polyline(array: npt.NDArray[np.float64], frame: _Frame, colour: str, dots: bool) -> str:
     columns = int(frame.inner_width)
+    drawn = array
+    xs = (np.arange(len(array)) + 0.5) * frame.inner_width / max(len(array), 1)
     if len(array) > 2 * columns:
         edges = np.linspace(0, len(array), columns + 1).astype(int)
         parts = [array[a:b] for a, b in itertools.pairwise(edges)]
         drawn = np.array([extreme for part in parts for extreme in _extremes(part)])
         xs = np.repeat(np.arange(columns) + 0.5, 2)
-    else:
-        drawn = array
-        xs = (np.arange(len(array)) + 0.5) * frame.inner_width / max(len(array), 1)
-    runs: list[list[str]] = [[]]
+    runs: list[list[tuple[float, float]]] = [[]]
     for x, value in zip(xs, drawn, strict=True):
         if math.isfinite(value):
-            runs[-1].append(f"{_LEFT + x:.1f},{frame.y(value):.1f}")
+            runs[-1].append((_LEFT + x, frame.y(value)))
         elif runs[-1]:
             runs.append([])
-    marks = [
-        f'<polyline points="{" ".join(run)}" fill="none" stroke="{_COLOUR}" stroke-width="1.5"/>'
-        for run in runs
-        if len(run) > 1
-    ]
+    marks = []
     for run in runs:
-        for point in run if len(run) == 1 or (dots and len(array) <= columns / 6) else []:
-            x_text, y_text = point.split(",")
-            marks.append(f'<circle cx="{x_text}" cy="{y_text}" r="2.5" fill="{_COLOUR}"/>')
-    return frame.svg("".join(marks), title or f"{len(array)} values", titled=bool(title))
+        if len(run) > 1:
+            points = " ".join(f"{x:.1f},{y:.1f}" for x, y in run)
+            marks.append(
+                f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
+            )
+        if len(run) == 1 or (dots and len(array) <= columns / 6):
+            marks += [
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>' for x, y in run
+            ]
+    return "".join(marks)
 
 
 def _as_floats(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -137,7 +149,7 @@ class _Frame:
         return _TOP + (1 - share) * (self._height - _TOP - _BOTTOM)
 
     def svg(self, marks: str, label: str, titled: bool = False) -> str:
-        shift = 18 if titled else 0
+        shift = _TITLE if titled else 0
         ticks = [self.low, self.high]
         if self.low < 0 < self.high:
             ticks.append(0.0)

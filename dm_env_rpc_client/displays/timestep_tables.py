@@ -15,6 +15,7 @@ from dm_env_rpc_client.displays.values import image_html, show_value
 __all__ = ["show_timestep"]
 
 _MAX_FRAMES = 8
+_MAX_LINES = 8
 _FRAME_PIXELS = 640
 
 
@@ -63,8 +64,9 @@ def _rows(structure: Any, root: str, show: Callable[[Any], str]) -> list[tuple[s
 
 def _show_series(values: Any) -> str:
     array = np.asarray(values)
-    if array.ndim == 1 and array.size > 1 and array.dtype.kind in "biuf":
-        return plots.line(array, width=420)
+    is_few_lines = array.ndim == 1 or (array.ndim == 2 and array.shape[1] <= _MAX_LINES)
+    if is_few_lines and array.dtype.kind in "biuf" and array.size > 1:
+        return plots.line(array, width=420, height=64 if array.ndim == 1 else 96)
     if array.ndim > 1 and array.size and images.is_image(array.shape[1:], array.dtype):
         frames = array[np.linspace(0, len(array) - 1, min(len(array), _MAX_FRAMES)).astype(int)]
         strip = image_html(images.montage(frames), _FRAME_PIXELS)

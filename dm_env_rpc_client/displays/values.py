@@ -17,7 +17,7 @@ IMAGE_SIDE = 240
 """Pixels of the longer side of an image on the page."""
 
 _MAX_NUMBERS = 8
-_MAX_TEXTS = 20
+_MAX_TEXTS = 8
 _MAX_ELEMENTS = 1_000_000
 _ANY = Range(None, None)
 

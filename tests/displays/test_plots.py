@@ -69,6 +69,14 @@ def test_a_line_has_gaps_where_values_are_not_finite() -> None:
     assert [len(line) for line in points(plots.line([1, 2, np.nan, 3, 4, 5]))] == [2, 3]
 
 
+def test_several_lines_share_their_axes_and_differ_in_colour() -> None:
+    svg = plots.line(np.array([[0.0, 10.0], [1.0, 20.0], [2.0, 30.0]]))
+    low, high = points(svg)
+    assert len(low) == len(high) == 3
+    assert max(y for _, y in high) < min(y for _, y in low)
+    assert len(set(re.findall(r'stroke="(#[^"]*)"', svg))) == 2
+
+
 def test_a_value_alone_is_a_dot() -> None:
     svg = parse(plots.line([3.0]))
     assert len(list(svg.iter(f"{SVG}circle"))) == 1

@@ -40,8 +40,16 @@ c.ServerApp.allow_root = True
 c.ServerApp.disable_check_xsrf = True
 """
 
-# Nothing is fetched, and nothing pops up over the page.
-_NOTIFICATIONS = {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True}
+# Nothing is fetched, nothing pops up over the page, and cells that are scrolled out of sight
+# stay on it.
+_SETTINGS = {
+    "apputils-extension/notification": {
+        "fetchNews": "false",
+        "checkForUpdates": False,
+        "doNotDisturbMode": True,
+    },
+    "notebook-extension/tracker": {"windowingMode": "none"},
+}
 
 
 @contextlib.contextmanager
@@ -54,9 +62,10 @@ def jupyter_lab(folder: Path, private: Path) -> Iterator[str]:
     config = private / "config"
     config.mkdir(parents=True)
     (config / "jupyter_lab_config.py").write_text(_CONFIG)
-    notifications = private / "settings" / "@jupyterlab" / "apputils-extension"
-    notifications.mkdir(parents=True)
-    (notifications / "notification.jupyterlab-settings").write_text(json.dumps(_NOTIFICATIONS))
+    for name, settings in _SETTINGS.items():
+        path = private / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(settings))
     environment = {
         **os.environ,
         "JUPYTER_CONFIG_DIR": str(config),
