@@ -137,12 +137,16 @@ class _Frame:
         self.high = float(finite.max()) if finite.size else 0.0
         if include_zero:
             self.low, self.high = min(self.low, 0.0), max(self.high, 0.0)
-        if self.low == self.high:
-            margin = abs(self.low) or 1.0
-            self.low, self.high = self.low - margin, self.high + margin
         self._width = width
         self._height = height
         self.inner_width = width - _LEFT - _RIGHT
+        self._ticks = sorted({self.low, self.high})
+        if self.low == self.high:
+            margin = abs(self.low) or 1.0
+            self.low, self.high = self.low - margin, self.high + margin
+        # Zero is worth a tick where it does not run into the others.
+        elif _TOP + 10 < self.y(0.0) < height - _BOTTOM - 10:
+            self._ticks.append(0.0)
 
     def y(self, value: float) -> float:
         share = (value - self.low) / (self.high - self.low)
@@ -150,19 +154,15 @@ class _Frame:
 
     def svg(self, marks: str, label: str, titled: bool = False) -> str:
         shift = _TITLE if titled else 0
-        ticks = [self.low, self.high]
-        if self.low < 0 < self.high:
-            ticks.append(0.0)
         lines = "".join(
             f'<line x1="{_LEFT}" x2="{self._width - _RIGHT}" y1="{self.y(tick):.1f}" '
             f'y2="{self.y(tick):.1f}" stroke="currentColor" stroke-opacity="0.2"/>'
-            for tick in ticks
+            for tick in self._ticks
         )
         texts = "".join(
             f'<text x="{_LEFT - 5}" y="{self.y(tick) + 3.5:.1f}" text-anchor="end">'
             f"{format(tick, '.3g')}</text>"
-            for tick in ticks
-            if tick or min(self.y(0.0) - _TOP, self._height - _BOTTOM - self.y(0.0)) > 10
+            for tick in self._ticks
         )
         title = (
             f'<text x="{_LEFT}" y="12" font-weight="600" font-size="12">'

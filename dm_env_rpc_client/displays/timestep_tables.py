@@ -14,7 +14,7 @@ from dm_env_rpc_client.displays.values import image_html, show_value
 
 __all__ = ["show_timestep"]
 
-_MAX_FRAMES = 8
+_MAX_FRAMES, _LARGE_FRAME = 8, 100
 _MAX_LINES = 8
 _FRAME_PIXELS = 640
 
@@ -68,7 +68,8 @@ def _show_series(values: Any) -> str:
     if is_few_lines and array.dtype.kind in "biuf" and array.size > 1:
         return plots.line(array, width=420, height=64 if array.ndim == 1 else 96)
     if array.ndim > 1 and array.size and images.is_image(array.shape[1:], array.dtype):
-        frames = array[np.linspace(0, len(array) - 1, min(len(array), _MAX_FRAMES)).astype(int)]
+        most = _MAX_FRAMES if array.shape[2] < _LARGE_FRAME else _MAX_FRAMES // 2
+        frames = array[np.linspace(0, len(array) - 1, min(len(array), most)).astype(int)]
         strip = image_html(images.montage(frames), _FRAME_PIXELS)
         return f"{strip}<div>{len(frames)} of {len(array)}, each {list(array.shape[1:])}</div>"
     return show_value(array)

@@ -103,6 +103,12 @@ def test_odd_values_are_a_valid_plot(values: list[Any]) -> None:
 def test_the_axis_names_the_lowest_and_the_highest_value() -> None:
     texts = [text.text for text in parse(plots.line([-1.5, 2.5])).iter(f"{SVG}text")]
     assert texts == ["-1.5", "2.5", "0"]
+    texts = [text.text for text in parse(plots.line([0, 5, 2])).iter(f"{SVG}text")]
+    assert texts == ["0", "5"]
+    texts = [text.text for text in parse(plots.line([7, 7])).iter(f"{SVG}text")]
+    assert texts == ["7"]
+    texts = [text.text for text in parse(plots.line([-0.01, 5])).iter(f"{SVG}text")]
+    assert texts == ["-0.01", "5"]
 
 
 def test_a_title_is_escaped() -> None:
