@@ -4,6 +4,7 @@
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         DeadlineExceededError,
         DmEnvRpcClientError,
         DmEnvRpcError,
+        EnvironmentsFailedError,
         LibraryError,
         PropertyError,
         ProtocolError,
@@ -62,6 +64,7 @@ __all__ = [
     "DmEnvAndWorldName",
     "DmEnvRpcClientError",
     "DmEnvRpcError",
+    "EnvironmentsFailedError",
     "LibraryError",
     "PropertyError",
     "ProtocolError",
@@ -106,6 +109,7 @@ _HOMES = {
     "DmEnvAndWorldName": "worlds",
     "DmEnvRpcClientError": "errors",
     "DmEnvRpcError": "errors",
+    "EnvironmentsFailedError": "errors",
     "LibraryError": "errors",
     "PropertyError": "errors",
     "ProtocolError": "errors",
@@ -138,6 +142,9 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Imports a public name, the first time that somebody asks for it."""
+    if name == "__spec__":
+        _register_with_gymnasium()
+        return _SPEC
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = importlib.import_module(f"{__name__}.{_HOMES[name]}")
@@ -145,3 +152,25 @@ def __getattr__(name: str) -> Any:
     value = module if _HOMES[name].endswith(name) else getattr(module, name)
     globals()[name] = value
     return value
+
+
+def _register_with_gymnasium() -> None:
+    """Registers Remote-v0 where Gymnasium is imported, and imports nothing."""
+    gymnasium = sys.modules.get("gymnasium")
+    # Without the attributes it is being imported just now.
+    registry = getattr(gymnasium, "registry", None)
+    register = getattr(gymnasium, "register", None)
+    if registry is not None and register is not None and "Remote-v0" not in registry:
+        register(
+            "Remote-v0",
+            entry_point=f"{__name__}.adaptors.gymnasium:make_remote",
+            vector_entry_point=f"{__name__}.adaptors.vector:RemoteVectorEnv",
+        )
+
+
+# `gymnasium.make("dm_env_rpc_client:Remote-v0")` imports this package and takes it that this
+# registers the id. Here it does, if the package was not imported yet. If it was, and before
+# Gymnasium, importing it again runs nothing of it, but asks for its `__spec__`. So that is not
+# kept as an attribute: `__getattr__` hands it out, and registers by the way.
+_register_with_gymnasium()
+_SPEC = globals().pop("__spec__")

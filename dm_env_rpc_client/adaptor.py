@@ -12,16 +12,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import dm_env
+import numpy as np
 from dm_env import specs as dm_env_specs
 
 from dm_env_rpc_client import lifecycle, nesting, specs, timesteps
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.errors import ProtocolError, SpecError
-from dm_env_rpc_client.lifecycle import Lifecycle
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.lifecycle import Lifecycle, State
+from dm_env_rpc_client.messages import EncodedRequest
 from dm_env_rpc_client.spec_manager import SpecManager
+from dm_env_rpc_client.step_codec import StepAnswer, StepCodec
 from dm_env_rpc_client.timesteps import DISCOUNT, REWARD
 
-__all__ = ["Adaptor", "AutoObservations", "per_step"]
+__all__ = ["AHEAD", "AHEAD_BYTES", "Adaptor", "AutoObservations", "per_step"]
+
+AHEAD = 64
+"""Steps that `rollout` and `unroll` send ahead of the answers that they have read."""
+
+AHEAD_BYTES = 64 << 20
+"""What the answers to those may take together."""
 
 
 class AutoObservations(enum.Flag):
@@ -79,6 +88,11 @@ class Adaptor:
             self.discount_spec(),
         )
 
+    @property
+    def state(self) -> State:
+        """What the environment is doing, as of the last answer."""
+        return self._lifecycle.state
+
     def _forget_extensions(self) -> None:
         for name in self._extension_names:
             setattr(self, name, None)
@@ -114,11 +128,11 @@ class Adaptor:
 
     def observation_spec(self) -> dict[str, Any]:
         """Returns the specs of the observations in a TimeStep, by name, nested as they are."""
-        return self._nest(self._observation_specs)
+        return self._nest(dict(self._observation_specs))
 
     def action_spec(self) -> dict[str, Any]:
         """Returns the specs of the actions, by name, nested as they are."""
-        return self._nest(self._action_specs)
+        return self._nest(dict(self._action_specs))
 
     def reward_spec(self) -> Any:
         """Returns the server's spec of the observation `reward`, or dm_env's default."""
@@ -145,8 +159,13 @@ class Adaptor:
         }
         self._actions = actions
         self._observations = observations
-        self._requested_uids = sorted(map(observations.name_to_uid, requested))
+        self._codec = StepCodec(
+            actions, observations, sorted(map(observations.name_to_uid, requested))
+        )
         self._hidden = requested - set(visible)
+        self._is_nested = self._nested_tensors and any(
+            nesting.SEPARATOR in name for name in (*visible, *actions.names())
+        )
         self._reward_spec: dm_env_specs.Array | None = by_name.get(REWARD)
         self._discount_spec: dm_env_specs.Array | None = by_name.get(DISCOUNT)
         self._observation_specs = {
@@ -177,50 +196,33 @@ class Adaptor:
             visible |= matches
         return visible
 
-    def _request(self, action: Any) -> dm_env_rpc_pb2.StepRequest:
+    def _request(self, action: Any) -> EncodedRequest:
         if not isinstance(action, Mapping):
             raise SpecError(
                 f"an action is a mapping from names to values, got {type(action).__name__}; "
                 f"actions: {', '.join(map(repr, self._actions.names())) or 'none'}"
             )
-        if self._nested_tensors:
-            action = nesting.flatten_dict(action, nesting.SEPARATOR, strict=False)
-        return dm_env_rpc_pb2.StepRequest(
-            actions=self._actions.pack(action), requested_observations=self._requested_uids
-        )
+        return self._codec.encode(action)
 
-    def _interpret_step(self, response: dm_env_rpc_pb2.StepResponse) -> dm_env.TimeStep:
+    def _interpret_step(self, answer: StepAnswer | dm_env_rpc_pb2.StepResponse) -> dm_env.TimeStep:
         """Makes the TimeStep of an answer; runs in the order of the answers."""
         step_type = lifecycle.step_type(self._lifecycle.previous, self._lifecycle.state)
-        observations = self._unpack(response)
-        reward = self.reward(state=response.state, step_type=step_type, observations=observations)
-        discount = self.discount(
-            state=response.state, step_type=step_type, observations=observations
-        )
+        state, observations = self._codec.interpret(answer)
+        reward = self.reward(state=state, step_type=step_type, observations=observations)
+        discount = self.discount(state=state, step_type=step_type, observations=observations)
         for name in self._hidden:
             del observations[name]
         return dm_env.TimeStep(step_type, reward, discount, self._nest(observations))
 
-    def _unpack(self, response: dm_env_rpc_pb2.StepResponse) -> dict[str, Any]:
-        received = response.observations
-        requested = {}
-        for uid in self._requested_uids:
-            if uid not in received:
-                name = self._observations.uid_to_name(uid)
-                raise ProtocolError(
-                    f"the server left out observation {name!r} (uid {uid}), which was requested"
-                )
-            requested[uid] = received[uid]
-        try:
-            return self._observations.unpack(requested)
-        except SpecError as error:
-            raise ProtocolError(f"the server broke its own specs: {error}") from error
+    def _most_ahead(self, ahead: int) -> int:
+        """How many steps may be in flight for what their answers take."""
+        return max(1, min(ahead, AHEAD_BYTES // max(1, self._codec.answer_bytes)))
 
     def _interpret_reset(self, response: dm_env_rpc_pb2.ResetResponse) -> None:
         self._adopt(response.specs)
 
     def _nest(self, flat: dict[str, Any]) -> dict[str, Any]:
-        return nesting.unflatten_dict(flat, nesting.SEPARATOR) if self._nested_tensors else flat
+        return nesting.nest(flat, nesting.SEPARATOR) if self._is_nested else flat
 
 
 def per_step(actions: Any) -> Iterable[Any]:
@@ -234,4 +236,7 @@ def per_step(actions: Any) -> Iterable[Any]:
             f"every action of an unroll has the same number of steps, got {lengths or 'no actions'}"
         )
     length = next(iter(lengths.values()))
+    for name, values in flat.items():
+        if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iu":
+            flat[name] = values.tolist()  # Python's own are encoded faster than NumPy's.
     return [{name: values[t] for name, values in flat.items()} for t in range(length)]

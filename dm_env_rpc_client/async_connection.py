@@ -16,8 +16,9 @@ from dm_env_rpc_client.errors import (
 )
 from dm_env_rpc_client.lifecycle import Lifecycle
 from dm_env_rpc_client.pipeline import Pending, Pipeline
-from dm_env_rpc_client.transports import AsyncStream, grpc_channel
+from dm_env_rpc_client.transports import AsyncStream, conditions
 from dm_env_rpc_client.transports.grpc_aio_stream import GrpcAioStream
+from dm_env_rpc_client.transports.opening import Transport, open_aio_stream
 
 if TYPE_CHECKING:
     import grpc
@@ -50,7 +51,7 @@ class AsyncConnection:
     def __init__(
         self,
         channel: grpc.aio.Channel | AsyncStream,
-        metadata: grpc_channel.Metadata | None = None,
+        metadata: conditions.Metadata | None = None,
         *,
         request_timeout: float | None = None,
     ):
@@ -110,18 +111,12 @@ class AsyncConnection:
 
     async def send_with(
         self,
-        request: messages.Request,
+        request: messages.Outgoing,
         interpret: Callable[[Any], Any] | None,
         timeout: float | None = None,
     ) -> Any:
         """`send`, with the answer passed through `interpret` in the order of answers."""
-        encoded = messages.encode_request(request)
-
-        def take_note(answer: Any) -> Any:
-            self._lifecycle.answered(encoded.field, request, answer)
-            return answer if interpret is None else interpret(answer)
-
-        pending = Pending(encoded, take_note)
+        pending = Pending.of(request, interpret, self._lifecycle)
         if timeout is None:
             timeout = self._request_timeout
         loop = asyncio.get_running_loop()
@@ -252,17 +247,13 @@ async def connect_async(
     *,
     timeout: float | None = 10.0,
     request_timeout: float | None = None,
-    credentials: grpc.ChannelCredentials | None = None,
+    credentials: conditions.Credentials | None = None,
     insecure: bool = False,
-    metadata: grpc_channel.Metadata | None = None,
+    metadata: conditions.Metadata | None = None,
+    transport: Transport = "auto",
 ) -> AsyncConnection:
     """`connect` for asyncio; arguments and errors are the same."""
-    channel = await grpc_channel.open_aio_channel(address, credentials, insecure, timeout)
-    try:
-        stream = GrpcAioStream(channel, metadata, address, owns_channel=True)
-    except BaseException:
-        await channel.close()
-        raise
+    stream = await open_aio_stream(address, timeout, credentials, insecure, metadata, transport)
     return AsyncConnection(stream, request_timeout=request_timeout)
 
 

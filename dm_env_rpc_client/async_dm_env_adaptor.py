@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
+import itertools
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dm_env
 
 from dm_env_rpc_client import timesteps
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.adaptor import Adaptor, AutoObservations, per_step
+from dm_env_rpc_client.adaptor import AHEAD, Adaptor, AutoObservations, per_step
 from dm_env_rpc_client.async_connection import AsyncConnection, connect_async
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
@@ -23,11 +33,10 @@ from dm_env_rpc_client.errors import (
     DmEnvRpcError,
 )
 from dm_env_rpc_client.lifecycle import State
+from dm_env_rpc_client.messages import EncodedRequest
 from dm_env_rpc_client.settings import pack_settings
-from dm_env_rpc_client.transports.grpc_channel import Metadata
-
-if TYPE_CHECKING:
-    import grpc
+from dm_env_rpc_client.transports.conditions import Credentials, Metadata
+from dm_env_rpc_client.transports.opening import Transport
 
 __all__ = ["AsyncDmEnvAdaptor", "make_async"]
 
@@ -106,18 +115,33 @@ class AsyncDmEnvAdaptor(Adaptor):
         )
         return timestep
 
-    async def unroll(self, actions: Any) -> dm_env.TimeStep:
+    def rollout(
+        self, actions: Iterable[Any], ahead: int = AHEAD
+    ) -> AsyncGenerator[dm_env.TimeStep, None]:
+        """Takes a step for each of `actions`; see `DmEnvAdaptor.rollout`."""
+        prepared = map(self._request, per_step(actions))
+        return self._steps_ahead(self._open_connection(), prepared, ahead)
+
+    async def _steps_ahead(
+        self, connection: AsyncConnection, prepared: Iterator[EncodedRequest], ahead: int
+    ) -> AsyncGenerator[dm_env.TimeStep, None]:
+        in_flight: collections.deque[asyncio.Task[dm_env.TimeStep]] = collections.deque()
+        while True:
+            for request in itertools.islice(prepared, self._most_ahead(ahead) - len(in_flight)):
+                task = asyncio.create_task(connection.send_with(request, self._interpret_step))
+                # Who stops early never asks; and to cancel it would end the connection.
+                task.add_done_callback(_look_at)
+                in_flight.append(task)
+            if not in_flight:
+                return
+            yield await asyncio.shield(in_flight.popleft())
+
+    async def unroll(self, actions: Any, ahead: int = AHEAD) -> dm_env.TimeStep:
         """Takes many steps, sending them ahead of the answers; see `DmEnvAdaptor.unroll`."""
         connection = self._open_connection()
-        requests = [self._request(action) for action in per_step(actions)]
-        outcomes = await asyncio.gather(
-            *(connection.send_with(request, self._interpret_step) for request in requests),
-            return_exceptions=True,
-        )
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-        return timesteps.stack(outcomes)
+        prepared = iter([self._request(action) for action in per_step(actions)])
+        steps = self._steps_ahead(connection, prepared, ahead)
+        return timesteps.stack([step async for step in steps])
 
     def on_close(self, callback: Callable[[], Awaitable[object]]) -> None:
         """Has `callback` awaited when the adaptor has left its world; the last comes first."""
@@ -163,9 +187,10 @@ async def make_async(
     *,
     timeout: float | None = 10.0,
     request_timeout: float | None = None,
-    credentials: grpc.ChannelCredentials | None = None,
+    credentials: Credentials | None = None,
     insecure: bool = False,
     metadata: Metadata | None = None,
+    transport: Transport = "auto",
     **adaptor_kwargs: Any,
 ) -> AsyncDmEnvAdaptor:
     """`make` for asyncio; arguments and errors are the same.
@@ -185,6 +210,7 @@ async def make_async(
             credentials=credentials,
             insecure=insecure,
             metadata=metadata,
+            transport=transport,
         )
 
     connection = await open_connection(timeout)
@@ -245,3 +271,8 @@ async def _destroy_when_left(connection: AsyncConnection, world_name: str) -> No
 async def _send_destroy(connection: AsyncConnection, world_name: str) -> None:
     request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=world_name)
     await connection.send(request, CLEAN_UP_SECONDS)
+
+
+def _look_at(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()

@@ -9,24 +9,22 @@ from __future__ import annotations
 import concurrent.futures
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from dm_env_rpc_client import messages
-from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.exchange import Exchange
 from dm_env_rpc_client.lifecycle import Lifecycle
 from dm_env_rpc_client.pipeline import Pending
-from dm_env_rpc_client.transports import Stream, grpc_channel
+from dm_env_rpc_client.transports import Stream, conditions, grpc_channel
 from dm_env_rpc_client.transports.grpc_stream import GrpcStream
+from dm_env_rpc_client.transports.opening import Transport, open_stream
 
 if TYPE_CHECKING:
     import grpc
 
 __all__ = ["Connection", "Transport", "connect", "create_secure_channel_and_connect"]
-
-Transport = Literal["auto", "grpc"]
 
 CLOSE_SECONDS = 1.0
 """How long the server may take to end a stream that was closed."""
@@ -56,7 +54,7 @@ class Connection:
     def __init__(
         self,
         channel: grpc.Channel | Stream,
-        metadata: grpc_channel.Metadata | None = None,
+        metadata: conditions.Metadata | None = None,
         *,
         request_timeout: float | None = None,
     ):
@@ -127,14 +125,16 @@ class Connection:
         return self._exchange.call(self._pending(request, None, timeout))
 
     def submit(
-        self, request: messages.Request, interpret: Callable[[Any], Any] | None = None
+        self,
+        request: messages.Outgoing,
+        interpret: Callable[[Any], Any] | None = None,
     ) -> concurrent.futures.Future[Any]:
         """Sends a request without waiting for its answer.
 
         Blocks only while very much is in flight (see `pipeline`).
 
         Args:
-          request: as for `send`.
+          request: as for `send`, or already encoded.
           interpret: makes the result of the answer. Called in the order of the answers,
             before the next of them is looked at.
 
@@ -148,7 +148,9 @@ class Connection:
         return self._exchange.submit(self._pending(request, interpret))
 
     def start(
-        self, request: messages.Request, interpret: Callable[[Any], Any] | None = None
+        self,
+        request: messages.Outgoing,
+        interpret: Callable[[Any], Any] | None = None,
     ) -> Pending:
         """Sends a request that the caller waits for with `wait`, in the same thread.
 
@@ -159,9 +161,36 @@ class Connection:
         self._exchange.start(pending)
         return pending
 
+    def start_all(
+        self,
+        requests: Iterable[messages.Outgoing],
+        interpret: Callable[[Any], Any] | None = None,
+    ) -> list[Pending]:
+        """`start` for many requests, which go out together: cheaper than one by one."""
+        pendings = [self._pending(request, interpret) for request in requests]
+        if pendings:
+            self._exchange.start(*pendings)
+        return pendings
+
     def wait(self, pending: Pending) -> Any:
         """Returns or raises the outcome of a request that was started."""
         return self._exchange.wait(pending)
+
+    def poll(self, pending: Pending) -> bool:
+        """Reads what has arrived without waiting for more.
+
+        Returns:
+          Whether `wait` would return or raise at once.
+        """
+        return self._exchange.poll(pending)
+
+    def fileno(self) -> int:
+        """Returns a file descriptor that is readable when an answer may have arrived.
+
+        For waiting on several connections at once, with `selectors`. Call `poll` first: what
+        has been read already does not show. -1 where the connection has ended on this side.
+        """
+        return self._exchange.fileno()
 
     def reopen(self, timeout: float | None = 10.0) -> Connection:
         """Opens another connection to the same server in the same way.
@@ -188,22 +217,14 @@ class Connection:
 
     def _pending(
         self,
-        request: messages.Request,
+        request: messages.Outgoing,
         interpret: Callable[[Any], Any] | None,
         timeout: float | None = None,
     ) -> Pending:
         if timeout is None:
             timeout = self._request_timeout
         deadline = None if timeout is None else time.monotonic() + timeout
-        encoded = messages.encode_request(request)
-        # Not `self`: what is in flight must not keep a forgotten connection alive.
-        lifecycle = self._lifecycle
-
-        def take_note(answer: Any) -> Any:
-            lifecycle.answered(encoded.field, request, answer)
-            return answer if interpret is None else interpret(answer)
-
-        return Pending(encoded, take_note, deadline)
+        return Pending.of(request, interpret, self._lifecycle, deadline)
 
     def __enter__(self) -> Connection:
         return self
@@ -222,9 +243,9 @@ def connect(
     *,
     timeout: float | None = 10.0,
     request_timeout: float | None = None,
-    credentials: grpc.ChannelCredentials | None = None,
+    credentials: conditions.Credentials | None = None,
     insecure: bool = False,
-    metadata: grpc_channel.Metadata | None = None,
+    metadata: conditions.Metadata | None = None,
     transport: Transport = "auto",
 ) -> Connection:
     """Connects to a dm_env_rpc server.
@@ -236,10 +257,14 @@ def connect(
       timeout: seconds until there must be a connection; None for any time.
       request_timeout: seconds that each answer may take; None for any time. A frozen or
         vanished machine is noticed by keepalive within 20 s in any case.
-      credentials: TLS credentials; None for plaintext.
+      credentials: an ssl.SSLContext (`ssl.create_default_context()`, with own roots or a
+        client certificate as need be), whose ALPN protocol is set to h2; or credentials of
+        grpcio's, which the transport "grpc" takes; None for plaintext.
       insecure: allow plaintext to an address that is not on this machine.
       metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
-      transport: "grpc" is grpcio; "auto" picks the best for the address.
+      transport: "http2" is this package's own way over a socket, the fastest; "grpc" is
+        grpcio, with all that it can; "auto" picks http2 for `host:port` and `unix:path`,
+        unless the credentials or a proxy take grpcio.
 
     Returns:
       The Connection, which closes its channel with itself.
@@ -250,16 +275,9 @@ def connect(
       SpecError: plaintext to another machine without `insecure`; local credentials for
         another machine; no such transport; gRPC does not take the metadata.
     """
-    if transport not in ("auto", "grpc"):
-        raise SpecError(f"no transport {transport!r}; choose 'auto' or 'grpc'")
 
     def open_connection(timeout: float | None) -> Connection:
-        channel = grpc_channel.open_channel(address, credentials, insecure, timeout)
-        try:
-            stream = GrpcStream(channel, metadata, address, owns_channel=True)
-        except BaseException:
-            channel.close()
-            raise
+        stream = open_stream(address, timeout, credentials, insecure, metadata, transport)
         connection = Connection(stream, request_timeout=request_timeout)
         connection._reopen = open_connection
         return connection
@@ -271,7 +289,7 @@ def create_secure_channel_and_connect(
     server_address: str,
     credentials: grpc.ChannelCredentials | None = None,
     timeout: float | None = None,
-    metadata: grpc_channel.Metadata | None = None,
+    metadata: conditions.Metadata | None = None,
 ) -> Connection:
     """`connect` over a secure channel, with the signature of the reference package.
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import contextlib
+import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import dm_env
 
 from dm_env_rpc_client import timesteps
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.adaptor import Adaptor, AutoObservations, per_step
+from dm_env_rpc_client.adaptor import AHEAD, Adaptor, AutoObservations, per_step
 from dm_env_rpc_client.connection import Connection
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
@@ -20,17 +22,23 @@ from dm_env_rpc_client.errors import (
     DmEnvRpcError,
 )
 from dm_env_rpc_client.lifecycle import State
+from dm_env_rpc_client.messages import EncodedRequest
+from dm_env_rpc_client.pipeline import Pending
 from dm_env_rpc_client.settings import pack_settings
 
 __all__ = ["AutoObservations", "DmEnvAdaptor"]
 
 _log = logging.getLogger(__name__)
 
-UNROLL_WINDOW = 64
-"""Steps that `unroll` sends ahead of the answers that it has read."""
-
 LEAVE_SECONDS = 1.0
 """How long the server may take to let an agent leave that closes its environment."""
+
+
+class StartedReset(NamedTuple):
+    """A reset of which the answer is not there yet."""
+
+    pending: Pending | None
+    has_settings: bool
 
 
 class DmEnvAdaptor(Adaptor, dm_env.Environment):
@@ -77,6 +85,11 @@ class DmEnvAdaptor(Adaptor, dm_env.Environment):
             connection.lifecycle, specs, requested_observations, nested_tensors, extensions
         )
 
+    @property
+    def connection(self) -> Connection:
+        """The connection, for extensions and for waiting; ConnectionClosedError once closed."""
+        return self._open_connection()
+
     def __repr__(self) -> str:
         return self._describe(self._where())
 
@@ -85,11 +98,6 @@ class DmEnvAdaptor(Adaptor, dm_env.Environment):
 
     def _where(self) -> str:
         return "closed" if self._connection is None else self._connection.address
-
-    @property
-    def connection(self) -> Connection:
-        """The connection, for extensions; ConnectionClosedError once the adaptor is closed."""
-        return self._open_connection()
 
     def reset(self, settings: Mapping[str, Any] | None = None) -> dm_env.TimeStep:
         """Begins a new sequence.
@@ -107,21 +115,47 @@ class DmEnvAdaptor(Adaptor, dm_env.Environment):
         Raises:
           As `step`.
         """
+        self.finish_reset(self.start_reset(settings))
+        return self.step({})
+
+    def start_reset(self, settings: Mapping[str, Any] | None = None) -> StartedReset:
+        """Ends the sequence that is running, without waiting for the answer.
+
+        The first half of `reset`, for driving several environments from one thread: it is
+        followed by `finish_reset`, and then by a step with no actions.
+
+        Args:
+          settings: as for `reset`.
+
+        Returns:
+          What `finish_reset` takes.
+
+        Raises:
+          As `reset`; nothing was sent then.
+        """
         connection = self._open_connection()
         packed = pack_settings(settings or {})
         # What steps in flight will lead to is not known; a Reset too many does nothing.
         if packed or connection.in_flight or connection.lifecycle.state is State.RUNNING:
-            try:
-                connection.wait(
-                    connection.start(
-                        dm_env_rpc_pb2.ResetRequest(settings=packed), self._interpret_reset
-                    )
-                )
-            except DmEnvRpcError as refusal:
-                if packed or self._rejoin is None:
-                    raise
-                self._leave_and_rejoin(refusal)
-        return self.step({})
+            request = dm_env_rpc_pb2.ResetRequest(settings=packed)
+            pending = connection.start(request, self._interpret_reset)
+            return StartedReset(pending, bool(packed))
+        return StartedReset(None, False)
+
+    def finish_reset(self, started: StartedReset) -> None:
+        """Waits for what `start_reset` sent; the next step begins a sequence.
+
+        Raises:
+          As `reset`.
+        """
+        if started.pending is None:
+            return
+        try:
+            self._open_connection().wait(started.pending)
+        except DmEnvRpcError as refusal:
+            if started.has_settings or self._rejoin is None:
+                raise
+            self._leave_and_rejoin(refusal)
 
     def step(self, action: Any) -> dm_env.TimeStep:
         """Takes a step, or begins a sequence where none is running.
@@ -140,8 +174,43 @@ class DmEnvAdaptor(Adaptor, dm_env.Environment):
           DeadlineExceededError, ConnectionLostError, ConnectionClosedError: there is no
             answer and will be none.
         """
-        connection = self._open_connection()
-        return self._timestep(connection.start(self._request(action), self._interpret_step))
+        return self.finish_step(self.start_step(self.prepare_step(action)))
+
+    def prepare_step(self, action: Any) -> EncodedRequest:
+        """Checks and packs an action, and sends nothing.
+
+        With `start_step` and `finish_step` it makes up `step`, for driving several
+        environments from one thread: check what all of them get, write to all, then read.
+
+        Args:
+          action: as for `step`.
+
+        Returns:
+          What `start_step` takes.
+
+        Raises:
+          SpecError: the action does not conform to its spec.
+        """
+        return self._request(action)
+
+    def start_step(self, prepared: EncodedRequest) -> Pending:
+        """Sends a step without waiting for its answer.
+
+        Args:
+          prepared: what `prepare_step` returned.
+
+        Returns:
+          The step in flight: `connection.poll` says whether its answer is there.
+
+        Raises:
+          ConnectionLostError, ConnectionClosedError: nothing can be sent any more.
+        """
+        return self._open_connection().start(prepared, self._interpret_step)
+
+    def finish_step(self, pending: Pending) -> dm_env.TimeStep:
+        """Waits for the answer to a step that `start_step` sent; errors are those of `step`."""
+        timestep: dm_env.TimeStep = self._open_connection().wait(pending)
+        return timestep
 
     def step_async(self, action: Any) -> concurrent.futures.Future[dm_env.TimeStep]:
         """Sends a step without waiting for its answer; otherwise as `step`.
@@ -151,12 +220,53 @@ class DmEnvAdaptor(Adaptor, dm_env.Environment):
         """
         return self._open_connection().submit(self._request(action), self._interpret_step)
 
-    def unroll(self, actions: Any) -> dm_env.TimeStep:
+    def rollout(self, actions: Iterable[Any], ahead: int = AHEAD) -> Iterator[dm_env.TimeStep]:
+        """Takes a step for each of `actions`, which do not depend on what comes of them.
+
+        For data of a random or recorded policy, at several times the rate of `step`. Actions
+        are taken from the iterable as there is room for them, so it may be endless, and each
+        is checked before it is sent. Sequences end and begin in between as they do with
+        `step`: the action of a FIRST step is ignored by the environment.
+
+        Args:
+          actions: an iterable of actions, or one action structure whose leaves have a leading
+            time axis [T, ...].
+          ahead: steps in flight at most; fewer where their answers would take more than
+            `adaptor.AHEAD_BYTES`.
+
+        Yields:
+          The TimeStep of each action, in order. Who stops early leaves up to `ahead` steps
+          taken that nobody has seen.
+
+        Raises:
+          SpecError: as `step`; steps for the actions before it have been taken.
+          Otherwise as `step`.
+        """
+        connection = self._open_connection()
+        prepared = map(self.prepare_step, per_step(actions))
+        return self._steps_ahead(connection, prepared, ahead)
+
+    def _steps_ahead(
+        self, connection: Connection, prepared: Iterator[EncodedRequest], ahead: int
+    ) -> Iterator[dm_env.TimeStep]:
+        most = self._most_ahead(ahead)
+        in_flight: collections.deque[Pending] = collections.deque()
+        while True:
+            # Several at a time share a system call, here and at the server.
+            if len(in_flight) <= most // 2:
+                more = itertools.islice(prepared, most - len(in_flight))
+                in_flight.extend(connection.start_all(more, self._interpret_step))
+            if not in_flight:
+                return
+            yield self.finish_step(in_flight.popleft())
+
+    def unroll(self, actions: Any, ahead: int = AHEAD) -> dm_env.TimeStep:
         """Takes many steps, sending them ahead of the answers.
 
         Args:
           actions: the action of each step, as an iterable; or one action structure whose
             leaves have a leading time axis [T, ...].
+          ahead: as for `rollout`.
 
         Returns:
           The TimeSteps stacked along time, as `timesteps.stack` does: every field
@@ -167,15 +277,9 @@ class DmEnvAdaptor(Adaptor, dm_env.Environment):
           Otherwise as `step`; steps that were sent are taken all the same.
         """
         connection = self._open_connection()
-        requests = [self._request(action) for action in per_step(actions)]
-        steps: list[dm_env.TimeStep] = []
-        in_flight: list[Any] = []
-        for request in requests:
-            in_flight.append(connection.start(request, self._interpret_step))
-            if len(in_flight) - len(steps) >= UNROLL_WINDOW:
-                steps.append(self._timestep(in_flight[len(steps)]))
-        steps.extend(self._timestep(pending) for pending in in_flight[len(steps) :])
-        return timesteps.stack(steps)
+        prepared = [self.prepare_step(action) for action in per_step(actions)]
+        steps = self._steps_ahead(connection, iter(prepared), ahead)
+        return timesteps.stack(steps, len(prepared))
 
     def on_close(self, callback: Callable[[], object]) -> None:
         """Has `callback` called when the adaptor has left its world; the last comes first."""
@@ -205,10 +309,6 @@ class DmEnvAdaptor(Adaptor, dm_env.Environment):
         if self._connection is None:
             raise ConnectionClosedError("the environment is closed")
         return self._connection
-
-    def _timestep(self, pending: Any) -> dm_env.TimeStep:
-        timestep: dm_env.TimeStep = self._open_connection().wait(pending)
-        return timestep
 
     def _leave_and_rejoin(self, refusal: DmEnvRpcError) -> None:
         assert self._rejoin is not None

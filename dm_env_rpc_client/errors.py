@@ -5,6 +5,7 @@
       ConnectionClosedError   this side closed the connection   (a ConnectionError too)
       ConnectionLostError     the connection cannot be used     (a ConnectionError too)
       DeadlineExceededError   an answer did not come in time    (a TimeoutError too)
+      EnvironmentsFailedError some environments of a batch failed
       LibraryError            a library behind the C interface reported a failure
       ProtocolError           the server, or a library, broke the protocol
       SpecError               a value, a spec or a name that cannot be (a ValueError too)
@@ -15,7 +16,7 @@ Exceptions carry what they know as attributes; `str()` composes the sentence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from google.protobuf import any_pb2
 from google.rpc import code_pb2, status_pb2
@@ -26,6 +27,7 @@ __all__ = [
     "DeadlineExceededError",
     "DmEnvRpcClientError",
     "DmEnvRpcError",
+    "EnvironmentsFailedError",
     "LibraryError",
     "PropertyError",
     "ProtocolError",
@@ -119,6 +121,35 @@ class DeadlineExceededError(DmEnvRpcClientError, TimeoutError):
     A late answer would be taken for that of the next request, so the connection on
     which this happened is dead.
     """
+
+
+class EnvironmentsFailedError(DmEnvRpcClientError):
+    """Some environments of a batch failed; the answers of all others have been read.
+
+    `__cause__` is the failure of the first of them.
+
+    Attributes:
+      failures: what went wrong, by the environment's index in the batch.
+      addresses: where each of these environments is, by the same index.
+    """
+
+    def __init__(self, failures: Mapping[int, Exception], addresses: Mapping[int, str]):
+        super().__init__(failures, addresses)
+        self.failures = dict(sorted(failures.items()))
+        self.addresses = dict(addresses)
+        self.__cause__ = next(iter(self.failures.values()))
+
+    def __str__(self) -> str:
+        (index, failure), *others = self.failures.items()
+        text = f"environment {index} at {self.addresses[index]} failed: {failure}"
+        if others:
+            indices = ", ".join(str(index) for index, _ in others[:_LISTED])
+            more = ", ..." if len(others) > _LISTED else ""
+            text += f" (and {len(others)} more: {indices}{more}; see .failures)"
+        return text
+
+
+_LISTED = 8
 
 
 class LibraryError(DmEnvRpcClientError):

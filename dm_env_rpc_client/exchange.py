@@ -18,7 +18,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dm_env_rpc_client.errors import (
@@ -29,11 +29,13 @@ from dm_env_rpc_client.errors import (
     ProtocolError,
 )
 from dm_env_rpc_client.pipeline import Pending, Pipeline
-from dm_env_rpc_client.transports import Stream
+from dm_env_rpc_client.transports import Buffer, Stream
 
 __all__ = ["Exchange"]
 
 _THREAD_END_SECONDS = 0.5
+_SEND_SECONDS = 0.02
+"""Between two looks at whether the thread that reads has left the sending to another."""
 
 
 class Exchange:
@@ -76,34 +78,42 @@ class Exchange:
         self.start(pending)
         return self.wait(pending)
 
-    def start(self, pending: Pending) -> None:
-        """Sends a request; blocks while too much is in flight.
+    def start(self, *pendings: Pending) -> None:
+        """Sends requests, together; blocks while too much is in flight.
 
         Raises:
           ConnectionClosedError, ConnectionLostError: nothing can be sent any more.
           ProtocolError: the server sent something that nothing asked for.
-          DeadlineExceededError: there was no room before the deadline. Nothing was sent
-            and the connection is as it was.
+          DeadlineExceededError: there was no room before the deadline of one. It and the
+            ones after it were not sent, and the connection is as it was.
         """
         if os.getpid() != self._pid:
             raise ConnectionLostError(
                 f"the connection to {self.address} belongs to process {self._pid}, which forked "
                 "this one; open a connection of its own in each process"
             )
+        unsent = pendings
         try:
-            while not self._push_and_write(pending):
+            while True:
+                unsent = unsent[self._push_and_write(unsent) :]
+                if not unsent:
+                    break
                 oldest = self._pipeline.oldest
                 if oldest is not None:
-                    self._await(oldest, pending.deadline)
+                    self._await(oldest, unsent[0].deadline)
                     if not oldest.is_done:
-                        raise self._too_late(pending)
+                        raise self._too_late(unsent[0])
+            if self._stream.has_unsent():
+                self._send_rest(pendings[-1])
+        except DeadlineExceededError:
+            raise
         except (ProtocolError, ConnectionLostError, ConnectionClosedError) as error:
             # Outside the write lock: those whom it wakes may send in their turn.
             if self.poisoned_by is None:
                 self.poison(error)
             raise
         except BaseException as error:
-            if pending.is_sent:
+            if pendings[0].is_sent:
                 self.poison(error)
             raise
 
@@ -119,6 +129,22 @@ class Exchange:
             pending.finish(None, late)
             self.poison(late)
         return pending.result()
+
+    def poll(self, pending: Pending) -> bool:
+        """Reads what has arrived; whether `wait` would return or raise at once."""
+        if not pending.is_done:
+            try:
+                self._await(pending, 0.0)
+            except BaseException as error:
+                self.poison(error)
+                raise
+        return pending.is_done or (
+            pending.deadline is not None and time.monotonic() >= pending.deadline
+        )
+
+    def fileno(self) -> int:
+        """Returns a descriptor to select on; see `Stream.fileno`."""
+        return self._stream.fileno()
 
     def submit(self, pending: Pending) -> concurrent.futures.Future[Any]:
         """Sends a request and returns a future of its outcome."""
@@ -178,19 +204,33 @@ class Exchange:
 
         return end
 
-    def _push_and_write(self, pending: Pending) -> bool:
-        """Returns whether there was room."""
+    def _push_and_write(self, pendings: Sequence[Pending]) -> int:
+        """Sends the first of them for which there is room; returns how many those are."""
         with self._write_lock:
             self._pipeline.check_usable()
             if not len(self._pipeline) and self._stream.has_unread():
                 self._read_unasked()
+            messages = []
             with self._mutex:
-                if not self._pipeline.has_room(pending.size):
-                    return False
-                self._pipeline.push(pending)
-            self._stream.write(pending.message)
-            pending.message = b""
-            return True
+                for pending in pendings:
+                    if not self._pipeline.has_room(pending.size):
+                        break
+                    self._pipeline.push(pending)
+                    messages.append(pending.message)
+                    pending.message = b""
+            if messages:
+                self._stream.write(*messages)
+            return len(messages)
+
+    def _send_rest(self, pending: Pending) -> None:
+        """Reads as long as the server does not take all of a request, lest both wait."""
+        while self._stream.has_unsent() and not pending.is_done:
+            if self._lead(pending, pending.deadline, until_sent=True):
+                self._appoint()
+                if pending.deadline is not None and time.monotonic() >= pending.deadline:
+                    return  # Whoever waits for the answer says so.
+            else:
+                self._stream.send_rest(_SEND_SECONDS)
 
     def _read_unasked(self) -> None:
         """Raises what came while nothing was in flight: an extra answer, or the end."""
@@ -219,8 +259,8 @@ class Exchange:
             # It may have been this one that was appointed while it was on its way out.
             self._appoint()
 
-    def _lead(self, pending: Pending, deadline: float | None) -> bool:
-        """Reads until `pending` is done or late; False where another thread reads."""
+    def _lead(self, pending: Pending, deadline: float | None, until_sent: bool = False) -> bool:
+        """Reads until `pending` is done, or sent, or late; False where another thread reads."""
         me = threading.get_ident()
         # A callback of a future runs in the thread that reads, and may wait in its turn.
         is_nested = self._leader == me
@@ -230,19 +270,24 @@ class Exchange:
             self._leader = me
         try:
             while not pending.is_done:
-                message = self._stream.read(None if deadline is None else _remaining(deadline))
+                remaining = None if deadline is None else _remaining(deadline)
+                message = self._stream.read(remaining, until_sent)
                 if message is None:
                     break
                 self._deliver(message)
         except DmEnvRpcClientError as error:
             self.poison(error)
+        except BaseException as error:
+            # It may have been read, and is lost then, whomever it was for.
+            self.poison(error)
+            raise
         finally:
             if not is_nested:
                 self._leader = None
                 self._reading.release()
         return True
 
-    def _deliver(self, message: bytes) -> None:
+    def _deliver(self, message: Buffer) -> None:
         try:
             pending = self._pipeline.answer(message)
         except ProtocolError as error:

@@ -36,6 +36,9 @@ class State(enum.Enum):
     TERMINATED = "after a sequence that reached its end"
     INTERRUPTED = "after a sequence that was cut short"
 
+    # Members are looked up in tables with each step; an Enum's own hash is that of its name.
+    __hash__ = object.__hash__
+
     @property
     def is_joined(self) -> bool:
         """Whether the connection is an agent of a world."""

@@ -7,6 +7,8 @@ the envelope, and the answer must carry the field of the same name, or `error`
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from google.protobuf import any_pb2
@@ -16,7 +18,10 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2, line_1_0_pb2
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError, SpecError
 
 __all__ = [
+    "DECODE_ERRORS",
+    "Buffer",
     "EncodedRequest",
+    "Outgoing",
     "Request",
     "Response",
     "answer_field",
@@ -54,6 +59,14 @@ for _envelopes in _ENVELOPES:
         _ENVELOPES_BY_FIELD[_field.name] = _envelopes
 
 
+DECODE_ERRORS = (protobuf_message.DecodeError, ValueError)
+"""What a message raises that is none; a ValueError where protobuf is in pure Python and a
+string is no UTF-8."""
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+"""A serialized message, in memory that is the receiver's."""
+
+
 class EncodedRequest(NamedTuple):
     """A request, ready for the stream."""
 
@@ -62,6 +75,13 @@ class EncodedRequest(NamedTuple):
 
     message: bytes
     """The serialized EnvironmentRequest."""
+
+    decode: Callable[[Buffer], Any]
+    """Takes the serialized answer; raises what `decode_response` raises."""
+
+
+Outgoing: TypeAlias = Request | EncodedRequest
+"""What can be sent."""
 
 
 def encode_request(request: Request) -> EncodedRequest:
@@ -83,12 +103,13 @@ def encode_request(request: Request) -> EncodedRequest:
     payload.SetInParent()
     try:
         payload.MergeFrom(request)
-        return EncodedRequest(field, envelope.SerializeToString())
+        message = envelope.SerializeToString()
     except (protobuf_message.EncodeError, TypeError, ValueError) as error:
         raise SpecError(f"the {field} request cannot be serialized: {error}") from error
+    return EncodedRequest(field, message, functools.partial(decode_response, field=field))
 
 
-def decode_response(message: bytes, field: str) -> Response:
+def decode_response(message: Buffer, field: str) -> Response:
     """Returns the payload of the answer to a request.
 
     Args:
@@ -100,9 +121,8 @@ def decode_response(message: bytes, field: str) -> Response:
       ProtocolError: it is no EnvironmentResponse, is empty, or answers another request.
     """
     try:
-        response = _ENVELOPES_BY_FIELD[field][1].FromString(message)
-    except (protobuf_message.DecodeError, ValueError) as error:
-        # A ValueError where protobuf is in pure Python and a string is no UTF-8.
+        response = _ENVELOPES_BY_FIELD[field][1].FromString(bytes(message))
+    except DECODE_ERRORS as error:
         raise ProtocolError(
             f"the answer to a {field} request is no EnvironmentResponse ({len(message)} bytes): "
             f"{error}"

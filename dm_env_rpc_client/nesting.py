@@ -13,7 +13,14 @@ from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client.errors import SpecError
 
-__all__ = ["MAX_NESTING", "SEPARATOR", "check_unambiguous", "flatten_dict", "unflatten_dict"]
+__all__ = [
+    "MAX_NESTING",
+    "SEPARATOR",
+    "check_unambiguous",
+    "flatten_dict",
+    "nest",
+    "unflatten_dict",
+]
 
 SEPARATOR = "."
 
@@ -89,8 +96,13 @@ def unflatten_dict(input_dict: Mapping[str, Any], separator: str) -> dict[str, A
         has more than `MAX_NESTING` levels; the separator is empty.
     """
     check_unambiguous(input_dict, separator)
+    return nest(input_dict, separator)
+
+
+def nest(flat: Mapping[str, Any], separator: str) -> dict[str, Any]:
+    """`unflatten_dict` for names that have been checked."""
     nested: dict[str, Any] = {}
-    for name, value in input_dict.items():
+    for name, value in flat.items():
         *parents, leaf = name.split(separator)
         branch = nested
         for parent in parents:

@@ -24,6 +24,7 @@ from dm_env_rpc_client.errors import (
     DmEnvRpcError,
     ProtocolError,
 )
+from dm_env_rpc_client.lifecycle import Lifecycle
 
 __all__ = ["MAX_BYTES_IN_FLIGHT", "MAX_REQUESTS_IN_FLIGHT", "Pending", "Pipeline"]
 
@@ -50,8 +51,8 @@ class Pending:
       waiters: called once, without locks, when the outcome is there.
     """
 
-    __slots__ = ("_outcome", "deadline", "field", "interpret", "is_sent", "message", "size",
-                 "waiters")  # fmt: skip
+    __slots__ = ("_outcome", "deadline", "decode", "field", "interpret", "is_sent", "message",
+                 "size", "waiters")  # fmt: skip
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class Pending:
         deadline: float | None = None,
     ):
         self.field = encoded.field
+        self.decode = encoded.decode
         self.message = encoded.message
         self.size = len(encoded.message)
         self.interpret = interpret
@@ -68,6 +70,28 @@ class Pending:
         self.waiters: list[Callable[[], None]] = []
         # One attribute, so that two threads that finish it at once cannot mix their halves.
         self._outcome: tuple[Any, BaseException | None] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        request: messages.Outgoing,
+        interpret: Callable[[Any], Any] | None,
+        lifecycle: Lifecycle,
+        deadline: float | None = None,
+    ) -> Pending:
+        """Makes a pending request whose answer `lifecycle` takes note of."""
+        encoded = (
+            request
+            if isinstance(request, messages.EncodedRequest)
+            else messages.encode_request(request)
+        )
+
+        # Not the connection: what is in flight must not keep a forgotten one alive.
+        def take_note(answer: Any) -> Any:
+            lifecycle.answered(encoded.field, request, answer)
+            return answer if interpret is None else interpret(answer)
+
+        return cls(encoded, take_note, deadline)
 
     @property
     def is_done(self) -> bool:
@@ -140,7 +164,7 @@ class Pipeline:
         self._fifo.append(pending)
         self._bytes_pushed += pending.size
 
-    def answer(self, message: bytes) -> Pending:
+    def answer(self, message: messages.Buffer) -> Pending:
         """Gives an answer to the request that it belongs to.
 
         Returns:
@@ -158,7 +182,7 @@ class Pipeline:
             )
         pending = self._fifo[0]
         try:
-            payload = messages.decode_response(message, pending.field)
+            payload = pending.decode(message)
         except DmEnvRpcError as error:
             pending.finish(None, error)
         except ProtocolError as error:

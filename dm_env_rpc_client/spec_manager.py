@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dm_env_rpc_client import casting, nesting, specs, tensors
+from dm_env_rpc_client import casting, nesting, payloads, specs, tensors
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
 
@@ -46,7 +46,7 @@ class TensorField:
         """Packs a value that conforms to the spec; see `SpecManager.pack`."""
         return tensors.pack_array(self.conform(value, check_range), self.codec, self.label)
 
-    def conform(self, value: Any, check_range: bool = True) -> tensors.Array:
+    def conform(self, value: Any, check_range: bool = True) -> payloads.Array:
         """Returns `value` as an array with the dtype, shape and range of the spec."""
         if type(value) is np.ndarray and value.dtype == self.codec.dtype and value.dtype != object:
             array = value
@@ -64,7 +64,7 @@ class TensorField:
             mine == its or mine < 0 for mine, its in zip(self.shape, shape, strict=True)
         )
 
-    def _check_range(self, array: tensors.Array) -> None:
+    def _check_range(self, array: payloads.Array) -> None:
         minimum, maximum = self.bounds
         if minimum is None and maximum is None and array.dtype.kind != "f":
             return
@@ -79,7 +79,7 @@ class TensorField:
         if not fits or (array.dtype.kind == "f" and not (np.isfinite(low) and np.isfinite(high))):
             self._raise_out_of_range(array)
 
-    def _raise_out_of_range(self, array: tensors.Array) -> None:
+    def _raise_out_of_range(self, array: payloads.Array) -> None:
         """Finds the element at fault; infinity is one unless a bound says infinity."""
         minimum, maximum = self.bounds
         low = -np.inf if minimum is None else minimum
@@ -106,7 +106,7 @@ class TensorField:
     def unpack(self, tensor: dm_env_rpc_pb2.Tensor) -> Any:
         """Unpacks a tensor of the spec's dtype and shape; see `SpecManager.unpack`."""
         if tensor.WhichOneof("payload") != self.codec.field:
-            found = tensors.payload_codec(tensor, self.label).name
+            found = payloads.payload_codec(tensor, self.label).name
             raise SpecError(f"{self.label}: has dtype {found}; expected {self.codec.name}")
         shape = tuple(tensor.shape)
         if shape == self.shape and not self.variable:

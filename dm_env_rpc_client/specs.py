@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from dm_env import specs
 
-from dm_env_rpc_client import casting, tensors
+from dm_env_rpc_client import casting, payloads, tensors
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, line_1_0_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.variable_specs import (
@@ -88,7 +88,7 @@ def set_bounds(
         shape; the minimum is above the maximum. The spec is unchanged then.
     """
     where = _where(tensor_spec)
-    codec = tensors.codec_for(tensor_spec.dtype, where)
+    codec = payloads.codec_for(tensor_spec.dtype, where)
     if not codec.is_numeric:
         raise SpecError(f"{where}: dtype {codec.name} has no bounds")
     sides = {}
@@ -166,7 +166,7 @@ def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:
     elif spec.dtype.kind in "OU":
         data_type = dm_env_rpc_pb2.PROTO if spec.dtype.kind == "O" else dm_env_rpc_pb2.STRING
     else:
-        data_type = tensors.codec_for(casting.protocol_dtype(spec.dtype, where)).data_type
+        data_type = payloads.codec_for(casting.protocol_dtype(spec.dtype, where)).data_type
     try:
         tensor_spec = dm_env_rpc_pb2.TensorSpec(name=spec.name or "", shape=spec.shape)
     except (TypeError, ValueError) as error:
@@ -186,7 +186,7 @@ def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:
 class CheckedSpec(NamedTuple):
     """What a TensorSpec says, once it is known to make sense."""
 
-    codec: tensors.Codec
+    codec: payloads.Codec
     shape: tuple[int, ...]
     bounds: Bounds
 
@@ -202,7 +202,7 @@ def check_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> CheckedSpe
       SpecError: unknown dtype; more than one variable dimension; too many of them, or too
         large; bounds of another type or shape, NaN, or with a minimum above the maximum.
     """
-    codec = tensors.codec_for(tensor_spec.dtype, where)
+    codec = payloads.codec_for(tensor_spec.dtype, where)
     shape = tuple(tensor_spec.shape)
     if len(shape) > tensors.MAX_DIMENSIONS:
         raise SpecError(
@@ -220,9 +220,9 @@ def _read_bound(
     """Returns one side as a NumPy scalar or an array; None where it is not set."""
     if value.WhichOneof("payload") is None:
         return _read_line_1_0_bound(tensor_spec, value, where)
-    codec = tensors.payload_codec(value, where)
+    codec = payloads.payload_codec(value, where)
     if codec.data_type != tensor_spec.dtype:
-        expected = tensors.codec_for(tensor_spec.dtype, where).name
+        expected = payloads.codec_for(tensor_spec.dtype, where).name
         raise SpecError(f"{where}: is {codec.name}, but the dtype of the spec is {expected}")
     flat = codec.unpack(value)
     if flat.size == 1:
@@ -248,9 +248,9 @@ def _read_line_1_0_bound(
     if field is None:
         return None
     if _LINE_1_0_DATA_TYPES[field] != tensor_spec.dtype:
-        expected = tensors.codec_for(tensor_spec.dtype, where).name
+        expected = payloads.codec_for(tensor_spec.dtype, where).name
         raise SpecError(f"{where}: is {field}, but the dtype of the spec is {expected}")
-    codec = tensors.codec_for(tensor_spec.dtype, where)
+    codec = payloads.codec_for(tensor_spec.dtype, where)
     number = np.asarray(getattr(scalar, field))
     bound = casting.exact_cast(number, codec.dtype, where)[()]
     _check_bound(bound, where)
@@ -262,7 +262,7 @@ def _check_bound(bound: Any, where: str) -> None:
         raise SpecError(f"{where}: is NaN")
 
 
-def _with_limits(given: Bounds, codec: tensors.Codec) -> Bounds:
+def _with_limits(given: Bounds, codec: payloads.Codec) -> Bounds:
     """Puts the limits of a numeric dtype in the place of sides that are None."""
     info: Any = (np.iinfo if codec.dtype.kind in "iu" else np.finfo)(codec.dtype)
     # `codec.dtype.type`, for the limits of finfo are scalars and those of iinfo are ints.
@@ -275,7 +275,7 @@ def _with_limits(given: Bounds, codec: tensors.Codec) -> Bounds:
 def _check_order(given: Bounds, tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> None:
     if given.min is None and given.max is None:
         return
-    minimum, maximum = _with_limits(given, tensors.codec_for(tensor_spec.dtype, where))
+    minimum, maximum = _with_limits(given, payloads.codec_for(tensor_spec.dtype, where))
     if np.any(minimum > maximum):
         raise SpecError(f"{where}: min {minimum} is above max {maximum}")
 

@@ -1,9 +1,6 @@
 """Tensor messages to NumPy arrays and back.
 
-Elements travel in row-major order. A packed repeated field of a fixed width type, or
-of bools, is the little-endian memory of the array behind a tag and a length, so those
-payloads are moved as one block through the parser and the serializer of protobuf
-instead of element by element (float32 84x84x4: 71x faster than iterating).
+Elements travel in row-major order, in the payload message of their type (see `payloads`).
 
 Rules from "Tensors" in the protocol overview: at most one dimension of a shape is
 negative and follows from the number of elements; a single element stands for an array
@@ -14,216 +11,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from google.protobuf import any_pb2
 from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client import casting
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.payloads import (
+    Array,
+    Codec,
+    DTypeLike,
+    PayloadMessage,
+    codec_for,
+    natural_codec,
+    payload_codec,
+)
 
 __all__ = [
-    "MAX_BROADCAST_BYTES",
     "MAX_DIMENSIONS",
     "MAX_TENSOR_BYTES",
-    "Array",
-    "Codec",
-    "DTypeLike",
-    "codec_for",
     "pack_tensor",
     "shape_for",
     "unpack_payload",
     "unpack_tensor",
 ]
 
-Array = npt.NDArray[Any]
-PayloadMessage: TypeAlias = dm_env_rpc_pb2.Tensor | dm_env_rpc_pb2.TensorSpec.Value
-DTypeLike: TypeAlias = npt.DTypeLike | int
-
 MAX_DIMENSIONS = casting.MAX_DIMENSIONS
 
 MAX_TENSOR_BYTES = (1 << 31) - 1
 """What a protobuf message can hold; a shape that takes more cannot be filled."""
-
-MAX_BROADCAST_BYTES = 1 << 28
-"""What a tensor of one element may grow to: 16 bytes of message can ask for gigabytes."""
-
-
-_ANY_BYTES = 512
-"""About what an `Any` takes beside its contents."""
-
-
-class Codec:
-    """Moves the elements of one data type between a flat array and a payload message.
-
-    Attributes:
-      field: the name of the payload field, such as "floats".
-      data_type: the DataType of the protocol.
-      dtype: the NumPy dtype of an unpacked array; object for strings and messages.
-    """
-
-    def __init__(self, field: str, data_type: int, dtype: npt.DTypeLike):
-        self.field = field
-        self.data_type = data_type
-        self.dtype: np.dtype[Any] = np.dtype(dtype)
-
-    @property
-    def name(self) -> str:
-        """The name of the data type as people know it, such as "float32"."""
-        return (
-            str(dm_env_rpc_pb2.DataType.Name(self.data_type)).lower()
-            if (self.dtype.kind == "O")
-            else self.dtype.name
-        )
-
-    @property
-    def is_numeric(self) -> bool:
-        """Whether tensors of the type can have bounds."""
-        return self.dtype.kind in "iuf"
-
-    def pack(self, message: PayloadMessage, array: Array) -> None:
-        """Puts the elements of `array`, which has this codec's dtype, into `message`."""
-        payload = getattr(message, self.field)
-        payload.SetInParent()
-        payload.array.extend(array.ravel().tolist())
-
-    def unpack(self, message: PayloadMessage) -> Array:
-        """Returns the elements as a new, flat, writable array."""
-        elements = getattr(message, self.field).array
-        if hasattr(elements, "__array__"):
-            # protobuf 7.34 and later: 100x faster than iterating.
-            copied: Array = np.array(elements, self.dtype)
-            return copied
-        return np.fromiter(elements, self.dtype, len(elements))
-
-    def broadcast(self, element: Any, shape: tuple[int, ...], where: str) -> Array:
-        """Returns an array of `shape` filled with one element."""
-        _check_broadcast(shape, self.dtype.itemsize, where)
-        array = np.empty(shape, self.dtype)
-        array[...] = element
-        return array
-
-
-class _BytesCodec(Codec):
-    """8-bit integers: the payload is a `bytes` field."""
-
-    def pack(self, message: PayloadMessage, array: Array) -> None:
-        payload = getattr(message, self.field)
-        payload.SetInParent()
-        payload.array = array.tobytes()
-
-    def unpack(self, message: PayloadMessage) -> Array:
-        array: Array = np.frombuffer(getattr(message, self.field).array, self.dtype).copy()
-        return array
-
-
-class _BlockCodec(Codec):
-    """Types whose packed encoding is the memory of a little-endian array."""
-
-    def __init__(self, field: str, data_type: int, dtype: npt.DTypeLike):
-        super().__init__(field, data_type, dtype)
-        self._wire_dtype = self.dtype.newbyteorder("<")
-
-    def pack(self, message: PayloadMessage, array: Array) -> None:
-        payload = getattr(message, self.field)
-        payload.SetInParent()
-        if array.size:
-            block = array.astype(self._wire_dtype, copy=False).tobytes()
-            payload.MergeFromString(b"\x0a" + _varint(len(block)) + block)
-
-    def unpack(self, message: PayloadMessage) -> Array:
-        payload = getattr(message, self.field)
-        count = len(payload.array)
-        size = count * self.dtype.itemsize
-        header = b"\x0a" + _varint(size)
-        block = payload.SerializeToString()
-        if len(block) != len(header) + size or not block.startswith(header):
-            # Empty, or with unknown fields around the elements.
-            return super().unpack(message)
-        array: Array = np.frombuffer(block, self._wire_dtype, count, len(header))
-        return array.astype(self.dtype, copy=True)
-
-
-class _BoolCodec(_BlockCodec):
-    """A bool is a varint of one byte that is 0 or 1, like those that NumPy makes."""
-
-    def pack(self, message: PayloadMessage, array: Array) -> None:
-        # An array that is a view of other memory may hold any byte for True.
-        super().pack(message, array.view(np.uint8) != 0)
-
-
-class _StringCodec(Codec):
-    """Strings stay Python strings: NumPy's own would pad each to the longest."""
-
-    def unpack(self, message: PayloadMessage) -> Array:
-        return _object_array(getattr(message, self.field).array)
-
-
-class _ProtoCodec(Codec):
-    """Messages, each in an Any of its own: none is a part of the tensor, or another twice."""
-
-    def pack(self, message: PayloadMessage, array: Array) -> None:
-        payload = getattr(message, self.field)
-        payload.SetInParent()
-        payload.array.extend(_as_any(element) for element in array.flat)
-
-    def unpack(self, message: PayloadMessage) -> Array:
-        return _object_array([_copy(element) for element in getattr(message, self.field).array])
-
-    def broadcast(self, element: Any, shape: tuple[int, ...], where: str) -> Array:
-        _check_broadcast(shape, _ANY_BYTES + element.ByteSize(), where)
-        return _object_array([_copy(element) for _ in range(math.prod(shape))]).reshape(shape)
-
-
-_CODECS: tuple[Codec, ...] = (
-    _BlockCodec("floats", dm_env_rpc_pb2.FLOAT, np.float32),
-    _BlockCodec("doubles", dm_env_rpc_pb2.DOUBLE, np.float64),
-    _BytesCodec("int8s", dm_env_rpc_pb2.INT8, np.int8),
-    Codec("int32s", dm_env_rpc_pb2.INT32, np.int32),
-    Codec("int64s", dm_env_rpc_pb2.INT64, np.int64),
-    _BytesCodec("uint8s", dm_env_rpc_pb2.UINT8, np.uint8),
-    Codec("uint32s", dm_env_rpc_pb2.UINT32, np.uint32),
-    Codec("uint64s", dm_env_rpc_pb2.UINT64, np.uint64),
-    _BoolCodec("bools", dm_env_rpc_pb2.BOOL, np.bool_),
-    _StringCodec("strings", dm_env_rpc_pb2.STRING, np.object_),
-    _ProtoCodec("protos", dm_env_rpc_pb2.PROTO, np.object_),
-)
-_BY_FIELD = {codec.field: codec for codec in _CODECS}
-_BY_DATA_TYPE = {codec.data_type: codec for codec in _CODECS}
-_BY_DTYPE = {codec.dtype: codec for codec in _CODECS if codec.dtype.kind != "O"}
-
-
-def codec_for(dtype: DTypeLike, where: str = "value") -> Codec:
-    """Returns the codec of a DataType number or of a NumPy dtype.
-
-    Args:
-      dtype: a DataType of the protocol, or anything `np.dtype` takes. `str` is STRING,
-        `object` is PROTO.
-      where: what the dtype belongs to, for the error message.
-
-    Raises:
-      SpecError: the protocol has no such data type.
-    """
-    if isinstance(dtype, int | np.integer):
-        codec = _BY_DATA_TYPE.get(int(dtype))
-    else:
-        try:
-            np_dtype = np.dtype(dtype)
-        except (TypeError, ValueError) as error:
-            raise SpecError(f"{where}: {dtype!r} is no dtype: {error}") from error
-        if np_dtype.kind == "U":
-            codec = _BY_DATA_TYPE[dm_env_rpc_pb2.STRING]
-        elif np_dtype.kind == "O":
-            codec = _BY_DATA_TYPE[dm_env_rpc_pb2.PROTO]
-        else:
-            codec = _BY_DTYPE.get(np_dtype.newbyteorder("="))
-    if codec is None:
-        names = ", ".join(codec.name for codec in _CODECS)
-        raise SpecError(f"{where}: {dtype!r} is no data type of the protocol, which has {names}")
-    return codec
 
 
 def pack_tensor(
@@ -255,7 +73,7 @@ def pack_value(
     """`pack_tensor` for a caller that has the codec and knows where the value stands."""
     array = casting.as_array(value, where)
     if codec is None:
-        codec = _natural_codec(value, array)
+        codec = natural_codec(value, array)
     return pack_array(to_dtype(array, codec, where), codec, where, try_compress)
 
 
@@ -277,8 +95,7 @@ def pack_array(
     shape = array.shape
     if try_compress and array.size > 1 and _is_uniform(array):
         array = array[(slice(1),) * array.ndim]
-    if array.nbytes > MAX_TENSOR_BYTES:
-        raise SpecError(f"{where}: takes {array.nbytes} bytes; a message holds {MAX_TENSOR_BYTES}")
+    check_packable(array, where)
     try:
         tensor = dm_env_rpc_pb2.Tensor(shape=shape)
         codec.pack(tensor, array)
@@ -286,6 +103,12 @@ def pack_array(
         # A length beyond int32, half a surrogate pair, a message without a required field.
         raise SpecError(f"{where}: cannot be packed: {error}") from error
     return tensor
+
+
+def check_packable(array: Array, where: str) -> None:
+    """Raises SpecError where no message can hold the elements of an array."""
+    if array.nbytes > MAX_TENSOR_BYTES:
+        raise SpecError(f"{where}: takes {array.nbytes} bytes; a message holds {MAX_TENSOR_BYTES}")
 
 
 def unpack_tensor(tensor: dm_env_rpc_pb2.Tensor) -> Any:
@@ -298,17 +121,9 @@ def unpack_tensor(tensor: dm_env_rpc_pb2.Tensor) -> Any:
 
     Raises:
       SpecError: no payload; elements and shape do not fit; more than one negative
-        dimension; or one element would grow beyond `MAX_BROADCAST_BYTES`.
+        dimension; or one element would grow beyond `payloads.MAX_BROADCAST_BYTES`.
     """
     return unpack_payload(tensor, payload_codec(tensor, "tensor"), tensor.shape, "tensor")
-
-
-def payload_codec(message: PayloadMessage, where: str) -> Codec:
-    """Returns the codec of the payload that is set; SpecError where none is."""
-    field = message.WhichOneof("payload")
-    if field is None:
-        raise SpecError(f"{where}: the tensor has no payload")
-    return _BY_FIELD[field]
 
 
 def unpack_payload(message: PayloadMessage, codec: Codec, shape: Sequence[int], where: str) -> Any:
@@ -332,15 +147,6 @@ def check_size(shape: Sequence[int], itemsize: int, where: str) -> None:
     if size > MAX_TENSOR_BYTES:
         raise SpecError(
             f"{where}: shape {list(shape)} takes {size} bytes; a message holds {MAX_TENSOR_BYTES}"
-        )
-
-
-def _check_broadcast(shape: tuple[int, ...], itemsize: int, where: str) -> None:
-    size = math.prod(shape) * itemsize
-    if size > MAX_BROADCAST_BYTES:
-        raise SpecError(
-            f"{where}: one element is to fill shape {list(shape)}, which takes {size} bytes; "
-            f"at most {MAX_BROADCAST_BYTES} are allowed"
         )
 
 
@@ -386,15 +192,6 @@ def shape_for(shape: Sequence[int], size: int, where: str) -> tuple[int, ...]:
     return shape
 
 
-def _natural_codec(value: Any, array: Array) -> Codec:
-    if array.size == 0 and isinstance(value, np.ndarray) and value.dtype.kind in "OU":
-        return codec_for(value.dtype)
-    if array.dtype.kind != "O":
-        return _BY_DTYPE[array.dtype]
-    is_string = isinstance(array.flat[0], str)
-    return _BY_DATA_TYPE[dm_env_rpc_pb2.STRING if is_string else dm_env_rpc_pb2.PROTO]
-
-
 def _is_uniform(array: Array) -> bool:
     if array.dtype.kind == "O":
         # Messages such as ListValue are sequences to NumPy.
@@ -403,32 +200,3 @@ def _is_uniform(array: Array) -> bool:
         # By their bits: 0.0 equals -0.0 and is not the same, NaN is the same and not equal.
         array = np.ascontiguousarray(array).view(f"u{array.itemsize}")
     return bool(np.all(array == array.flat[0]))
-
-
-def _as_any(message: protobuf_message.Message) -> any_pb2.Any:
-    if isinstance(message, any_pb2.Any):
-        return message
-    packed = any_pb2.Any()
-    packed.Pack(message)
-    return packed
-
-
-def _copy(message: any_pb2.Any) -> any_pb2.Any:
-    copied = any_pb2.Any()
-    copied.CopyFrom(message)
-    return copied
-
-
-def _object_array(elements: Sequence[Any]) -> Array:
-    array = np.empty(len(elements), object)
-    array[:] = elements[:]
-    return array
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)

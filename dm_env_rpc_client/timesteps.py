@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import dm_env
@@ -25,11 +25,13 @@ def default_discount(step_type: dm_env.StepType, terminated: bool) -> float:
     return 0.0 if step_type is dm_env.StepType.LAST and terminated else 1.0
 
 
-def stack(timesteps: Sequence[dm_env.TimeStep]) -> dm_env.TimeStep:
+def stack(timesteps: Iterable[dm_env.TimeStep], length: int | None = None) -> dm_env.TimeStep:
     """Stacks TimeSteps along a new first axis, time.
 
     Args:
-      timesteps: at least one, all of one structure.
+      timesteps: at least one, all of one structure. Each is copied as it comes, so that an
+        iterator's steps need not all be in memory at once.
+      length: how many they are, where they have no `len`.
 
     Returns:
       A TimeStep of arrays: `step_type` int [T]; `reward` and `discount` [T, ...], where
@@ -39,31 +41,75 @@ def stack(timesteps: Sequence[dm_env.TimeStep]) -> dm_env.TimeStep:
     Raises:
       SpecError: there are none, or a leaf or the structure changes from step to step.
     """
-    if not timesteps:
+    if length is None:
+        timesteps = list(timesteps)
+        length = len(timesteps)
+    if not length:
         raise SpecError("cannot stack no TimeSteps")
-    try:
-        return dm_env.TimeStep(
-            step_type=np.array([step.step_type for step in timesteps]),
-            reward=_stack_optional([step.reward for step in timesteps], 0),
-            discount=_stack_optional([step.discount for step in timesteps], 1),
-            observation=tree.map_structure(
-                _stack_leaves, *(step.observation for step in timesteps)
-            ),
-        )
-    except (TypeError, ValueError) as error:
-        raise SpecError(f"TimeSteps of different shapes cannot be stacked: {error}") from error
+    step_type = np.empty(length, np.int64)
+    observation = _Column(length)
+    reward, discount = _Column(length, 0), _Column(length, 1)
+    index = 0
+    for index, timestep in enumerate(timesteps):
+        step_type[index] = timestep.step_type
+        try:
+            if timestep.reward is not None:
+                reward.put(index, timestep.reward)
+            if timestep.discount is not None:
+                discount.put(index, timestep.discount)
+            observation.put(index, timestep.observation)
+        except (TypeError, ValueError) as error:
+            raise SpecError(f"TimeSteps of different shapes cannot be stacked: {error}") from error
+    return dm_env.TimeStep(step_type, reward.stacked(), discount.stacked(), observation.stacked())
 
 
-def _stack_leaves(*leaves: Any) -> Any:
-    if isinstance(leaves[0], str):
-        # As objects, for NumPy's own strings would pad each to the longest.
-        leaves = tuple(np.array(leaf, object) for leaf in leaves)
-    return np.stack(leaves)
+class _Column:
+    """One field of the TimeSteps, filled step by step."""
+
+    def __init__(self, length: int, stand_in: int | None = None):
+        self._length = length
+        self._stand_in = stand_in
+        self._structure: Any = None
+        self._arrays: list[Any] | None = None
+        self._leaf_type: type[Any] | None = None
+
+    def put(self, index: int, value: Any) -> None:
+        """Copies what the field is in step `index`; a step that is left out has the stand-in."""
+        if self._leaf_type is type(value):
+            self._put_leaf(index, 0, value)
+            return
+        if self._arrays is None:
+            self._structure = value
+            self._leaf_type = None if tree.is_nested(value) else type(value)
+            self._arrays = [self._allocate(_as_array(leaf)) for leaf in tree.flatten(value)]
+        elif self._structure is not value:
+            tree.assert_same_structure(self._structure, value)
+        for place, leaf in enumerate(tree.flatten(value)):
+            self._put_leaf(index, place, leaf)
+
+    def _put_leaf(self, index: int, place: int, leaf: Any) -> None:
+        assert self._arrays is not None
+        element, array = _as_array(leaf), self._arrays[place]
+        if element.shape != array.shape[1:]:
+            raise ValueError(f"{element.shape} after {array.shape[1:]}")
+        if element.dtype != array.dtype:
+            array = array.astype(np.promote_types(array.dtype, element.dtype))
+            self._arrays[place] = array
+        array[index] = element if element.ndim else element[()]
+
+    def stacked(self) -> Any:
+        """Returns the structure of a step, each leaf [T, ...]."""
+        if self._arrays is None:
+            return np.full(self._length, self._stand_in, np.float64)
+        return tree.unflatten_as(self._structure, self._arrays)
+
+    def _allocate(self, element: Any) -> Any:
+        shape = (self._length, *element.shape)
+        if self._stand_in is None:
+            return np.empty(shape, element.dtype)
+        return np.full(shape, self._stand_in, element.dtype)
 
 
-def _stack_optional(values: list[Any], stand_in: int) -> Any:
-    """Stacks structures, with one filled with `stand_in` in place of each None."""
-    present = next((value for value in values if value is not None), 0.0)
-    missing = tree.map_structure(lambda leaf: np.full_like(leaf, stand_in), present)
-    filled = [missing if value is None else value for value in values]
-    return tree.map_structure(_stack_leaves, *filled)
+def _as_array(leaf: Any) -> Any:
+    # Strings as objects, for NumPy's own would pad each to the longest.
+    return np.asarray(leaf, object) if isinstance(leaf, str) else np.asarray(leaf)

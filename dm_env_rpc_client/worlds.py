@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.connection import Connection, Transport, connect
@@ -18,10 +18,7 @@ from dm_env_rpc_client.errors import (
     DmEnvRpcError,
 )
 from dm_env_rpc_client.settings import pack_settings
-from dm_env_rpc_client.transports.grpc_channel import Metadata
-
-if TYPE_CHECKING:
-    import grpc
+from dm_env_rpc_client.transports.conditions import Credentials, Metadata
 
 __all__ = [
     "DmEnvAndWorldName",
@@ -183,7 +180,7 @@ def make(
     *,
     timeout: float | None = 10.0,
     request_timeout: float | None = None,
-    credentials: grpc.ChannelCredentials | None = None,
+    credentials: Credentials | None = None,
     insecure: bool = False,
     metadata: Metadata | None = None,
     transport: Transport = "auto",

@@ -20,13 +20,14 @@ NAME = "dm_env_rpc_client"
 # a dot is a folder. The bridges stand beside the stack and may use the pure core only.
 LAYERS = [
     ["_proto."],
-    ["addresses", "casting", "command_text", "displays.", "errors", "nesting", "sampling",
-     "settings", "spec_manager", "specs", "tensors", "timesteps", "variable_specs"],
-    ["lifecycle", "messages", "pipeline"],
+    ["addresses", "casting", "command_text", "displays.", "errors", "nesting", "payloads",
+     "sampling", "settings", "spec_manager", "specs", "tensors", "timesteps", "variable_specs"],
+    ["lifecycle", "messages", "pipeline", "step_codec"],
     ["transports."],
-    ["async_connection", "connection", "exchange"],
+    ["async_connection", "connection", "exchange", "readiness"],
     ["adaptor", "async_dm_env_adaptor", "dm_env_adaptor", "extensions.", "worlds"],
     ["server.", "testing.", "compliance."],
+    ["adaptors."],
     ["", "cli.", "notebook.", "pytest_plugin"],
 ]  # fmt: skip
 BRIDGES = "bridges."
@@ -43,7 +44,14 @@ ONLY_IN = {
     "pytest": ["pytest_plugin", "testing.fixtures", "compliance.test_compliance"],
     "typer": ["cli."],
     "rich": ["cli."],
-    "gymnasium": ["bridges.gym_socket.gymnasium_environment", "cli.sources"],
+    "gymnasium": [
+        "adaptors.gymnasium",
+        "adaptors.space_batches",
+        "adaptors.spaces",
+        "adaptors.vector",
+        "bridges.gym_socket.gymnasium_environment",
+        "cli.sources",
+    ],
     "cffi": [BRIDGES],
     "ipywidgets": ["notebook."],
     "anywidget": ["notebook.keyboard"],

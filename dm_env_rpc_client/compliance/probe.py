@@ -13,8 +13,7 @@ from dm_env_rpc_client import messages
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
 from dm_env_rpc_client.errors import DmEnvRpcClientError
-from dm_env_rpc_client.transports import grpc_channel
-from dm_env_rpc_client.transports.grpc_stream import GrpcStream
+from dm_env_rpc_client.transports.opening import open_stream
 
 __all__ = ["Probe", "describe"]
 
@@ -49,8 +48,7 @@ class Probe:
     """
 
     def __init__(self, address: str, timeout: float, insecure: bool = False):
-        channel = grpc_channel.open_channel(address, None, insecure, timeout)
-        self._stream = GrpcStream(channel, None, address, owns_channel=True)
+        self._stream = open_stream(address, timeout, None, insecure, None, "grpc")
         self._timeout = timeout
         self._sent: list[str] = []
         self.is_clean = True
@@ -84,7 +82,7 @@ class Probe:
             raise self.violation(expected, f"no answer within {self._timeout} s")
         self.in_flight -= 1
         try:
-            return dm_env_rpc_pb2.EnvironmentResponse.FromString(message)
+            return dm_env_rpc_pb2.EnvironmentResponse.FromString(bytes(message))
         except (protobuf_message.DecodeError, ValueError) as error:
             raise self.violation(expected, f"no EnvironmentResponse: {error}") from error
 

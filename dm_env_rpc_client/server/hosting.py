@@ -27,7 +27,7 @@ from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.server.shared_world import STEP_TIMEOUT, SharedWorld
 from dm_env_rpc_client.server.world import World
 from dm_env_rpc_client.server.worlds import UNNAMED, Worlds
-from dm_env_rpc_client.transports import grpc_channel
+from dm_env_rpc_client.transports import conditions, status
 
 __all__ = ["Server", "serve"]
 
@@ -188,7 +188,7 @@ def serve(
         options=[
             ("grpc.so_reuseport", 0),
             ("grpc.max_send_message_length", -1),
-            ("grpc.max_receive_message_length", grpc_channel.MAX_MESSAGE_BYTES),
+            ("grpc.max_receive_message_length", conditions.MAX_MESSAGE_BYTES),
             # Clients ping through long steps; see the keepalive options of the channels.
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
         ],
@@ -205,7 +205,7 @@ def serve(
     handler: Any = grpc.stream_stream_rpc_method_handler(
         functools.partial(_process, worlds, handlers, errors.append)
     )
-    service, method = grpc_channel.PROCESS.strip("/").split("/")
+    service, method = status.PROCESS.strip("/").split("/")
     grpc_server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(service, {method: handler}),)
     )

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from dm_env import specs as dm_env_specs
 from google.rpc import code_pb2
 
-from dm_env_rpc_client import casting, nesting, specs, tensors
+from dm_env_rpc_client import casting, nesting, payloads, specs, tensors
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.world import RequestError
@@ -172,7 +172,7 @@ class Properties:
             return spec
         assert declared.getter is not None, "`add` asks for one of the two"
         tensor = self._pack(key, declared, declared.getter())
-        codec = tensors.payload_codec(tensor, key)
+        codec = payloads.payload_codec(tensor, key)
         spec = dm_env_rpc_pb2.TensorSpec(name=key, shape=tensor.shape)
         spec.dtype = codec.data_type  # type: ignore[assignment]  # the stubs want the enum
         return spec
@@ -181,7 +181,7 @@ class Properties:
         where = f"property {key!r}"
         if declared.spec is None:
             return tensors.pack_value(value, None, where)
-        codec = tensors.codec_for(specs.dm_env_spec_to_tensor_spec(declared.spec).dtype)
+        codec = payloads.codec_for(specs.dm_env_spec_to_tensor_spec(declared.spec).dtype)
         array = tensors.to_dtype(casting.as_array(value, where), codec, where)
         return tensors.pack_array(array, codec, where)
 

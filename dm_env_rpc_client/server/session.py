@@ -15,7 +15,7 @@ import numpy as np
 from google.protobuf import any_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
-from dm_env_rpc_client import lifecycle, tensors
+from dm_env_rpc_client import lifecycle, payloads, tensors
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.lifecycle import State
@@ -215,7 +215,7 @@ def _unpack_settings(settings: Mapping[str, dm_env_rpc_pb2.Tensor]) -> dict[str,
     unpacked = {}
     for name, tensor in settings.items():
         where = f"setting {name!r}"
-        codec = tensors.payload_codec(tensor, where)
+        codec = payloads.payload_codec(tensor, where)
         value = tensors.unpack_payload(tensor, codec, tensor.shape, where)
         # An environment's own code asks for Python's int, float and bool.
         unpacked[name] = value.item() if isinstance(value, np.generic) else value

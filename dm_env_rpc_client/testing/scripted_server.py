@@ -14,7 +14,7 @@ from google.rpc import status_pb2
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import DmEnvRpcError
 from dm_env_rpc_client.messages import answer_field
-from dm_env_rpc_client.transports import grpc_channel
+from dm_env_rpc_client.transports import status
 
 __all__ = ["Request", "Response", "Script", "ScriptedServer", "answering", "echo"]
 
@@ -62,7 +62,7 @@ class ScriptedServer:
         self._executor = concurrent.futures.ThreadPoolExecutor(_STREAMS)
         self._server = grpc.server(self._executor, options=[("grpc.so_reuseport", 0)])
         handler: Any = grpc.stream_stream_rpc_method_handler(self._process, Request.FromString)
-        service, method = grpc_channel.PROCESS.strip("/").split("/")
+        service, method = status.PROCESS.strip("/").split("/")
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(service, {method: handler}),)
         )

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from dm_env_rpc_client.transports import grpc_channel
+from dm_env_rpc_client.transports import conditions, status
 
 __all__ = ["GrpcAioStream"]
 
@@ -19,14 +19,14 @@ class GrpcAioStream:
     def __init__(
         self,
         channel: grpc.aio.Channel,
-        metadata: grpc_channel.Metadata | None = None,
+        metadata: conditions.Metadata | None = None,
         address: str = "the channel's target",
         owns_channel: bool = False,
     ):
         self.address = address
         self._channel = channel if owns_channel else None
-        self._call: Any = channel.stream_stream(grpc_channel.PROCESS)(
-            metadata=grpc_channel.check_metadata(metadata)
+        self._call: Any = channel.stream_stream(status.PROCESS)(
+            metadata=conditions.check_metadata(metadata)
         )
 
     async def write(self, message: bytes) -> None:
@@ -41,15 +41,15 @@ class GrpcAioStream:
         try:
             message = await self._call.read()
         except grpc.RpcError as error:
-            raise grpc_channel.stream_error(
+            raise status.stream_error(
                 self.address,
-                error.code(),
+                error.code().name,
                 error.details(),
             ) from None
         if isinstance(message, bytes):
             return message
         code, details = await self._call.code(), await self._call.details()
-        raise grpc_channel.stream_error(self.address, code, details)
+        raise status.stream_error(self.address, code.name, details)
 
     async def close(self, timeout: float) -> None:
         """See `AsyncStream.close`."""

@@ -16,7 +16,8 @@ from typing import Any
 import grpc
 
 from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError
-from dm_env_rpc_client.transports import grpc_channel
+from dm_env_rpc_client.transports import conditions, status
+from dm_env_rpc_client.transports.doorbell import Doorbell
 
 __all__ = ["GrpcStream"]
 
@@ -37,7 +38,7 @@ class GrpcStream:
     def __init__(
         self,
         channel: grpc.Channel,
-        metadata: grpc_channel.Metadata | None = None,
+        metadata: conditions.Metadata | None = None,
         address: str = "the channel's target",
         owns_channel: bool = False,
     ):
@@ -45,11 +46,12 @@ class GrpcStream:
         self._channel = channel if owns_channel else None
         self._outbound: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._inbound: queue.SimpleQueue[bytes | DmEnvRpcClientError] = queue.SimpleQueue()
+        self._doorbell = Doorbell()
         # The sentinel None ends the iterator. Without it grpcio's thread that waits in `get`
         # stays for good and the interpreter cannot exit.
         requests = iter(self._outbound.get, None)
-        checked = grpc_channel.check_metadata(metadata)
-        call: Any = channel.stream_stream(grpc_channel.PROCESS)
+        checked = conditions.check_metadata(metadata)
+        call: Any = channel.stream_stream(status.PROCESS)
         try:
             self._call: Any = call(requests, metadata=checked)
         except ValueError as error:
@@ -57,18 +59,27 @@ class GrpcStream:
             raise ConnectionClosedError(f"the channel to {address} is closed") from error
         self._pump = threading.Thread(
             target=_pump,
-            args=(self._call, self._inbound, address),
+            args=(self._call, self._inbound, self._doorbell, address),
             name=f"dm_env_rpc answers from {address}",
             daemon=True,
         )
         self._pump.start()
 
-    def write(self, message: bytes) -> None:
+    def write(self, *messages: bytes) -> None:
         """See `Stream.write`."""
-        self._outbound.put(message)
+        for message in messages:
+            self._outbound.put(message)
 
-    def read(self, timeout: float | None) -> bytes | None:
+    def has_unsent(self) -> bool:
+        """See `Stream.has_unsent`; grpcio's own threads send."""
+        return False
+
+    def send_rest(self, timeout: float) -> None:
+        """See `Stream.send_rest`."""
+
+    def read(self, timeout: float | None, until_sent: bool = False) -> bytes | None:
         """See `Stream.read`."""
+        self._doorbell.quiet()
         try:
             item = self._inbound.get(timeout is None or timeout > 0, timeout)
         except queue.Empty:
@@ -81,6 +92,10 @@ class GrpcStream:
     def has_unread(self) -> bool:
         """See `Stream.has_unread`."""
         return not self._inbound.empty()
+
+    def fileno(self) -> int:
+        """See `Stream.fileno`."""
+        return self._doorbell.fileno()
 
     def close(self, timeout: float) -> None:
         """See `Stream.close`."""
@@ -95,11 +110,13 @@ class GrpcStream:
         self._call.cancel()
         if self._channel is not None:
             self._channel.close()
+        self._doorbell.close()
 
 
 def _pump(
     call: Iterable[bytes],
     inbound: queue.SimpleQueue[bytes | DmEnvRpcClientError],
+    doorbell: Doorbell,
     address: str,
 ) -> None:
     # Not a method: a reference to the stream would keep a forgotten one alive.
@@ -107,6 +124,8 @@ def _pump(
     try:
         for message in call:
             inbound.put(message)
+            doorbell.ring()
     except grpc.RpcError as error:
         code, details = error.code(), error.details()
-    inbound.put(grpc_channel.stream_error(address, code, details))
+    inbound.put(status.stream_error(address, code.name, details))
+    doorbell.ring()

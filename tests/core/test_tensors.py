@@ -15,7 +15,13 @@ from google.protobuf import any_pb2, descriptor_pb2, message, struct_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dm_env_rpc_client import SpecError, dm_env_rpc_pb2, pack_tensor, tensors, unpack_tensor
+from dm_env_rpc_client import (
+    SpecError,
+    dm_env_rpc_pb2,
+    pack_tensor,
+    payloads,
+    unpack_tensor,
+)
 from tests.core import strategies
 
 Tensor: TypeAlias = dm_env_rpc_pb2.Tensor
@@ -385,7 +391,7 @@ def check_random_bytes(contents: bytes) -> None:
         value = unpack_tensor(tensor)
     except SpecError:
         return
-    assert np.asarray(value).nbytes <= tensors.MAX_BROADCAST_BYTES
+    assert np.asarray(value).nbytes <= payloads.MAX_BROADCAST_BYTES
 
 
 @given(st.binary(max_size=64))
@@ -433,7 +439,7 @@ def test_a_data_type_is_named_in_several_ways(dtype: str) -> None:
     ways = (dtype, np.dtype(dtype), np.dtype(dtype).type, number, np.int64(number))
     for way in (*ways, np.dtype(dtype).newbyteorder(">")):
         assert pack_tensor([0, 1], way).WhichOneof("payload") == strategies.FIELDS[dtype]
-    assert tensors.codec_for(dtype).name == dtype
+    assert payloads.codec_for(dtype).name == dtype
 
 
 def test_strings_and_protos_are_data_types_too() -> None:
@@ -444,7 +450,7 @@ def test_strings_and_protos_are_data_types_too() -> None:
         assert pack_tensor([record()], proto).WhichOneof("payload") == "protos"
     assert pack_tensor(np.array([], str)).WhichOneof("payload") == "strings"
     assert pack_tensor(np.array([], object)).WhichOneof("payload") == "protos"
-    assert tensors.codec_for(str).name == "string"
+    assert payloads.codec_for(str).name == "string"
 
 
 @pytest.mark.parametrize(
@@ -524,7 +530,7 @@ def test_compression_changes_no_bit(array: strategies.Array) -> None:
 def test_a_repeated_field_that_makes_no_array_is_iterated() -> None:
     # Before protobuf 7.34, repeated fields were sequences and no more.
     message: Any = types.SimpleNamespace(int32s=types.SimpleNamespace(array=[1, -2]))
-    unpacked = tensors.codec_for(np.int32).unpack(message)
+    unpacked = payloads.codec_for(np.int32).unpack(message)
     assert strategies.same_bits(unpacked, np.array([1, -2], np.int32))
 
 

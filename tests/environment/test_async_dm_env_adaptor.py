@@ -72,6 +72,22 @@ def test_steps_that_are_gathered_are_taken_in_order(catch_server: Server) -> Non
     run(main)
 
 
+def test_a_rollout_that_is_left_early_leaves_the_environment_in_step(
+    catch_server: Server,
+) -> None:
+    async def main() -> None:
+        async with await make_async(catch_server.address) as env:
+            rollout = env.rollout(({"paddle": 1} for _ in iter(int, 1)), ahead=8)
+            kinds = [(await anext(rollout)).step_type for _ in range(15)]
+            assert [kind.name for kind in kinds] == ["FIRST", *["MID"] * 8, "LAST", "FIRST",
+                                                     *["MID"] * 4]  # fmt: skip
+            await rollout.aclose()
+            assert (await env.reset()).first()
+            assert (await env.step({"paddle": 1})).mid()
+
+    run(main)
+
+
 def test_unroll_equals_stepping(catch_server: Server) -> None:
     async def main() -> None:
         moves = np.random.default_rng(3).integers(3, size=100)

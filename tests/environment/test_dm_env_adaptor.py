@@ -246,6 +246,50 @@ def test_unroll_equals_stepping(catch_server: Server, stacked: bool) -> None:
     )
 
 
+def test_an_endless_rollout_takes_actions_as_it_goes(catch_server: Server) -> None:
+    taken = 0
+
+    def actions() -> Iterator[dict[str, int]]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield {"paddle": 2}
+
+    with (
+        make(catch_server.address, {"seed": 1}) as env,
+        make(catch_server.address, {"seed": 1}) as other,
+    ):
+        for number, step in enumerate(env.rollout(actions(), ahead=8)):
+            expected = other.step({"paddle": 2})
+            assert (step.step_type, step.reward) == (expected.step_type, expected.reward)
+            np.testing.assert_array_equal(step.observation["board"], expected.observation["board"])
+            assert taken <= number + 8
+            if number == 40:
+                break
+        # Up to 8 more were taken; what comes now follows them, in order.
+        assert env.reset().first()
+        assert env.step({"paddle": 1}).mid()
+
+
+def test_a_bad_action_ends_a_rollout_before_it_is_sent(catch_server: Server) -> None:
+    with make(catch_server.address) as env:
+        rollout = env.rollout([{"paddle": 1}, {"paddle": 1}, {"paddle": 9}], ahead=1)
+        assert next(rollout).first()
+        assert next(rollout).mid()
+        with pytest.raises(SpecError, match="paddle"):
+            next(rollout)
+        assert env.step({"paddle": 1}).mid()
+
+
+def test_large_answers_are_not_asked_for_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dm_env_rpc_client.adaptor.AHEAD_BYTES", 1_000)
+    in_flight = []
+    with serve(Catch) as server, make(server.address, {"rows": 10, "columns": 10}) as env:
+        for _ in env.rollout([{"paddle": 1}] * 20):
+            in_flight.append(env.connection.in_flight)
+    assert max(in_flight) <= 1_000 // 400
+
+
 @pytest.mark.parametrize(
     ("actions", "text"),
     [([], "no TimeSteps"), ({}, "number of steps"), ({"paddle": []}, "no TimeSteps")],

@@ -20,6 +20,9 @@ NAMES = sorted(path.stem for path in sources.FOLDER.glob("*.ipynb"))
 MAX_BYTES = 300_000
 SECONDS = 90
 
+# Each waits for a kernel to start and for those before it.
+pytestmark = pytest.mark.timeout(240)
+
 
 def execute(name: str, folder: Path) -> Any:
     """Runs a notebook in a kernel of its own, in a folder of its own."""

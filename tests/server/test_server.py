@@ -173,7 +173,8 @@ def test_an_empty_request_is_refused(connection: Connection) -> None:
     from dm_env_rpc_client import messages
     from dm_env_rpc_client.pipeline import Pending
 
-    pending = Pending(messages.EncodedRequest("step", b""))
+    encoded = messages.encode_request(dm_env_rpc_pb2.StepRequest())
+    pending = Pending(encoded._replace(message=b""))
     with pytest.raises(DmEnvRpcError, match="no payload"):
         connection._exchange.call(pending)
 
@@ -182,7 +183,8 @@ def test_a_message_that_is_no_request_ends_the_stream(connection: Connection) ->
     from dm_env_rpc_client import messages
     from dm_env_rpc_client.pipeline import Pending
 
-    pending = Pending(messages.EncodedRequest("step", b"\xff\xff"))
+    encoded = messages.encode_request(dm_env_rpc_pb2.StepRequest())
+    pending = Pending(encoded._replace(message=b"\xff\xff"))
     with pytest.raises(ConnectionLostError, match="no EnvironmentRequest"):
         connection._exchange.call(pending)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from dm_env_rpc_client import nesting, specs, tensors
+from dm_env_rpc_client import nesting, payloads, specs
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import overview, reference
 from dm_env_rpc_client.compliance.outcome import ViolationError
@@ -83,7 +83,7 @@ def bounds_make_sense(trial: Trial) -> None:
             if sum(size < 0 for size in spec.shape) > 1:
                 continue  # Another check's affair; here it would only hide the bounds.
             try:
-                tensors.codec_for(bounded.dtype)
+                payloads.codec_for(bounded.dtype)
                 specs.check_spec(bounded, f"{kind} {spec.name!r}")
             except SpecError as error:
                 raise ViolationError(

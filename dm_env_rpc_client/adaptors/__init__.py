@@ -1,0 +1,1 @@
+"""Remote environments behind the interfaces of other libraries, one file for each."""

@@ -1,0 +1,312 @@
+"""A dm_env.Environment, remote or not, as a gymnasium.Env. Needs the extra `gymnasium`.
+
+import gymnasium
+env = gymnasium.make("dm_env_rpc_client:Remote-v0", address="localhost:50051")
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import dm_env
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from dm_env import specs
+
+from dm_env_rpc_client import nesting
+from dm_env_rpc_client.adaptor import Adaptor
+from dm_env_rpc_client.adaptors.spaces import from_space, spec_to_space, to_space
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.lifecycle import State
+from dm_env_rpc_client.worlds import make
+
+__all__ = ["GymnasiumEnv", "info_of", "is_terminated", "make_remote", "single_leaf"]
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+RENDER_FPS = 30
+
+
+class GymnasiumEnv(gymnasium.Env[Any, Any]):
+    """Steps a dm_env.Environment through Gymnasium's interface.
+
+    Actions and observations have the spaces of their specs, see `adaptors.spaces`. A
+    structure of a single array, under however many names, is that array: an environment
+    with the one action `{"paddle": int32}` has a Discrete for its action space and takes
+    `env.step(1)`.
+
+    The end of an episode is terminated where the server says TERMINATED, and for an
+    environment that is not remote where its discount is 0; any other is truncated. `info`
+    has the `discount`, except after a reset.
+
+    Args:
+      env: the environment; closed with this one.
+      unwrap_single: False to keep the mappings around a single array.
+      render_mode: "rgb_array" to have `render` return the last image that was observed.
+      render_observation: which observation is the image, by flat name; None for the first
+        that is uint8 [height, width, 3].
+      seed_setting: the setting in which an environment takes the seed of a reset; None to
+        keep seeds from it.
+
+    Raises:
+      SpecError: there is no space for a spec, the reward is no scalar, or there is no such
+        image.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": RENDER_FPS}  # noqa: RUF012
+
+    def __init__(
+        self,
+        env: dm_env.Environment,
+        *,
+        unwrap_single: bool = True,
+        render_mode: str | None = None,
+        render_observation: str | None = None,
+        seed_setting: str | None = "seed",
+    ):
+        self._env = env
+        self._seed_setting = seed_setting
+        self._takes_settings = "settings" in inspect.signature(env.reset).parameters
+        self._is_running = False
+        self._last_observation: Any = None
+        check_reward_spec(env.reward_spec())
+        self._unwrap_single = unwrap_single
+        self._adopt_specs()
+        images = find_images(env.observation_spec())
+        self.metadata = {
+            "render_modes": ["rgb_array"] if images else [],
+            "render_fps": RENDER_FPS,
+        }
+        if render_observation is not None and render_observation not in images:
+            raise SpecError(
+                f"no observation {render_observation!r} that is an image, uint8 [height, width, "
+                f"3]; images: {', '.join(images) or 'none'}"
+            )
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise SpecError(
+                f"render_mode {render_mode!r} is not there; render modes: "
+                f"{self.metadata['render_modes']} ('rgb_array' needs an observation that is uint8 "
+                "[height, width, 3])"
+            )
+        self._image_path = images[render_observation or next(iter(images))] if images else ()
+        self.render_mode = render_mode
+
+    @property
+    def environment(self) -> dm_env.Environment:
+        """The environment behind this one."""
+        return self._env
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begins an episode.
+
+        Args:
+          seed: sent as the setting `seed_setting` to an environment whose `reset` takes
+            settings; others do not hear of it.
+          options: settings of the next episode, by name.
+
+        Returns:
+          The first observation, and an empty info.
+
+        Raises:
+          SpecError: there are options and the environment takes no settings; or they
+            changed its specs.
+          Otherwise what the environment raises.
+        """
+        super().reset(seed=seed)
+        settings = dict(options or {})
+        if settings and not self._takes_settings:
+            raise SpecError(f"{self._env} takes no settings in reset, got options {options!r}")
+        if seed is not None and self._seed_setting is not None:
+            settings = {self._seed_setting: seed, **settings}
+        self._is_running = False
+        if settings and self._takes_settings:
+            timestep = self._env.reset(settings)
+            self._check_specs()
+        else:
+            timestep = self._env.reset()
+        self._is_running = True
+        return self._observe(timestep), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Takes a step.
+
+        Args:
+          action: an element of `action_space`.
+
+        Returns:
+          The observation, reward, terminated, truncated, and `{"discount": float}`.
+
+        Raises:
+          gymnasium.error.ResetNeeded: no episode is running.
+          SpecError: the action does not conform.
+          Otherwise what the environment raises.
+        """
+        if not self._is_running:
+            raise gymnasium.error.ResetNeeded("no episode is running: call reset() first")
+        wrapped = _wrap(self._action_path, from_space(self._action_leaf, action, "action"))
+        timestep = self._env.step(wrapped)
+        self._is_running = not timestep.last()
+        terminated = is_terminated(self._env, timestep)
+        return (
+            self._observe(timestep),
+            0.0 if timestep.reward is None else float(timestep.reward),
+            terminated,
+            timestep.last() and not terminated,
+            info_of(timestep),
+        )
+
+    def render(self) -> npt.NDArray[np.uint8] | None:
+        """Returns the last image observed, uint8 [height, width, 3]; None without a mode."""
+        if self.render_mode is None:
+            return None
+        if self._last_observation is None:
+            raise gymnasium.error.ResetNeeded("nothing was observed yet: call reset() first")
+        image = self._last_observation
+        for key in self._image_path:
+            image = image[key]
+        return np.array(image)
+
+    def close(self) -> None:
+        """Closes the environment; a second time does nothing."""
+        self._env.close()
+
+    def _adopt_specs(self) -> None:
+        self._specs = (self._env.action_spec(), self._env.observation_spec())
+        action, observation = self._specs
+        self._action_path, self._action_leaf = (
+            single_leaf(action) if self._unwrap_single else ((), action)
+        )
+        self._observation_path, leaf = (
+            single_leaf(observation) if self._unwrap_single else ((), observation)
+        )
+        self.action_space = spec_to_space(self._action_leaf, "action")
+        self.observation_space = spec_to_space(leaf, "observation")
+
+    def _check_specs(self) -> None:
+        if (self._env.action_spec(), self._env.observation_spec()) != self._specs:
+            raise SpecError(
+                "these settings change the specs of the environment, but the spaces of a "
+                "Gymnasium environment stay as they are; make another one with them"
+            )
+
+    def _observe(self, timestep: dm_env.TimeStep) -> Any:
+        if self.render_mode is not None:
+            self._last_observation = timestep.observation
+        observation = timestep.observation
+        for key in self._observation_path:
+            observation = observation[key]
+        return to_space(self.observation_space, observation)
+
+
+def make_remote(
+    address: str,
+    create_world_settings: Mapping[str, Any] = _NONE,
+    join_world_settings: Mapping[str, Any] = _NONE,
+    *,
+    unwrap_single: bool = True,
+    render_mode: str | None = None,
+    render_observation: str | None = None,
+    seed_setting: str | None = "seed",
+    **make_kwargs: Any,
+) -> GymnasiumEnv:
+    """Makes a remote environment for Gymnasium: what `Remote-v0` is registered with.
+
+    Args:
+      address: where the server is.
+      create_world_settings: settings with which the world is created.
+      join_world_settings: settings with which it is joined.
+      unwrap_single: as for `GymnasiumEnv`, like the next three.
+      render_mode: see there.
+      render_observation: see there.
+      seed_setting: see there.
+      **make_kwargs: for `dm_env_rpc_client.make`.
+
+    Raises:
+      As `dm_env_rpc_client.make` and `GymnasiumEnv`. Nothing is left on the server then.
+    """
+    env = make(address, create_world_settings, join_world_settings, **make_kwargs)
+    try:
+        return GymnasiumEnv(
+            env,
+            unwrap_single=unwrap_single,
+            render_mode=render_mode,
+            render_observation=render_observation,
+            seed_setting=seed_setting,
+        )
+    except BaseException:
+        env.close()
+        raise
+
+
+def single_leaf(structure: Any) -> tuple[tuple[Any, ...], Any]:
+    """Returns the keys that lead to the only array of a structure, and its spec.
+
+    No keys and the structure itself where it has several arrays or none.
+    """
+    path: list[Any] = []
+    part = structure
+    while isinstance(part, Mapping) and len(part) == 1:
+        ((key, part),) = part.items()
+        path.append(key)
+    if isinstance(part, Mapping | list | tuple):
+        return (), structure
+    return tuple(path), part
+
+
+def is_terminated(env: dm_env.Environment, timestep: dm_env.TimeStep) -> bool:
+    """Whether a TimeStep, the last of an environment, is the true end of an episode."""
+    if not timestep.last():
+        return False
+    if isinstance(env, Adaptor):
+        return env.state is State.TERMINATED
+    return not np.any(timestep.discount)
+
+
+def info_of(timestep: dm_env.TimeStep) -> dict[str, Any]:
+    """Returns the info of a step: its discount, which a FIRST step has not."""
+    if timestep.discount is None:
+        return {}
+    discount = np.asarray(timestep.discount)
+    return {"discount": discount if discount.ndim else float(discount)}
+
+
+def check_reward_spec(spec: Any) -> None:
+    """Raises SpecError where the rewards of an environment are not those of Gymnasium."""
+    if not isinstance(spec, specs.Array) or spec.shape != () or spec.dtype.kind not in "biuf":
+        raise SpecError(
+            f"rewards are numbers in Gymnasium, but this environment's reward has spec {spec}; "
+            "subclass DmEnvAdaptor, whose `reward` and `reward_spec` may be overridden, and pass "
+            "it as adaptor_class"
+        )
+
+
+def find_images(structure: Any) -> dict[str, tuple[Any, ...]]:
+    """Returns the flat names of observations that are RGB images, and the keys to each."""
+    return {
+        nesting.SEPARATOR.join(map(str, path)): path
+        for path, spec in _leaves(structure, ())
+        if spec.dtype == np.uint8 and len(spec.shape) == 3 and spec.shape[2] == 3
+    }
+
+
+def _leaves(structure: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    if isinstance(structure, Mapping):
+        for key, part in structure.items():
+            yield from _leaves(part, (*path, key))
+    elif isinstance(structure, list | tuple):
+        for index, part in enumerate(structure):
+            yield from _leaves(part, (*path, index))
+    else:
+        yield path, structure
+
+
+def _wrap(path: tuple[Any, ...], value: Any) -> Any:
+    for key in reversed(path):
+        value = {key: value}
+    return value

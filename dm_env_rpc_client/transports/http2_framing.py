@@ -1,0 +1,618 @@
+"""One gRPC stream on one HTTP/2 connection, the client's half, without I/O.
+
+A shell puts bytes that it has received where `buffers` says and tells `received` how many
+they are; whole messages come out in `messages`. It sends what is in `outbound` and tells
+`sent`. Section numbers are those of RFC 9113 (HTTP/2); the rest is gRPC over HTTP/2.
+
+Bytes are not moved. A message that is still arriving has memory of its own, which
+`buffers` hands out first, so what is large goes from the kernel to where the caller will
+use it (1080p frames: 0.2x the time of collecting them in a buffer). The memory for all that
+is small is used from its beginning again whenever everything in it has been looked at.
+
+The windows for what is received are as large as they can be: what bounds the memory is that
+nobody reads from the socket while nobody waits for an answer.
+"""
+
+from __future__ import annotations
+
+import collections
+import struct
+import urllib.parse
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import hpack
+import numpy as np
+
+from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcClientError, ProtocolError
+from dm_env_rpc_client.transports.status import HTTP2_ERRORS, code_of_http_status, stream_error
+
+__all__ = ["Framing"]
+
+Header: TypeAlias = tuple[str, str | bytes]
+Outbound: TypeAlias = bytes | memoryview
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_STREAM = 1
+
+# Frame types (section 6).
+_DATA = 0x0
+_HEADERS = 0x1
+_PRIORITY = 0x2
+_RST_STREAM = 0x3
+_SETTINGS = 0x4
+_PUSH_PROMISE = 0x5
+_PING = 0x6
+_GOAWAY = 0x7
+_WINDOW_UPDATE = 0x8
+_CONTINUATION = 0x9
+
+# Flags.
+_ACK = 0x1
+_END_STREAM = 0x1
+_END_HEADERS = 0x4
+_PADDED = 0x8
+_WITH_PRIORITY = 0x20
+
+# Settings.
+_ENABLE_PUSH = 0x2
+_INITIAL_WINDOW_SIZE = 0x4
+_MAX_FRAME_SIZE = 0x5
+_MAX_HEADER_LIST_SIZE = 0x6
+
+# Error codes.
+_NO_ERROR = 0x0
+_PROTOCOL_ERROR = 0x1
+_CANCEL = 0x8
+
+_MAX_WINDOW = (1 << 31) - 1
+_FIRST_WINDOW = 65_535
+_WINDOW_STEP = 1 << 29
+"""Bytes after which a window for what is received is opened again."""
+_LARGEST_FRAME = (1 << 24) - 1
+_SMALLEST_MAX_FRAME = 1 << 14
+_MAX_HEADER_BYTES = 1 << 16
+_BUFFER_BYTES = 1 << 16
+_MAX_CONTROL_FRAME = _BUFFER_BYTES - 1024
+"""What frames other than DATA may hold; they are looked at whole."""
+_LARGE_BYTES = 1 << 14
+"""Messages above this have memory of their own while they arrive."""
+
+_FRAME_HEADER = struct.Struct(">HBBBI")
+_MESSAGE_PREFIX = struct.Struct(">BI")
+_SETTING = struct.Struct(">HI")
+_NUMBER = struct.Struct(">I")
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return _frame_header(len(payload), kind, flags, stream) + payload
+
+
+def _frame_header(size: int, kind: int, flags: int, stream: int) -> bytes:
+    return _FRAME_HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream)
+
+
+class Framing:
+    """The state of the connection and of its one stream.
+
+    Args:
+      headers: of the request, pseudo-headers first.
+      address: what error messages call the server.
+      max_message_bytes: the largest message taken.
+
+    Attributes:
+      outbound: what to send, in order; the shell calls `sent` for what it has sent.
+      messages: what was received whole, oldest first, each in memory of its own.
+      failure: why nothing more will be received; None while something may be.
+      is_ready: whether the other end has shown itself to be an HTTP/2 server.
+      receptions: how often something was received.
+      data_frames: how many frames of content were among it.
+      submissions: how many messages were queued.
+    """
+
+    def __init__(self, headers: Sequence[Header], address: str, max_message_bytes: int):
+        self.outbound: collections.deque[Outbound] = collections.deque()
+        self.messages: collections.deque[bytearray | memoryview] = collections.deque()
+        self.failure: DmEnvRpcClientError | None = None
+        self.is_ready = False
+        self.receptions = 0
+        self.data_frames = 0
+        self.submissions = 0
+        self._address = address
+        self._max_message_bytes = max_message_bytes
+        # What is sent.
+        self._unframed: collections.deque[memoryview] = collections.deque()
+        self._ends_after_unframed = False
+        self._has_ended = False
+        self._max_frame = _SMALLEST_MAX_FRAME
+        self._connection_window = _FIRST_WINDOW
+        self._stream_window = _FIRST_WINDOW
+        self._initial_window = _FIRST_WINDOW
+        # What is received.
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._start = self._end = 0
+        self._direct = 0
+        self._data_left = 0
+        self._padding_left = 0
+        self._frame_ends_stream = False
+        self._prefix = b""
+        self._message: memoryview | None = None
+        self._filled = 0
+        self._unacknowledged = 0
+        self._header_block: bytearray | None = None
+        self._block_ends_stream = False
+        self._has_headers = False
+        self._going_away = ""
+        self._decoder = hpack.Decoder(_MAX_HEADER_BYTES)
+        self._handlers: dict[int, Callable[[int, int, memoryview], None]] = {
+            _HEADERS: self._on_headers,
+            _PRIORITY: self._on_nothing,
+            _RST_STREAM: self._on_rst_stream,
+            _SETTINGS: self._on_settings,
+            _PUSH_PROMISE: self._on_push_promise,
+            _PING: self._on_ping,
+            _GOAWAY: self._on_goaway,
+            _WINDOW_UPDATE: self._on_window_update,
+            _CONTINUATION: self._on_continuation,
+        }
+        settings = {
+            _ENABLE_PUSH: 0,
+            _INITIAL_WINDOW_SIZE: _MAX_WINDOW,
+            _MAX_FRAME_SIZE: _LARGEST_FRAME,
+            _MAX_HEADER_LIST_SIZE: _MAX_HEADER_BYTES,
+        }
+        block = hpack.Encoder().encode(headers)
+        self.outbound.append(
+            b"".join(
+                (
+                    _PREFACE,
+                    _frame(_SETTINGS, 0, 0, b"".join(_SETTING.pack(*s) for s in settings.items())),
+                    _frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(_MAX_WINDOW - _FIRST_WINDOW)),
+                    *_header_frames(block),
+                )
+            )
+        )
+
+    # Sending.
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether something waits to be sent, be it for the socket or for the window."""
+        return bool(self.outbound or self._unframed)
+
+    def send(self, message: bytes) -> None:
+        """Queues a message."""
+        self.submissions += 1
+        size = len(message)
+        total = size + 5
+        if not self._unframed and total <= min(
+            self._max_frame, self._connection_window, self._stream_window
+        ):
+            self._connection_window -= total
+            self._stream_window -= total
+            self.outbound.append(
+                _frame_header(total, _DATA, 0, _STREAM) + _MESSAGE_PREFIX.pack(0, size) + message
+            )
+            return
+        self._unframed.append(memoryview(_MESSAGE_PREFIX.pack(0, size)))
+        self._unframed.append(memoryview(message))
+        self._frame_data()
+
+    def end(self) -> None:
+        """Queues the end of the client's half: no more messages come."""
+        if self._has_ended or self._ends_after_unframed:
+            return
+        self._ends_after_unframed = True
+        self._frame_data()
+
+    def cancel(self) -> None:
+        """Queues the end of everything."""
+        self._unframed.clear()
+        if self.failure is None:
+            self.outbound.append(_frame(_RST_STREAM, 0, _STREAM, _NUMBER.pack(_CANCEL)))
+        self.outbound.append(_frame(_GOAWAY, 0, 0, _NUMBER.pack(0) + _NUMBER.pack(_NO_ERROR)))
+
+    def ping(self) -> None:
+        """Queues a question that the other end answers at once if it is there at all."""
+        self.outbound.append(_frame(_PING, 0, 0, bytes(8)))
+
+    def sent(self, count: int) -> None:
+        """Takes note that the first `count` bytes of `outbound` have been sent."""
+        outbound = self.outbound
+        while count:
+            first = outbound[0]
+            size = len(first)
+            if count < size:
+                outbound[0] = memoryview(first)[count:]
+                return
+            outbound.popleft()
+            count -= size
+
+    def _frame_data(self) -> None:
+        """Puts into frames what the windows and the largest frame allow (section 5.2)."""
+        unframed = self._unframed
+        while unframed:
+            room = min(self._max_frame, self._connection_window, self._stream_window)
+            if room <= 0:
+                return
+            parts: list[memoryview] = []
+            size = 0
+            while unframed and size < room:
+                first = unframed[0]
+                part = first[: room - size]
+                size += len(part)
+                parts.append(part)
+                if len(part) == len(first):
+                    unframed.popleft()
+                else:
+                    unframed[0] = first[len(part) :]
+            self._connection_window -= size
+            self._stream_window -= size
+            self.outbound.append(_frame_header(size, _DATA, 0, _STREAM))
+            self.outbound.extend(parts)
+        if self._ends_after_unframed and not self._has_ended:
+            self._has_ended = True
+            self.outbound.append(_frame(_DATA, _END_STREAM, _STREAM))
+
+    # Receiving.
+
+    def buffers(self) -> list[memoryview]:
+        """Returns where the next bytes belong, to be filled in this order."""
+        rest = self._buffer[self._end :]
+        self._direct = 0
+        if self._message is not None and self._data_left and self._start == self._end:
+            direct = self._message[self._filled : self._filled + self._data_left]
+            self._direct = len(direct)
+            return [direct, rest]
+        return [rest]
+
+    def received(self, count: int) -> None:
+        """Takes note of `count` bytes put into `buffers`; 0 is the end of the connection."""
+        if self.failure is not None:
+            return
+        if count == 0:
+            self._closed()
+            return
+        self.receptions += 1
+        direct = self._direct
+        if direct:
+            self._direct = 0
+            taken = direct if count > direct else count
+            self._filled += taken
+            self._data_left -= taken
+            self._end += count - taken
+            assert self._message is not None
+            if self._filled == len(self._message):
+                self.messages.append(self._message)
+                self._message = None
+        else:
+            self._end += count
+        try:
+            self._parse()
+        except DmEnvRpcClientError as error:
+            self._fail(error)
+            self.outbound.append(
+                _frame(_GOAWAY, 0, 0, _NUMBER.pack(0) + _NUMBER.pack(_PROTOCOL_ERROR))
+            )
+
+    def _parse(self) -> None:
+        buffer = self._buffer
+        while self.failure is None:
+            start, end = self._start, self._end
+            if self._data_left:
+                stop = min(end, start + self._data_left)
+                if start == stop:
+                    break
+                self._data_left -= stop - start
+                self._start = stop
+                self._take_data(start, stop)
+            elif self._padding_left:
+                stop = min(end, start + self._padding_left)
+                if start == stop:
+                    break
+                self._padding_left -= stop - start
+                self._start = stop
+            elif self._frame_ends_stream:
+                raise self._broken("ended the stream without trailers")
+            else:
+                if end - start < 9:
+                    break
+                high, low, kind, flags, stream = _FRAME_HEADER.unpack_from(buffer, start)
+                size = high << 8 | low
+                if not self.is_ready and kind != _SETTINGS:
+                    raise self._no_http2()
+                if self._header_block is not None and kind != _CONTINUATION:
+                    raise self._broken(f"sent frame type {kind} inside a header block")
+                if kind == _DATA:
+                    # Most frames are one message that is there whole, and nothing else.
+                    stop = start + 9 + size
+                    if 5 <= size <= end - start - 9 and not flags and stream == _STREAM:
+                        compressed, length = _MESSAGE_PREFIX.unpack_from(buffer, start + 9)
+                        if (
+                            length == size - 5
+                            and not compressed
+                            and self._message is None
+                            and not self._prefix
+                            and self._has_headers
+                        ):
+                            self.messages.append(bytearray(buffer[start + 14 : stop]))
+                            self._start = stop
+                            self._received_data(size)
+                            continue
+                    if not self._begin_data(start, size, flags, stream & 0x7FFFFFFF):
+                        break
+                elif kind not in self._handlers:
+                    # Types that are not known are skipped (section 5.5).
+                    self._start += 9
+                    self._padding_left = size
+                else:
+                    if size > _MAX_CONTROL_FRAME:
+                        raise self._broken(f"sent {size} bytes in a frame of type {kind}")
+                    if end - start < 9 + size:
+                        break
+                    self._start = start + 9 + size
+                    self._handlers[kind](
+                        flags, stream & 0x7FFFFFFF, buffer[start + 9 : self._start]
+                    )
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif _BUFFER_BYTES - self._start < 9 + _MAX_CONTROL_FRAME or self._end == _BUFFER_BYTES:
+            # The beginning of a frame, which has to be in one piece.
+            rest = bytes(buffer[self._start : self._end])
+            buffer[: len(rest)] = rest
+            self._start, self._end = 0, len(rest)
+
+    def _begin_data(self, start: int, size: int, flags: int, stream: int) -> bool:
+        """Begins a DATA frame (section 6.1); False where its beginning is not there yet."""
+        if stream != _STREAM:
+            raise self._broken(f"sent DATA on stream {stream}")
+        if not self._has_headers:
+            raise self._broken("sent DATA before the headers")
+        body = start + 9
+        padding = 0
+        if flags & _PADDED:
+            if size and self._end == body:
+                return False
+            padding = 1 + self._buffer[body] if size else 1
+            if padding > size:
+                raise self._broken(f"sent {size} bytes of DATA with {padding - 1} of padding")
+            body += 1
+            self._padding_left = padding - 1
+        self._start = body
+        self._data_left = size - padding
+        self._frame_ends_stream = bool(flags & _END_STREAM)
+        self._received_data(size)
+        return True
+
+    def _received_data(self, size: int) -> None:
+        """Takes note of a DATA frame, and opens the windows again in time (section 5.2)."""
+        self.data_frames += 1
+        self._unacknowledged += size
+        if self._unacknowledged >= _WINDOW_STEP:
+            step = _NUMBER.pack(self._unacknowledged)
+            self._unacknowledged = 0
+            self.outbound.append(
+                _frame(_WINDOW_UPDATE, 0, 0, step) + _frame(_WINDOW_UPDATE, 0, _STREAM, step)
+            )
+
+    def _take_data(self, start: int, stop: int) -> None:
+        """Takes content of the stream from the buffer: messages behind five bytes each."""
+        buffer = self._buffer
+        while start < stop:
+            message = self._message
+            if message is not None:
+                count = min(stop - start, len(message) - self._filled)
+                message[self._filled : self._filled + count] = buffer[start : start + count]
+                self._filled += count
+                start += count
+                if self._filled == len(message):
+                    self.messages.append(message)
+                    self._message = None
+                continue
+            if self._prefix or stop - start < 5:
+                taken = bytes(buffer[start : min(stop, start + 5 - len(self._prefix))])
+                start += len(taken)
+                self._prefix += taken
+                if len(self._prefix) < 5:
+                    return
+                compressed, size = _MESSAGE_PREFIX.unpack(self._prefix)
+                self._prefix = b""
+            else:
+                compressed, size = _MESSAGE_PREFIX.unpack_from(buffer, start)
+                start += 5
+            if compressed:
+                raise self._broken(
+                    "sent a compressed message, though the client takes none; turn off "
+                    "compression in the server"
+                )
+            if size > self._max_message_bytes:
+                raise self._too_large(size)
+            if stop - start >= size:
+                self.messages.append(bytearray(buffer[start : start + size]))
+                start += size
+            else:
+                # Not cleared: all of it will be filled. NumPy asks for large pages.
+                self._message = (
+                    np.empty(size, np.uint8).data if size > _LARGE_BYTES
+                    else memoryview(bytearray(size))
+                )  # fmt: skip
+                self._filled = 0
+
+    def _on_nothing(self, flags: int, stream: int, payload: memoryview) -> None:
+        """Priorities are not for clients with one stream (section 5.3.2)."""
+
+    def _on_headers(self, flags: int, stream: int, payload: memoryview) -> None:
+        if stream != _STREAM:
+            raise self._broken(f"sent HEADERS on stream {stream}")
+        body = bytes(payload)
+        if flags & _PADDED:
+            if not body or body[0] >= len(body):
+                raise self._broken("sent HEADERS with more padding than there is")
+            body = body[1 : len(body) - body[0]]
+        if flags & _WITH_PRIORITY:
+            body = body[5:]
+        self._header_block = bytearray(body)
+        self._block_ends_stream = bool(flags & _END_STREAM)
+        if flags & _END_HEADERS:
+            self._end_block()
+
+    def _on_continuation(self, flags: int, stream: int, payload: memoryview) -> None:
+        if self._header_block is None or stream != _STREAM:
+            raise self._broken("sent CONTINUATION outside a header block")
+        self._header_block += payload
+        if len(self._header_block) > _MAX_HEADER_BYTES:
+            raise self._broken(f"sent more than {_MAX_HEADER_BYTES} bytes of headers")
+        if flags & _END_HEADERS:
+            self._end_block()
+
+    def _end_block(self) -> None:
+        block, self._header_block = bytes(self._header_block or b""), None
+        try:
+            headers: dict[str, str] = {}
+            for name, value in self._decoder.decode(block, raw=True):
+                headers.setdefault(
+                    name.decode("ascii", "replace"), value.decode("utf-8", "replace")
+                )
+        except hpack.HPACKError as error:
+            raise self._broken(f"sent headers that cannot be decoded: {error!r}") from error
+        status = headers.get(":status", "")
+        if not self._has_headers and status.startswith("1"):
+            return  # An interim response (section 8.1).
+        if not self._has_headers:
+            self._has_headers = True
+            if "grpc-status" not in headers:
+                self._check_response(status, headers)
+        elif not self._block_ends_stream:
+            raise self._broken("sent headers in the middle of the stream")
+        if self._block_ends_stream:
+            self._on_end(headers)
+
+    def _check_response(self, status: str, headers: dict[str, str]) -> None:
+        content_type = headers.get("content-type", "")
+        if status != "200":
+            text = f"HTTP status {status or 'missing'}"
+            self._fail(stream_error(self._address, code_of_http_status(status), text))
+        elif not content_type.startswith("application/grpc"):
+            raise ProtocolError(
+                f"what listens at {self._address} is no gRPC server: it answers with content "
+                f"type {content_type!r}; expected application/grpc"
+            )
+        elif self._block_ends_stream:
+            raise self._broken("ended the stream without a grpc-status")
+
+    def _on_end(self, trailers: dict[str, str]) -> None:
+        if self.failure is not None:
+            return
+        number = trailers.get("grpc-status", "")
+        details = urllib.parse.unquote(trailers.get("grpc-message", ""))
+        if self._message is not None or self._prefix:
+            details = f"in the middle of a message; {details}"
+        self._fail(stream_error(self._address, number, details))
+
+    def _on_rst_stream(self, flags: int, stream: int, payload: memoryview) -> None:
+        if stream != _STREAM or len(payload) != 4:
+            raise self._broken(f"sent a broken RST_STREAM on stream {stream}")
+        (number,) = _NUMBER.unpack(payload)
+        name, code = HTTP2_ERRORS.get(number, (f"error {number}", "INTERNAL"))
+        text = f"the server reset the stream with {name}{self._going_away}"
+        self._fail(stream_error(self._address, code, text))
+
+    def _on_settings(self, flags: int, stream: int, payload: memoryview) -> None:
+        if stream or len(payload) % 6 or (flags & _ACK and len(payload)):
+            raise self._no_http2() if not self.is_ready else self._broken("sent broken SETTINGS")
+        if flags & _ACK:
+            return
+        for name, value in _SETTING.iter_unpack(payload):
+            if name == _INITIAL_WINDOW_SIZE:
+                if value > _MAX_WINDOW:
+                    raise self._broken(f"set an initial window of {value}")
+                # It changes the window of the stream that there is (section 6.9.2), which
+                # may become negative.
+                self._stream_window += value - self._initial_window
+                self._initial_window = value
+            elif name == _MAX_FRAME_SIZE:
+                if not _SMALLEST_MAX_FRAME <= value <= _LARGEST_FRAME:
+                    raise self._broken(f"set a maximum frame size of {value}")
+                self._max_frame = value
+        self.is_ready = True
+        self.outbound.append(_frame(_SETTINGS, _ACK, 0))
+        self._frame_data()
+
+    def _on_push_promise(self, flags: int, stream: int, payload: memoryview) -> None:
+        raise self._broken("sent PUSH_PROMISE, which the client has turned off")
+
+    def _on_ping(self, flags: int, stream: int, payload: memoryview) -> None:
+        if stream or len(payload) != 8:
+            raise self._broken("sent a broken PING")
+        if not flags & _ACK:
+            self.outbound.append(_frame(_PING, _ACK, 0, bytes(payload)))
+
+    def _on_goaway(self, flags: int, stream: int, payload: memoryview) -> None:
+        if stream or len(payload) < 8:
+            raise self._broken("sent a broken GOAWAY")
+        last, number = struct.unpack_from(">II", payload)
+        name, code = HTTP2_ERRORS.get(number, (f"error {number}", "INTERNAL"))
+        said = bytes(payload[8:200]).decode("utf-8", "replace")
+        self._going_away = f"; it said GOAWAY with {name}" + (f" ({said})" if said else "")
+        if last & 0x7FFFFFFF < _STREAM or number != _NO_ERROR:
+            # Otherwise the server means to finish this stream (section 6.8).
+            if number == _NO_ERROR:
+                code = "UNAVAILABLE"
+            self._fail(stream_error(self._address, code, self._going_away.strip("; ")))
+
+    def _on_window_update(self, flags: int, stream: int, payload: memoryview) -> None:
+        if stream not in (0, _STREAM) or len(payload) != 4:
+            raise self._broken("sent a broken WINDOW_UPDATE")
+        increment = _NUMBER.unpack(payload)[0] & 0x7FFFFFFF
+        if stream:
+            self._stream_window += increment
+        else:
+            self._connection_window += increment
+        if not increment or max(self._stream_window, self._connection_window) > _MAX_WINDOW:
+            raise self._broken(f"changed a window by {increment}")
+        self._frame_data()
+
+    # Failing.
+
+    def _closed(self) -> None:
+        if not self.is_ready:
+            self._fail(
+                self._no_http2()
+                if self._end
+                else ConnectionLostError(
+                    f"the server at {self._address} closed the connection before it said "
+                    "anything; check that both ends use matching credentials",
+                    "UNAVAILABLE",
+                )
+            )
+        else:
+            text = f"the server closed the connection{self._going_away}"
+            self._fail(stream_error(self._address, "UNAVAILABLE", text))
+
+    def _fail(self, error: DmEnvRpcClientError) -> None:
+        if self.failure is None:
+            self.failure = error
+            self._unframed.clear()
+
+    def _broken(self, what: str) -> ProtocolError:
+        return ProtocolError(f"the server at {self._address} broke HTTP/2: it {what}")
+
+    def _no_http2(self) -> DmEnvRpcClientError:
+        said = bytes(self._buffer[self._start : min(self._end, self._start + 60)])
+        hint = "it speaks HTTP/1" if said.startswith(b"HTTP/") else f"it began with {said!r}"
+        return ProtocolError(f"what listens at {self._address} is no gRPC server: {hint}")
+
+    def _too_large(self, size: int) -> DmEnvRpcClientError:
+        text = f"the server sends a message of {size} bytes; at most {self._max_message_bytes}"
+        return stream_error(self._address, "RESOURCE_EXHAUSTED", f"{text} are allowed")
+
+
+def _header_frames(block: bytes) -> list[bytes]:
+    """Header frames as small as every peer takes them (section 6.2)."""
+    size = _SMALLEST_MAX_FRAME
+    parts = [block[i : i + size] for i in range(0, len(block), size)]
+    frames = []
+    for index, part in enumerate(parts):
+        flags = _END_HEADERS if index == len(parts) - 1 else 0
+        frames.append(_frame(_CONTINUATION if index else _HEADERS, flags, _STREAM, part))
+    return frames

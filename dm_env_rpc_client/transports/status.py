@@ -1,0 +1,91 @@
+"""How a stream ended, as an error: gRPC status codes, and what HTTP has in their place."""
+
+from __future__ import annotations
+
+from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcClientError, ProtocolError
+
+__all__ = ["HTTP2_ERRORS", "PROCESS", "code_of_http_status", "silent", "stream_error"]
+
+PROCESS = "/dm_env_rpc.v1.Environment/Process"
+"""The one method of the service Environment."""
+
+_CODES = (
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+)
+
+# Number -> its name, and the gRPC code that it stands for ("gRPC over HTTP/2", Errors).
+HTTP2_ERRORS: dict[int, tuple[str, str]] = {
+    0x0: ("NO_ERROR", "INTERNAL"),
+    0x1: ("PROTOCOL_ERROR", "INTERNAL"),
+    0x2: ("INTERNAL_ERROR", "INTERNAL"),
+    0x3: ("FLOW_CONTROL_ERROR", "INTERNAL"),
+    0x4: ("SETTINGS_TIMEOUT", "INTERNAL"),
+    0x5: ("STREAM_CLOSED", "INTERNAL"),
+    0x6: ("FRAME_SIZE_ERROR", "INTERNAL"),
+    0x7: ("REFUSED_STREAM", "UNAVAILABLE"),
+    0x8: ("CANCEL", "CANCELLED"),
+    0x9: ("COMPRESSION_ERROR", "INTERNAL"),
+    0xA: ("CONNECT_ERROR", "INTERNAL"),
+    0xB: ("ENHANCE_YOUR_CALM", "RESOURCE_EXHAUSTED"),
+    0xC: ("INADEQUATE_SECURITY", "PERMISSION_DENIED"),
+    0xD: ("HTTP_1_1_REQUIRED", "UNKNOWN"),
+}
+
+_HTTP_CODES = {
+    "400": "INTERNAL",
+    "401": "UNAUTHENTICATED",
+    "403": "PERMISSION_DENIED",
+    "404": "UNIMPLEMENTED",
+    "429": "UNAVAILABLE",
+    "502": "UNAVAILABLE",
+    "503": "UNAVAILABLE",
+    "504": "UNAVAILABLE",
+}
+
+
+def code_of_http_status(status: str) -> str:
+    """Returns the gRPC code for an HTTP status other than 200, such as "503"."""
+    return _HTTP_CODES.get(status, "UNKNOWN")
+
+
+def stream_error(address: str, code: str, details: str | None) -> DmEnvRpcClientError:
+    """Returns the error for a stream that ended with a gRPC status.
+
+    Args:
+      address: what error messages call the server.
+      code: the name of the status, or its number as text.
+      details: what the server said.
+    """
+    if code not in _CODES:
+        known = code.isdigit() and int(code) < len(_CODES)
+        code = _CODES[int(code)] if known else "UNKNOWN"
+    text = details or "no details"
+    if code == "OK":
+        ended = f"the server at {address} ended the stream"
+        return ConnectionLostError(f"{ended} {details}" if details else ended, code)
+    if code == "UNIMPLEMENTED":
+        return ProtocolError(
+            f"what listens at {address} is no dm_env_rpc server, it has no {PROCESS} ({text})"
+        )
+    return ConnectionLostError(f"stream to {address} ended with {code}: {text}", code)
+
+
+def silent(address: str) -> DmEnvRpcClientError:
+    """Returns the error for a server that does not answer a ping."""
+    return stream_error(address, "UNAVAILABLE", "the server did not answer a ping in time")

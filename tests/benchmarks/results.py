@@ -1,0 +1,78 @@
+"""What a run of the benchmark finds: sections of rows, and how they stand against targets."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from tests.benchmarks.rounds import Sample
+
+__all__ = ["Row", "Section", "Target"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One thing that was measured, for all contenders."""
+
+    name: str
+    samples: Mapping[str, Sample]
+
+    def ratio(self, slower: str, faster: str) -> float:
+        """How many times as long the one takes as the other."""
+        return self.samples[slower].median / self.samples[faster].median
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A ratio, and what it should be."""
+
+    text: str
+    value: float
+    limit: float
+    is_minimum: bool = True
+
+    @property
+    def is_met(self) -> bool:
+        return self.value >= self.limit if self.is_minimum else self.value <= self.limit
+
+    def __str__(self) -> str:
+        sign = ">=" if self.is_minimum else "<="
+        verdict = "PASS" if self.is_met else "FAIL"
+        return f"{verdict} {self.text}: {self.value:.2f} (target {sign} {self.limit:g})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """One part of the table."""
+
+    name: str
+    title: str
+    rows: list[Row]
+    targets: list[Target]
+
+    def as_json(self) -> dict[str, Any]:
+        """Seconds, as numbers."""
+        return {
+            "section": self.name,
+            "title": self.title,
+            "rows": [
+                {
+                    "name": row.name,
+                    "seconds": {
+                        name: dataclasses.asdict(sample) for name, sample in row.samples.items()
+                    },
+                }
+                for row in self.rows
+            ],
+            "targets": [
+                {
+                    "text": target.text,
+                    "value": target.value,
+                    "limit": target.limit,
+                    "is_minimum": target.is_minimum,
+                    "is_met": target.is_met,
+                }
+                for target in self.targets
+            ],
+        }

@@ -1,0 +1,59 @@
+"""Contenders that take turns, and what their times come to.
+
+The machine is noisy, and slow and fast by turns: no time means anything by itself. So all
+contenders of a comparison run in one process's one run, in many short rounds in which each
+has its turn, and they are compared by the medians over the rounds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+__all__ = ["Contender", "Sample", "alternate"]
+
+Contender = Callable[[], float]
+"""Takes its turn in one round, and returns the seconds of one operation in it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Seconds of an operation, over the rounds."""
+
+    median: float
+    low: float
+    """10th percentile."""
+
+    high: float
+    """90th percentile."""
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Sample:
+        low, median, high = np.percentile(seconds, [10, 50, 90])
+        return cls(float(median), float(low), float(high))
+
+
+def alternate(
+    contenders: Mapping[str, Contender],
+    rounds: int,
+    progress: Callable[[int], object] = lambda done: None,
+) -> dict[str, Sample]:
+    """Has the contenders take turns, in a random order in each round.
+
+    Args:
+      contenders: by name.
+      rounds: how many turns each has.
+      progress: is told the number of rounds that are done.
+    """
+    order = list(contenders)
+    shuffle = random.Random(0).shuffle
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(rounds):
+        shuffle(order)
+        for name in order:
+            seconds[name].append(contenders[name]())
+        progress(number + 1)
+    return {name: Sample.of(of_one) for name, of_one in seconds.items()}

@@ -1,0 +1,117 @@
+"""One adaptor step: waiting for each answer, and 16 in flight."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from tests.benchmarks.results import Row, Section, Target
+from tests.benchmarks.rounds import Contender, alternate
+from tests.benchmarks.settings import Settings
+from tests.benchmarks.steppers import (
+    BARE_CPP,
+    BEST,
+    PLAIN_TCP,
+    REFERENCE,
+    Stepper,
+    our_name,
+    steppers,
+)
+
+__all__ = ["PAYLOADS", "pipelined", "waiting"]
+
+PAYLOADS = {
+    "scalar": "float32 scalar",
+    "vector": "float64[256]",
+    "int32": "int32 84x84",
+    "uint8": "uint8 84x84x4",
+    "float32": "float32 84x84x4",
+    "video": "uint8 1080x1920x3",
+}
+DEPTH = 16
+
+_STEPS = {"scalar": 60, "vector": 60, "int32": 30, "uint8": 40, "float32": 20, "video": 5}
+"""Steps of one turn, so that turns are of about 20 ms."""
+
+_FASTER = {"scalar": 3.5, "uint8": 2.5, "float32": 8.0, "video": 5.0}
+"""How many times as fast as the reference a step is to be."""
+
+_FASTER_AHEAD = {"scalar": 8.0, "float32": 25.0}
+"""How many times the reference's waiting rate 16 in flight are to reach."""
+
+
+def _contender(measure: Callable[[int], float], count: int) -> Contender:
+    return lambda: measure(count) / count
+
+
+def _ahead(stepper: Stepper) -> Callable[[int], float]:
+    return lambda count: stepper.ahead(count, DEPTH)
+
+
+def waiting(settings: Settings) -> Section:
+    """A step, waiting for each answer."""
+    rows = []
+    for payload, name in PAYLOADS.items():
+        with contextlib.ExitStack() as stack:
+            everybody = steppers(stack, settings.address, settings.tcp_address, payload)
+            contenders = {
+                who: _contender(stepper.wait, _STEPS[payload]) for who, stepper in everybody.items()
+            }
+            samples = alternate(contenders, settings.rounds, settings.progress(f"waiting, {name}"))
+        rows.append(Row(name, samples))
+    return Section("waiting", "One step, waiting for each answer", rows, _waiting_targets(rows))
+
+
+def _waiting_targets(rows: list[Row]) -> list[Target]:
+    best = our_name(BEST)
+    by_payload = dict(zip(PAYLOADS, rows, strict=True))
+    targets = [
+        Target(
+            f"{best}, {PAYLOADS[payload]}: times as fast as {REFERENCE}",
+            by_payload[payload].ratio(REFERENCE, best),
+            limit,
+        )
+        for payload, limit in _FASTER.items()
+    ]
+    for payload, other, limit in (
+        ("scalar", BARE_CPP, 1.5),
+        ("video", BARE_CPP, 1.0),
+        ("video", PLAIN_TCP, 1.4),
+    ):
+        text = f"{best}, {PAYLOADS[payload]}: times as long as {other}"
+        targets.append(Target(text, by_payload[payload].ratio(best, other), limit, False))
+    for payload, row in by_payload.items():
+        grpc = our_name("grpc")
+        text = f"{grpc}, {PAYLOADS[payload]}: times as fast as {REFERENCE}"
+        targets.append(Target(text, row.ratio(REFERENCE, grpc), 1.0))
+    return targets
+
+
+def pipelined(settings: Settings) -> Section:
+    """A step of many that are sent ahead of the answers; the reference cannot and waits."""
+    rows = []
+    for payload, name in PAYLOADS.items():
+        count = max(DEPTH * 2, _STEPS[payload])
+        with contextlib.ExitStack() as stack:
+            everybody = steppers(stack, settings.address, settings.tcp_address, payload)
+            contenders = {
+                who: _contender(_ahead(stepper), count)
+                for who, stepper in everybody.items()
+                if who != REFERENCE
+            }
+            reference = everybody[REFERENCE]
+            contenders[f"{REFERENCE}, waiting"] = _contender(reference.wait, _STEPS[payload])
+            samples = alternate(
+                contenders, settings.rounds, settings.progress(f"pipelined, {name}")
+            )
+        rows.append(Row(name, samples))
+    best = our_name(BEST)
+    targets = [
+        Target(
+            f"{best}, {PAYLOADS[payload]}, {DEPTH} deep: times the waiting rate of {REFERENCE}",
+            dict(zip(PAYLOADS, rows, strict=True))[payload].ratio(f"{REFERENCE}, waiting", best),
+            limit,
+        )
+        for payload, limit in _FASTER_AHEAD.items()
+    ]
+    return Section("pipelined", f"One step of many, {DEPTH} in flight", rows, targets)

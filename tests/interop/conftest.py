@@ -1,0 +1,98 @@
+"""Servers of all peers, and the transports that are tried against each."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dm_env_rpc_client import DmEnvAdaptor, connection, make
+from tests.peers.building import MissingToolchainError
+from tests.peers.process import PeerProcess
+from tests.peers.servers import SERVERS
+
+Start = Callable[..., tuple[PeerProcess, str]]
+MakeEnvironment = Callable[..., DmEnvAdaptor]
+
+
+class _Running:
+    """Servers that are started when the first test asks for them."""
+
+    def __init__(self, stack: contextlib.ExitStack):
+        self._stack = stack
+        self._addresses: dict[str, str] = {}
+
+    def address(self, peer: str) -> str:
+        if peer not in self._addresses:
+            self._addresses[peer] = start_server(self._stack, peer)[1]
+        return self._addresses[peer]
+
+
+def start_server(
+    stack: contextlib.ExitStack, peer: str, *arguments: Any
+) -> tuple[PeerProcess, str]:
+    """Starts a server and returns it and its address."""
+    try:
+        process = stack.enter_context(SERVERS[peer](*arguments))
+    except MissingToolchainError as error:
+        pytest.skip(f"there is no {peer} peer: {error}")
+    return process, process.hear()
+
+
+@pytest.fixture(scope="session")
+def _running() -> Iterator[_Running]:
+    with contextlib.ExitStack() as stack:
+        yield _Running(stack)
+
+
+@pytest.fixture(params=[name for name in typing.get_args(connection.Transport) if name != "auto"])
+def transport(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture(params=SERVERS)
+def peer(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def address(peer: str, _running: _Running) -> str:
+    """Of a server that all tests share."""
+    return _running.address(peer)
+
+
+@pytest.fixture
+def make_environment(address: str, transport: Any) -> Iterator[MakeEnvironment]:
+    """Makes environments of the shared server, which are closed at the end."""
+    with contextlib.ExitStack() as stack:
+        yield lambda settings={}, **kwargs: stack.enter_context(
+            make(address, settings, transport=transport, **{"request_timeout": 30.0, **kwargs})
+        )
+
+
+@pytest.fixture
+def start(peer: str) -> Iterator[Start]:
+    """Starts a server of one's own."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *arguments: start_server(stack, peer, *arguments)
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A key and a self-signed certificate for localhost."""
+    folder = tmp_path_factory.mktemp("certificate")
+    key, crt = folder / "key.pem", folder / "crt.pem"
+    command = (
+        f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -keyout {key} -out {crt} "
+        "-subj /CN=localhost -addext subjectAltName=DNS:localhost"
+    )
+    try:
+        subprocess.run(command.split(), check=True, capture_output=True, timeout=60)
+    except FileNotFoundError:
+        pytest.skip("there is no openssl command to make a certificate with")
+    return key, crt

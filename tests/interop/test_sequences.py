@@ -1,0 +1,145 @@
+"""Sequences, errors and pipelining against servers in other languages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import numpy as np
+import pytest
+from dm_env import StepType
+from google.protobuf import any_pb2
+
+from dm_env_rpc_client import DmEnvRpcError, connect, dm_env_rpc_pb2, make, make_async
+from tests.interop.conftest import MakeEnvironment
+
+FIRST, MID, LAST = StepType
+UNIMPLEMENTED = 12
+NOT_FOUND = 5
+INVALID_ARGUMENT = 3
+
+
+def test_episodes_end_and_begin(make_environment: MakeEnvironment) -> None:
+    env = make_environment({"length": 2})
+    timesteps = [env.step({"int32": [number]}) for number in range(7)]
+    assert [timestep.step_type for timestep in timesteps] == [
+        FIRST, MID, LAST, FIRST, MID, LAST, FIRST
+    ]  # fmt: skip
+    assert [timestep.discount for timestep in timesteps[:4]] == [None, 1.0, 0.0, None]
+    assert [list(timestep.observation["int32"]) for timestep in timesteps[:4]] == [[], [1], [2], []]
+    assert timesteps[2].observation["steps"] == 2
+
+
+def test_a_reset_in_the_middle_begins_anew(make_environment: MakeEnvironment) -> None:
+    env = make_environment()
+    env.reset()
+    env.step({"string": ["before"]})
+    timestep = env.reset()
+    assert timestep.first()
+    assert list(timestep.observation["string"]) == []
+    assert env.step({}).observation["steps"] == 1
+
+
+def test_a_reset_may_bring_settings(make_environment: MakeEnvironment) -> None:
+    env = make_environment({"length": 5})
+    env.reset({"length": 1})
+    assert env.step({}).last()
+
+
+@pytest.mark.parametrize("length", [0, 10])
+def test_1000_steps_are_in_flight_and_none_is_mixed_up(
+    make_environment: MakeEnvironment, length: int
+) -> None:
+    env = make_environment({"length": length}, requested_observations=["int64", "steps"])
+    futures = [env.step_async({"int64": [number]}) for number in range(1000)]
+    timesteps = [future.result(30) for future in futures]
+    for number, timestep in enumerate(timesteps):
+        is_first = number % (length + 1) == 0 if length else number == 0
+        assert timestep.first() == is_first
+        assert list(timestep.observation["int64"]) == ([] if is_first else [number])
+
+
+def test_an_unrolled_sequence_is_stacked(make_environment: MakeEnvironment) -> None:
+    env = make_environment({"shape": np.array([2], np.int32), "length": 99})
+    actions = np.arange(400, dtype=np.int64).reshape(200, 2)
+    trajectory = env.unroll({"int64": actions})
+    actions[[0, 100]] = 0  # First steps ignore their actions.
+    assert np.array_equal(trajectory.observation["int64"], actions)
+    assert np.flatnonzero(trajectory.step_type == FIRST).tolist() == [0, 100]
+    assert np.flatnonzero(trajectory.step_type == LAST).tolist() == [99, 199]
+
+
+def test_what_the_server_refuses_fails_alone(address: str, transport: str) -> None:
+    with connect(address, transport=transport) as connection:  # type: ignore[arg-type]
+        for request, code in (
+            (dm_env_rpc_pb2.JoinWorldRequest(world_name="nowhere"), NOT_FOUND),
+            (
+                dm_env_rpc_pb2.CreateWorldRequest(settings={"x": dm_env_rpc_pb2.Tensor()}),
+                INVALID_ARGUMENT,
+            ),
+            (any_pb2.Any(type_url="type.googleapis.com/no.Such"), UNIMPLEMENTED),
+        ):
+            with pytest.raises(DmEnvRpcError) as refused:
+                connection.send(request, timeout=10)
+            assert refused.value.code == code
+            assert refused.value.message
+        assert connection.send(dm_env_rpc_pb2.CreateWorldRequest(), timeout=10).world_name
+
+
+def test_refused_steps_among_others_fail_alone(make_environment: MakeEnvironment) -> None:
+    env = make_environment(requested_observations=["steps"])
+    env.reset()
+    connection = env._connection
+    assert connection is not None
+    pending = [
+        connection.submit(dm_env_rpc_pb2.StepRequest(requested_observations=[12 if even else 99]))
+        for even in (True, False) * 50
+    ]
+    for number, future in enumerate(pending):
+        if number % 2:
+            with pytest.raises(DmEnvRpcError, match="99"):
+                future.result(10)
+        else:
+            assert future.result(10).observations[12].int64s.array == [number // 2 + 1]
+
+
+def test_the_metadata_of_the_call_arrive(make_environment: MakeEnvironment) -> None:
+    env = make_environment(metadata=[("x-user", "me: and =you"), ("x-token-bin", b"\0\xff\x80")])
+    seen = set(env.reset().observation["metadata"])
+    assert {"x-user=me: and =you", "x-token-bin=00ff80"} <= seen
+
+
+@pytest.mark.parametrize("peer", ["cpp", "go"], indirect=True)
+def test_256_connections_at_once(address: str, transport: str) -> None:
+    settings = {"shape": np.zeros(0, np.int32)}
+    with contextlib.ExitStack() as stack:
+        envs = [
+            stack.enter_context(
+                make(address, settings, transport=transport, requested_observations=["int32"])  # type: ignore[arg-type]
+            )
+            for _ in range(256)
+        ]
+        for env in envs:
+            env.reset()
+        for step in range(2):
+            futures = [env.step_async({"int32": step + n}) for n, env in enumerate(envs)]
+            seen = [future.result(30).observation["int32"] for future in futures]
+            assert seen == [step + n for n in range(256)]
+
+
+async def _rollout(address: str) -> None:
+    settings = {"shape": np.array([3], np.int32), "length": 4}
+    async with await make_async(address, settings) as env:
+        assert (await env.reset()).first()
+        timestep = await env.step({"string": ["grüße", "", "x"]})
+        assert list(timestep.observation["string"]) == ["grüße", "", "x"]
+        actions = np.arange(24, dtype=np.uint8).reshape(8, 3)
+        trajectory = await env.unroll({"uint8": actions})
+        actions[3] = 0  # A first step ignores its actions.
+        assert np.array_equal(trajectory.observation["uint8"], actions)
+        kinds = [MID, MID, LAST, FIRST, MID, MID, MID, LAST]
+        assert trajectory.step_type.tolist() == kinds
+
+
+def test_coroutines_step_too(address: str) -> None:
+    asyncio.run(_rollout(address))

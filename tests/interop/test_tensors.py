@@ -1,0 +1,139 @@
+"""What is sent to servers in other languages comes back as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import any_pb2
+
+from tests.interop.conftest import MakeEnvironment
+
+F32, F64 = np.finfo(np.float32), np.finfo(np.float64)
+
+VALUES: dict[str, Any] = {
+    "float": np.array([0, -0.0, 1.5, F32.max, F32.min, F32.tiny, F32.smallest_subnormal], "f4"),
+    "double": np.array([0, -0.0, 1.5, F64.max, F64.min, F64.tiny, F64.smallest_subnormal]),
+    "int8": np.arange(-128, 128, dtype=np.int8),
+    "int32": np.array([0, 1, -1, 127, 128, -129, 2**31 - 1, -(2**31)], np.int32),
+    "int64": np.array([0, 1, -1, 127, 128, -129, 2**53 + 1, 2**63 - 1, -(2**63)], np.int64),
+    "uint8": np.arange(256, dtype=np.uint8),
+    "uint32": np.array([0, 1, 127, 128, 2**31, 2**32 - 1], np.uint32),
+    "uint64": np.array([0, 1, 127, 128, 2**53 + 1, 2**63, 2**64 - 1], np.uint64),
+    "bool": np.array([True, False, True, True]),
+    "string": np.array(["", "a", "\0", "grüße", "環境", "🤖" * 1000, "two\nlines"], object),
+}
+MIB = 2**20
+
+
+def check_same(seen: Any, sent: Any) -> None:
+    """Equal bit for bit, dtype and shape included."""
+    assert seen.dtype == sent.dtype
+    assert seen.shape == sent.shape
+    if sent.dtype == object:
+        assert seen.tolist() == sent.tolist()
+    else:
+        assert seen.tobytes() == sent.tobytes()
+
+
+@pytest.mark.parametrize("dtype", VALUES)
+def test_extreme_values_come_back(make_environment: MakeEnvironment, dtype: str) -> None:
+    env = make_environment()
+    env.reset()
+    check_same(env.step({dtype: VALUES[dtype]}).observation[dtype], VALUES[dtype])
+
+
+def test_all_dtypes_come_back_together(make_environment: MakeEnvironment) -> None:
+    env = make_environment()
+    env.reset()
+    observation = env.step(VALUES).observation
+    for dtype, value in VALUES.items():
+        check_same(observation[dtype], value)
+
+
+def test_messages_come_back(make_environment: MakeEnvironment) -> None:
+    env = make_environment()
+    env.reset()
+    sent = [any_pb2.Any(type_url="x/y", value=b"\0\xff"), any_pb2.Any()]
+    seen = env.step({"proto": np.array(sent, object)}).observation["proto"]
+    assert list(seen) == sent
+
+
+@pytest.mark.parametrize("dtype", [*VALUES, "proto"])
+def test_empty_arrays_come_back(make_environment: MakeEnvironment, dtype: str) -> None:
+    env = make_environment()
+    dtype_of_array = env.action_spec()[dtype].dtype
+    assert env.reset().observation[dtype].shape == (0,)
+    seen = env.step({dtype: np.zeros(0, dtype_of_array)}).observation[dtype]
+    check_same(seen, np.zeros(0, dtype_of_array))
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3, 4), (1, 1, 1, 5)])
+def test_shapes_come_back(make_environment: MakeEnvironment, shape: tuple[int, ...]) -> None:
+    env = make_environment({"shape": np.array(shape, np.int32)})
+    assert np.shape(env.reset().observation["int64"]) == shape
+    sent = {dtype: np.resize(value, shape) for dtype, value in VALUES.items() if dtype != "string"}
+    observation = env.step(sent).observation
+    for dtype, value in sent.items():
+        assert np.shape(observation[dtype]) == shape
+        assert np.array_equal(observation[dtype], value)
+
+
+def test_a_variable_length_in_the_middle_is_any(make_environment: MakeEnvironment) -> None:
+    env = make_environment({"shape": np.array([2, -1, 3], np.int32)})
+    env.reset()
+    for length in (0, 1, 7):
+        sent = np.arange(2 * length * 3, dtype=np.float32).reshape(2, length, 3)
+        check_same(env.step({"float": sent}).observation["float"], sent)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float"])
+def test_20_mib_go_both_ways(make_environment: MakeEnvironment, dtype: str) -> None:
+    env = make_environment(requested_observations=[dtype])
+    env.reset()
+    sent: Any = np.resize(np.arange(251, dtype=np.uint8), 20 * MIB)
+    if dtype == "float":
+        sent = (sent.view(np.uint32) >> 9).view(np.float32)
+    check_same(env.step({dtype: sent}).observation[dtype], sent)
+
+
+def expected_payload(name: str, size: int) -> Any:
+    number = np.arange(84 * 84 * 4)
+    byte = (np.arange(size or 1080 * 1920 * 3) * 31).astype(np.uint8)
+    expected: dict[str, Callable[[], Any]] = {
+        "scalar": lambda: np.float32(0),
+        "vector": lambda: np.arange(256) * 0.5,
+        "int32": lambda: (number[: 84 * 84] * 7919 % 20011 - 10005).astype("i4").reshape(84, 84),
+        "uint8": lambda: byte[: 84 * 84 * 4].reshape(84, 84, 4),
+        "float32": lambda: (number * 0.25).astype(np.float32).reshape(84, 84, 4),
+        "video": lambda: byte.reshape(1080, 1920, 3),
+        "bytes": lambda: byte,
+    }
+    return expected[name]()
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("scalar", 0),
+        ("vector", 0),
+        ("int32", 0),
+        ("uint8", 0),
+        ("float32", 0),
+        ("video", 0),
+        ("bytes", 1),
+        ("bytes", 5 * MIB),
+        pytest.param("bytes", 64 * MIB, marks=pytest.mark.slow),
+    ],
+)
+def test_payloads_are_what_they_should_be(
+    make_environment: MakeEnvironment, name: str, size: int
+) -> None:
+    env = make_environment({"payload": name, "bytes": size})
+    expected = np.array(expected_payload(name, size))
+    env.reset()
+    for step in range(1, 3):
+        expected.reshape(-1)[0] = step
+        check_same(np.asarray(env.step({"action": step}).observation["payload"]), expected)

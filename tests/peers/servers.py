@@ -1,0 +1,65 @@
+"""The servers of all peers, by name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.peers import cpp_peers
+from tests.peers.building import GOOGLE_RPC, PROTOS, build
+from tests.peers.process import PeerProcess
+
+__all__ = ["SERVERS"]
+
+_ROOT = Path(__file__).parents[2]
+
+_GO_TOOLS = (
+    ("go version", "golang-go"),
+    ("protoc --version", "protobuf-compiler"),
+    ("command -v protoc-gen-go", "golang-goprotobuf-dev"),
+    ("ls /usr/share/gocode/src/google.golang.org/grpc/server.go", "golang-google-grpc-dev"),
+)
+# Debian's packages, so no modules; the messages go to where the sources import them from.
+_GO_SCRIPT = """
+mkdir -p gopath/src/dm_env_rpc/v1 gopath/src/server
+any=Mgoogle/protobuf/any.proto=github.com/golang/protobuf/ptypes/any
+status=Mgoogle/rpc/status.proto=google.golang.org/genproto/googleapis/rpc/status
+protoc -I"$PROTOS" -I"$GOOGLE_RPC" --go_out="plugins=grpc,$any,$status:gopath/src" \\
+  dm_env_rpc/v1/dm_env_rpc.proto
+cp "$SOURCES"/*.go gopath/src/server
+GO111MODULE=off GOFLAGS= GOPATH="$PWD/gopath:/usr/share/gocode" go build -o server server
+"""
+
+_NODE_TOOLS = (("node --version", "nodejs"), ("npm --version", "npm"))
+_NODE_SCRIPT = """
+cp "$SOURCES"/*.js "$SOURCES"/package.json .
+npm install --no-audit --no-fund --no-package-lock --loglevel=error
+"""
+
+
+def _go(*arguments: str | Path) -> PeerProcess:
+    folder = build("go", _GO_TOOLS, _GO_SCRIPT)
+    return PeerProcess([folder / "server", *arguments])
+
+
+def _node(*arguments: str | Path) -> PeerProcess:
+    folder = build("node", _NODE_TOOLS, _NODE_SCRIPT)
+    return PeerProcess(["node", folder / "server.js", PROTOS, GOOGLE_RPC, *arguments])
+
+
+def _grpcio(*arguments: str | Path) -> PeerProcess:
+    return PeerProcess([sys.executable, "-m", "tests.peers.grpcio.sync_server", *arguments], _ROOT)
+
+
+def _grpcio_aio(*arguments: str | Path) -> PeerProcess:
+    return PeerProcess([sys.executable, "-m", "tests.peers.grpcio.aio_server", *arguments], _ROOT)
+
+
+SERVERS: dict[str, Callable[..., PeerProcess]] = {
+    "cpp": cpp_peers.server,
+    "go": _go,
+    "node": _node,
+    "grpcio": _grpcio,
+    "grpcio_aio": _grpcio_aio,
+}
