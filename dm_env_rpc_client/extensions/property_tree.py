@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from dm_env_rpc_client.displays import markup, spec_tables
-from dm_env_rpc_client.displays.values import show_value
+from dm_env_rpc_client.displays.values import in_short, show_value
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError
 
 if TYPE_CHECKING:
@@ -16,6 +18,8 @@ __all__ = ["MAX_PROPERTIES", "PropertyTree", "TreeEntry"]
 
 MAX_PROPERTIES = 1000
 """Properties that a tree may have; a server can go on without end."""
+
+_FEW = 8
 
 
 class TreeEntry(NamedTuple):
@@ -113,7 +117,10 @@ def _key_cell(entry: TreeEntry) -> str:
 def _value_cell(entry: TreeEntry) -> str:
     if entry.refusal:
         return f"<i>{markup.escape(entry.refusal)}</i>"
-    return show_value(entry.value) if entry.spec.readable else ""
+    if not entry.spec.readable:
+        return ""
+    is_short = np.ndim(entry.value) == 1 and len(entry.value) <= _FEW
+    return markup.escape(in_short(entry.value)) if is_short else show_value(entry.value)
 
 
 def _reason(error: DmEnvRpcError | ProtocolError) -> str:
