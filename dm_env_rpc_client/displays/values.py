@@ -39,7 +39,11 @@ def show_value(value: Any, bounds: Range = _ANY) -> str:
     if array.ndim == 0:
         return plots.number(array)
     if images.is_image(array.shape, array.dtype):
-        return image_html(images.picture(array, bounds.low, bounds.high))
+        try:
+            return image_html(images.picture(array, bounds.low, bounds.high))
+        except ModuleNotFoundError:
+            # Without the extra `notebook` there is nothing to draw images with.
+            return _summary(array)
     if array.size == 0:
         return f'<i style="opacity:0.6">no elements, shape {list(array.shape)}</i>'
     if array.ndim == 1:

@@ -5,7 +5,16 @@
 shows specs and TimeSteps as tables and images from then on. Needs the extra `notebook`.
 """
 
-from dm_env_rpc_client.notebook.explorer import Explorer, explore
-from dm_env_rpc_client.notebook.formatters import load_ipython_extension, unload_ipython_extension
+try:
+    from dm_env_rpc_client.notebook.explorer import Explorer, explore
+    from dm_env_rpc_client.notebook.formatters import (
+        load_ipython_extension,
+        unload_ipython_extension,
+    )
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"{error}; notebooks need the extra: pip install 'dm-env-rpc-client[notebook]'",
+        name=error.name,
+    ) from error
 
 __all__ = ["Explorer", "explore", "load_ipython_extension", "unload_ipython_extension"]

@@ -19,11 +19,13 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.extensions.property_access import PropertyAccess
 from dm_env_rpc_client.notebook.controls import Control, control_for
+from dm_env_rpc_client.notebook.kept_properties import KeptProperties
 from dm_env_rpc_client.notebook.keyboard import Keyboard, checked_action, default_keys
 from dm_env_rpc_client.notebook.observation_view import ObservationView
 from dm_env_rpc_client.notebook.property_panel import PropertyPanel
 from dm_env_rpc_client.notebook.stepping import Progress, Stepper
 from dm_env_rpc_client.sampling import sample
+from dm_env_rpc_client.server.environment_properties import KeepsProperties
 
 __all__ = ["Explorer", "explore"]
 
@@ -64,8 +66,9 @@ def explore(
       keys: by key, as `KeyboardEvent.key` names it, such as "ArrowLeft" or "a": an action, or
         some of its values, nested or by flat name. None for keys made from the specs.
       labels: by the flat name of an action with few values, what stands on their buttons.
-      properties: where properties are read and written; None for those of the server that
-        `env` is connected to, if it is. Nothing is asked before somebody presses the button.
+      properties: where properties are read and written; None for those of the environment,
+        or of the server that it is connected to. Nothing is asked before somebody presses the
+        button.
       rate: steps per second of a run, at most; there is a slider for it too.
 
     Returns:
@@ -274,7 +277,9 @@ def _properties_of(env: dm_env.Environment) -> PropertyAccess | None:
     for value in getattr(env, "__dict__", {}).values():
         if isinstance(value, PropertyAccess):
             return value
-    return PropertiesExtension(env.connection) if isinstance(env, DmEnvAdaptor) else None
+    if isinstance(env, DmEnvAdaptor):
+        return PropertiesExtension(env.connection)
+    return KeptProperties(env) if isinstance(env, KeepsProperties) else None
 
 
 def _title(text: str) -> ipywidgets.HTML:

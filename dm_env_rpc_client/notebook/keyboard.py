@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -137,6 +138,8 @@ class Keyboard:
             for key, action in keys.items()
         }
         self._press = press
+        # Keys come in one thread, steps are taken in another.
+        self._lock = threading.Lock()
         self._held: dict[str, None] = {}
         self._tapped: dict[str, None] = {}
         general = {STEP: "step", RUN: "run or stop", RESET: "reset"}
@@ -150,24 +153,29 @@ class Keyboard:
 
     def values(self) -> dict[str, Any]:
         """Returns the values that the keys set in this step, by flat name."""
+        with self._lock:
+            down = [*self._tapped, *self._held]
+            self._tapped.clear()
         values: dict[str, Any] = {}
-        for key in [*self._tapped, *self._held]:
+        for key in down:
             values.update(self._actions[key])
-        self._tapped.clear()
         return values
 
     def _receive(self, _: Any, message: Any, __: Any) -> None:
-        key = message.get("key")
+        key, repeated = message.get("key"), bool(message.get("repeated"))
         if key in self._actions:
-            if message.get("kind") == "up":
-                self._held.pop(key, None)
-            else:
+            is_down = message.get("kind") == "down"
+            with self._lock:
                 # What was pressed last comes last, and wins.
                 self._held.pop(key, None)
-                self._held[key] = self._tapped[key] = None
-                self._press("act", bool(message.get("repeated")))
+                if is_down:
+                    self._held[key] = None
+                if is_down and not repeated:
+                    self._tapped[key] = None
+            if is_down:
+                self._press("act", repeated)
         elif key in self._general and message.get("kind") == "down":
-            self._press(self._general[key], bool(message.get("repeated")))
+            self._press(self._general[key], repeated)
 
 
 def _meaning(values: Mapping[str, Any]) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
@@ -51,6 +52,16 @@ def test_a_long_vector_is_a_line_and_its_statistics() -> None:
 
 def test_an_image_is_an_image() -> None:
     assert "data:image/png;base64," in show_value(np.zeros((8, 8, 3), np.uint8))
+
+
+@pytest.mark.parametrize("package", ["PIL", "PIL.Image", "matplotlib"])
+def test_an_image_is_a_summary_where_nothing_can_draw_it(
+    monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    shown = show_value(np.zeros((8, 8), np.float32))
+    assert "<img" not in shown
+    assert "shape [8, 8]" in shown
 
 
 def test_any_other_array_is_a_summary_of_it() -> None:

@@ -16,10 +16,13 @@ import pytest
 from dm_env import specs
 
 from dm_env_rpc_client import DmEnvAdaptor, connect, create_and_join_world, make
-from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment
+from dm_env_rpc_client.errors import DmEnvRpcError, SpecError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.notebook import Explorer, explore
+from dm_env_rpc_client.notebook.kept_properties import KeptProperties
 from dm_env_rpc_client.server import Catch, Properties, Server, serve
+from tests.bridges.env_c_api.compiling import compile_library
 from tests.environments import Broken, Robot
 from tests.notebook.waiting import wait_for
 
@@ -330,6 +333,30 @@ def test_properties_on_the_environment_are_found(catch_server: Server) -> None:
             assert hands.explorer._panel is not None
             assert hands.explorer._panel._properties is extension
         env.close()
+
+
+def test_a_library_in_c_is_explored_with_its_properties() -> None:
+    library = compile_library("complete", "2.2")
+    with (
+        EnvCApiEnvironment(library, "complete_connect", version="2.2") as env,
+        exploring(env, rate=50.0) as hands,
+    ):
+        hands.wait_for("episode 1")
+        hands.press("Run")
+        hands.wait_for("step 3")
+        hands.press("Stop")
+        hands.press("Read properties")
+        panel = hands.explorer._panel
+        assert panel is not None
+        properties = panel._properties
+        assert isinstance(properties, KeptProperties)
+        wait_for(lambda: panel._controls, "properties that can be written")
+        key = next(spec.key for spec in properties.walk() if spec.readable and spec.writable)
+        panel.control(key).widget.value = "7"
+        hands.wait_for(f"{key} = 7 written")
+        assert env.read_property(key) == "7"
+        with pytest.raises(DmEnvRpcError, match="NOT_FOUND"):
+            properties.read("nothing")
 
 
 @pytest.mark.parametrize(

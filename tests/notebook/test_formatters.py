@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,6 +55,15 @@ def test_time_steps_and_specs_are_html(shell: Shell, catch_server: Server) -> No
 @pytest.mark.parametrize("value", [{}, {"a": 1}, {"a": {"b": [1, 2]}}, {1: specs}])
 def test_any_other_dictionary_stays_text(shell: Shell, value: Any) -> None:
     assert shell.html(value) is None
+
+
+def test_without_the_extra_the_error_says_what_to_install() -> None:
+    program = "import sys; sys.modules['ipywidgets'] = None; import dm_env_rpc_client.notebook"
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert finished.returncode == 1
+    assert "pip install 'dm-env-rpc-client[notebook]'" in finished.stderr
 
 
 def test_nothing_is_added_to_the_classes_of_others() -> None:

@@ -69,6 +69,18 @@ def test_a_key_that_was_tapped_counts_once() -> None:
     assert typist.keyboard.values() == {}
 
 
+def test_a_key_that_repeats_counts_no_longer_than_it_is_held() -> None:
+    typist = Typist({"ArrowLeft": {"steer": 0}})
+    typist.send("down", "ArrowLeft")
+    assert typist.keyboard.values() == {"steer": 0}
+    typist.send("down", "ArrowLeft", repeated=True)
+    assert typist.keyboard.values() == {"steer": 0}
+    typist.send("down", "ArrowLeft", repeated=True)
+    typist.send("up", "ArrowLeft")
+    assert typist.keyboard.values() == {}
+    assert typist.pressed == [("act", False), ("act", True), ("act", True)]
+
+
 def test_of_two_keys_for_one_action_the_later_wins() -> None:
     typist = Typist({"ArrowLeft": {"steer": 0}, "ArrowRight": {"steer": 2}})
     typist.send("down", "ArrowLeft")
