@@ -208,7 +208,8 @@ class Explorer(ipywidgets.VBox):
             )
             rows.append(ipywidgets.HBox([label, widget], layout=centred))
         left = ipywidgets.VBox(
-            [self._view.widget], layout=ipywidgets.Layout(flex="0 1 auto", min_width="0")
+            [self._view.widget],
+            layout=ipywidgets.Layout(flex="0 1 auto", min_width="0", max_width="500px"),
         )
         right = ipywidgets.VBox(
             [*rows, self._keyboard.pad, self._plots],

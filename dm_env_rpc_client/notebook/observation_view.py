@@ -14,8 +14,8 @@ from dm_env_rpc_client.displays.values import show_value
 
 __all__ = ["ObservationView"]
 
-SIDE = 400
-"""Pixels of the longer side of an image on the page."""
+SIDE, SIDE_OF_MANY = 480, 230
+"""Pixels of the longer side of an image on the page, alone and among others."""
 
 _ROOT = "observation"
 _ANY = Range(None, None)
@@ -37,7 +37,9 @@ class ObservationView:
         }
         self._images: dict[str, ipywidgets.Image] = {}
         self._gallery = ipywidgets.HBox(
-            layout=ipywidgets.Layout(flex_flow="row wrap", align_items="flex-start")
+            layout=ipywidgets.Layout(
+                flex_flow="row wrap", align_items="flex-start", grid_gap="4px 12px"
+            )
         )
         self._values = ipywidgets.HTML()
         self.widget = ipywidgets.VBox([self._gallery, self._values])
@@ -56,9 +58,10 @@ class ObservationView:
         if pictures.keys() != self._images.keys():
             self._hang(list(pictures))
         sent = 0
+        side = SIDE if len(pictures) == 1 else SIDE_OF_MANY
         for name, picture in pictures.items():
             widget = self._images[name]
-            width, height = picture.shown_size(SIDE)
+            width, height = picture.shown_size(side)
             with widget.hold_sync():
                 widget.format = picture.format
                 widget.width, widget.height = str(width), str(height)
