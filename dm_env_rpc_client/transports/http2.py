@@ -17,18 +17,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError, DmEnvRpcClientError
+from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError
 from dm_env_rpc_client.transports import Buffer, conditions
-from dm_env_rpc_client.transports.http2_framing import Framing
+from dm_env_rpc_client.transports.http2_framing import Framing, Header
 from dm_env_rpc_client.transports.http2_targets import (
+    Attempts,
     Target,
     connect_socket,
     request_headers,
     tls_context,
-    unreachable,
 )
 from dm_env_rpc_client.transports.keepalive import LOOK_SECONDS, Keepalive, Verdict
-from dm_env_rpc_client.transports.status import silent, stream_error
+from dm_env_rpc_client.transports.status import silent
 
 __all__ = ["Http2Stream"]
 
@@ -71,35 +71,14 @@ class Http2Stream:
         self._receiving = threading.Lock()
         self._is_tls = tls is not None
         self._is_closed = False
-        deadline = None if timeout is None else time.monotonic() + timeout
-        cause = stream_error(address, "DEADLINE_EXCEEDED", None)
+        attempts = Attempts(address, timeout)
         while True:
             try:
-                self._socket: Any = connect_socket(target, tls, deadline)
+                self._open(connect_socket(target, tls, attempts.deadline), headers)
+                self._wait_until_accepted(attempts.deadline)
+                return
             except OSError as error:
-                cause = unreachable(address, timeout, error)
-                if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
-                    raise cause from error  # It will not become better.
-            else:
-                self._framing = Framing(headers, address, conditions.MAX_MESSAGE_BYTES)
-                self._keepalive = Keepalive(self._framing)
-                # One each, since one cannot be used by two threads at a time.
-                self._readable = _poll(self._socket, select.POLLIN)
-                self._writable = _poll(self._socket, select.POLLOUT)
-                self._either = _poll(self._socket, select.POLLIN | select.POLLOUT)
-                self._look = _poll(self._socket, select.POLLIN)
-                try:
-                    if self._is_accepted(deadline):
-                        return
-                except BaseException:
-                    self._socket.close()
-                    raise
-                self._socket.close()
-                failure = self._framing.failure
-                code = "UNAVAILABLE" if failure else "DEADLINE_EXCEEDED"
-                cause = conditions.not_connected(address, timeout, code, str(failure))
-            if deadline is not None and time.monotonic() + conditions.RETRY_SECONDS >= deadline:
-                raise cause
+                attempts.failed(error)
             time.sleep(conditions.RETRY_SECONDS)
 
     def fileno(self) -> int:
@@ -122,7 +101,7 @@ class Http2Stream:
         """See `Stream.send_rest`."""
         if not self._framing.outbound:
             time.sleep(timeout)  # The window is closed; who reads learns when it opens.
-        elif self._writable(timeout):
+        elif _poll(self._socket, select.POLLOUT)(timeout):
             with self._lock:
                 self._flush()
 
@@ -200,20 +179,29 @@ class Http2Stream:
             finally:
                 self._lock.release()
 
-    def _is_accepted(self, deadline: float | None) -> bool:
-        """Whether the server shows itself before the deadline."""
-        with self._lock:
-            self._flush()
+    def _open(self, connected: Any, headers: list[Header]) -> None:
+        self._socket = connected
+        self._framing = Framing(headers, self.address, conditions.MAX_MESSAGE_BYTES)
+        self._keepalive = Keepalive(self._framing)
+        # One each, since one cannot be used by two threads at a time.
+        self._readable = _poll(connected, select.POLLIN)
+        self._either = _poll(connected, select.POLLIN | select.POLLOUT)
+        self._look = _poll(connected, select.POLLIN)
+
+    def _wait_until_accepted(self, deadline: float | None) -> None:
+        """Returns when the server has shown itself; otherwise closes the socket."""
         framing = self._framing
-        while not framing.is_ready:
-            if deadline is not None and time.monotonic() >= deadline:
-                return False
-            if framing.failure is not None:
-                if isinstance(framing.failure, ConnectionLostError):
-                    return False  # It went away; it may come back.
-                raise framing.failure
-            self._advance(deadline)
-        return True
+        try:
+            with self._lock:
+                self._flush()
+            while not framing.is_ready:
+                if framing.failure is not None:
+                    raise framing.failure
+                if not self._advance(deadline):
+                    raise TimeoutError
+        except BaseException:
+            self._socket.close()
+            raise
 
     def _flush(self) -> None:
         """Sends what the socket takes; called with the lock."""

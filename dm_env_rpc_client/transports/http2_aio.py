@@ -9,18 +9,17 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import time
 from typing import Any
 
 from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError, DmEnvRpcClientError
 from dm_env_rpc_client.transports import Buffer, conditions
 from dm_env_rpc_client.transports.http2_framing import Framing
 from dm_env_rpc_client.transports.http2_targets import (
+    Attempts,
     Target,
     request_headers,
     set_options,
     tls_context,
-    unreachable,
 )
 from dm_env_rpc_client.transports.keepalive import LOOK_SECONDS, Keepalive, Verdict
 from dm_env_rpc_client.transports.status import silent
@@ -44,31 +43,18 @@ async def open_http2_aio_stream(
     target = Target.parse(address)
     tls = tls_context(credentials, address)
     headers = request_headers(target, tls is not None, metadata)
-    deadline = None if timeout is None else time.monotonic() + timeout
+    attempts = Attempts(address, timeout)
     while True:
         stream = Http2AioStream(address, Framing(headers, address, conditions.MAX_MESSAGE_BYTES))
-        remaining = None if deadline is None else max(0.001, deadline - time.monotonic())
         try:
-            await asyncio.wait_for(_open(stream, target, tls), remaining)
+            await asyncio.wait_for(_open(stream, target, tls), attempts.remaining)
             return stream
-        except OSError as error:
+        except (OSError, asyncio.TimeoutError) as error:
             stream.abort()
-            if isinstance(error, ConnectionLostError):  # It went away; it may come back.
-                cause: Exception = conditions.not_connected(
-                    address, timeout, "UNAVAILABLE", str(error)
-                )
-            else:
-                cause = unreachable(address, timeout, error)
-                if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
-                    raise cause from error  # It will not become better.
-        except asyncio.TimeoutError:
-            stream.abort()
-            cause = conditions.not_connected(address, timeout, "DEADLINE_EXCEEDED", None)
+            attempts.failed(error if isinstance(error, OSError) else TimeoutError())
         except BaseException:
             stream.abort()
             raise
-        if deadline is not None and time.monotonic() + conditions.RETRY_SECONDS >= deadline:
-            raise cause
         await asyncio.sleep(conditions.RETRY_SECONDS)
 
 

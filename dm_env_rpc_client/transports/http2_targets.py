@@ -20,13 +20,13 @@ from dm_env_rpc_client.transports.http2_framing import Header
 from dm_env_rpc_client.transports.status import PROCESS
 
 __all__ = [
+    "Attempts",
     "Target",
     "can_reach",
     "connect_socket",
     "request_headers",
     "set_options",
     "tls_context",
-    "unreachable",
 ]
 
 _IS_POSSIBLE = hasattr(socket, "AF_UNIX") and hasattr(socket.socket, "recvmsg_into")
@@ -200,14 +200,49 @@ def _look_up(target: Target, deadline: float | None) -> list[Any]:
     return found
 
 
-def unreachable(address: str, timeout: float | None, error: OSError) -> DmEnvRpcClientError:
-    """Returns the error for a server that a socket could not be connected to."""
-    code = "DEADLINE_EXCEEDED" if isinstance(error, TimeoutError) else "UNAVAILABLE"
-    if error.errno and error.errno > 0 and not isinstance(error, ssl.SSLError):
-        text = os.strerror(error.errno)  # asyncio has texts of its own.
-    else:
-        text = error.strerror or str(error)
-    return conditions.not_connected(address, timeout, code, text)
+class Attempts:
+    """Attempts to reach a server until there is no time left.
+
+    Args:
+      address: what error messages call the server.
+      timeout: seconds until there must be a connection; None for any time.
+
+    Attributes:
+      deadline: when that is, on the monotonic clock.
+    """
+
+    def __init__(self, address: str, timeout: float | None):
+        self.deadline = None if timeout is None else time.monotonic() + timeout
+        self._address = address
+        self._timeout = timeout
+        self._cause: DmEnvRpcClientError | None = None
+
+    @property
+    def remaining(self) -> float | None:
+        """The seconds that are left."""
+        return None if self.deadline is None else _remaining(self.deadline)
+
+    def failed(self, error: OSError) -> None:
+        """Takes note of an attempt that failed; returns if another may be made.
+
+        Raises:
+          DmEnvRpcClientError: there is no time for another, or it would end like this one.
+        """
+        # That there was no time left for the last attempt is not the cause.
+        if self._cause is None or not isinstance(error, TimeoutError):
+            self._cause = self._not_connected(error)
+        is_final = isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError)
+        soon = time.monotonic() + conditions.RETRY_SECONDS
+        if is_final or (self.deadline is not None and soon >= self.deadline):
+            raise self._cause from error
+
+    def _not_connected(self, error: OSError) -> DmEnvRpcClientError:
+        code = "DEADLINE_EXCEEDED" if isinstance(error, TimeoutError) else "UNAVAILABLE"
+        if error.errno and error.errno > 0 and not isinstance(error, ssl.SSLError):
+            text = os.strerror(error.errno)  # asyncio has texts of its own.
+        else:
+            text = error.strerror or str(error)
+        return conditions.not_connected(self._address, self._timeout, code, text)
 
 
 def set_options(connected: socket.socket) -> None:

@@ -283,10 +283,10 @@ def test_a_bad_action_ends_a_rollout_before_it_is_sent(catch_server: Server) -> 
 
 def test_large_answers_are_not_asked_for_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dm_env_rpc_client.adaptor.AHEAD_BYTES", 1_000)
-    in_flight = []
     with serve(Catch) as server, make(server.address, {"rows": 10, "columns": 10}) as env:
-        for _ in env.rollout([{"paddle": 1}] * 20):
-            in_flight.append(env.connection.in_flight)
+        rollout = env.rollout([{"paddle": 1}] * 20)
+        in_flight = [env.connection.in_flight for _ in rollout]
+    assert len(in_flight) == 20
     assert max(in_flight) <= 1_000 // 400
 
 

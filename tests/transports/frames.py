@@ -1,0 +1,70 @@
+"""Frames as a server sends them, and those of a client taken apart, byte by byte (RFC 9113)."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import hpack
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE = range(9)
+CONTINUATION = 9
+ACK = END_STREAM = 0x1
+END_HEADERS = 0x4
+PADDED = 0x8
+WITH_PRIORITY = 0x20
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+RESPONSE = ((":status", "200"), ("content-type", "application/grpc+proto"))
+OK = (("grpc-status", "0"),)
+
+
+def frame(kind: int, payload: bytes = b"", flags: int = 0, stream: int = 0) -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def settings(**values: int) -> bytes:
+    names = {"window": 4, "frame": 5, "streams": 3, "table": 1}
+    return frame(
+        SETTINGS, b"".join(struct.pack(">HI", names[name], value) for name, value in values.items())
+    )
+
+
+def headers(
+    *pairs: tuple[str, str], end: bool = False, encoder: hpack.Encoder | None = None
+) -> bytes:
+    block = (encoder or hpack.Encoder()).encode(pairs)
+    return frame(HEADERS, block, END_HEADERS | (END_STREAM if end else 0), 1)
+
+
+def grpc_message(contents: bytes, compressed: bool = False) -> bytes:
+    return struct.pack(">BI", compressed, len(contents)) + contents
+
+
+def data(contents: bytes, flags: int = 0) -> bytes:
+    return frame(DATA, contents, flags, 1)
+
+
+def greeting() -> bytes:
+    """What a server says until the first answer."""
+    return settings() + frame(SETTINGS, flags=ACK) + headers(*RESPONSE)
+
+
+class Frame(NamedTuple):
+    kind: int
+    flags: int
+    stream: int
+    payload: bytes
+
+
+def taken_apart(contents: bytes) -> list[Frame]:
+    """The frames of a client, after its preface if that is there; all of them whole."""
+    contents = contents.removeprefix(PREFACE)
+    found = []
+    while contents:
+        (size,) = struct.unpack(">I", b"\0" + contents[:3])
+        kind, flags, stream = struct.unpack(">BBI", contents[3:9])
+        assert len(contents) >= 9 + size, "a frame is not whole"
+        found.append(Frame(kind, flags, stream, contents[9 : 9 + size]))
+        contents = contents[9 + size :]
+    return found
