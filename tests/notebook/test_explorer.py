@@ -350,7 +350,7 @@ def test_a_library_in_c_is_explored_with_its_properties() -> None:
         assert panel is not None
         properties = panel._properties
         assert isinstance(properties, KeptProperties)
-        wait_for(lambda: panel._controls, "properties that can be written")
+        wait_for(lambda: panel._note.value.endswith(" properties"), "all of them")
         key = next(spec.key for spec in properties.walk() if spec.readable and spec.writable)
         panel.control(key).widget.value = "7"
         hands.wait_for(f"{key} = 7 written")
