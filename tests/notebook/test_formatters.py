@@ -11,11 +11,13 @@ import dm_env
 import numpy as np
 import pytest
 from dm_env import specs
+from IPython.core.completer import IPCompleter, provisionalcompleter
 from IPython.core.formatters import DisplayFormatter
 
 from dm_env_rpc_client import make
 from dm_env_rpc_client.notebook import load_ipython_extension, unload_ipython_extension
 from dm_env_rpc_client.server import Server
+from tests.extensions.test_property_tree import Shelf
 
 
 class Shell:
@@ -64,6 +66,19 @@ def test_without_the_extra_the_error_says_what_to_install() -> None:
     )
     assert finished.returncode == 1
     assert "pip install 'dm-env-rpc-client[notebook]'" in finished.stderr
+
+
+def test_the_tab_key_completes_keys_of_properties_and_asks_nobody() -> None:
+    shelf = Shelf({"physics.gravity": 1.0, "name": 2.0})
+    shelf.tree()
+    shelf.asked.clear()
+    completer = IPCompleter(  # type: ignore[no-untyped-call]
+        namespace={"properties": shelf}, disable_matchers=["IPCompleter.magic_matcher"]
+    )
+    with provisionalcompleter():
+        found = [each.text for each in completer.completions('properties["phy', 15)]
+    assert found == ["physics", "physics.gravity"]
+    assert shelf.asked == []
 
 
 def test_nothing_is_added_to_the_classes_of_others() -> None:
