@@ -184,11 +184,15 @@ class Connection:
         """
         return self._exchange.poll(pending)
 
-    def fileno(self) -> int:
-        """Returns a file descriptor that is readable when an answer may have arrived.
+    def has_unread(self) -> bool:
+        """Whether an answer, or the end of the connection, is there to be read."""
+        return self._exchange.has_unread()
 
-        For waiting on several connections at once, with `selectors`. Call `poll` first: what
-        has been read already does not show. -1 where the connection has ended on this side.
+    def fileno(self) -> int:
+        """Returns a file descriptor that is readable when `has_unread` may have become true.
+
+        For waiting on several connections at once, with `selectors`, when none of them has
+        anything unread. -1 where the connection has ended on this side.
         """
         return self._exchange.fileno()
 

@@ -142,6 +142,10 @@ class Exchange:
             pending.deadline is not None and time.monotonic() >= pending.deadline
         )
 
+    def has_unread(self) -> bool:
+        """Whether there is something to read; see `Stream.has_unread`."""
+        return self._stream.has_unread()
+
     def fileno(self) -> int:
         """Returns a descriptor to select on; see `Stream.fileno`."""
         return self._stream.fileno()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import selectors
 import time
 from collections.abc import Mapping
 
 from dm_env_rpc_client.connection import Connection
 
-__all__ = ["Readiness"]
+__all__ = ["LOOK_SECONDS", "Readiness"]
+
+LOOK_SECONDS = 1.0
+"""How long nothing may be heard until every connection is to be looked at."""
 
 
 class Readiness:
@@ -26,28 +30,33 @@ class Readiness:
         """Waits until one of the connections may have something to read.
 
         Args:
-          connections: those to wait for, by number. Each was polled and had nothing.
-          timeout: seconds; None for any time.
+          connections: those to wait for, by number.
+          timeout: seconds; None for any time, 0 for a look.
 
         Returns:
-          The numbers of those to poll again; none where the time is over.
+          The numbers of all to `poll`; none where the time is over.
         """
+        # What has been read from a socket already does not show there.
+        ready = {number: None for number, own in connections.items() if own.has_unread()}
         for number, connection in connections.items():
             if number not in self._descriptors:
                 descriptor = connection.fileno()
                 if descriptor < 0:
-                    return [number]
-                self._selector.register(descriptor, selectors.EVENT_READ, number)
-                self._descriptors[number] = descriptor
-        deadline = None if timeout is None else time.monotonic() + timeout
+                    ready[number] = None
+                else:
+                    self._selector.register(descriptor, selectors.EVENT_READ, number)
+                    self._descriptors[number] = descriptor
+        deadline = 0.0 if ready else None if timeout is None else time.monotonic() + timeout
         while True:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            events = self._selector.select(left)
-            ready = [key.data for key, _ in events]
-            awaited = [number for number in ready if number in connections]
-            if awaited or not ready:
-                return awaited
-            for number in ready:
+            left = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
+            readable = [key.data for key, _ in self._selector.select(min(left, LOOK_SECONDS))]
+            ready |= {number: None for number in readable if number in connections}
+            if ready or (not readable and left <= LOOK_SECONDS):
+                return list(ready)
+            if not readable:
+                # To poll a connection is also what notices a server that has frozen.
+                return list(connections)
+            for number in readable:
                 # It has ended, or says something that nobody asked for, until it is read.
                 self.forget(number)
 

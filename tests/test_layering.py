@@ -37,7 +37,7 @@ ONLY_IN = {
     "grpc": ["transports.", "server.hosting", "testing.scripted_server"],
     "socket": [
         "transports.",
-        "server.hosting",
+        "server.listening",
         "testing.server_process",
         "bridges.gym_socket.stream",
     ],

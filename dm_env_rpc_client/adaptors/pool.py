@@ -107,6 +107,14 @@ class EnvironmentPool:
         """The environments that were sent something and have not been received."""
         return {*self._in_flight, *self._arrived}
 
+    def check_idle(self, indices: Iterable[int]) -> None:
+        """Raises SpecError where one of some environments was sent something already."""
+        busy = sorted(self.in_turn.intersection(indices))
+        if busy:
+            raise SpecError(
+                f"environments {busy} have steps under way; receive them first, or reset them"
+            )
+
     def check_specs(self) -> None:
         """Raises SpecError where an environment's specs are not those of the first."""
         first = self.environments[0]
@@ -166,8 +174,8 @@ class EnvironmentPool:
                 f"cannot receive at least {minimum}{bound} of {len(self.in_turn)} environments "
                 "under way"
             )
-        polled = dict(self._in_flight)
         while True:
+            polled = self._wait(0.0 if len(self._arrived) >= minimum else None)
             failures = self._finish(
                 (i for i, pending in polled.items() if self._poll(i, pending)), consume
             )
@@ -176,7 +184,6 @@ class EnvironmentPool:
             if len(self._arrived) >= minimum:
                 count = len(self._arrived) if maximum is None else maximum
                 return [self._arrived.popleft() for _ in range(min(count, len(self._arrived)))]
-            polled = self._wait()
 
     def step(self, actions: Mapping[int, Mapping[str, Any]], consume: Consumer) -> None:
         """Steps environments and waits for all of them; otherwise as `send`.
@@ -309,13 +316,19 @@ class EnvironmentPool:
     def _poll(self, index: int, pending: Pending) -> bool:
         return self.environments[index].connection.poll(pending)
 
-    def _wait(self) -> dict[int, Pending]:
+    def _wait(self, timeout: float | None) -> dict[int, Pending]:
         """Waits until something happens to those in flight; returns those to look at."""
+        done = {index: pending for index, pending in self._in_flight.items() if pending.is_done}
         deadlines = [p.deadline for p in self._in_flight.values() if p.deadline is not None]
-        timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        if done:
+            timeout = 0.0
+        elif deadlines and timeout is None:
+            timeout = max(0.0, min(deadlines) - time.monotonic())
         connections = {index: self.environments[index].connection for index in self._in_flight}
         ready = self._readiness.wait(connections, timeout)
-        return {index: self._in_flight[index] for index in ready} or dict(self._in_flight)
+        if not ready and deadlines:
+            return dict(self._in_flight)  # Some are late.
+        return done | {index: self._in_flight[index] for index in ready}
 
     def _raise(self, failures: Mapping[int, Exception]) -> NoReturn:
         for index in failures:

@@ -52,6 +52,9 @@ class _Batch:
             )
         self.space = batch_space(self.single_space, count)
 
+    def _is_array(self, name: str) -> bool:
+        return _is_array(self._spaces[name])
+
     def _structured(self, flat: dict[str, Any]) -> Any:
         if self._is_single:
             (value,) = flat.values()
@@ -79,7 +82,7 @@ class ActionBatch(_Batch):
             expected = ", ".join(map(repr, self.specs)) or "none"
             raise SpecError(f"expected the actions {expected}, got {found}")
         for name, space in self._spaces.items():
-            if not _is_array(space):
+            if not self._is_array(name):
                 rows = iterate(batch_space(space, count), flat[name])
                 flat[name] = [from_space(self.specs[name], row, name) for row in rows]
         return split_action(flat, self.specs, count)
@@ -102,14 +105,15 @@ class ObservationBatch(_Batch):
         self._rows: dict[str, npt.NDArray[Any]] = {
             name: _rows(space, count) for name, space in self._spaces.items()
         }
+        self._arrays = {name: self._rows[name] for name in self._rows if self._is_array(name)}
+        self._others = self._rows.keys() - self._arrays.keys()
 
     def put(self, index: int, observation: Mapping[str, Any]) -> None:
         """Fills a row with an observation by flat name."""
-        for name, rows in self._rows.items():
-            space = self._spaces[name]
-            rows[index] = (
-                observation[name] if _is_array(space) else to_space(space, observation[name])
-            )
+        for name, rows in self._arrays.items():
+            rows[index] = observation[name]
+        for name in self._others:
+            self._rows[name][index] = to_space(self._spaces[name], observation[name])
 
     def single(self, observation: Mapping[str, Any]) -> Any:
         """Returns an observation by flat name as an element of `single_space`."""
@@ -131,7 +135,7 @@ class ObservationBatch(_Batch):
                 rows = rows[ids]
             elif copy:
                 rows = rows.copy()
-            flat[name] = rows if _is_array(space) else _put_together(space, rows.tolist())
+            flat[name] = rows if name in self._arrays else _put_together(space, rows.tolist())
         return self._structured(flat)
 
 

@@ -34,15 +34,15 @@ __all__ = ["AnyText", "ExactBox", "from_space", "spec_to_space", "to_space"]
 _TEXT_LENGTH = 64
 """The longest text that is sampled; there is no limit to others."""
 
-_EXACT_IN_FLOAT64 = 2**53
 _INT64_MAX = 2**63 - 1
 
 
 class ExactBox(spaces.Box):
-    """A Box of integers for what a Box cannot sample.
+    """A Box of integers that samples integers.
 
-    That draws floats, which do not tell apart integers beyond 2**53, and makes a NumPy scalar
-    of a sample without dimensions, which it then does not take for an element.
+    A Box samples floats and rounds them down, which misses large numbers, may lead above the
+    upper bound, and makes a NumPy scalar of a sample without dimensions, which it then does not
+    take for an element.
     """
 
     def sample(self, mask: None = None, probability: None = None) -> npt.NDArray[Any]:
@@ -184,8 +184,7 @@ def _integers(spec: specs.Array, shape: tuple[int, ...]) -> spaces.Space[Any]:
         start, count = int(low), int(high) - int(low) + 1
         if count <= _INT64_MAX and start + count - 1 <= _INT64_MAX:
             return spaces.Discrete(count, start=start)
-    is_wide = np.any(high > _EXACT_IN_FLOAT64) or np.any(low < -_EXACT_IN_FLOAT64)
-    return (ExactBox if is_wide or not shape else spaces.Box)(
+    return ExactBox(
         np.array(np.broadcast_to(low, shape), spec.dtype),
         np.array(np.broadcast_to(high, shape), spec.dtype),
         dtype=spec.dtype.type,

@@ -86,7 +86,7 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         copy: bool = True,
         unwrap_single: bool = True,
         seed_setting: str | None = "seed",
-        render_mode: None = None,
+        render_mode: str | None = None,
         **make_kwargs: Any,
     ):
         super().__init__()
@@ -141,8 +141,7 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             else {self._seed_setting: seeds[index], **settings}
             for index in ids
         }
-        self._is_restarting[ids] = False
-        self._pool.reset(each, self._put, self._check_specs)
+        self._pool.reset(each, self._put_first, self._check_specs)
         return self._observation_batch.rows(None, self._copy), {}
 
     def step(self, actions: Any) -> Results:
@@ -270,6 +269,7 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         return seed
 
     def _actions(self, actions: Any, ids: Sequence[int]) -> dict[int, Mapping[str, Any]]:
+        self._pool.check_idle(ids)
         environments = self._pool.environments
         idle = {index for index in ids if environments[index].state is not State.RUNNING}
         never = [index for index in ids if not self._has_begun[index]]
@@ -279,10 +279,15 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
                 "with the option reset_mask for these alone"
             )
         rows = self._action_batch.split(actions, len(ids))
-        self._is_restarting[ids] = False
+        self._is_restarting[ids] = False  # Where an episode could not be begun, it is not now.
         return {
             index: _NONE if index in idle else row for index, row in zip(ids, rows, strict=True)
         }
+
+    def _put_first(self, index: int, timestep: dm_env.TimeStep) -> bool:
+        """Takes in a TimeStep after a reset, which drops what was under way."""
+        self._is_restarting[index] = False
+        return self._put(index, timestep)
 
     def _put(self, index: int, timestep: dm_env.TimeStep) -> bool:
         """Takes in a TimeStep; returns whether to begin the next episode at once."""
@@ -292,13 +297,14 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             self._is_restarting[index] = False
             self._observation_batch.put(index, timestep.observation)
             return False
-        terminated = is_terminated(self._pool.environments[index], timestep)
+        is_last = timestep.step_type is dm_env.StepType.LAST
+        terminated = is_last and is_terminated(self._pool.environments[index], timestep)
         self._rewards[index] = 0.0 if timestep.reward is None else timestep.reward
         self._terminations[index] = terminated
-        self._truncations[index] = timestep.last() and not terminated
+        self._truncations[index] = is_last and not terminated
         self._has_discount[index] = timestep.discount is not None
         self._discounts[index] = 0 if timestep.discount is None else timestep.discount
-        if timestep.last() and self._mode is AutoresetMode.SAME_STEP:
+        if is_last and self._mode is AutoresetMode.SAME_STEP:
             self._is_final[index] = self._is_restarting[index] = True
             self._final_observations[index] = self._observation_batch.single(timestep.observation)
             return True

@@ -1,31 +1,84 @@
-"""What several commands take: settings, and where to run."""
+"""What several commands take: addresses, settings, and where to run."""
 
 from __future__ import annotations
 
 import contextlib
+import math
+import re
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dm_env_rpc_client.cli.failures import UsageError
+from dm_env_rpc_client.cli.failures import UsageError, console
 from dm_env_rpc_client.command_text import load_object, parse_settings
-from dm_env_rpc_client.connection import connect
-from dm_env_rpc_client.dm_env_adaptor import DmEnvAdaptor
-from dm_env_rpc_client.worlds import join_world, make
+
+if TYPE_CHECKING:
+    from dm_env_rpc_client.connection import Connection
+    from dm_env_rpc_client.dm_env_adaptor import DmEnvAdaptor
 
 __all__ = [
+    "Address",
     "CreateSettings",
     "Insecure",
     "JoinSettings",
     "Json",
     "Timeout",
     "World",
+    "check_address",
+    "complete_policy",
     "load_object",
+    "open_connection",
     "open_environment",
     "parse_settings",
+    "waiting",
 ]
 
+_HOST_PORT = re.compile(r"[^/\s]+:(\d{1,5})")
+_SCHEMES = ("unix:", "unix-abstract:", "dns:", "ipv4:", "ipv6:", "vsock:")
+
+
+def check_address(address: str, insecure: bool) -> str:
+    """Returns the address of a server, where it can be one.
+
+    Args:
+      address: what was written on the command line.
+      insecure: whether plaintext may leave this machine.
+
+    Raises:
+      UsageError: it is no address, or not on this machine.
+    """
+    from dm_env_rpc_client.addresses import is_loopback
+
+    found = _HOST_PORT.fullmatch(address)
+    is_host_port = found is not None and 0 < int(found[1]) < 65536
+    if not is_host_port and not address.startswith(_SCHEMES):
+        raise UsageError(
+            f"an address looks like localhost:50051, [::1]:50051 or unix:/tmp/socket, "
+            f"got {address!r}"
+        )
+    if not insecure and not is_loopback(address):
+        raise UsageError(
+            f"{address} is not on this machine; --insecure connects to it all the same, "
+            "in plaintext that anybody on the way can read"
+        )
+    return address
+
+
+def _check_seconds(seconds: float) -> float:
+    if not 0 < seconds < math.inf:
+        raise typer.BadParameter(f"a time in seconds is more than 0, got {seconds:g}")
+    return seconds
+
+
+def complete_policy(incomplete: str) -> list[str]:
+    """Returns the names of policies that begin like this, for the completion of shells."""
+    return [name for name in ("random", "constant") if name.startswith(incomplete)]
+
+
+Address = Annotated[
+    str, typer.Argument(metavar="ADDRESS", help="The server, such as localhost:50051.")
+]
 CreateSettings = Annotated[
     list[str] | None,
     typer.Option("--create", metavar="NAME=VALUE", help="A setting of the world; repeatable."),
@@ -38,12 +91,40 @@ World = Annotated[
     str | None, typer.Option("--world", help="Join this world instead of creating one.")
 ]
 Timeout = Annotated[
-    float, typer.Option("--timeout", help="Seconds to wait for a connection and for each answer.")
+    float,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        callback=_check_seconds,
+        help="How long to wait for a connection and for each answer.",
+    ),
 ]
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Allow plaintext to or from other machines.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+@contextlib.contextmanager
+def waiting(for_what: str) -> Iterator[None]:
+    """Shows, on a terminal, that the command waits and what for."""
+    if console.is_terminal:
+        with console.status(for_what):
+            yield
+    else:
+        yield
+
+
+@contextlib.contextmanager
+def open_connection(address: str, timeout: float, insecure: bool) -> Iterator[Connection]:
+    """Connects, and closes the connection at the end; errors as `check_address`, `connect`."""
+    from dm_env_rpc_client.connection import connect
+
+    check_address(address, insecure)
+    with waiting(f"connecting to {address}"):
+        connection = connect(address, timeout=timeout, request_timeout=timeout, insecure=insecure)
+    with connection:
+        yield connection
 
 
 @contextlib.contextmanager
@@ -56,16 +137,21 @@ def open_environment(
     insecure: bool,
 ) -> Iterator[DmEnvAdaptor]:
     """Creates and joins a world, or joins one that exists; undoes it at the end."""
+    from dm_env_rpc_client.worlds import join_world, make
+
+    check_address(address, insecure)
     if world is None:
-        with make(
-            address, create, join, timeout=timeout, request_timeout=timeout, insecure=insecure
-        ) as env:
+        with waiting(f"creating a world at {address}"):
+            env = make(
+                address, create, join, timeout=timeout, request_timeout=timeout, insecure=insecure
+            )
+        with env:
             yield env
         return
     if create:
         raise UsageError("--create is for a world that is created, --world for one that exists")
-    with (
-        connect(address, timeout=timeout, request_timeout=timeout, insecure=insecure) as connection,
-        join_world(connection, world, join) as env,
-    ):
-        yield env
+    with open_connection(address, timeout, insecure) as connection:
+        with waiting(f"joining {world}"):
+            env = join_world(connection, world, join)
+        with env:
+            yield env

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dm_env_rpc_client.cli.failures import UsageError
-from dm_env_rpc_client.cli.sources import Source
+
+if TYPE_CHECKING:
+    from dm_env_rpc_client.cli.sources import Source
 
 __all__ = ["Library", "Params", "Version", "library_source"]
 
@@ -50,6 +52,7 @@ def library_source(library: str, version: str, params: list[str] | None) -> Sour
       SpecError: as `environment_factory`.
     """
     from dm_env_rpc_client.bridges.env_c_api import environment_factory
+    from dm_env_rpc_client.cli.sources import Source
 
     path, _, connect = library.rpartition(":")
     if not path or not connect:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import collections
-import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import rich.console
 import rich.markup
-import rich.progress
 import typer
 
 from dm_env_rpc_client.cli import arguments
-from dm_env_rpc_client.cli.failures import REFUSED, UsageError, console, one_line_errors
-from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, Result, run
-from dm_env_rpc_client.connection import connect
+from dm_env_rpc_client.cli.failures import REFUSED, UsageError, console
+from dm_env_rpc_client.cli.group import examples
 
-__all__ = ["check"]
+if TYPE_CHECKING:
+    from dm_env_rpc_client.compliance import Options, Outcome, Result
+
+__all__ = ["EXAMPLES", "check"]
+
+EXAMPLES = examples(
+    "dm-env-rpc check localhost:50051",
+    "dm-env-rpc check localhost:50051 --invalid-create rows=-1 --reset rows=6 --one-agent",
+    "dm-env-rpc check localhost:50051 --only reset --json",
+)
 
 Settings = list[str] | None
 
-_STYLES = {Outcome.PASSED: "green", Outcome.FAILED: "bold red", Outcome.SKIPPED: "yellow"}
+_STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
 
 
 def _settings(option: str, what: str) -> Any:
@@ -28,7 +34,7 @@ def _settings(option: str, what: str) -> Any:
 
 
 def check(
-    address: Annotated[str, typer.Argument(help="The server, such as localhost:50051.")],
+    address: arguments.Address,
     create: arguments.CreateSettings = None,
     invalid_create: Annotated[
         Settings, _settings("--invalid-create", "A create setting to be refused")
@@ -50,7 +56,13 @@ def check(
         str | None, typer.Option(help="A world that exists; none is created then.")
     ] = None,
     policy: Annotated[
-        str, typer.Option("--policy", "-p", help="random, constant or MODULE:FUNCTION.")
+        str,
+        typer.Option(
+            "--policy",
+            "-p",
+            autocompletion=arguments.complete_policy,
+            help="random, constant or MODULE:FUNCTION.",
+        ),
     ] = "random",
     seed: Annotated[int, typer.Option(help="Of the random policy.")] = 0,
     several_worlds: Annotated[
@@ -82,30 +94,33 @@ def check(
     as_json: arguments.Json = False,
 ) -> None:
     """Checks a server, in any language, against the protocol; exit code 1 if any check fails."""
-    with one_line_errors():
-        options = Options(
-            create_settings=arguments.parse_settings(create),
-            invalid_create_settings=arguments.parse_settings(invalid_create),
-            required_create_settings=tuple(required_create or ()),
-            join_settings=arguments.parse_settings(join),
-            invalid_join_settings=arguments.parse_settings(invalid_join),
-            reset_settings=arguments.parse_settings(reset),
-            invalid_reset_settings=arguments.parse_settings(invalid_reset),
-            reset_world_settings=arguments.parse_settings(reset_world),
-            world_name=world,
-            policy=policy,
-            seed=seed,
-            several_worlds=several_worlds,
-            several_agents=several_agents,
-            companions=companions,
-            max_steps=max_steps,
-            timeout=timeout,
-            insecure=insecure,
-        )
-        results = _run(address, options, only or "", as_json)
-    counts = collections.Counter(result.outcome for result in results)
+    from dm_env_rpc_client.cli.results import print_json
+    from dm_env_rpc_client.compliance import Options, Outcome
+
+    options = Options(
+        create_settings=arguments.parse_settings(create),
+        invalid_create_settings=arguments.parse_settings(invalid_create),
+        required_create_settings=tuple(required_create or ()),
+        join_settings=arguments.parse_settings(join),
+        invalid_join_settings=arguments.parse_settings(invalid_join),
+        reset_settings=arguments.parse_settings(reset),
+        invalid_reset_settings=arguments.parse_settings(invalid_reset),
+        reset_world_settings=arguments.parse_settings(reset_world),
+        world_name=world,
+        policy=policy,
+        seed=seed,
+        several_worlds=several_worlds,
+        several_agents=several_agents,
+        companions=companions,
+        max_steps=max_steps,
+        timeout=timeout,
+        insecure=insecure,
+    )
+    results = _run(address, options, only or "", as_json)
+    counts = collections.Counter(dict.fromkeys(Outcome, 0))
+    counts.update(result.outcome for result in results)
     if as_json:
-        typer.echo(json.dumps(_summary(address, results, counts)))
+        print_json(_summary(address, results, counts))
     else:
         rich.console.Console().print(
             ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome)
@@ -115,11 +130,16 @@ def check(
 
 
 def _run(address: str, options: Options, only: str, as_json: bool) -> list[Result]:
+    import rich.progress
+
+    from dm_env_rpc_client.compliance import CHECKS, run
+
     checks = [check for check in CHECKS if only in check.name]
     if not checks:
         raise UsageError(f"no check has {only!r} in its name")
     # One error with its own exit code, instead of a failure of every check.
-    connect(address, timeout=options.timeout, insecure=options.insecure).close()
+    with arguments.open_connection(address, options.timeout, options.insecure):
+        pass
     results = []
     out = rich.console.Console(soft_wrap=True, highlight=False)
     with rich.progress.Progress(
@@ -142,7 +162,7 @@ def _run(address: str, options: Options, only: str, as_json: bool) -> list[Resul
 def _print(out: rich.console.Console, result: Result) -> None:
     head, *rest = str(result).split("\n")
     _, _, what = head.partition(": ")
-    style = _STYLES[result.outcome]
+    style = _STYLES[result.outcome.value]
     out.print(f"[{style}]{result.outcome.value:7}[/] {rich.markup.escape(result.name)}", end="")
     detail = what.removeprefix(result.outcome.value)
     out.print(rich.markup.escape(detail))
@@ -155,6 +175,6 @@ def _summary(
 ) -> dict[str, Any]:
     return {
         "address": address,
-        **{outcome.value: counts[outcome] for outcome in Outcome},
+        **{outcome.value: count for outcome, count in counts.items()},
         "checks": [result.as_json() for result in results],
     }

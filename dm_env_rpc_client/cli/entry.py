@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 __all__ = ["main"]
@@ -9,8 +10,10 @@ __all__ = ["main"]
 
 def main() -> None:
     """Runs the command line."""
+    _open_closed_streams()
     try:
         from dm_env_rpc_client.cli.app import app
+        from dm_env_rpc_client.cli.failures import end_in_order, log_in_one_line
     except KeyboardInterrupt:
         sys.exit(130)
     except ModuleNotFoundError as error:
@@ -20,4 +23,22 @@ def main() -> None:
             f"dm-env-rpc needs the package {error.name}; install it with: "
             "pip install 'dm-env-rpc-client[cli]'"
         )
+    end_in_order()
+    log_in_one_line()
     app(prog_name="dm-env-rpc")
+
+
+def _open_closed_streams() -> None:
+    """Makes what the shell closed (`>&-`) fail as files do, and nothing else take its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            # For the other direction, so that what reads or writes there is told.
+            other_way = os.O_WRONLY if name == "stdin" else os.O_RDONLY
+            descriptor = os.open(os.devnull, other_way)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            setattr(sys, name, open(number, "r" if name == "stdin" else "w"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal or a file may have an encoding that lacks a character.
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]

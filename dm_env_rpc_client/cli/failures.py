@@ -1,50 +1,149 @@
-"""Errors as one line with a stable exit code; a user of the command sees no traceback."""
+"""Errors as one line with a stable exit code; a user of the command sees no traceback.
+
+`DM_ENV_RPC_TRACEBACK=1` in the environment shows the traceback before that line.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
+import signal
+import traceback
 from collections.abc import Iterator
+from types import FrameType
+from typing import Any
 
 import rich.console
 import rich.markup
 import typer
 
-from dm_env_rpc_client.errors import (
-    DeadlineExceededError,
-    DmEnvRpcClientError,
-    SpecError,
-)
-
-__all__ = ["UsageError", "console", "one_line_errors"]
+__all__ = [
+    "Terminated",
+    "UsageError",
+    "console",
+    "end_in_order",
+    "ignore_signals_to_end",
+    "log_in_one_line",
+    "one_line_errors",
+    "raised_by",
+]
 
 REFUSED = 1
 WRONG_USAGE = 2
 NO_CONNECTION = 3
+DEFECT = 70
 INTERRUPTED = 130
+TERMINATED = 143
+
+TRACEBACK_VARIABLE = "DM_ENV_RPC_TRACEBACK"
 
 console = rich.console.Console(stderr=True, soft_wrap=True, highlight=False)
 """For everything but results, which go to stdout."""
+
+_SIGNALS_TO_END = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+# Typer has no public name for the errors of its parser but this one.
+_ParserError = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "UsageError")
 
 
 class UsageError(Exception):
     """The command was called wrongly; says how and what would be right."""
 
 
+class Terminated(BaseException):
+    """The process got SIGTERM, or its terminal has gone: it puts everything in order and ends."""
+
+
+def end_in_order() -> None:
+    """Has signals to end raise `Terminated`: worlds are destroyed and the terminal restored."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        ignore_signals_to_end()
+        raise Terminated
+
+    for number in _SIGNALS_TO_END:
+        # Under nohup it stays ignored.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, end)
+
+
+def ignore_signals_to_end() -> None:
+    """Lets the process put things in order: often several signals come."""
+    for number in _SIGNALS_TO_END:
+        signal.signal(number, signal.SIG_IGN)
+
+
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turns the errors of a command's body into a line on stderr and an exit code."""
+    """Turns what goes wrong in a command into a line on stderr and an exit code."""
     try:
         yield
-    except (UsageError, SpecError) as error:
-        _exit(str(error), WRONG_USAGE)
-    except (ConnectionError, DeadlineExceededError) as error:
-        _exit(str(error), NO_CONNECTION)
-    except (DmEnvRpcClientError, OSError) as error:
-        _exit(str(error), REFUSED)
-    except KeyboardInterrupt:
-        _exit("interrupted", INTERRUPTED)
+    except (typer.Exit, SystemExit):
+        raise
+    except BaseException as error:
+        message, code = _describe(error)
+        with contextlib.suppress(OSError):  # Nobody may be there to read it.
+            _show_traceback(error)
+            if message:
+                text = rich.markup.escape(" ".join(message.split()))
+                console.print(f"[bold red]error:[/] {text}")
+        raise typer.Exit(code) from None
 
 
-def _exit(message: str, code: int) -> None:
-    console.print(f"[bold red]error:[/] {rich.markup.escape(' '.join(message.split()))}")
-    raise typer.Exit(code)
+def raised_by(error: BaseException) -> str:
+    """Says which error it is and, other than a traceback, in one line where it comes from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+class _OneLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        text = f"{record.levelname.lower()}: {record.getMessage()}"
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            _show_traceback(error)
+            text = f"{text}: {raised_by(error)}"
+        return " ".join(text.split())
+
+
+def log_in_one_line() -> None:
+    """Has warnings and errors of the package, and of what it serves, told without tracebacks."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+
+
+def _show_traceback(error: BaseException) -> None:
+    if os.environ.get(TRACEBACK_VARIABLE):
+        console.print("".join(traceback.format_exception(error)), markup=False)
+
+
+def _describe(error: BaseException) -> tuple[str, int]:
+    from dm_env_rpc_client.errors import DeadlineExceededError, DmEnvRpcClientError, SpecError
+
+    if isinstance(error, _ParserError):
+        return _parser_message(error), WRONG_USAGE
+    if isinstance(error, BrokenPipeError):
+        return "", REFUSED  # Whoever reads, such as `head`, has had enough.
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", INTERRUPTED
+    if isinstance(error, Terminated):
+        return "terminated", TERMINATED
+    if isinstance(error, UsageError | SpecError):
+        return str(error), WRONG_USAGE
+    if isinstance(error, ConnectionError | DeadlineExceededError):
+        return str(error), NO_CONNECTION
+    if isinstance(error, DmEnvRpcClientError):
+        return str(error), REFUSED
+    if isinstance(error, OSError):
+        return str(error), REFUSED
+    report = f"please report it, with what {TRACEBACK_VARIABLE}=1 shows"
+    return f"this is a defect of dm-env-rpc: {raised_by(error)}; {report}", DEFECT
+
+
+def _parser_message(error: Any) -> str:
+    message = error.format_message().rstrip(".")
+    command = error.ctx.command_path if error.ctx is not None else "dm-env-rpc"
+    return f"{message}; see {command} --help"

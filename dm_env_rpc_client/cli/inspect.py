@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import rich.box
 import rich.console
 import rich.table
-import typer
-from dm_env import specs
 
-from dm_env_rpc_client import nesting
 from dm_env_rpc_client.cli import arguments
-from dm_env_rpc_client.cli.failures import one_line_errors
+from dm_env_rpc_client.cli.group import examples
 
-__all__ = ["describe", "inspect"]
+if TYPE_CHECKING:
+    from dm_env import specs
+
+__all__ = ["EXAMPLES", "describe", "inspect"]
+
+EXAMPLES = examples(
+    "dm-env-rpc inspect localhost:50051",
+    "dm-env-rpc inspect localhost:50051 --create rows=6 --json",
+)
 
 
 def inspect(
-    address: Annotated[str, typer.Argument(help="The server, such as localhost:50051.")],
+    address: arguments.Address,
     create: arguments.CreateSettings = None,
     join: arguments.JoinSettings = None,
     world: arguments.World = None,
@@ -30,17 +33,16 @@ def inspect(
     as_json: arguments.Json = False,
 ) -> None:
     """Shows the actions and observations of an environment."""
-    with (
-        one_line_errors(),
-        arguments.open_environment(
-            address,
-            arguments.parse_settings(create),
-            arguments.parse_settings(join),
-            world,
-            timeout,
-            insecure,
-        ) as env,
-    ):
+    from dm_env_rpc_client.cli.results import print_json
+
+    with arguments.open_environment(
+        address,
+        arguments.parse_settings(create),
+        arguments.parse_settings(join),
+        world,
+        timeout,
+        insecure,
+    ) as env:
         described = {
             "actions": _describe_all(env.action_spec()),
             "observations": _describe_all(env.observation_spec()),
@@ -48,7 +50,7 @@ def inspect(
             "discount": describe(env.discount_spec()),
         }
     if as_json:
-        typer.echo(json.dumps({"address": address, **described}))
+        print_json({"address": address, **described})
         return
     console = rich.console.Console()
     console.print(_table("Actions", described["actions"]))
@@ -59,6 +61,8 @@ def inspect(
 
 def describe(spec: specs.Array) -> dict[str, Any]:
     """Returns a spec as JSON has it; bounds are numbers, or nested lists per element."""
+    from dm_env import specs
+
     is_string = isinstance(spec, specs.StringArray)
     described: dict[str, Any] = {
         "dtype": "string" if is_string else "proto" if spec.dtype.kind == "O" else spec.dtype.name,
@@ -72,12 +76,16 @@ def describe(spec: specs.Array) -> dict[str, Any]:
 
 def _finite(bound: Any) -> Any:
     """JSON has no infinity: a bound that is none becomes null."""
+    import numpy as np
+
     if np.ndim(bound):
         return [_finite(element) for element in bound]
     return bound.item() if np.isfinite(bound) else None
 
 
 def _describe_all(structure: Mapping[str, Any]) -> dict[str, Any]:
+    from dm_env_rpc_client import nesting
+
     flat = nesting.flatten_dict(structure, nesting.SEPARATOR)
     return {name: describe(spec) for name, spec in flat.items()}
 

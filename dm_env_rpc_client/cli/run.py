@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import dm_env
-import numpy as np
 import rich.box
 import rich.console
 import rich.progress
@@ -16,11 +13,21 @@ import rich.table
 import typer
 
 from dm_env_rpc_client.cli import arguments
-from dm_env_rpc_client.cli.embedded import catch_server
-from dm_env_rpc_client.cli.failures import console, one_line_errors
-from dm_env_rpc_client.cli.policies import Policy, make_policy
+from dm_env_rpc_client.cli.failures import console
+from dm_env_rpc_client.cli.group import examples
 
-__all__ = ["run"]
+if TYPE_CHECKING:
+    import dm_env
+
+    from dm_env_rpc_client.cli.policies import Policy
+
+__all__ = ["EXAMPLES", "run"]
+
+EXAMPLES = examples(
+    "dm-env-rpc run                                  # Catch, served by the command itself",
+    "dm-env-rpc run localhost:50051 --episodes 100",
+    "dm-env-rpc run localhost:50051 --create rows=6 --policy my_agent:act --json",
+)
 
 
 class _Episode(NamedTuple):
@@ -32,14 +39,25 @@ class _Episode(NamedTuple):
 def run(
     address: Annotated[
         str | None,
-        typer.Argument(help="The server; without one, Catch is served in a process of its own."),
+        typer.Argument(
+            metavar="ADDRESS",
+            help="The server, such as localhost:50051; without one, Catch, a small game, is "
+            "served in a process of its own.",
+        ),
     ] = None,
     episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, help="How many.")] = 20,
     max_steps: Annotated[
         int, typer.Option(min=1, help="Cuts an episode off after this many steps.")
     ] = 10_000,
     policy: Annotated[
-        str, typer.Option("--policy", "-p", help="random, constant or MODULE:FUNCTION.")
+        str,
+        typer.Option(
+            "--policy",
+            "-p",
+            autocompletion=arguments.complete_policy,
+            help="random, constant or MODULE:FUNCTION, which is called with the TimeStep and the "
+            "action spec and returns the action.",
+        ),
     ] = "random",
     seed: Annotated[int | None, typer.Option(help="Of the random policy.")] = None,
     create: arguments.CreateSettings = None,
@@ -50,17 +68,19 @@ def run(
     as_json: arguments.Json = False,
 ) -> None:
     """Runs episodes in an environment and shows returns, lengths and speed."""
-    with one_line_errors(), contextlib.ExitStack() as stack:
+    from dm_env_rpc_client.cli.embedded import catch_server
+    from dm_env_rpc_client.cli.policies import make_policy
+    from dm_env_rpc_client.cli.results import print_json
+
+    with contextlib.ExitStack() as stack:
+        create_settings = arguments.parse_settings(create)
+        join_settings = arguments.parse_settings(join)
         if address is None:
-            address = stack.enter_context(catch_server())
+            with arguments.waiting("starting Catch"):
+                address = stack.enter_context(catch_server())
         env = stack.enter_context(
             arguments.open_environment(
-                address,
-                arguments.parse_settings(create),
-                arguments.parse_settings(join),
-                world,
-                timeout,
-                insecure,
+                address, create_settings, join_settings, world, timeout, insecure
             )
         )
         act = make_policy(policy, env.action_spec(), seed)
@@ -73,7 +93,7 @@ def run(
                 progress.advance(task)
     summary = _summarize(address, policy, done, latencies)
     if as_json:
-        typer.echo(json.dumps(summary))
+        print_json(summary)
     else:
         _print(summary)
 
@@ -86,6 +106,8 @@ def _run_episode(
     progress: rich.progress.Progress,
     task: rich.progress.TaskID,
 ) -> _Episode:
+    import numpy as np
+
     timestep = env.reset()
     episode_return = 0.0
     for length in range(1, max_steps + 1):
@@ -117,6 +139,8 @@ def _progress(as_json: bool) -> rich.progress.Progress:
 def _summarize(
     address: str, policy: str, episodes: list[_Episode], latencies: list[float]
 ) -> dict[str, Any]:
+    import numpy as np
+
     microseconds = np.asarray(latencies) * 1e6
     percentiles = np.percentile(microseconds, [50, 90, 99])
     returns = np.array([episode.episode_return for episode in episodes])
@@ -153,9 +177,10 @@ def _print(summary: dict[str, Any]) -> None:
     if len(episodes) > _MAX_ROWS:
         out.print(f"... and {len(episodes) - _MAX_ROWS} more episodes")
     latency = summary["latency_us"]
+    plus_minus = "±" if out.encoding.startswith("utf") else "+-"
     out.print(
         f"{len(episodes)} episodes, {summary['steps']} steps: return "
-        f"{summary['mean_return']:.3f} ± {summary['std_return']:.3f}, length "
+        f"{summary['mean_return']:.3f} {plus_minus} {summary['std_return']:.3f}, length "
         f"{summary['mean_length']:.1f}"
     )
     out.print(

@@ -22,6 +22,7 @@ from dm_env_rpc_client.server.construction import construct
 from dm_env_rpc_client.server.environment_world import EnvironmentWorld
 from dm_env_rpc_client.server.extension_handlers import ExtensionHandlers, Handler
 from dm_env_rpc_client.server.game import Game
+from dm_env_rpc_client.server.listening import listen
 from dm_env_rpc_client.server.properties import Properties, answer
 from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.server.shared_world import STEP_TIMEOUT, SharedWorld
@@ -209,16 +210,11 @@ def serve(
     grpc_server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(service, {method: handler}),)
     )
-    try:
-        if credentials is None:
-            port = grpc_server.add_insecure_port(address)
-        else:
-            port = grpc_server.add_secure_port(address, credentials)
-    except RuntimeError as error:
-        raise OSError(f"cannot listen on {address}: {error}") from error
+    if credentials is None:
+        bound = listen(grpc_server.add_insecure_port, address)
+    else:
+        bound = listen(lambda own: grpc_server.add_secure_port(own, credentials), address)
     grpc_server.start()
-    host = address.rpartition(":")[0]
-    bound = address if address.startswith("unix:") else f"{host}:{port}"
     return Server(grpc_server, worlds, bound, errors)
 
 

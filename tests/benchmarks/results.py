@@ -50,17 +50,25 @@ class Section:
     title: str
     rows: list[Row]
     targets: list[Target]
+    unit: str = "us"
+    scale: float = 1e6
+    """Of what is measured, such as seconds, in the unit of the table."""
+
+    def row(self, name: str) -> Row:
+        return next(row for row in self.rows if row.name == name)
 
     def as_json(self) -> dict[str, Any]:
-        """Seconds, as numbers."""
+        """Values in the unit of the table."""
         return {
             "section": self.name,
             "title": self.title,
+            "unit": self.unit,
             "rows": [
                 {
                     "name": row.name,
-                    "seconds": {
-                        name: dataclasses.asdict(sample) for name, sample in row.samples.items()
+                    "values": {
+                        name: dataclasses.asdict(sample.scaled(self.scale))
+                        for name, sample in row.samples.items()
                     },
                 }
                 for row in self.rows

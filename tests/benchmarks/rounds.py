@@ -21,7 +21,7 @@ Contender = Callable[[], float]
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Seconds of an operation, over the rounds."""
+    """What was measured of an operation, such as its seconds, over the rounds."""
 
     median: float
     low: float
@@ -31,9 +31,12 @@ class Sample:
     """90th percentile."""
 
     @classmethod
-    def of(cls, seconds: Sequence[float]) -> Sample:
-        low, median, high = np.percentile(seconds, [10, 50, 90])
+    def of(cls, values: Sequence[float]) -> Sample:
+        low, median, high = np.percentile(values, [10, 50, 90])
         return cls(float(median), float(low), float(high))
+
+    def scaled(self, factor: float) -> Sample:
+        return Sample(self.median * factor, self.low * factor, self.high * factor)
 
 
 def alternate(

@@ -18,6 +18,7 @@ class Settings:
       tcp_address: of the C++ peer's TCP server.
       rounds: how many turns each contender has.
       is_quick: whether the largest sizes and counts are left out.
+      is_full: whether counts that take minutes are reached.
       shows_progress: whether what is being measured is told on stderr.
     """
 
@@ -25,14 +26,22 @@ class Settings:
     tcp_address: str
     rounds: int
     is_quick: bool = False
+    is_full: bool = False
     shows_progress: bool = True
 
-    def progress(self, what: str) -> Callable[[int], None]:
-        """Returns what tells of the rounds that are done."""
+    def tell(self, what: str) -> None:
+        """Says on stderr what is being measured."""
+        if self.shows_progress:
+            print(what, file=sys.stderr, flush=True)
+
+    def progress(self, what: str, rounds: int | None = None) -> Callable[[int], None]:
+        """Returns what tells of the rounds that are done, in one line."""
+        total = rounds or self.rounds
 
         def tell(done: int) -> None:
-            if self.shows_progress:
-                end = "\n" if done == self.rounds else ""
-                print(f"\r{what}: {done}/{self.rounds}", end=end, file=sys.stderr, flush=True)
+            if done == total:
+                self.tell(f"\r{what}: {done} rounds")
+            elif self.shows_progress and sys.stderr.isatty():
+                print(f"\r{what}: {done}/{total}", end="", file=sys.stderr, flush=True)
 
         return tell

@@ -6,7 +6,9 @@ the same answer. They differ in what is between them and the socket.
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import itertools
 import json
 import queue
 import socket
@@ -17,7 +19,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
 import grpc
-import numpy as np
 from dm_env_rpc.v1 import connection as reference_connection
 from dm_env_rpc.v1 import dm_env_adaptor as reference_adaptor
 
@@ -105,11 +106,11 @@ class Ours:
     """The adaptor of this package."""
 
     def __init__(self, address: str, settings: Mapping[str, Any], transport: str):
-        self.env = make(address, settings, transport=cast("connection.Transport", transport))
+        self._env = make(address, settings, transport=cast("connection.Transport", transport))
 
     def _step(self, count: int) -> None:
         for _ in range(count):
-            self.env.step({"action": 1})
+            self._env.step({"action": 1})
 
     def wait(self, count: int) -> float:
         self._step(_WARM_UP)
@@ -117,11 +118,11 @@ class Ours:
 
     def ahead(self, count: int, depth: int) -> float:
         self._step(_WARM_UP)
-        actions = {"action": np.ones(count, np.int32)}
-        return _timed(lambda: self.env.unroll(actions, ahead=depth))
+        actions = itertools.repeat({"action": 1}, count)
+        return _timed(lambda: collections.deque(self._env.rollout(actions, depth), maxlen=0))
 
     def close(self) -> None:
-        self.env.close()
+        self._env.close()
 
 
 class BareGrpcio:

@@ -11,19 +11,21 @@ __all__ = ["text"]
 
 
 def text(sections: Iterable[Section]) -> str:
-    """Returns the table: medians in microseconds, with their 10th and 90th percentiles."""
+    """Returns the table: medians, with their 10th and 90th percentiles."""
     return "\n\n".join(_section(section) for section in sections)
 
 
 def _section(section: Section) -> str:
     names = list(dict.fromkeys(name for row in section.rows for name in row.samples))
     cells = [["", *(row.name for row in section.rows)]]
-    cells += [[name, *(_cell(row.samples.get(name)) for row in section.rows)] for name in names]
+    cells += [
+        [name, *(_cell(row.samples.get(name), section) for row in section.rows)] for name in names
+    ]
     # Contenders down, or across, whichever is narrower.
     if len(section.rows) > len(names):
         cells = [list(column) for column in zip(*cells, strict=True)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [f"{section.title} (us: median, p10-p90)"]
+    lines = [f"{section.title} ({section.unit}: median, p10-p90)"]
     for row in cells:
         first, *rest = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         lines.append("  ".join([first, *rest]).rstrip())
@@ -31,11 +33,12 @@ def _section(section: Section) -> str:
     return "\n".join(lines)
 
 
-def _cell(sample: Sample | None) -> str:
+def _cell(sample: Sample | None, section: Section) -> str:
     if sample is None:
         return ""
-    low, median, high = (_number(value * 1e6) for value in (sample.low, sample.median, sample.high))
-    return f"{median} ({low}-{high})"
+    scaled = sample.scaled(section.scale)
+    low, median, high = map(_number, (scaled.low, scaled.median, scaled.high))
+    return median if low == high else f"{median} ({low}-{high})"
 
 
 def _number(value: float) -> str:

@@ -10,15 +10,18 @@ from absl.testing import absltest
 from dm_env import test_utils
 
 from dm_env_rpc_client import DmEnvAdaptor, make
+from dm_env_rpc_client.connection import Transport
 from dm_env_rpc_client.server import Catch, serve
 from tests.environments import Robot
 
 
 class CatchConformance(test_utils.EnvironmentTestMixin, absltest.TestCase):
+    transport: Transport = "http2"
+
     def make_object_under_test(self) -> DmEnvAdaptor:
         server = serve(Catch)
         self.addCleanup(server.stop, 0.0)
-        return make(server.address, {"rows": 5})
+        return make(server.address, {"rows": 5}, transport=self.transport)
 
     def make_action_sequence(self) -> Iterator[Any]:
         """Reaches LAST twice and begins a third sequence."""
@@ -28,6 +31,10 @@ class CatchConformance(test_utils.EnvironmentTestMixin, absltest.TestCase):
     def test_the_action_sequence_reaches_last(self) -> None:
         self.environment.reset()
         assert any(self.environment.step(action).last() for action in self.make_action_sequence())
+
+
+class CatchOverGrpcioConformance(CatchConformance):
+    transport: Transport = "grpc"
 
 
 class RobotConformance(test_utils.EnvironmentTestMixin, absltest.TestCase):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,8 +70,8 @@ def test_an_unrolled_sequence_is_stacked(make_environment: MakeEnvironment) -> N
     assert np.flatnonzero(trajectory.step_type == LAST).tolist() == [99, 199]
 
 
-def test_what_the_server_refuses_fails_alone(address: str, transport: str) -> None:
-    with connect(address, transport=transport) as connection:  # type: ignore[arg-type]
+def test_what_the_server_refuses_fails_alone(address: str, transport: Any) -> None:
+    with connect(address, transport=transport) as connection:
         for request, code in (
             (dm_env_rpc_pb2.JoinWorldRequest(world_name="nowhere"), NOT_FOUND),
             (
@@ -110,12 +111,12 @@ def test_the_metadata_of_the_call_arrive(make_environment: MakeEnvironment) -> N
 
 
 @pytest.mark.parametrize("peer", ["cpp", "go"], indirect=True)
-def test_256_connections_at_once(address: str, transport: str) -> None:
+def test_256_connections_at_once(address: str, transport: Any) -> None:
     settings = {"shape": np.zeros(0, np.int32)}
     with contextlib.ExitStack() as stack:
         envs = [
             stack.enter_context(
-                make(address, settings, transport=transport, requested_observations=["int32"])  # type: ignore[arg-type]
+                make(address, settings, transport=transport, requested_observations=["int32"])
             )
             for _ in range(256)
         ]
@@ -127,9 +128,9 @@ def test_256_connections_at_once(address: str, transport: str) -> None:
             assert seen == [step + n for n in range(256)]
 
 
-async def _rollout(address: str) -> None:
+async def _rollout(address: str, transport: Any) -> None:
     settings = {"shape": np.array([3], np.int32), "length": 4}
-    async with await make_async(address, settings) as env:
+    async with await make_async(address, settings, transport=transport) as env:
         assert (await env.reset()).first()
         timestep = await env.step({"string": ["grüße", "", "x"]})
         assert list(timestep.observation["string"]) == ["grüße", "", "x"]
@@ -141,5 +142,5 @@ async def _rollout(address: str) -> None:
         assert trajectory.step_type.tolist() == kinds
 
 
-def test_coroutines_step_too(address: str) -> None:
-    asyncio.run(_rollout(address))
+def test_coroutines_step_too(address: str, transport: Any) -> None:
+    asyncio.run(_rollout(address, transport))

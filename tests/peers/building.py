@@ -27,6 +27,9 @@ GOOGLE_RPC = Path(status_pb2.__file__).parents[2]
 
 BUILD_SECONDS = 110
 
+CANNOT_INSTALL = 75
+"""What a script exits with where it cannot get what it needs (EX_TEMPFAIL)."""
+
 
 class MissingToolchainError(Exception):
     """What a peer is built with is not on this machine."""
@@ -58,7 +61,9 @@ def build(language: str, tools: tuple[tuple[str, str], ...], script: str) -> Pat
         $GOOGLE_RPC.
 
     Raises:
-      MissingToolchainError: one of the commands fails; names the package.
+      MissingToolchainError: one of the commands fails; names the package. Or the script
+        exits with `CANNOT_INSTALL`.
+      RuntimeError: the script fails otherwise; says why.
     """
     versions = []
     for command, package in tools:
@@ -90,6 +95,8 @@ def build(language: str, tools: tuple[tuple[str, str], ...], script: str) -> Pat
             timeout=BUILD_SECONDS,
             check=False,
         )
+        if built.returncode == CANNOT_INSTALL:
+            raise MissingToolchainError(built.stderr[-4000:])
         if built.returncode != 0:
             raise RuntimeError(f"could not build the peers in {language}:\n{built.stderr[-4000:]}")
         try:

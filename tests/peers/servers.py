@@ -34,7 +34,7 @@ GO111MODULE=off GOFLAGS= GOPATH="$PWD/gopath:/usr/share/gocode" go build -o serv
 _NODE_TOOLS = (("node --version", "nodejs"), ("npm --version", "npm"))
 _NODE_SCRIPT = """
 cp "$SOURCES"/*.js "$SOURCES"/package.json .
-npm install --no-audit --no-fund --no-package-lock --loglevel=error
+npm install --no-audit --no-fund --no-package-lock --loglevel=error || exit 75
 """
 
 

@@ -88,7 +88,10 @@ INTERRUPTED = """
 import random, signal, sys
 from dm_env_rpc_client import ConnectionLostError, connect
 from dm_env_rpc_client.testing import ScriptedServer, echo
+from tests.both_transports import obey
 from tests.scripted import extension
+
+obey()
 
 class Interrupt(BaseException):
     pass
@@ -265,8 +268,10 @@ def test_row_15_a_process_that_forgets_to_close_exits(
         import sys
         from dm_env_rpc_client import connect, make
         from dm_env_rpc_client.server import serve
+        from tests.both_transports import obey
         from tests.environments import Echo
         from dm_env_rpc_client import dm_env_rpc_pb2
+        obey()
         LEAVE = dm_env_rpc_pb2.LeaveWorldRequest()
         address = sys.argv[1]
         {body}
@@ -293,7 +298,9 @@ def test_a_connection_of_the_parent_is_refused_in_a_forked_child(
         import os, sys
         os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
         from dm_env_rpc_client import ConnectionLostError, connect
+        from tests.both_transports import obey
         from tests.scripted import extension
+        obey()
         connection = connect(sys.argv[1])
         connection.send(extension(1))
         child = os.fork()

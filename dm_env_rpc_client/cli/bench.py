@@ -1,0 +1,291 @@
+"""`dm-env-rpc bench`."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import rich.box
+import rich.console
+import rich.progress
+import rich.table
+import typer
+
+from dm_env_rpc_client.cli import arguments
+from dm_env_rpc_client.cli.failures import UsageError, console
+from dm_env_rpc_client.cli.group import examples
+
+if TYPE_CHECKING:
+    from dm_env_rpc_client.cli.stopwatch import Moments, Stopwatch
+    from dm_env_rpc_client.dm_env_adaptor import DmEnvAdaptor
+
+__all__ = ["EXAMPLES", "bench"]
+
+EXAMPLES = examples(
+    "dm-env-rpc bench localhost:50051",
+    "dm-env-rpc bench localhost:50051 --seconds 30 --transport grpc --create rows=20",
+    "dm-env-rpc bench localhost:50051 --json",
+)
+
+_ACTIONS = 256
+"""Actions that are drawn before the clock starts, and taken in turn."""
+
+_PERCENTILES = (50, 90, 99, 99.9)
+_PHASES = ("encode", "send", "wait", "decode")
+_DEPTHS = (1, 2, 4, 8, 16, 32, 64)
+_ROUNDS = 3
+"""How often each depth has its turn; the median counts."""
+
+_WAITING_PART = 0.4
+_PIPELINE_PART = 0.4
+_SERVER_PART = 0.2
+_WARM_UP = 3
+_SHOW_SECONDS = 0.1
+
+Tell = Callable[[float], None]
+"""Is told how many seconds of the measurement have passed."""
+
+
+def bench(
+    address: arguments.Address,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, help="How long to measure, in all; slow steps take longer.")
+    ] = 5.0,
+    transport: Annotated[
+        str, typer.Option(help="How the stream is carried: auto, or the name of a transport.")
+    ] = "auto",
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--policy",
+            "-p",
+            autocompletion=arguments.complete_policy,
+            help="random or constant; steps are sent ahead of answers, so no other can be.",
+        ),
+    ] = "random",
+    seed: Annotated[int, typer.Option(min=0, help="Of the random policy.")] = 0,
+    create: arguments.CreateSettings = None,
+    join: arguments.JoinSettings = None,
+    world: arguments.World = None,
+    timeout: arguments.Timeout = 10.0,
+    insecure: arguments.Insecure = False,
+    as_json: arguments.Json = False,
+) -> None:
+    """Measures how fast an environment can be stepped, and where the time goes.
+
+    Latency is that of a step that is waited for; `wait` of its phases is the way there, the
+    server and the way back. The server's own part is estimated, by comparison with requests
+    that it only answers. The pipeline is steps with several in flight, as `rollout` takes them.
+    """
+    from dm_env_rpc_client.cli.policies import make_policy
+    from dm_env_rpc_client.cli.results import print_json
+    from dm_env_rpc_client.cli.stopwatch import Stopwatch
+
+    if policy not in ("random", "constant"):
+        raise UsageError(
+            f"no policy {policy!r} here; choose random or constant, which need no answer to the "
+            "step before"
+        )
+    create_settings = arguments.parse_settings(create)
+    join_settings = arguments.parse_settings(join)
+    with _environment(
+        address, create_settings, join_settings, world, timeout, insecure, transport
+    ) as env:
+        act = make_policy(policy, env.action_spec(), seed)
+        first = env.reset()
+        stopwatch = Stopwatch(env, [act(first) for _ in range(_ACTIONS)])
+        with _progress(address, seconds, as_json) as tell:
+            measured = _measure(stopwatch, seconds, tell)
+    result = {"address": address, "transport": transport, "policy": policy, **measured}
+    if as_json:
+        print_json(result)
+    else:
+        _print(result)
+
+
+@contextlib.contextmanager
+def _environment(
+    address: str,
+    create: dict[str, Any],
+    join: dict[str, Any],
+    world: str | None,
+    timeout: float,
+    insecure: bool,
+    transport: str,
+) -> Iterator[DmEnvAdaptor]:
+    from dm_env_rpc_client.connection import connect
+    from dm_env_rpc_client.worlds import join_world, make
+
+    if world is not None and create:
+        raise UsageError("--create is for a world that is created, --world for one that exists")
+    arguments.check_address(address, insecure)
+    how: Any = {
+        "timeout": timeout,
+        "request_timeout": timeout,
+        "insecure": insecure,
+        "transport": transport,
+    }
+    with contextlib.ExitStack() as stack:
+        with arguments.waiting(f"connecting to {address}"):
+            if world is None:
+                env = make(address, create, join, **how)
+            else:
+                env = join_world(stack.enter_context(connect(address, **how)), world, join)
+        yield stack.enter_context(env)
+
+
+@contextlib.contextmanager
+def _progress(address: str, seconds: float, as_json: bool) -> Iterator[Tell]:
+    with rich.progress.Progress(
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(),
+        rich.progress.TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=as_json or not console.is_terminal,
+    ) as progress:
+        task = progress.add_task(f"measuring {address}", total=seconds)
+        shown = 0.0
+
+        def tell(passed: float) -> None:
+            nonlocal shown
+            if passed - shown >= _SHOW_SECONDS:
+                shown = passed
+                progress.update(task, completed=min(passed, seconds))
+
+        yield tell
+
+
+def _measure(stopwatch: Stopwatch, seconds: float, tell: Tell) -> dict[str, Any]:
+    begin = time.perf_counter()
+
+    def passed() -> float:
+        now = time.perf_counter() - begin
+        tell(now)
+        return now
+
+    for _ in range(_WARM_UP):
+        stopwatch.step()
+    steps = [stopwatch.step()]
+    while passed() < seconds * _WAITING_PART:
+        steps.append(stopwatch.step())
+    pipeline = _pipeline(stopwatch, seconds * _PIPELINE_PART, passed)
+    # Last, for a server that does not bear it ends the stream.
+    server = _server(stopwatch, passed() + seconds * _SERVER_PART, passed)
+    request_bytes = sum(step.request_bytes for step in steps) / len(steps)
+    answer_bytes = sum(step.answer_bytes for step in steps) / len(steps)
+    return {
+        "steps": len(steps),
+        "latency_us": _latency(steps),
+        "phases_us": {
+            phase: _percentiles([getattr(step, phase) for step in steps]) for phase in _PHASES
+        },
+        "server": server,
+        "request_bytes": request_bytes,
+        "answer_bytes": answer_bytes,
+        "pipeline": [
+            {
+                "depth": depth,
+                "steps_per_second": rate,
+                "megabytes_per_second": rate * (request_bytes + answer_bytes) / 1e6,
+            }
+            for depth, rate in pipeline.items()
+        ],
+    }
+
+
+def _percentiles(seconds: list[float]) -> dict[str, float]:
+    import numpy as np
+
+    found = np.percentile(seconds, _PERCENTILES) * 1e6
+    return {f"p{percent:g}": float(us) for percent, us in zip(_PERCENTILES, found, strict=True)}
+
+
+def _latency(steps: list[Moments]) -> dict[str, float]:
+    totals = [step.total for step in steps]
+    return {
+        "mean": sum(totals) / len(totals) * 1e6,
+        **_percentiles(totals),
+        "max": max(totals) * 1e6,
+    }
+
+
+def _pipeline(
+    stopwatch: Stopwatch, seconds: float, passed: Callable[[], float]
+) -> dict[int, float]:
+    import numpy as np
+
+    rates: dict[int, list[float]] = {depth: [] for depth in _DEPTHS}
+    for _ in range(_ROUNDS):
+        for depth, of_one in rates.items():
+            of_one.append(stopwatch.ahead(depth, seconds / (_ROUNDS * len(_DEPTHS))))
+            passed()
+    return {depth: float(np.median(of_one)) for depth, of_one in rates.items()}
+
+
+def _server(stopwatch: Stopwatch, end: float, passed: Callable[[], float]) -> dict[str, Any]:
+    """Estimates the server's part of the wait; steps and empty requests take turns."""
+    import numpy as np
+
+    from dm_env_rpc_client.errors import DmEnvRpcClientError
+
+    waits, round_trips = [], []
+    try:
+        while True:
+            round_trips.append(stopwatch.round_trip())
+            waits.append(stopwatch.step().wait)
+            if passed() >= end:
+                break
+    except DmEnvRpcClientError as error:
+        return {"estimate_us": None, "reason": str(error)}
+    wait, round_trip = (float(np.median(of_one)) * 1e6 for of_one in (waits, round_trips))
+    return {
+        "estimate_us": max(0.0, wait - round_trip),
+        "wait_us": wait,
+        "round_trip_us": round_trip,
+    }
+
+
+def _print(result: dict[str, Any]) -> None:
+    out = rich.console.Console(highlight=False, soft_wrap=True)
+    latency = result["latency_us"]
+    out.print(
+        f"{result['steps']} steps, {result['request_bytes']:.0f} bytes there and "
+        f"{result['answer_bytes']:.0f} back; times in us"
+    )
+    times = rich.table.Table(box=rich.box.SIMPLE)
+    times.add_column("")
+    names = list(result["phases_us"]["wait"])
+    for name in names:
+        times.add_column(name, justify="right")
+    times.add_row("step", *(_us(latency[name]) for name in names), style="bold")
+    for phase, found in result["phases_us"].items():
+        times.add_row(f"  {phase}", *(_us(found[name]) for name in names))
+    out.print(times)
+    out.print(f"mean {_us(latency['mean'])}, max {_us(latency['max'])}")
+    server = result["server"]
+    if server["estimate_us"] is None:
+        reason = rich.markup.escape(server["reason"])
+        out.print(f"what part of the wait is the server's is not known: {reason}")
+    else:
+        out.print(
+            f"the server takes about {_us(server['estimate_us'])} of it, with the bytes of its "
+            f"answer: in turns, a step waits {_us(server['wait_us'])} and a request that the "
+            f"server only answers {_us(server['round_trip_us'])}"
+        )
+    pipeline = rich.table.Table(box=rich.box.SIMPLE)
+    for name in ("in flight", "steps/s", "MB/s"):
+        pipeline.add_column(name, justify="right")
+    for row in result["pipeline"]:
+        pipeline.add_row(
+            str(row["depth"]),
+            f"{row['steps_per_second']:.0f}",
+            f"{row['megabytes_per_second']:.1f}",
+        )
+    out.print(pipeline)
+
+
+def _us(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"

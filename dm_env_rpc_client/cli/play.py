@@ -1,0 +1,134 @@
+"""`dm-env-rpc play`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import rich.console
+import typer
+
+from dm_env_rpc_client.cli import arguments
+from dm_env_rpc_client.cli.failures import UsageError
+from dm_env_rpc_client.cli.group import examples
+
+if TYPE_CHECKING:
+    from dm_env_rpc_client.cli.playing.bindings import Binding
+    from dm_env_rpc_client.dm_env_adaptor import DmEnvAdaptor
+
+__all__ = ["EXAMPLES", "play"]
+
+EXAMPLES = examples(
+    "dm-env-rpc play                                   # Catch, a small game",
+    "dm-env-rpc play localhost:50051 --create rows=6",
+    "dm-env-rpc play localhost:50051 --rate 10 --keys a=0 --keys d=2 --keys idle=1",
+    "dm-env-rpc play localhost:50051 --keys w=throttle:+=0.1 --keys s=throttle:-=0.1",
+)
+
+
+def _check_rate(rate: float | None) -> float | None:
+    if rate is not None and not 0 < rate <= 1000:
+        raise typer.BadParameter(f"steps a second are more than 0, up to 1000, got {rate:g}")
+    return rate
+
+
+def play(
+    address: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ADDRESS",
+            help="The server, such as localhost:50051; without one, Catch, a small game, is "
+            "served in a process of its own.",
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            metavar="STEPS/S",
+            callback=_check_rate,
+            help="Play in real time; without it every step waits for a key.",
+        ),
+    ] = None,
+    keys: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=[ACTION:]VALUE",
+            help="What a key sets; repeatable. KEY is a character, left, right, up, down, space, "
+            "enter, backspace, escape, or idle, which is for none. += or -= before VALUE changes "
+            "it by that much.",
+        ),
+    ] = None,
+    create: arguments.CreateSettings = None,
+    join: arguments.JoinSettings = None,
+    world: arguments.World = None,
+    timeout: arguments.Timeout = 10.0,
+    insecure: arguments.Insecure = False,
+) -> None:
+    """Plays an environment in this terminal, by keys.
+
+    Few values: their digits, or arrows where there are 2 to 5. Numbers: + and -. Space takes
+    a step, r resets, q quits; the screen shows the keys of the environment.
+    """
+    create_settings = arguments.parse_settings(create)
+    join_settings = arguments.parse_settings(join)
+    console = _terminal()
+    from dm_env_rpc_client.cli.embedded import catch_server
+    from dm_env_rpc_client.cli.playing.bindings import parse_binding
+
+    bindings = [parse_binding(text) for text in keys or []]
+    with contextlib.ExitStack() as stack:
+        if address is None:
+            with arguments.waiting("starting Catch"):
+                address = stack.enter_context(catch_server())
+        env = stack.enter_context(
+            arguments.open_environment(
+                address, create_settings, join_settings, world, timeout, insecure
+            )
+        )
+        summary = _play(env, address, console, bindings, rate)
+    typer.echo(summary)
+
+
+def _terminal() -> rich.console.Console:
+    """Returns the terminal; UsageError where there is none that a game can be played in."""
+    try:
+        import termios  # noqa: F401  # not everywhere
+    except ImportError:
+        raise UsageError("play needs a terminal of a POSIX system") from None
+    for stream, name in ((sys.stdin, "input"), (sys.stdout, "output")):
+        if not stream.isatty():
+            raise UsageError(
+                f"play needs a terminal, but the standard {name} is none; "
+                "dm-env-rpc run plays by itself"
+            )
+    console = rich.console.Console(highlight=False)
+    if console.is_dumb_terminal:
+        raise UsageError(
+            f"play needs a terminal with a cursor that moves, but TERM is {os.environ['TERM']!r}; "
+            "set it to what the terminal is, such as xterm-256color"
+        )
+    return console
+
+
+def _play(
+    env: DmEnvAdaptor,
+    title: str,
+    console: rich.console.Console,
+    bindings: list[Binding],
+    rate: float | None,
+) -> str:
+    from dm_env_rpc_client.cli.playing.game import Game
+    from dm_env_rpc_client.cli.playing.keyboard import Keyboard
+    from dm_env_rpc_client.cli.playing.screen import Screen
+
+    screen = Screen(console)
+    keyboard = Keyboard(screen.hide, screen.show)
+    game = Game(env, title, bindings, rate, screen, keyboard)
+    with keyboard, screen:
+        game.play()
+    return (
+        f"{game.view.episode} episodes, {game.view.total_steps} steps; "
+        f"return of the last: {game.view.episode_return:g}"
+    )

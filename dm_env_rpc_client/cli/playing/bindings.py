@@ -1,0 +1,49 @@
+"""Keys that were given by hand: `--keys left=0`, `--keys w=arm.torque:+=0.1`."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from dm_env_rpc_client.cli.failures import UsageError
+from dm_env_rpc_client.cli.playing.keyboard import NAMED_KEYS
+
+__all__ = ["IDLE", "Binding", "parse_binding"]
+
+IDLE = "idle"
+"""Stands for no key: the value that a control has while none is pressed."""
+
+_FORM = re.compile(r"(?P<key>.|\w+)=(?:(?P<control>[^:=]+):)?(?P<change>[+-]=)?(?P<value>.*)", re.S)
+
+
+class Binding(NamedTuple):
+    """What a key does.
+
+    Attributes:
+      key: a character, one of `NAMED_KEYS`, or `IDLE`.
+      control: the label of the control that it changes; None for the only one.
+      change: "+=" or "-=" where it adds or takes away, otherwise "".
+      value: the value as it was written.
+    """
+
+    key: str
+    control: str | None
+    change: str
+    value: str
+
+
+def parse_binding(text: str) -> Binding:
+    """Reads KEY=VALUE or KEY=ACTION:VALUE; += and -= before the value change it by that much.
+
+    Raises:
+      UsageError: the text has another form, or there is no such key.
+    """
+    found = _FORM.fullmatch(text)
+    if found is None or not found["value"]:
+        raise UsageError(f"a key looks like left=0, w=throttle:1 or w=throttle:+=0.1, got {text!r}")
+    key = found["key"]
+    if len(key) != 1 and key not in NAMED_KEYS and key != IDLE:
+        known = ", ".join(sorted(NAMED_KEYS))
+        raise UsageError(f"no key {key!r}; a key is a character, one of {known}, or {IDLE}")
+    key = "space" if key == " " else key
+    return Binding(key, found["control"], found["change"] or "", found["value"])

@@ -1,0 +1,221 @@
+"""Controls for actions: what each scalar of an action can be, and which keys change it."""
+
+from __future__ import annotations
+
+import dataclasses
+import string
+from typing import Any
+
+import numpy as np
+from dm_env import specs
+
+from dm_env_rpc_client.cli.failures import UsageError
+
+__all__ = ["COMMANDS", "Choice", "Control", "Level", "TextEntry", "control_for"]
+
+COMMANDS = {"q": "quit", "r": "reset", "p": "pause", "t": "type", "tab": "next", "backtab": "last"}
+"""Keys that are not for actions, unless they are given to one by hand."""
+
+_CHOICE_KEYS = [
+    key
+    for key in string.digits + string.ascii_lowercase + string.ascii_uppercase
+    if key not in COMMANDS
+]
+
+# By the number of values. The order of four is that of FrozenLake, that of five has a rest
+# before the directions.
+_ARROWS: dict[int, tuple[str | None, ...]] = {
+    2: ("left", "right"),
+    3: ("left", "down", "right"),
+    4: ("left", "down", "right", "up"),
+    5: (None, "left", "right", "down", "up"),
+}
+
+_SYMBOLS = {"left": "←", "right": "→", "up": "↑", "down": "↓"}
+
+_PRESSES = 20
+"""From one bound of a level to the other."""
+
+_UNBOUNDED_INCREMENT = 0.1
+_LARGEST_BOUND = 1e6
+"""Beyond it, as the limits of a dtype are, a bound is as good as none."""
+
+
+@dataclasses.dataclass
+class Control:
+    """One scalar of an action.
+
+    Attributes:
+      action: the flat name of the action.
+      index: of the element in its array; () for a scalar.
+      value: what the next step sends.
+      idle: what the value goes back to after a step; None where it stays.
+    """
+
+    action: str
+    index: tuple[int, ...]
+    value: Any
+    idle: Any
+
+    @property
+    def label(self) -> str:
+        """What the screen and the command line call it, such as "arm.torque[0]"."""
+        return self.action + "".join(f"[{i}]" for i in self.index)
+
+    def press(self, key: str) -> bool:
+        """Changes the value as a key says; whether the key means anything here."""
+        raise NotImplementedError
+
+    def parse(self, change: str, text: str) -> Any:
+        """Returns the value after a change that was given by hand; UsageError if it cannot be."""
+        raise NotImplementedError
+
+    def keys(self, with_symbols: bool) -> str:
+        """Says what to press."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass
+class Choice(Control):
+    """One of a few values, each with keys of its own."""
+
+    values: dict[str, Any]
+
+    def press(self, key: str) -> bool:
+        """See `Control.press`."""
+        if key in self.values:
+            self.value = self.values[key]
+        return key in self.values
+
+    def parse(self, change: str, text: str) -> Any:
+        """See `Control.parse`."""
+        known = {str(value).lower(): value for value in self.values.values()}
+        if change or text.lower() not in known:
+            raise UsageError(f"{self.label} is one of {', '.join(known)}, got {change}{text}")
+        return known[text.lower()]
+
+    def keys(self, with_symbols: bool) -> str:
+        """See `Control.keys`."""
+        by_value: dict[Any, list[str]] = {}
+        for key, value in self.values.items():
+            name = _SYMBOLS.get(key, key) if with_symbols else key
+            by_value.setdefault(value, []).append(name)
+        # A digit that is its own value goes without saying.
+        return "  ".join(
+            "/".join(names) + ("" if names == [str(value)] else f":{value}")
+            for value, names in by_value.items()
+        )
+
+
+@dataclasses.dataclass
+class Level(Control):
+    """A number that goes up and down between bounds."""
+
+    minimum: Any
+    maximum: Any
+    increment: Any
+
+    def press(self, key: str) -> bool:
+        """See `Control.press`."""
+        if key in ("+", "=", "up", "right"):
+            self.value = self._within(self.value + self.increment)
+        elif key in ("-", "_", "down", "left"):
+            self.value = self._within(self.value - self.increment)
+        elif key == "0":
+            self.value = self._within(type(self.value)(0))
+        else:
+            return False
+        return True
+
+    def parse(self, change: str, text: str) -> Any:
+        """See `Control.parse`."""
+        kind = type(self.value)
+        try:
+            number = kind(text)
+        except ValueError:
+            raise UsageError(f"{self.label} is a number ({kind.__name__}), got {text!r}") from None
+        if change:
+            return self._within(self.value + (number if change == "+=" else -number))
+        if not self.minimum <= number <= self.maximum:
+            raise UsageError(
+                f"{self.label} is from {self.minimum:g} to {self.maximum:g}, got {text}"
+            )
+        return number
+
+    def keys(self, with_symbols: bool) -> str:
+        """See `Control.keys`."""
+        sides = [
+            f"{bound:g}" if abs(bound) < _LARGEST_BOUND else ""
+            for bound in (self.minimum, self.maximum)
+        ]
+        within = f" within {sides[0]}..{sides[1]}" if any(sides) else ""
+        return f"+/- by {self.increment:g}{within}"
+
+    def _within(self, number: Any) -> Any:
+        if isinstance(number, float):
+            # Ten times 0.1 are 1.0, and there and back is where it was.
+            number = round(number, 9)
+        return min(max(number, self.minimum), self.maximum)
+
+
+@dataclasses.dataclass
+class TextEntry(Control):
+    """A text, which is typed."""
+
+    def press(self, key: str) -> bool:
+        """See `Control.press`."""
+        return False
+
+    def parse(self, change: str, text: str) -> Any:
+        """See `Control.parse`."""
+        return self.value + text if change == "+=" else text
+
+    def keys(self, with_symbols: bool) -> str:
+        """See `Control.keys`."""
+        return "t types, enter ends"
+
+
+def control_for(action: str, index: tuple[int, ...], spec: specs.Array) -> Control:
+    """Returns the control of one scalar.
+
+    Args:
+      action: the flat name of the action.
+      index: of the element in its array; () for a scalar.
+      spec: of the whole action; no messages.
+
+    Returns:
+      A `Choice` for bools and for few integers, a `TextEntry` for strings, otherwise a
+      `Level`. Its value is the neutral one: what it is when idle, or as near to 0 as its
+      bounds allow.
+    """
+    if isinstance(spec, specs.StringArray):
+        return TextEntry(action, index, "", None)
+    if spec.dtype.kind == "b":
+        return _choice(action, index, [False, True])
+    number = float if spec.dtype.kind == "f" else int
+    info: Any = np.finfo(spec.dtype) if number is float else np.iinfo(spec.dtype)
+    low, high = info.min, info.max
+    if isinstance(spec, specs.BoundedArray):
+        low, high = (
+            np.broadcast_to(side, spec.shape)[index] for side in (spec.minimum, spec.maximum)
+        )
+    # An infinite bound does not make an infinite value conform.
+    low, high = max(number(low), number(info.min)), min(number(high), number(info.max))
+    if number is int and high - low < len(_CHOICE_KEYS):
+        return _choice(action, index, list(range(int(low), int(high) + 1)))
+    bounded = max(abs(low), abs(high)) < _LARGEST_BOUND
+    increment: Any = (high - low) / _PRESSES if bounded else _UNBOUNDED_INCREMENT
+    if number is int:
+        increment = max(1, round(increment))
+    neutral = min(max(number(0), low), high)
+    return Level(action, index, neutral, None, low, high, increment)
+
+
+def _choice(action: str, index: tuple[int, ...], values: list[Any]) -> Choice:
+    # Where the values are the digits, each has its own.
+    own = all(0 <= int(value) <= 9 for value in values)
+    keys = {str(int(value)) if own else _CHOICE_KEYS[i]: value for i, value in enumerate(values)}
+    arrows = _ARROWS.get(len(values), ())
+    keys.update({key: value for key, value in zip(arrows, values, strict=False) if key})
+    idle = None if len(values) in (2, 4) else values[1] if len(values) == 3 else values[0]
+    return Choice(action, index, values[0] if idle is None else idle, idle, keys)

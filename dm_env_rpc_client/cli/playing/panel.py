@@ -1,0 +1,132 @@
+"""The controls of a whole action spec, one of them selected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from dm_env import specs
+
+from dm_env_rpc_client import nesting
+from dm_env_rpc_client.cli.failures import UsageError
+from dm_env_rpc_client.cli.playing.bindings import IDLE, Binding
+from dm_env_rpc_client.cli.playing.controls import COMMANDS, Choice, Control, control_for
+
+__all__ = ["Panel"]
+
+_MOST_ELEMENTS = 16
+"""Of an array that is played by keys; longer ones stay as they are."""
+
+_MOST_CONTROLS = 64
+
+
+class Panel:
+    """Controls for an action spec. Messages are left out of the action, as it allows.
+
+    Args:
+      action_spec: of the environment, by name, nested or flat.
+      bindings: keys given by hand.
+
+    Attributes:
+      controls: in the order of the spec.
+      fixed: names of actions that no keys change.
+
+    Raises:
+      UsageError: a key was given for a control that is not there, or a value that it
+        does not take.
+    """
+
+    def __init__(self, action_spec: Mapping[str, Any], bindings: Sequence[Binding] = ()):
+        flat = nesting.flatten_dict(action_spec, nesting.SEPARATOR, strict=False)
+        self._neutral: dict[str, Any] = {}
+        self.controls: list[Control] = []
+        self.fixed: list[str] = []
+        for name, spec in flat.items():
+            if spec.dtype.kind == "O" and not isinstance(spec, specs.StringArray):
+                self.fixed.append(name)
+                continue
+            self._neutral[name] = _neutral(spec)
+            indices = list(np.ndindex(*spec.shape)) if min(spec.shape, default=1) >= 0 else []
+            if not 0 < len(indices) <= _MOST_ELEMENTS or self._is_full(len(indices)):
+                self.fixed.append(name)
+                continue
+            self.controls.extend(control_for(name, index, spec) for index in indices)
+        self._selected = 0
+        self._by_hand: dict[str, tuple[Control, Binding]] = {}
+        for binding in bindings:
+            self._bind(binding)
+
+    @property
+    def selected(self) -> Control | None:
+        """The control that keys are for; None where there is none at all."""
+        return self.controls[self._selected] if self.controls else None
+
+    @property
+    def steps_at_once(self) -> bool:
+        """Whether a key is a whole action: there is one choice, and nothing else to set."""
+        return len(self.controls) == 1 and isinstance(self.controls[0], Choice)
+
+    def select(self, by: int) -> None:
+        """Moves the selection on, or back."""
+        if self.controls:
+            self._selected = (self._selected + by) % len(self.controls)
+
+    def is_by_hand(self, key: str) -> bool:
+        """Whether a key was given by hand, which goes before all other meanings."""
+        return key in self._by_hand
+
+    def press(self, key: str) -> bool:
+        """Changes a control as a key says; whether the key means anything."""
+        if key in self._by_hand:
+            control, binding = self._by_hand[key]
+            control.value = control.parse(binding.change, binding.value)
+            return True
+        return key not in COMMANDS and self.selected is not None and self.selected.press(key)
+
+    def action(self) -> dict[str, Any]:
+        """Returns the action as it is set, by flat name, each value of its spec's dtype."""
+        arrays = {name: value.copy() for name, value in self._neutral.items()}
+        for control in self.controls:
+            arrays[control.action][control.index] = control.value
+        return {name: array if array.shape else array[()] for name, array in arrays.items()}
+
+    def go_idle(self) -> None:
+        """Lets go of what is held only while its key is pressed."""
+        for control in self.controls:
+            if control.idle is not None:
+                control.value = control.idle
+
+    def keys_by_hand(self) -> str:
+        """Says what the keys do that were given by hand."""
+        return "  ".join(
+            f"{key}: {control.label}{binding.change or '='}{binding.value}"
+            for key, (control, binding) in self._by_hand.items()
+        )
+
+    def _is_full(self, more: int) -> bool:
+        return len(self.controls) + more > _MOST_CONTROLS
+
+    def _bind(self, binding: Binding) -> None:
+        by_label = {control.label: control for control in self.controls}
+        if binding.control is None and len(by_label) == 1:
+            control = self.controls[0]
+        elif binding.control in by_label:
+            control = by_label[binding.control]
+        else:
+            known = ", ".join(by_label) or "none"
+            raise UsageError(f"say what {binding.key!r} changes, as in KEY=NAME:VALUE: {known}")
+        value = control.parse(binding.change, binding.value)
+        if binding.key == IDLE:
+            control.value = control.idle = value
+        else:
+            self._by_hand[binding.key] = control, binding
+
+
+def _neutral(spec: specs.Array) -> Any:
+    """An array that conforms, of zeros where they do."""
+    value = np.asarray(spec.generate_value())
+    if isinstance(spec, specs.BoundedArray):
+        value = np.clip(np.zeros_like(value), spec.minimum, spec.maximum)
+    # Strings of a fixed width would cut others off.
+    return np.array(value, object if isinstance(spec, specs.StringArray) else spec.dtype)

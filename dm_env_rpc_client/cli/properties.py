@@ -1,0 +1,263 @@
+"""`dm-env-rpc properties list | get | set`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import rich.console
+import rich.markup
+import rich.tree
+import typer
+
+from dm_env_rpc_client.cli import arguments
+from dm_env_rpc_client.cli.failures import UsageError, console
+from dm_env_rpc_client.cli.group import Commands, examples
+from dm_env_rpc_client.cli.property_server import Interface, Place, open_properties
+
+if TYPE_CHECKING:
+    from dm_env import specs
+
+    from dm_env_rpc_client.extensions.property_access import PropertyAccess, PropertySpec
+
+__all__ = ["app"]
+
+app = typer.Typer(cls=Commands)
+
+_MOST = 10_000
+"""Properties that a listing ends after: a server may make them up as it goes."""
+
+World = Annotated[
+    str | None,
+    typer.Option("--world", help="Join this world, and have its properties too."),
+]
+NewWorld = Annotated[
+    bool,
+    typer.Option(
+        "--new-world", help="Create a world and join it, for as long as the command runs."
+    ),
+]
+Dialect = Annotated[
+    Interface,
+    typer.Option(
+        "--interface",
+        help="extension is today's, legacy the core messages of the 1.0 line; auto finds out.",
+    ),
+]
+
+
+@app.command(
+    "list",
+    epilog=examples(
+        "dm-env-rpc properties list localhost:50051",
+        "dm-env-rpc properties list localhost:50051 physics --new-world --values",
+    ),
+)
+def list_properties(
+    address: arguments.Address,
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="List what stands below this one only.")
+    ] = "",
+    values: Annotated[bool, typer.Option("--values", help="Read the values too.")] = False,
+    depth: Annotated[
+        int | None, typer.Option(min=1, help="How many levels; all where not given.")
+    ] = None,
+    world: World = None,
+    new_world: NewWorld = False,
+    create: arguments.CreateSettings = None,
+    join: arguments.JoinSettings = None,
+    interface: Dialect = Interface.AUTO,
+    timeout: arguments.Timeout = 10.0,
+    insecure: arguments.Insecure = False,
+    as_json: arguments.Json = False,
+) -> None:
+    """Shows the properties of a server as a tree."""
+    from dm_env_rpc_client.cli.property_text import describe_property
+    from dm_env_rpc_client.cli.results import print_json
+
+    place = _place(address, world, new_world, create, join, timeout, insecure)
+    entries: list[_Entry] = []
+    with (
+        open_properties(place, interface) as offered,
+        arguments.waiting(f"listing the properties of {address}"),
+    ):
+        for parent, spec in _walk(offered.properties, key, depth):
+            if len(entries) == _MOST:
+                console.print(f"there are more than {_MOST} properties; name a KEY to see others")
+                break
+            value = _read(offered.properties, spec) if values and spec.readable else {}
+            entries.append(_Entry(parent, spec, value))
+    if as_json:
+        listed = [{**describe_property(entry.spec), **entry.value} for entry in entries]
+        result = {"address": address, "interface": offered.interface.value, "properties": listed}
+        print_json(result)
+    elif entries:
+        rich.console.Console(highlight=False).print(_tree(key or address, key, entries))
+    else:
+        hint = "" if world or new_world else "; those of a world need --world NAME or --new-world"
+        console.print(f"{address} has no properties{hint}")
+
+
+@app.command(
+    "get",
+    epilog=examples(
+        "dm-env-rpc properties get localhost:50051 physics.gravity",
+        "dm-env-rpc properties get localhost:50051 level.seed level.name --world w1 --json",
+    ),
+)
+def get_properties(
+    address: arguments.Address,
+    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="One or more keys.")],
+    world: World = None,
+    new_world: NewWorld = False,
+    create: arguments.CreateSettings = None,
+    join: arguments.JoinSettings = None,
+    interface: Dialect = Interface.AUTO,
+    timeout: arguments.Timeout = 10.0,
+    insecure: arguments.Insecure = False,
+    as_json: arguments.Json = False,
+) -> None:
+    """Reads properties; one alone is printed bare, several as KEY = VALUE."""
+    place = _place(address, world, new_world, create, join, timeout, insecure)
+    with open_properties(place, interface) as offered:
+        values = {key: offered.properties.read(key) for key in keys}
+    _print_values(address, values, as_json, bare=len(keys) == 1)
+
+
+@app.command(
+    "set",
+    epilog=examples(
+        "dm-env-rpc properties set localhost:50051 physics.gravity=1.62",
+        "dm-env-rpc properties set localhost:50051 'level.size=[8, 6]' level.name=hill --world w1",
+    ),
+)
+def set_properties(
+    address: arguments.Address,
+    assignments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KEY=VALUE...",
+            help="Values are read as the dtype of the property: true, 3, 0.5, any text; a JSON "
+            "list for arrays.",
+        ),
+    ],
+    world: World = None,
+    new_world: NewWorld = False,
+    create: arguments.CreateSettings = None,
+    join: arguments.JoinSettings = None,
+    interface: Dialect = Interface.AUTO,
+    timeout: arguments.Timeout = 10.0,
+    insecure: arguments.Insecure = False,
+    as_json: arguments.Json = False,
+) -> None:
+    """Writes properties, in the order given, once all values are known to fit."""
+    from dm_env_rpc_client.cli.property_text import parse_value
+
+    texts: dict[str, str] = {}
+    for assignment in assignments:
+        key, found, text = assignment.partition("=")
+        if not found or not key:
+            raise UsageError(f"an assignment looks like physics.gravity=1.62, got {assignment!r}")
+        texts[key] = text
+    place = _place(address, world, new_world, create, join, timeout, insecure)
+    with open_properties(place, interface) as offered:
+        properties = offered.properties
+        values = {
+            key: parse_value(key, text, _find_spec(properties, key)) for key, text in texts.items()
+        }
+        for key, value in values.items():
+            properties.write(key, value)
+    _print_values(address, values, as_json, bare=False)
+
+
+class _Entry(NamedTuple):
+    """A property in a listing; `value` is empty, {"value": ...} or {"error": ...}."""
+
+    parent: str
+    spec: PropertySpec
+    value: dict[str, Any]
+
+
+def _place(
+    address: str,
+    world: str | None,
+    new_world: bool,
+    create: list[str] | None,
+    join: list[str] | None,
+    timeout: float,
+    insecure: bool,
+) -> Place:
+    create_settings = arguments.parse_settings(create)
+    join_settings = arguments.parse_settings(join)
+    return Place(address, world, new_world, create_settings, join_settings, timeout, insecure)
+
+
+def _walk(
+    properties: PropertyAccess, key: str, depth: int | None
+) -> Iterator[tuple[str, PropertySpec]]:
+    """Yields parents and properties below them, each key once, each before what it lists."""
+    seen = {key}
+    levels = [(key, iter(properties.list(key)))]
+    while levels:
+        parent, siblings = levels[-1]
+        spec = next(siblings, None)
+        if spec is None:
+            levels.pop()
+        elif spec.key not in seen:
+            seen.add(spec.key)
+            yield parent, spec
+            if spec.listable and (depth is None or len(levels) < depth):
+                levels.append((spec.key, iter(properties.list(spec.key))))
+
+
+def _read(properties: PropertyAccess, spec: PropertySpec) -> dict[str, Any]:
+    from dm_env_rpc_client.errors import DmEnvRpcError
+
+    try:
+        return {"value": properties.read(spec.key)}
+    except DmEnvRpcError as error:
+        return {"error": str(error)}
+
+
+def _find_spec(properties: PropertyAccess, key: str) -> specs.Array | None:
+    """Returns the spec of a property: the listed one, or else that of its value."""
+    from dm_env_rpc_client.errors import DmEnvRpcError
+    from dm_env_rpc_client.nesting import SEPARATOR
+
+    try:
+        listed = properties.specs(key.rpartition(SEPARATOR)[0]).get(key)
+    except DmEnvRpcError:
+        listed = None
+    if listed is None:
+        listed = next((spec for _, spec in _walk(properties, "", None) if spec.key == key), None)
+    return None if listed is None else listed.spec
+
+
+def _tree(title: str, root: str, entries: list[_Entry]) -> rich.tree.Tree:
+    from dm_env_rpc_client.cli.property_text import show_spec, show_value
+
+    tree = rich.tree.Tree(rich.markup.escape(title))
+    branches = {root: tree}
+    for parent, spec, value in entries:
+        name = spec.key.removeprefix(f"{parent}.") if parent else spec.key
+        line = f"[bold]{rich.markup.escape(name)}[/]"
+        if "value" in value:
+            line += f" = {rich.markup.escape(show_value(value['value']))}"
+        elif "error" in value:
+            line += f" [red]{rich.markup.escape(show_value(value['error']))}[/]"
+        line += f"  [cyan]{rich.markup.escape(show_spec(spec))}[/]"
+        if spec.description:
+            line += f"  [dim]{rich.markup.escape(show_value(spec.description))}[/]"
+        branches[spec.key] = branches[parent].add(line.rstrip())
+    return tree
+
+
+def _print_values(address: str, values: dict[str, Any], as_json: bool, bare: bool) -> None:
+    from dm_env_rpc_client.cli.results import print_json
+
+    if as_json:
+        print_json({"address": address, "properties": values})
+        return
+    for key, value in values.items():
+        text = str(value.tolist() if hasattr(value, "tolist") else value)
+        typer.echo(text if bare else f"{key} = {text}")

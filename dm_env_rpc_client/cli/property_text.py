@@ -1,0 +1,126 @@
+"""Properties as text: their values as they are written and shown, and what is said of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from dm_env import specs
+
+from dm_env_rpc_client import casting
+from dm_env_rpc_client.cli.failures import UsageError
+from dm_env_rpc_client.cli.inspect import describe
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.extensions.property_access import PropertySpec
+
+__all__ = ["describe_property", "parse_value", "show_spec", "show_value"]
+
+_SHOWN_CHARACTERS = 200
+
+_BOOLS = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+
+
+def parse_value(key: str, text: str, spec: specs.Array | None) -> Any:
+    """Reads a value that was written on a command line, as its property has it.
+
+    Args:
+      key: the property, for error messages.
+      text: true or false for a bool; an integer, also as 0x1f; a float; a string as it
+        stands; a JSON list for arrays.
+      spec: of the property; None takes JSON, and anything else as a string.
+
+    Returns:
+      A value of the spec's dtype and shape, within its bounds.
+
+    Raises:
+      UsageError: the text is no such value.
+    """
+    if spec is None:
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError:
+            return text
+    where = f"property {key!r}"
+    is_string = isinstance(spec, specs.StringArray)
+    kind = "string" if is_string else spec.dtype.name
+    if spec.dtype.kind == "O" and not is_string:
+        raise UsageError(f"{where} holds messages, which cannot be written as text")
+    try:
+        if spec.shape:
+            parsed = json.loads(text)
+            if not isinstance(parsed, list):
+                raise ValueError("no list")
+        else:
+            parsed = _SCALARS["S" if is_string else spec.dtype.kind](text)
+    except ValueError:
+        expected = f"a JSON list of {kind}, shape {list(spec.shape)}" if spec.shape else kind
+        raise UsageError(f"{where} takes {expected}, got {text!r}") from None
+    try:
+        array = casting.as_array(parsed, where)
+        if not is_string:
+            array = casting.exact_cast(array, spec.dtype, where)
+        spec.validate(array)
+    except SpecError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{where} does not take {text}: {error}") from None
+    return array if spec.shape else array[()]
+
+
+def _parse_bool(text: str) -> bool:
+    if text.lower() not in _BOOLS:
+        raise ValueError(text)
+    return _BOOLS[text.lower()]
+
+
+def _parse_int(text: str) -> int:
+    return int(text, 0)
+
+
+_SCALARS: dict[str, Callable[[str], Any]] = {
+    "b": _parse_bool,
+    "i": _parse_int,
+    "u": _parse_int,
+    "f": float,
+    "S": str,
+}
+
+
+def describe_property(spec: PropertySpec) -> dict[str, Any]:
+    """Returns what is known of a property as JSON has it."""
+    return {
+        "key": spec.key,
+        "readable": spec.readable,
+        "writable": spec.writable,
+        "listable": spec.listable,
+        "description": spec.description,
+        **({} if spec.spec is None else describe(spec.spec)),
+    }
+
+
+def show_spec(spec: PropertySpec) -> str:
+    """Returns dtype, shape, bounds and what can be done with a property, in short."""
+    parts = []
+    if spec.spec is not None:
+        described = describe(spec.spec)
+        shape = str(described["shape"]) if described["shape"] else ""
+        parts.append(described["dtype"] + shape)
+        if "minimum" in described and np.ndim(described["minimum"]) == 0:
+            low, high = described["minimum"], described["maximum"]
+            parts.append(f"{'' if low is None else low}..{'' if high is None else high}")
+    if spec.spec is not None and not spec.writable:
+        parts.append("read-only" if spec.readable else "no access")
+    elif spec.writable and not spec.readable:
+        parts.append("write-only")
+    return " ".join(parts)
+
+
+def show_value(value: Any) -> str:
+    """Returns a value in one line, cut off where it is long."""
+    text = " ".join(str(value.tolist() if hasattr(value, "tolist") else value).split())
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."

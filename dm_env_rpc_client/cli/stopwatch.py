@@ -1,0 +1,144 @@
+"""How long steps take, and in which of their phases.
+
+A step is taken in its halves, and the moment at which its answer is there is seen from
+inside: the function that decodes the answer is the first that gets it. So four moments
+part a step into phases that leave nothing out:
+
+    encode   the action is checked and packed
+    send     the request is written, until the transport has taken it
+    wait     the request travels, the server works, the answer travels
+    decode   the answer is unpacked, until the TimeStep is there
+
+What of the wait is the server's cannot be seen from here. A request that any server only
+answers takes what the way there and back takes; the difference is an estimate.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from google.protobuf import any_pb2
+
+from dm_env_rpc_client.connection import Connection
+from dm_env_rpc_client.dm_env_adaptor import DmEnvAdaptor
+from dm_env_rpc_client.errors import DmEnvRpcError
+from dm_env_rpc_client.messages import Buffer, EncodedRequest, encode_request
+
+__all__ = ["Moments", "Stopwatch"]
+
+_UNKNOWN = "type.googleapis.com/dm_env_rpc_client.NothingThatAnybodyKnows"
+
+
+class Moments(NamedTuple):
+    """The phases of one step in seconds, and its messages in bytes."""
+
+    encode: float
+    send: float
+    wait: float
+    decode: float
+    request_bytes: int
+    answer_bytes: int
+
+    @property
+    def total(self) -> float:
+        """The whole step."""
+        return self.encode + self.send + self.wait + self.decode
+
+
+class _Arrival:
+    """Decodes an answer, and remembers when it came and how large it was."""
+
+    def __init__(self, decode: Callable[[Buffer], Any]):
+        self._decode = decode
+        self.moment = 0.0
+        self.size = 0
+
+    def __call__(self, message: Buffer) -> Any:
+        self.moment = time.perf_counter()
+        self.size = len(message)
+        return self._decode(message)
+
+
+def _watched(prepared: EncodedRequest) -> tuple[EncodedRequest, _Arrival]:
+    arrival = _Arrival(prepared.decode)
+    return prepared._replace(decode=arrival), arrival
+
+
+class Stopwatch:
+    """Steps an environment and takes the time.
+
+    Args:
+      env: the environment; nothing else uses its connection.
+      actions: what to do, over and over. Where an episode ends, the next one begins.
+    """
+
+    def __init__(self, env: DmEnvAdaptor, actions: Sequence[Any]):
+        self._env = env
+        self._actions = itertools.cycle(actions)
+
+    @property
+    def _connection(self) -> Connection:
+        return self._env.connection
+
+    def step(self) -> Moments:
+        """Takes a step and waits for its answer.
+
+        Raises:
+          As `DmEnvAdaptor.step`.
+        """
+        env, action = self._env, next(self._actions)
+        begin = time.perf_counter()
+        prepared = env.prepare_step(action)
+        encoded = time.perf_counter()
+        watched, arrival = _watched(prepared)
+        written_from = time.perf_counter()
+        pending = env.start_step(watched)
+        sent = time.perf_counter()
+        env.finish_step(pending)
+        end = time.perf_counter()
+        return Moments(
+            encoded - begin,
+            sent - written_from,
+            arrival.moment - sent,
+            end - arrival.moment,
+            len(prepared.message),
+            arrival.size,
+        )
+
+    def round_trip(self) -> float:
+        """Sends a request of which the server knows nothing; returns the seconds of the wait.
+
+        Raises:
+          ConnectionLostError, ProtocolError, DeadlineExceededError: the server does more
+            with it than answer it.
+        """
+        watched, arrival = _watched(encode_request(any_pb2.Any(type_url=_UNKNOWN)))
+        connection = self._connection
+        pending = connection.start(watched)
+        sent = time.perf_counter()
+        try:
+            connection.wait(pending)
+        except DmEnvRpcError:
+            pass  # As it should be.
+        return arrival.moment - sent
+
+    def ahead(self, depth: int, seconds: float) -> float:
+        """Takes steps for some time, with several of them in flight; returns steps/s.
+
+        Args:
+          depth: how many are in flight, at most; see `DmEnvAdaptor.rollout`.
+          seconds: for how long; at least `depth` steps are taken.
+        """
+        begin = time.perf_counter()
+        actions = self._until(begin + seconds, depth)
+        count = sum(1 for _ in self._env.rollout(actions, depth))
+        return count / (time.perf_counter() - begin)
+
+    def _until(self, end: float, at_least: int) -> Iterator[Any]:
+        for number, action in enumerate(self._actions):
+            if number >= at_least and time.perf_counter() >= end:
+                return
+            yield action

@@ -1,0 +1,397 @@
+"""RemoteVectorEnv: what it has beside the episodes, which test_autoreset compares."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import dm_env
+import gymnasium
+import numpy as np
+import pytest
+from dm_env import specs
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+
+from dm_env_rpc_client import DmEnvAdaptor, DmEnvRpcError, EnvironmentsFailedError, SpecError
+from dm_env_rpc_client.adaptors.vector import BatchedEnvironment, RemoteVectorEnv
+from dm_env_rpc_client.server import Catch, Server, serve
+from tests.environments import Echo, Robot
+from tests.scripted import served_echo, settles
+
+
+class Short(dm_env.Environment):
+    """Episodes of `length` steps, the even ones truncated; a step takes `seconds`."""
+
+    def __init__(
+        self,
+        length: int = 2,
+        seconds: float = 0.0,
+        fails_after: int = -1,
+        pause: float = 0.0,
+    ):
+        self._length = length
+        self._pause = pause
+        self._seconds = seconds
+        self._fails_after = fails_after
+        self._episode = 0
+
+    def action_spec(self) -> dict[str, Any]:
+        return {"value": specs.DiscreteArray(100)}
+
+    def observation_spec(self) -> dict[str, Any]:
+        return {"value": specs.Array((2,), np.int64)}
+
+    def reset(self) -> dm_env.TimeStep:
+        if self._episode == self._fails_after:
+            raise RuntimeError("no more episodes")
+        time.sleep(self._pause * (self._episode > 0))
+        self._episode += 1
+        self._step = 0
+        return dm_env.restart({"value": np.array([self._episode, 0])})
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        time.sleep(self._seconds)
+        self._step += 1
+        observation = {"value": np.array([self._episode, int(action["value"])])}
+        if self._step < self._length:
+            return dm_env.transition(1.0, observation)
+        end = dm_env.truncation if self._episode % 2 == 0 else dm_env.termination
+        return end(2.0, observation)
+
+
+@pytest.fixture
+def short() -> Iterator[Server]:
+    with serve(Short) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def vector(*args: Any, **kwargs: Any) -> Iterator[RemoteVectorEnv]:
+    with contextlib.closing(RemoteVectorEnv(*args, **kwargs)) as env:
+        yield env
+
+
+def test_the_spaces_and_what_else_gymnasium_asks_for(short: Server) -> None:
+    with vector(short.address, 3) as env:
+        assert env.num_envs == 3
+        assert env.single_action_space == spaces.Discrete(100)
+        assert env.action_space == spaces.MultiDiscrete([100] * 3)
+        assert env.single_observation_space.shape == (2,)
+        assert env.observation_space.shape == (3, 2)
+        assert env.metadata == {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
+        assert RemoteVectorEnv.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+        assert env.render_mode is None
+        env.render()
+        env.reset(seed=None)
+    assert bool(env.closed)
+    assert short.world_count == 0
+    with pytest.raises(SpecError, match=r"does not render.*'rgb_array'"):
+        RemoteVectorEnv(short.address, 3, render_mode="rgb_array")
+
+
+def test_gymnasiums_wrappers_take_it(short: Server) -> None:
+    with vector(short.address, 3, {"length": 3}) as env:
+        recorded = gymnasium.wrappers.vector.RecordEpisodeStatistics(env)
+        recorded.reset()
+        for _ in range(3):
+            *_, infos = recorded.step(np.zeros(3, np.int64))
+        assert infos["episode"]["r"].tolist() == [4.0] * 3
+        assert infos["episode"]["l"].tolist() == [3] * 3
+
+
+def test_same_step_has_the_last_observation_and_info_of_an_episode(short: Server) -> None:
+    with vector(short.address, 2, autoreset_mode="SameStep") as env:
+        first, infos = env.reset()
+        assert first.tolist() == [[1, 0], [1, 0]]
+        assert infos == {}
+        assert env.step([1, 2])[4].keys() == {"discount", "_discount"}
+        observation, rewards, terminations, truncations, infos = env.step([3, 4])
+        assert observation.tolist() == [[2, 0], [2, 0]]
+        assert rewards.tolist() == [2.0, 2.0]
+        assert (terminations.tolist(), truncations.tolist()) == ([True, True], [False, False])
+        assert [row.tolist() for row in infos["final_obs"]] == [[1, 3], [1, 4]]
+        assert infos["_final_obs"].tolist() == infos["_final_info"].tolist() == [True, True]
+        assert infos["final_info"]["discount"].tolist() == [0.0, 0.0]
+        assert "discount" not in infos
+        env.step([1, 2])
+        _, _, terminations, truncations, infos = env.step([3, 4])
+        assert (terminations.tolist(), truncations.tolist()) == ([False, False], [True, True])
+        assert infos["final_info"]["discount"].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_partial_batches_have_the_same_episodes(short: Server, mode: AutoresetMode) -> None:
+    settings = [{"length": index + 1} for index in range(3)]
+    with (
+        vector(short.address, 3, settings, autoreset_mode=mode) as whole,
+        vector(short.address, 3, settings, autoreset_mode=mode) as env,
+    ):
+        np.testing.assert_array_equal(whole.reset()[0], env.reset()[0])
+        for step in range(12):
+            expected = whole.step(np.full(3, step))
+            env.send(np.full(3, step))
+            seen: list[int] = []
+            while len(seen) < 3:
+                *found, ids = env.recv()
+                seen += ids.tolist()
+                assert_rows(found, expected, ids)
+            ended = expected[2] | expected[3]
+            if mode is AutoresetMode.DISABLED and ended.any():
+                with pytest.raises(gymnasium.error.ResetNeeded, match="reset_mask"):
+                    env.send(np.full(3, step))
+                options = {"reset_mask": ended}
+                np.testing.assert_array_equal(
+                    whole.reset(options=options)[0], env.reset(options=options)[0]
+                )
+                assert options == {"reset_mask": ended}
+
+
+def assert_rows(found: Any, expected: Any, ids: Any) -> None:
+    """Whether results of some environments are the rows of those of all."""
+    for mine, theirs in zip(found[:4], expected[:4], strict=True):
+        np.testing.assert_array_equal(mine, theirs[ids])
+    _assert_infos(found[4], expected[4], ids)
+
+
+def _assert_infos(found: Any, expected: Any, ids: Any) -> None:
+    present = {key for key in expected if key[0] != "_" and expected[f"_{key}"][ids].any()}
+    assert found.keys() == present | {f"_{key}" for key in present}
+    for key in found:
+        if isinstance(found[key], dict):
+            _assert_infos(found[key], expected[key], ids)
+        elif found[key].dtype == object:
+            for mine, theirs in zip(found[key], expected[key][ids], strict=True):
+                np.testing.assert_array_equal(mine, theirs)
+        else:
+            np.testing.assert_array_equal(found[key], expected[key][ids])
+
+
+def test_a_slow_environment_does_not_keep_the_others(short: Server) -> None:
+    with vector(
+        short.address,
+        3,
+        lambda index: {"seconds": 1.0 if index == 2 else 0.0},
+        autoreset_mode=AutoresetMode.SAME_STEP,
+    ) as env:
+        env.reset()
+        started = time.monotonic()
+        env.send([1, 2, 3])
+        steps = 0
+        while time.monotonic() - started < 0.5:
+            observation, *_, ids = env.recv(2)
+            assert sorted(ids.tolist()) == [0, 1]
+            assert observation.shape == (2, 2)
+            env.send(np.ones(2, np.int64), ids)
+            steps += 1
+        assert steps > 10
+        seen: list[int] = []
+        while 2 not in seen:
+            seen += env.recv()[-1].tolist()
+        assert time.monotonic() - started >= 1.0
+
+
+def test_an_episode_that_is_about_to_begin_cannot_be_disturbed(short: Server) -> None:
+    settings = [{"length": 1}, {"length": 1, "pause": 0.5}]
+    with vector(short.address, 2, settings, autoreset_mode="SameStep") as env:
+        env.reset()
+        env.send([1, 2])
+        assert env.recv()[-1].tolist() == [0]
+        with pytest.raises(SpecError, match=r"environments \[1\] have steps under way"):
+            env.send([3], [1])
+        with pytest.raises(SpecError, match=r"setting 'length'"):
+            env.reset(options={"length": None})
+        observation, rewards, terminations, _, infos, ids = env.recv()
+        assert ids.tolist() == [1]
+        assert (rewards.tolist(), terminations.tolist()) == ([2.0], [True])
+        assert infos["final_obs"][0].tolist() == [1, 2]
+        assert observation.tolist() == [[2, 0]]
+        # A reset drops it.
+        env.send([1, 2])
+        observation, _ = env.reset()
+        assert observation.tolist() == [[3, 0], [3, 0]]
+        env.send([5, 6])
+        for _ in range(2):
+            _, rewards, *_, infos, ids = env.recv(1, 1)
+            assert rewards.tolist() == [2.0]
+            assert infos["final_obs"][0].tolist() == [3, 5 + int(ids[0])]
+
+
+def test_seeds_are_counted_up_or_listed(catch_server: Server) -> None:
+    with vector(catch_server.address, 3) as env, vector(catch_server.address, 3) as other:
+        boards, _ = env.reset(seed=5)
+        assert env.np_random_seed == 5
+        np.testing.assert_array_equal(other.reset(seed=[5, 6, 7])[0], boards)
+        np.testing.assert_array_equal(env.reset(seed=np.int64(5))[0], boards)
+        np.testing.assert_array_equal(env.reset(options={"seed": 5})[0][[0] * 3], boards[[0] * 3])
+        mask = np.array([False, True, False])
+        before, _ = env.reset(seed=5)
+        env.step(env.action_space.sample())
+        moved = env.step(env.action_space.sample())[0]
+        after, _ = env.reset(seed=[None, 6, None], options={"reset_mask": mask})
+        np.testing.assert_array_equal(after[1], before[1])
+        np.testing.assert_array_equal(after[[0, 2]], moved[[0, 2]])
+        with pytest.raises(SpecError, match="expected 3 seeds, got 2"):
+            env.reset(seed=[1, 2])
+    with vector(catch_server.address, 2, seed_setting=None) as env:
+        env.reset(seed=1)
+    refused = pytest.raises(EnvironmentsFailedError, match="'seed'")
+    with serve(Echo) as server, vector(server.address, 2) as env, refused:
+        env.reset(seed=1)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [[True, False], np.array([True]), np.array([1, 0]), np.array([False, False]), True],
+)
+def test_wrong_masks_are_refused(short: Server, mask: Any) -> None:
+    with vector(short.address, 2) as env:
+        env.reset()
+        with pytest.raises(SpecError, match=r"reset_mask is a bool array \[2\]"):
+            env.reset(options={"reset_mask": mask})
+
+
+def test_the_first_reset_is_of_all_and_comes_first(short: Server) -> None:
+    with vector(short.address, 2) as env:
+        with pytest.raises(gymnasium.error.ResetNeeded, match=r"environments \[0, 1\]"):
+            env.step([1, 2])
+        with pytest.raises(gymnasium.error.ResetNeeded, match="first reset"):
+            env.reset(options={"reset_mask": np.array([True, False])})
+        env.reset()
+        env.step([1, 2])
+
+
+def test_disabled_asks_for_a_reset_of_those_that_are_at_their_end(short: Server) -> None:
+    settings = [{"length": 1}, {"length": 5}]
+    with vector(short.address, 2, settings, autoreset_mode=AutoresetMode.DISABLED) as env:
+        env.reset()
+        env.step([1, 2])
+        with pytest.raises(gymnasium.error.ResetNeeded, match=r"environments \[0\]"):
+            env.step([3, 4])
+        env.send([3], [1])
+        assert env.recv()[0].tolist() == [[1, 3]]
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_observations_belong_to_the_caller_unless_told_otherwise(short: Server, copy: bool) -> None:
+    with vector(short.address, 2, {"length": 9}, copy=copy) as env:
+        env.reset()
+        first = env.step([1, 2])[0]
+        second = env.step([3, 4])[0]
+        assert np.shares_memory(first, second) is not copy
+        assert first[:, 1].tolist() == ([1, 2] if copy else [3, 4])
+
+
+def test_structures_and_texts() -> None:
+    with serve(Robot) as server, vector(server.address, 2) as env:
+        env.action_space.seed(3)
+        observation, _ = env.reset()
+        assert observation in env.observation_space
+        action = env.action_space.sample()
+        observation = env.step(action)[0]
+        assert observation in env.observation_space
+        assert observation["heard"][0] == tuple(action["speech"])
+        assert observation["camera"]["rgb"].shape == (2, 4, 5, 3)
+        with pytest.raises(SpecError, match=r"expected the actions .*'mode'.*, got 'mode'"):
+            env.step({"mode": [1, 2]})
+    with serve(Echo) as server, vector(server.address, 2, unwrap_single=False) as env:
+        assert isinstance(env.action_space, spaces.Dict)
+        env.reset()
+        assert env.step({"value": [1, 2]})[0]["value"].tolist() == [1, 2]
+
+
+def test_actions_are_checked_before_anything_is_sent(catch_server: Server) -> None:
+    with vector(catch_server.address, 2, {"rows": 3}) as env:
+        env.reset()
+        for action, text in [
+            ([1, 3], r"environment 1 at .*'paddle'.*outside its bounds \[0, 2\]"),
+            ([1], "has 1 rows; expected 2"),
+            ([[1], [2]], r"shape \[1\]"),
+            ([1, 0.5], "0.5"),
+        ]:
+            with pytest.raises(SpecError, match=text):
+                env.step(action)
+        assert not env.step([1, 1])[2].any()
+        assert env.step([1, 1])[2].all()
+        # No action of a step that begins an episode goes anywhere.
+        assert not env.step([7, 7])[2].any()
+
+
+def test_settings_that_change_the_specs_are_refused(catch_server: Server) -> None:
+    with vector(catch_server.address, 2) as env:
+        with pytest.raises(SpecError, match="specs of the environments have changed"):
+            env.reset(options={"rows": 3})
+        assert env.reset(options={"rows": 10})[0].shape == (2, 10, 5)
+
+
+def test_an_episode_that_cannot_begin_fails_its_environment_only(short: Server) -> None:
+    settings = [{"length": 1}, {"length": 1, "fails_after": 2}]
+    with vector(short.address, 2, settings, autoreset_mode="SameStep") as env:
+        env.reset()
+        env.step([1, 2])
+        with pytest.raises(EnvironmentsFailedError, match=r"environment 1 .*no more") as caught:
+            env.step([3, 4])
+        assert list(caught.value.failures) == [1]
+        assert isinstance(caught.value.failures[1], DmEnvRpcError)
+        env.send([5], [0])
+        observation, *_, infos, ids = env.recv()
+        assert (observation.tolist(), ids.tolist()) == ([[4, 0]], [0])
+        assert infos["final_obs"][0].tolist() == [3, 5]
+        with pytest.raises(EnvironmentsFailedError):
+            env.reset()
+    assert settles(lambda: short.world_count == 0)
+
+
+def test_a_vanished_server_is_named(short: Server) -> None:
+    with served_echo() as victim, vector(victim.address, 2) as env:
+        env.reset()
+        victim.signal(signal.SIGKILL)
+        with pytest.raises(EnvironmentsFailedError, match=f"environment 0 at {victim.address}"):
+            env.step([1, 2])
+
+
+def test_discounts_may_be_the_servers_own() -> None:
+    class Discounted(Echo):
+        def discount_spec(self) -> Any:
+            return specs.BoundedArray((2,), np.float32, 0, 1, "discount")
+
+        def step(self, action: Any) -> dm_env.TimeStep:
+            timestep = super().step(action)
+            return timestep._replace(discount=np.array([0.5, 0.25], np.float32))
+
+    with serve(Discounted) as server, vector(server.address, 2) as env:
+        env.reset()
+        infos = env.step([1, 2])[4]
+        assert infos["discount"].tolist() == [[0.5, 0.25]] * 2
+        assert infos["discount"].dtype == np.float32
+        with BatchedEnvironment(server.address, 2) as batch:
+            assert batch.reset().discount.tolist() == [[1.0, 1.0]] * 2
+            batch.discount_spec().validate(batch.step({"value": [1, 2]}).discount)
+
+
+def test_rewards_are_numbers_and_nothing_is_left_where_they_are_not(catch_server: Server) -> None:
+    class Two(DmEnvAdaptor):
+        def reward_spec(self) -> Any:
+            return specs.Array((2,), np.float64, "reward")
+
+    with pytest.raises(SpecError, match="rewards are numbers"):
+        RemoteVectorEnv(catch_server.address, 2, adaptor_class=Two)
+    assert catch_server.world_count == 0
+    with pytest.raises(EnvironmentsFailedError):
+        RemoteVectorEnv("localhost:1", 2, timeout=0.5)
+
+
+def test_catch_is_played_by_16() -> None:
+    """A paddle that follows the ball catches it every time."""
+    with serve(Catch) as server, vector(server.address, 16) as env:
+        observation, _ = env.reset(seed=0)
+        total = np.zeros(16)
+        for _ in range(30):
+            ball = observation[:, :-1].sum(axis=1).argmax(axis=1)
+            paddle = observation[:, -1].argmax(axis=1)
+            observation, rewards, *_ = env.step(1 + np.sign(ball - paddle))
+            total += rewards
+        assert total.tolist() == [3.0] * 16

@@ -1,0 +1,133 @@
+"""Many environments behind one address, stepped by one process."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
+from tests.benchmarks.results import Row, Section, Target
+from tests.benchmarks.rounds import Contender, alternate
+from tests.benchmarks.settings import Settings
+from tests.benchmarks.steppers import BEST, REFERENCE, TRANSPORTS, Reference, our_name
+from tests.benchmarks.stepping import PAYLOADS
+
+__all__ = ["LOOP", "environments", "growth_by_environments", "vector_name"]
+
+LOOP = f"{REFERENCE}, in a loop"
+_NUMBER = 16
+_PAYLOADS = ("scalar", "uint8", "float32")
+_FASTER = 5.0
+_COUNTS = (1, 4, 16, 64, 256)
+_QUICK_COUNTS = (4, 16)
+_LINEAR = 2.0
+"""How much more an environment may cost among many than among 16."""
+
+
+def vector_name(transport: str) -> str:
+    """What the table calls RemoteVectorEnv over a transport."""
+    return f"RemoteVectorEnv, {our_name(transport)}"
+
+
+def _vector(
+    stack: contextlib.ExitStack, address: str, number: int, payload: str, transport: str
+) -> RemoteVectorEnv:
+    envs = RemoteVectorEnv(address, number, {"payload": payload}, transport=transport)
+    stack.callback(envs.close)
+    envs.reset()
+    return envs
+
+
+def _contender(envs: RemoteVectorEnv, clock: Callable[[], float]) -> Contender:
+    actions = np.ones(envs.num_envs, np.int32)
+    steps = _steps(envs.num_envs)
+
+    def turn() -> float:
+        envs.step(actions)
+        begin = clock()
+        for _ in range(steps):
+            envs.step(actions)
+        return (clock() - begin) / (steps * envs.num_envs)
+
+    return turn
+
+
+def _loop(stack: contextlib.ExitStack, address: str, number: int, payload: str) -> Contender:
+    adaptors = []
+    for _ in range(number):
+        adaptors.append(Reference(address, {"payload": payload}))
+        stack.callback(adaptors[-1].close)
+        adaptors[-1].step(2)
+    steps = max(1, _steps(number) // 2)
+
+    def turn() -> float:
+        for adaptor in adaptors:
+            adaptor.step()
+        begin = time.perf_counter()
+        for _ in range(steps):
+            for adaptor in adaptors:
+                adaptor.step()
+        return (time.perf_counter() - begin) / (steps * number)
+
+    return turn
+
+
+def _steps(number: int) -> int:
+    """Steps of one turn, so that turns are of some 20 ms."""
+    return max(1, 160 // number)
+
+
+def _cpu_name(transport: str) -> str:
+    return f"{vector_name(transport)}, CPU of the caller"
+
+
+def _contenders(
+    stack: contextlib.ExitStack, settings: Settings, number: int, payload: str
+) -> dict[str, Contender]:
+    made: dict[str, Contender] = {LOOP: _loop(stack, settings.address, number, payload)}
+    for transport in TRANSPORTS:
+        envs = _vector(stack, settings.address, number, payload, transport)
+        made[vector_name(transport)] = _contender(envs, time.perf_counter)
+        if transport == BEST:
+            made[_cpu_name(BEST)] = _contender(envs, time.thread_time)
+    return made
+
+
+def environments(settings: Settings) -> Section:
+    """16 environments behind one address, against as many of the reference's adaptors."""
+    rows = []
+    for payload in _PAYLOADS:
+        name = PAYLOADS[payload]
+        with contextlib.ExitStack() as stack:
+            contenders = _contenders(stack, settings, _NUMBER, payload)
+            del contenders[_cpu_name(BEST)]
+            progress = settings.progress(f"{_NUMBER} environments, {name}")
+            rows.append(Row(name, alternate(contenders, settings.rounds, progress)))
+    best = vector_name(BEST)
+    targets = [
+        Target(f"{best}, {row.name}: times the steps/s of {LOOP}", row.ratio(LOOP, best), _FASTER)
+        for row in rows
+    ]
+    title = f"A step of one of {_NUMBER} environments behind one address"
+    return Section("environments", title, rows, targets)
+
+
+def growth_by_environments(settings: Settings) -> Section:
+    """What a step of one environment costs among more and more of them."""
+    rows = []
+    for number in _QUICK_COUNTS if settings.is_quick else _COUNTS:
+        with contextlib.ExitStack() as stack:
+            contenders = _contenders(stack, settings, number, "scalar")
+            progress = settings.progress(f"{number} environments")
+            rows.append(Row(str(number), alternate(contenders, settings.rounds, progress)))
+    title = "A step of one of N environments, float32 scalar"
+    section = Section("growth-environments", title, rows, [])
+    few, most = section.row("16"), rows[-1]
+    for name in (vector_name(BEST), _cpu_name(BEST)):
+        ratio = most.samples[name].median / few.samples[name].median
+        text = f"{name}: an environment of {most.name}, times the cost of one of {few.name}"
+        section.targets.append(Target(text, ratio, _LINEAR, is_minimum=False))
+    return section

@@ -1,0 +1,76 @@
+"""The memory that steps hold on to, measured in a process that does nothing else.
+
+python -m tests.benchmarks.memory ADDRESS TRANSPORT STEPS
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import cast
+
+from dm_env_rpc_client import connection, make
+from tests.benchmarks.results import Row, Section, Target
+from tests.benchmarks.rounds import Sample
+from tests.benchmarks.settings import Settings
+from tests.benchmarks.steppers import BEST, TRANSPORTS, our_name
+
+__all__ = ["memory"]
+
+STEPS = 1_000
+QUICK_STEPS = 200
+FULL_STEPS = 10_000
+FRAME_BYTES = 1080 * 1920 * 3
+MAX_FRAMES = 4.0
+_SECONDS_PER_STEP = 0.05
+_KIB = 2**10
+
+
+def _status(field: str) -> int:
+    """A line of /proc/self/status, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * _KIB
+    raise RuntimeError(f"/proc/self/status has no {field}")
+
+
+def measure(address: str, transport: str, steps: int) -> float:
+    """Returns the peak of memory over so many steps, less the start, in frames."""
+    chosen = cast("connection.Transport", transport)
+    with make(address, {"payload": "video"}, transport=chosen) as env:
+        start = _status("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # The peak is from now on.
+        timestep = env.reset()
+        for step in range(1, steps + 1):
+            timestep = env.step({"action": 1})
+            if timestep.observation["payload"][0, 0, 0] != step % 100:
+                raise AssertionError(f"step {step} has the frame of another")
+        return (_status("VmHWM") - start) / FRAME_BYTES
+
+
+def memory(settings: Settings) -> Section:
+    """Steps of 1080p frames; each transport in a process of its own."""
+    steps = QUICK_STEPS if settings.is_quick else FULL_STEPS if settings.is_full else STEPS
+    samples = {}
+    for transport in TRANSPORTS:
+        settings.tell(f"memory of {steps} frames, {our_name(transport)}")
+        finished = subprocess.run(
+            [sys.executable, "-m", __name__, settings.address, transport, str(steps)],
+            cwd=Path(__file__).parents[2],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            timeout=60 + steps * _SECONDS_PER_STEP,
+        )
+        samples[our_name(transport)] = Sample.of([json.loads(finished.stdout)])
+    row = Row(f"{steps} steps", samples)
+    who = our_name(BEST)
+    text = f"{who}: frames held beyond the start"
+    targets = [Target(text, samples[who].median, MAX_FRAMES, is_minimum=False)]
+    return Section("memory", "Memory of uint8 1080x1920x3 steps", [row], targets, "frames", 1.0)
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(sys.argv[1], sys.argv[2], int(sys.argv[3]))))

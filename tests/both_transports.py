@@ -1,0 +1,41 @@
+"""Runs tests that let "auto" choose over each transport in turn.
+
+A folder's conftest imports the fixture. Programs that tests start call `obey` first.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from dm_env_rpc_client.transports import http2_targets, opening
+
+__all__ = ["obey", "pytest_generate_tests", "transport"]
+
+_VARIABLE = "TESTED_TRANSPORT"
+_can_reach = http2_targets.can_reach
+
+
+def _forced(name: str) -> Any:
+    return lambda *arguments: name == "http2" and _can_reach(*arguments)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests of unittest's kind cannot have parameters; they say which transport they take."""
+    metafunc.parametrize("transport", ["http2", "grpc"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The transport that "auto" stands for, here and in programs that the test starts."""
+    name: str = getattr(request, "param", "http2")
+    monkeypatch.setattr(opening, "can_reach", _forced(name))
+    monkeypatch.setenv(_VARIABLE, name)
+    return name
+
+
+def obey() -> None:
+    """Takes the transport of the test that started this program."""
+    vars(opening)["can_reach"] = _forced(os.environ[_VARIABLE])
