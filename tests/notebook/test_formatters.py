@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import importlib
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -59,13 +59,14 @@ def test_any_other_dictionary_stays_text(shell: Shell, value: Any) -> None:
     assert shell.html(value) is None
 
 
-def test_without_the_extra_the_error_says_what_to_install() -> None:
-    program = "import sys; sys.modules['ipywidgets'] = None; import dm_env_rpc_client.notebook"
-    finished = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert finished.returncode == 1
-    assert "pip install 'dm-env-rpc-client[notebook]'" in finished.stderr
+def test_without_the_extra_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("dm_env_rpc_client.notebook")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'dm-env-rpc-client\[notebook\]'"):
+        importlib.import_module("dm_env_rpc_client.notebook")
 
 
 def test_the_tab_key_completes_keys_of_properties_and_asks_nobody() -> None:
