@@ -28,6 +28,7 @@ __all__ = [
     "PayloadMessage",
     "codec_for",
     "natural_codec",
+    "own_codec",
     "payload_codec",
     "varint",
 ]
@@ -100,6 +101,15 @@ class Codec:
         """Returns the elements as a new, flat, writable array."""
         return self._elements(getattr(message, self.field).array)
 
+    def pack_one(self, message: PayloadMessage, element: Any) -> None:
+        """Puts one element, a scalar of this codec's own type, into `message`."""
+        getattr(message, self.field).array.append(element)
+
+    def unpack_one(self, message: PayloadMessage) -> Any:
+        """Returns the only element; None where there are more or none."""
+        elements = getattr(message, self.field).array
+        return self.dtype.type(elements[0]) if len(elements) == 1 else None
+
     def decode(self, payload: bytes) -> Array:
         """Returns the elements in a serialized payload message, likewise."""
         return self._elements(self.payload_class.FromString(payload).array)
@@ -131,6 +141,13 @@ class _BytesCodec(Codec):
 
     def encode(self, array: Array) -> bytes:
         return _as_field(array.tobytes())
+
+    def pack_one(self, message: PayloadMessage, element: Any) -> None:
+        getattr(message, self.field).array = self.dtype.type(element).tobytes()
+
+    def unpack_one(self, message: PayloadMessage) -> Any:
+        elements = getattr(message, self.field).array
+        return np.frombuffer(elements, self.dtype)[0] if len(elements) == 1 else None
 
     def _elements(self, repeated: bytes) -> Array:
         array: Array = np.frombuffer(repeated, self.dtype).copy()
@@ -178,6 +195,10 @@ class _BoolCodec(_BlockCodec):
 class _StringCodec(Codec):
     """Strings stay Python strings: NumPy's own would pad each to the longest."""
 
+    def unpack_one(self, message: PayloadMessage) -> Any:
+        elements = getattr(message, self.field).array
+        return elements[0] if len(elements) == 1 else None
+
     def _elements(self, repeated: Any) -> Array:
         return _object_array(repeated)
 
@@ -194,6 +215,10 @@ class _ProtoCodec(Codec):
         elements = [_as_any(element) for element in array.flat]
         encoded: bytes = self.payload_class(array=elements).SerializeToString()
         return encoded
+
+    def unpack_one(self, message: PayloadMessage) -> Any:
+        elements = getattr(message, self.field).array
+        return _copy(elements[0]) if len(elements) == 1 else None
 
     def _elements(self, repeated: Any) -> Array:
         return _object_array([_copy(element) for element in repeated])
@@ -222,6 +247,26 @@ _BY_DTYPE = {codec.dtype: codec for codec in _CODECS if codec.dtype.kind != "O"}
 
 
 _ONE_BYTE = [bytes([number]) for number in range(0x80)]
+
+
+_BY_SCALAR: dict[type[Any], Codec] = {
+    float: _BY_FIELD["doubles"],
+    bool: _BY_FIELD["bools"],
+    str: _BY_FIELD["strings"],
+    **{dtype.type: codec for dtype, codec in _BY_DTYPE.items()},
+}
+
+
+def own_codec(value: Any) -> Codec | None:
+    """Returns the codec of a plain scalar or array, whose dtype is what it is to be packed as.
+
+    None for what has to be looked into: lists, large integers, other byte orders.
+    """
+    if type(value) is np.ndarray:
+        return _BY_DTYPE.get(value.dtype)
+    if type(value) is int:
+        return _BY_FIELD["int64s"] if -(1 << 63) <= value < 1 << 63 else None
+    return _BY_SCALAR.get(type(value))
 
 
 def codec_for(dtype: DTypeLike, where: str = "value") -> Codec:
@@ -314,6 +359,5 @@ def _copy(message: any_pb2.Any) -> any_pb2.Any:
 
 
 def _object_array(elements: Sequence[Any]) -> Array:
-    array = np.empty(len(elements), object)
-    array[:] = elements[:]
-    return array
+    # Assigned at once, NumPy would look for a sequence in each of them.
+    return np.fromiter(elements, object, len(elements))

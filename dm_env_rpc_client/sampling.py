@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from dm_env import specs
+from google.protobuf import any_pb2
 
 __all__ = ["sample"]
 
@@ -43,4 +44,7 @@ def sample(spec: specs.Array, random: np.random.Generator) -> Any:
             if bounded
             else (drawn.astype(dtype))
         )
+    if dtype.kind == "O" and not isinstance(spec, specs.StringArray):
+        messages = np.fromiter((any_pb2.Any() for _ in range(template.size)), object, template.size)
+        return messages.reshape(shape) if shape else messages[0]
     return template

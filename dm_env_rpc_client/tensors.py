@@ -26,6 +26,7 @@ from dm_env_rpc_client.payloads import (
     PayloadMessage,
     codec_for,
     natural_codec,
+    own_codec,
     payload_codec,
 )
 
@@ -71,6 +72,17 @@ def pack_value(
     value: Any, codec: Codec | None, where: str, try_compress: bool = False
 ) -> dm_env_rpc_pb2.Tensor:
     """`pack_tensor` for a caller that has the codec and knows where the value stands."""
+    own = own_codec(value)
+    if own is not None and (codec is None or codec is own):
+        if type(value) is not np.ndarray:
+            tensor = dm_env_rpc_pb2.Tensor()
+            try:
+                own.pack_one(tensor, value.item() if isinstance(value, np.generic) else value)
+            except ValueError as error:  # Half a surrogate pair.
+                raise SpecError(f"{where}: cannot be packed: {error}") from error
+            return tensor
+        if value.ndim <= MAX_DIMENSIONS:
+            return pack_array(value, own, where, try_compress)
     array = casting.as_array(value, where)
     if codec is None:
         codec = natural_codec(value, array)
@@ -128,11 +140,13 @@ def unpack_tensor(tensor: dm_env_rpc_pb2.Tensor) -> Any:
 
 def unpack_payload(message: PayloadMessage, codec: Codec, shape: Sequence[int], where: str) -> Any:
     """Unpacks the payload of `message`, which is `codec`'s, into `shape`."""
-    flat = codec.unpack(message)
     if not shape:
-        if flat.size != 1:
-            raise SpecError(f"{where}: a scalar has one element, got {flat.size}")
-        return flat[0]
+        element = codec.unpack_one(message)
+        if element is None:
+            size = codec.unpack(message).size
+            raise SpecError(f"{where}: a scalar has one element, got {size}")
+        return element
+    flat = codec.unpack(message)
     full_shape = shape_for(shape, flat.size, where)
     if flat.size == 1:
         if math.prod(full_shape) == 1:

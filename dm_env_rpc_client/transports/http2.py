@@ -122,13 +122,11 @@ class Http2Stream:
     def has_unread(self) -> bool:
         """See `Stream.has_unread`."""
         framing = self._framing
-        return bool(
-            framing.messages
-            or framing.failure is not None
-            or self._is_closed
-            or (self._is_tls and self._pending())
-            or self._look(0)
-        )
+        if framing.messages or framing.failure is not None:
+            return True
+        with self._lock:  # One at a time; any thread may ask.
+            waiting = self._is_tls and self._socket.pending()
+            return self._is_closed or bool(waiting) or self._look(0)
 
     def close(self, timeout: float) -> None:
         """See `Stream.close`."""

@@ -76,7 +76,8 @@ _BUFFER_BYTES = 1 << 16
 _MAX_CONTROL_FRAME = _BUFFER_BYTES - 1024
 """What frames other than DATA may hold; they are looked at whole."""
 _LARGE_BYTES = 1 << 14
-"""Messages above this have memory of their own while they arrive."""
+"""Messages above this lie in memory that is not cleared first."""
+_ALIGNMENT = 16
 
 _FRAME_HEADER = struct.Struct(">HBBBI")
 _MESSAGE_PREFIX = struct.Struct(">BI")
@@ -432,10 +433,7 @@ class Framing:
                 start += size
             else:
                 # Not cleared: all of it will be filled. NumPy asks for large pages.
-                self._message = (
-                    np.empty(size, np.uint8).data if size > _LARGE_BYTES
-                    else memoryview(bytearray(size))
-                )  # fmt: skip
+                self._message = _memory(size)
                 self._filled = 0
 
     def _on_nothing(self, flags: int, stream: int, payload: memoryview) -> None:
@@ -605,6 +603,16 @@ class Framing:
     def _too_large(self, size: int) -> DmEnvRpcClientError:
         text = f"the server sends a message of {size} bytes; at most {self._max_message_bytes}"
         return stream_error(self._address, "RESOURCE_EXHAUSTED", f"{text} are allowed")
+
+
+def _memory(size: int) -> memoryview:
+    """Returns memory for a message, in which a single large observation would be aligned."""
+    if size <= _LARGE_BYTES:
+        return memoryview(bytearray(size))
+    # NumPy's memory is aligned, not cleared, and of large pages. Before the elements stand
+    # five lengths, each behind its tag, a state and a UID of one byte.
+    start = -(5 * (1 + (size.bit_length() + 6) // 7) + 4) % _ALIGNMENT
+    return np.empty(size + start, np.uint8)[start:].data
 
 
 def _header_frames(block: bytes) -> list[bytes]:

@@ -25,6 +25,8 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.step_codec import StepAnswer, StepCodec
 from tests.core import strategies
 from tests.core.strategies import counts, mutated, same_bits, varint
+from tests.transports.frames import data, greeting, grpc_message
+from tests.transports.test_http2_framing import feed, framing
 
 Array: TypeAlias = strategies.Array
 StepRequest = dm_env_rpc_pb2.StepRequest
@@ -359,3 +361,16 @@ def test_actions_too_large_for_a_message_are_refused(monkeypatch: pytest.MonkeyP
     codec = codec_of({3: np.zeros(200)})
     with pytest.raises(SpecError, match="a message holds 1000"):
         codec.encode({"n3": np.zeros(200)})
+
+
+@pytest.mark.parametrize("count", [5_000, 30_000, 1 << 20])
+def test_a_large_observation_is_not_moved_again_once_it_is_received(count: int) -> None:
+    """Elements of eight bytes are aligned in the memory that the transport takes for them."""
+    value = np.arange(count, dtype=np.float64)
+    client = framing(limit=1 << 30)
+    feed(client, greeting() + data(grpc_message(response({1: value}))))
+    (message,) = client.messages
+    answer = codec_of({1: value}).decode(message)
+    assert isinstance(answer, StepAnswer)
+    assert np.shares_memory(answer.observations["n1"], np.asarray(message))
+    assert same_bits(answer.observations["n1"], value)

@@ -53,8 +53,8 @@ REQUEST = [
 LIMIT = 1 << 20
 
 
-def framing() -> Framing:
-    return Framing(REQUEST, "localhost:1", LIMIT)
+def framing(limit: int = LIMIT) -> Framing:
+    return Framing(REQUEST, "localhost:1", limit)
 
 
 def feed(client: Framing, contents: bytes) -> None:
