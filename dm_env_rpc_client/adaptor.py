@@ -77,6 +77,17 @@ class Adaptor:
             f"observations {', '.join(self._observation_specs)}>"
         )
 
+    def _describe_html(self, where: str) -> str:
+        from dm_env_rpc_client.displays.connections import show_environment
+
+        return show_environment(
+            f"{type(self).__name__} at {where}",
+            self.action_spec(),
+            self.observation_spec(),
+            self.reward_spec(),
+            self.discount_spec(),
+        )
+
     @property
     def state(self) -> State:
         """What the environment is doing, as of the last answer."""

@@ -81,7 +81,13 @@ class AsyncDmEnvAdaptor(Adaptor):
         )
 
     def __repr__(self) -> str:
-        return self._describe("closed" if self._connection is None else self._connection.address)
+        return self._describe(self._where())
+
+    def _repr_html_(self) -> str:
+        return self._describe_html(self._where())
+
+    def _where(self) -> str:
+        return "closed" if self._connection is None else self._connection.address
 
     async def reset(self, settings: Mapping[str, Any] | None = None) -> dm_env.TimeStep:
         """Begins a new sequence; see `DmEnvAdaptor.reset`."""

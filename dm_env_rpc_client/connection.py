@@ -98,6 +98,11 @@ class Connection:
         state = "" if self.is_usable else f", unusable: {self.poisoned_by!r}"
         return f"<{type(self).__name__} to {self.address}{state}>"
 
+    def _repr_html_(self) -> str:
+        from dm_env_rpc_client.displays.connections import show_connection
+
+        return show_connection(self)
+
     def send(self, request: messages.Request, timeout: float | None = None) -> messages.Response:
         """Sends a request and waits for its answer.
 

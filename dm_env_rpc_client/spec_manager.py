@@ -155,6 +155,15 @@ class SpecManager:
     def __repr__(self) -> str:
         return f"SpecManager({self._kind}s: {', '.join(self._by_name) or 'none'})"
 
+    def _repr_html_(self) -> str:
+        from dm_env_rpc_client.displays import markup, spec_tables
+
+        by_name = {
+            name: specs.tensor_spec_to_dm_env_spec(field.spec)
+            for name, field in self._by_name.items()
+        }
+        return markup.section(f"{self._kind.capitalize()}s", spec_tables.spec_table(by_name))
+
     @property
     def specs_by_uid(self) -> Mapping[int, dm_env_rpc_pb2.TensorSpec]:
         """The TensorSpecs by UID."""

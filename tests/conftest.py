@@ -9,6 +9,14 @@ from dm_env_rpc_client.testing import ScriptedServer, echo
 from tests.environments import Echo
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite-notebooks",
+        action="store_true",
+        help="write what tests of the notebooks see, outputs and pictures, into notebooks/",
+    )
+
+
 @pytest.fixture
 def catch_server() -> Iterator[Server]:
     with serve(Catch) as server:

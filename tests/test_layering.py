@@ -20,15 +20,15 @@ NAME = "dm_env_rpc_client"
 # a dot is a folder. The bridges stand beside the stack and may use the pure core only.
 LAYERS = [
     ["_proto."],
-    ["addresses", "casting", "command_text", "errors", "nesting", "sampling", "settings",
-     "payloads", "spec_manager", "specs", "tensors", "timesteps", "variable_specs"],
+    ["addresses", "casting", "command_text", "displays.", "errors", "nesting", "payloads",
+     "sampling", "settings", "spec_manager", "specs", "tensors", "timesteps", "variable_specs"],
     ["lifecycle", "messages", "pipeline", "step_codec"],
     ["transports."],
     ["async_connection", "connection", "exchange", "readiness"],
     ["adaptor", "async_dm_env_adaptor", "dm_env_adaptor", "extensions.", "worlds"],
     ["server.", "testing.", "compliance."],
     ["adaptors."],
-    ["", "cli.", "pytest_plugin", "reference"],
+    ["", "cli.", "notebook.", "pytest_plugin", "reference"],
 ]  # fmt: skip
 BRIDGES = "bridges."
 
@@ -55,6 +55,11 @@ ONLY_IN = {
         "cli.sources",
     ],
     "cffi": [BRIDGES],
+    "ipywidgets": ["notebook."],
+    "anywidget": ["notebook.keyboard"],
+    "traitlets": ["notebook.keyboard"],
+    "PIL": ["displays.images"],
+    "matplotlib": ["displays.images"],
 }
 
 
@@ -192,4 +197,5 @@ def test_importing_the_package_imports_nothing_optional() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     ).stdout.split()
     optional = {"typer", "rich", "gymnasium", "cffi", "pytest", "ray", "IPython", "matplotlib"}
+    optional |= {"ipywidgets", "PIL"}
     assert optional & set(loaded) == set()

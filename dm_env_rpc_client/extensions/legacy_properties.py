@@ -30,6 +30,7 @@ class LegacyProperties(PropertyAccess):
     """
 
     def __init__(self, connection: Connection):
+        super().__init__()
         self._connection = connection
 
     def read(self, key: str) -> Any:

@@ -46,6 +46,7 @@ class PropertiesExtension(PropertyAccess):
     """
 
     def __init__(self, connection: Connection):
+        super().__init__()
         self._connection = connection
 
     def read(self, key: str) -> Any:

@@ -13,6 +13,7 @@ from google.rpc import code_pb2
 from dm_env_rpc_client import specs, tensors
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError, SpecError
+from dm_env_rpc_client.extensions.property_tree import PropertyTree
 
 __all__ = [
     "PropertyAccess",
@@ -86,7 +87,14 @@ class PropertySpec:
 
 
 class PropertyAccess(abc.ABC):
-    """Properties by key; `[key]` reads and writes, `in` and iteration are left to `walk`."""
+    """Properties by key; `[key]` reads and writes, `in` and iteration are left to `walk`.
+
+    In IPython, `[` and the Tab key complete the keys that `specs`, `walk` and `tree` have
+    come upon so far; only those three ask the server.
+    """
+
+    def __init__(self) -> None:
+        self._seen_keys: dict[str, None] = {}
 
     @abc.abstractmethod
     def read(self, key: str) -> Any:
@@ -120,7 +128,9 @@ class PropertyAccess(abc.ABC):
 
     def specs(self, key: str = "") -> dict[str, PropertySpec]:
         """Returns what `list` does, by key."""
-        return {spec.key: spec for spec in self.list(key)}
+        found = {spec.key: spec for spec in self.list(key)}
+        self._seen_keys.update(dict.fromkeys(found))
+        return found
 
     def walk(self, key: str = "") -> Iterator[PropertySpec]:
         """Yields everything below a property, parents first, each key once."""
@@ -130,9 +140,30 @@ class PropertyAccess(abc.ABC):
             for spec in self.list(pending.pop()):
                 if spec.key not in seen:
                     seen.add(spec.key)
+                    self._seen_keys[spec.key] = None
                     yield spec
                     if spec.listable:
                         pending.append(spec.key)
+
+    def tree(self, key: str = "") -> PropertyTree:
+        """Lists and reads everything below a property.
+
+        Returns:
+          A snapshot, which prints as a tree and is a table in a notebook. What cannot be
+          read says why in it.
+
+        Raises:
+          As `list`.
+        """
+        tree = PropertyTree(self, key)
+        self._seen_keys.update((entry.spec.key, None) for entry in tree.entries)
+        return tree
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: [key] reads and writes, tree() shows all>"
+
+    def _ipython_key_completions_(self) -> Sequence[str]:
+        return [*self._seen_keys]
 
     def __getitem__(self, key: str) -> Any:
         return self.read(key)

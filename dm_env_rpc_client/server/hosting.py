@@ -90,6 +90,17 @@ class Server:
     def __repr__(self) -> str:
         return f"<Server at {self.address}: {self.world_count} worlds, {self.agent_count} agents>"
 
+    def _repr_html_(self) -> str:
+        from dm_env_rpc_client.displays.connections import show_facts
+
+        facts = {
+            "address": self.address,
+            "worlds": self.world_count,
+            "agents": self.agent_count,
+            "errors": "; ".join(map(repr, self.errors)) or "none",
+        }
+        return show_facts("Server", facts)
+
     def __enter__(self) -> Server:
         return self
 

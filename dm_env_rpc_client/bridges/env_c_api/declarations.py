@@ -20,7 +20,7 @@ from typing import Any
 from dm_env_rpc_client.bridges.env_c_api.description import ObservationType
 from dm_env_rpc_client.errors import SpecError
 
-__all__ = ["VERSIONS", "Layout", "layout"]
+__all__ = ["VERSIONS", "Layout", "header", "layout"]
 
 VERSIONS = ("1.4", "2.0", "2.1", "2.2")
 """The versions of the interface that are known."""
@@ -108,6 +108,16 @@ class Layout:
     size: int
 
 
+def header(version: str) -> str:
+    """Returns C declarations of a version, to compile an engine or a test with.
+
+    Raises:
+      SpecError: the version is unknown.
+    """
+    _check_version(version)
+    return f"#pragma once\n#include <stdint.h>\n{_declarations(version)}"
+
+
 @functools.cache
 def layout(version: str) -> Layout:
     """Returns the layout of a version.
@@ -115,11 +125,7 @@ def layout(version: str) -> Layout:
     Raises:
       SpecError: the version is unknown, or cffi is not installed.
     """
-    if version not in VERSIONS:
-        raise SpecError(
-            f"unknown EnvCApi version {version!r}; a library states the one it was compiled "
-            f"with in its env_c_api.h, and known are {', '.join(VERSIONS)}"
-        )
+    _check_version(version)
     try:
         import cffi
     except ImportError as error:
@@ -127,18 +133,35 @@ def layout(version: str) -> Layout:
             "EnvCApi libraries are called through cffi, which is not installed; "
             "pip install 'dm-env-rpc-client[c]'"
         ) from error
-    declarations = {
-        found.group(1): text for text in _FUNCTIONS if (found := re.search(r"\(\*(\w+)\)", text))
-    }
-    if version != "1.4":
-        declarations = {k: text for k, text in declarations.items() if k not in _ONLY_1_4}
     ffi = cffi.FFI()
-    ffi.cdef(_STRUCTS)
-    ffi.cdef(f"typedef struct {{ {' '.join(declarations.values())} }} EnvCApi;")
+    ffi.cdef(_declarations(version))
     return Layout(
         version=version,
-        functions=tuple(declarations),
+        functions=tuple(_functions(version)),
         observation_types=_TYPES_1_4 if version in ("1.4", "2.0") else _TYPES_2_1,
         ffi=ffi,
         size=ffi.sizeof("EnvCApi"),
     )
+
+
+def _check_version(version: str) -> None:
+    if version not in VERSIONS:
+        raise SpecError(
+            f"unknown EnvCApi version {version!r}; a library states the one it was compiled "
+            f"with in its env_c_api.h, and known are {', '.join(VERSIONS)}"
+        )
+
+
+def _functions(version: str) -> dict[str, str]:
+    """The declarations of the function pointers, by name, in the order of the struct."""
+    declarations = {
+        found.group(1): text for text in _FUNCTIONS if (found := re.search(r"\(\*(\w+)\)", text))
+    }
+    if version == "1.4":
+        return declarations
+    return {name: text for name, text in declarations.items() if name not in _ONLY_1_4}
+
+
+def _declarations(version: str) -> str:
+    functions = "\n  ".join(_functions(version).values())
+    return f"{_STRUCTS}typedef struct {{\n  {functions}\n}} EnvCApi;\n"

@@ -1,0 +1,1 @@
+"""What specs, values and connections look like in a notebook, as HTML; no I/O."""

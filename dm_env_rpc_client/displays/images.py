@@ -1,0 +1,177 @@
+"""Which arrays are images, and the images that they are.
+
+Shades of grey and RGB in uint8, and bools, are shown as they are. In any other array the
+colours stand for a range of values: that of its spec, or its own where it has none.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import PIL.Image
+
+__all__ = ["MAX_SIDE", "Picture", "encode", "is_image", "montage", "picture"]
+
+Array = npt.NDArray[Any]
+
+MAX_SIDE = 640
+"""Pixels of the longer side; a larger image is shown smaller."""
+
+_SMALLEST = 3
+_COLOURS = (1, 3, 4)
+_MOST_PLANES = 16
+_PHOTO_PIXELS = 128 * 128
+_FEW_VALUES = 16
+
+
+class Picture(NamedTuple):
+    """An image as a browser takes it.
+
+    Attributes:
+      data: the file.
+      format: "png" or "jpeg".
+      width: in pixels of the file.
+      height: the same.
+    """
+
+    data: bytes
+    format: str
+    width: int
+    height: int
+
+    def shown_size(self, side: int) -> tuple[int, int]:
+        """Returns the width and height on a page, the longer at most `side`.
+
+        A small image is enlarged by a whole number, so that its pixels are squares of one size.
+        """
+        longer = max(self.width, self.height)
+        if longer > side:
+            return self.width * side // longer or 1, self.height * side // longer or 1
+        factor = side // longer
+        return self.width * factor, self.height * factor
+
+
+def is_image(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bool:
+    """Whether arrays of this shape and dtype are shown as images.
+
+    [H, W], [H, W, C] with up to 16 channels, and [C, H, W] with 1, 3 or 4.
+    """
+    return np.dtype(dtype).kind in "biuf" and _layout(shape) is not None
+
+
+def picture(array: Array, low: Any = None, high: Any = None) -> Picture:
+    """Returns an image of an array for which `is_image` holds.
+
+    Channels beyond three are shown side by side, unless they are red, green, blue and an
+    opacity that is full throughout.
+
+    Args:
+      array: [H, W], [H, W, C] or [C, H, W].
+      low: the value at the lower end of the colours; None for the lowest of the array.
+      high: the value at their upper end; None for the highest.
+    """
+    return encode(_to_image(array, low, high))
+
+
+def montage(arrays: Array, low: Any = None, high: Any = None) -> Picture:
+    """Returns images of one shape side by side.
+
+    Args:
+      arrays: [N, ...], each as for `picture`.
+      low: as for `picture`.
+      high: as for `picture`.
+    """
+    import PIL.Image
+
+    tiles = [_to_image(array, low, high) for array in arrays]
+    gap = 1 + max(tile.width for tile in tiles) // 24
+    width = sum(tile.width for tile in tiles) + gap * (len(tiles) - 1)
+    strip = PIL.Image.new("RGBA", (width, tiles[0].height), (0, 0, 0, 0))
+    left = 0
+    for tile in tiles:
+        strip.paste(tile, (left, 0))
+        left += tile.width + gap
+    return encode(strip)
+
+
+def encode(image: PIL.Image.Image) -> Picture:
+    """Returns the file of an image: PNG, or JPEG where PNG would be large."""
+    import PIL.Image
+
+    if max(image.size) > MAX_SIDE:
+        image.thumbnail((MAX_SIDE, MAX_SIDE), PIL.Image.Resampling.BILINEAR)
+    buffer = io.BytesIO()
+    is_photo = image.width * image.height > _PHOTO_PIXELS and image.mode == "RGB"
+    if is_photo:
+        image.save(buffer, "JPEG", quality=88)
+    else:
+        image.save(buffer, "PNG", compress_level=3)
+    return Picture(buffer.getvalue(), "jpeg" if is_photo else "png", *image.size)
+
+
+def _layout(shape: tuple[int, ...]) -> str | None:
+    """How to read a shape: "HW", "HWC" or "CHW"; None where it is no image."""
+    if any(size <= 0 for size in shape):
+        return None
+    if len(shape) == 2 and min(shape) >= _SMALLEST:
+        return "HW"
+    if len(shape) != 3:
+        return None
+    if shape[2] in _COLOURS and min(shape[:2]) >= _SMALLEST:
+        return "HWC"
+    if shape[0] in _COLOURS and min(shape[1:]) >= _SMALLEST:
+        return "CHW"
+    return "HWC" if shape[2] <= _MOST_PLANES and min(shape[:2]) >= _SMALLEST else None
+
+
+def _to_image(array: Array, low: Any, high: Any) -> PIL.Image.Image:
+    import PIL.Image
+
+    layout = _layout(array.shape)
+    assert layout is not None, "see is_image"
+    if layout == "CHW":
+        array = np.moveaxis(array, 0, -1)
+    elif layout == "HW":
+        array = array[..., np.newaxis]
+    # Beyond this even a smaller copy would take long.
+    stride = 1 + max(array.shape[:2]) // (4 * MAX_SIDE)
+    array = array[::stride, ::stride]
+    channels = array.shape[2]
+    if channels == 4 and array.dtype == np.uint8 and np.all(array[..., 3] == 255):
+        array, channels = array[..., :3], 3
+    grey = array.dtype.kind == "b" or (
+        array.dtype == np.uint8 and (high >= _FEW_VALUES if high is not None else _is_grey(array))
+    )
+    scaled = np.ascontiguousarray(array) if grey else _scaled(array, low, high)
+    if array.dtype.kind == "b":
+        scaled = array.astype(np.uint8) * 255
+    if channels == 3:
+        return PIL.Image.fromarray(scaled)
+    planes = np.concatenate(np.moveaxis(scaled, -1, 0), axis=1)
+    if grey:
+        return PIL.Image.fromarray(planes).convert("RGB")
+    import matplotlib
+
+    return PIL.Image.fromarray(matplotlib.colormaps["viridis"](planes, bytes=True)[..., :3])
+
+
+def _is_grey(array: Array) -> bool:
+    """Whether bytes are shades of grey; those of a board with a few kinds of squares are not."""
+    return bool(array.max() >= _FEW_VALUES)
+
+
+def _scaled(array: Array, low: Any, high: Any) -> npt.NDArray[np.uint8]:
+    values = array.astype(np.float64)
+    finite = values[np.isfinite(values)]
+    if low is None or not np.isfinite(low):
+        low = finite.min() if finite.size else 0.0
+    if high is None or not np.isfinite(high):
+        high = finite.max() if finite.size else 1.0
+    with np.errstate(all="ignore"):
+        shares = (values - float(low)) / ((float(high) - float(low)) or 1.0)
+    return np.asarray(np.clip(np.nan_to_num(shares), 0, 1) * 255, np.uint8)

@@ -1,0 +1,72 @@
+"""The leaves of specs, actions and observations by name, in the order in which they stand.
+
+Levels are joined by periods, as on the wire; a structure that is one leaf has the name
+that its user gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from google.protobuf import message as protobuf_message
+
+from dm_env_rpc_client import nesting
+
+__all__ = ["named_leaves", "rebuild"]
+
+
+def named_leaves(structure: Any, root: str) -> dict[str, Any]:
+    """Returns the leaves of nested mappings, lists and tuples.
+
+    Args:
+      structure: the structure; None has no leaves.
+      root: the name where the structure itself is the leaf.
+    """
+    return {} if structure is None else dict(_walk(structure, "", root))
+
+
+def rebuild(structure: Any, values: Mapping[str, Any], root: str) -> Any:
+    """Returns `structure` with each leaf replaced by the value of its name.
+
+    Leaves of a mapping that have no value are left out.
+
+    Raises:
+      KeyError: a leaf of a list or a tuple, or the root, has no value.
+    """
+    return _rebuild(structure, values, "", root)
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping) and not isinstance(value, protobuf_message.Message)
+
+
+def _walk(value: Any, name: str, root: str) -> Iterator[tuple[str, Any]]:
+    prefix = name + nesting.SEPARATOR if name else ""
+    if _is_mapping(value):
+        for key, child in value.items():
+            yield from _walk(child, f"{prefix}{key}", root)
+    elif isinstance(value, list | tuple):
+        for index, child in enumerate(value):
+            yield from _walk(child, f"{prefix}{index}", root)
+    else:
+        yield name or root, value
+
+
+def _rebuild(structure: Any, values: Mapping[str, Any], name: str, root: str) -> Any:
+    prefix = name + nesting.SEPARATOR if name else ""
+    if _is_mapping(structure):
+        return {
+            key: _rebuild(child, values, f"{prefix}{key}", root)
+            for key, child in structure.items()
+            if set(dict(_walk(child, f"{prefix}{key}", root))) & set(values)
+        }
+    if isinstance(structure, list | tuple):
+        children = [
+            _rebuild(child, values, f"{prefix}{index}", root)
+            for index, child in enumerate(structure)
+        ]
+        if hasattr(structure, "_fields"):
+            return type(structure)(*children)
+        return type(structure)(children)
+    return values[name or root]

@@ -1,0 +1,92 @@
+"""Specs as tables: name, dtype, shape and bounds of each."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from dm_env import specs
+
+from dm_env_rpc_client.displays import markup, plots
+from dm_env_rpc_client.displays.leaves import named_leaves
+
+__all__ = ["Range", "are_specs", "bounds_text", "dtype_text", "spec_table", "value_range"]
+
+_COLUMNS = ("name", "dtype", "shape", "values")
+_MAX_LEAVES = 1000
+
+
+class Range(NamedTuple):
+    """The lowest and the highest value of a spec, over all its elements; None for any."""
+
+    low: Any
+    high: Any
+
+
+def are_specs(structure: Any) -> bool:
+    """Whether a structure has leaves, and all of them are dm_env specs."""
+    try:
+        leaves = named_leaves(structure, "value")
+    except RecursionError:
+        return False
+    return 0 < len(leaves) <= _MAX_LEAVES and all(
+        isinstance(leaf, specs.Array) for leaf in leaves.values()
+    )
+
+
+def spec_table(structure: Any, root: str = "value") -> str:
+    """Returns a table of the specs in a structure.
+
+    Args:
+      structure: specs, nested or not.
+      root: the name of a structure that is one spec without a name.
+    """
+    rows = [
+        (
+            f"<b>{markup.escape(name, 200)}</b>",
+            markup.escape(dtype_text(spec)),
+            markup.escape(_shape_text(spec.shape), 200),
+            markup.escape(bounds_text(spec)),
+        )
+        for name, spec in named_leaves(structure, getattr(structure, "name", None) or root).items()
+    ]
+    return markup.table(_COLUMNS, rows) if rows else '<i style="opacity:0.6">none</i>'
+
+
+def dtype_text(spec: specs.Array) -> str:
+    """Returns the name of a spec's dtype as people know it."""
+    if isinstance(spec, specs.StringArray):
+        return "string"
+    return "proto" if spec.dtype.kind == "O" else str(spec.dtype.name)
+
+
+def bounds_text(spec: specs.Array) -> str:
+    """Returns which values a spec admits; empty where it admits all of its dtype."""
+    if isinstance(spec, specs.DiscreteArray):
+        return f"0 … {spec.num_values - 1}"
+    if not isinstance(spec, specs.BoundedArray):
+        return ""
+    low, high = (_side_text(side) for side in (spec.minimum, spec.maximum))
+    return f"{low} … {high}"
+
+
+def value_range(spec: specs.Array) -> Range:
+    """Returns the range of a spec's values; None for a side that is open or has no end."""
+    if not isinstance(spec, specs.BoundedArray) or spec.dtype.kind not in "iuf":
+        return Range(None, None)
+    low, high = np.min(spec.minimum), np.max(spec.maximum)
+    return Range(low if np.isfinite(low) else None, high if np.isfinite(high) else None)
+
+
+def _shape_text(shape: tuple[int, ...]) -> str:
+    return " x ".join("any" if size < 0 else str(size) for size in shape) if shape else "scalar"
+
+
+def _side_text(side: Any) -> str:
+    if not np.ndim(side):
+        return plots.number(side)
+    elements = np.ravel(side)
+    if np.all(elements == elements[0]):
+        return plots.number(elements[0])
+    shown = ", ".join(plots.number(element) for element in elements[:4])
+    return f"[{shown}{', …' if elements.size > 4 else ''}]"

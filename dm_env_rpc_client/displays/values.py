@@ -1,0 +1,122 @@
+"""Values as they are seen: images as images, vectors as plots, numbers and texts as text."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+from google.protobuf import message as protobuf_message
+
+from dm_env_rpc_client.displays import images, markup, plots
+from dm_env_rpc_client.displays.spec_tables import Range
+
+__all__ = ["image_html", "in_short", "show_value"]
+
+IMAGE_SIDE = 240
+"""Pixels of the longer side of an image on the page."""
+
+_MAX_NUMBERS = 8
+_MAX_TEXTS = 8
+_MAX_ELEMENTS = 1_000_000
+_ANY = Range(None, None)
+
+
+def show_value(value: Any, bounds: Range = _ANY) -> str:
+    """Returns a value as HTML, of bounded size whatever the value's.
+
+    Args:
+      value: an array, a number, a text, a message, or None.
+      bounds: the range of its spec, for the colours of an image.
+    """
+    if value is None:
+        return '<i style="opacity:0.6">none</i>'
+    if isinstance(value, str | bytes | protobuf_message.Message):
+        return markup.preformatted(value if isinstance(value, str) else repr(value))
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        return _show_objects(array)
+    if array.ndim == 0:
+        return plots.number(array)
+    if images.is_image(array.shape, array.dtype):
+        try:
+            return image_html(images.picture(array, bounds.low, bounds.high))
+        except ModuleNotFoundError:
+            # Without the extra `notebook` there is nothing to draw images with.
+            return _summary(array)
+    if array.size == 0:
+        return f'<i style="opacity:0.6">no elements, shape {list(array.shape)}</i>'
+    if array.ndim == 1:
+        return _show_vector(array)
+    return _summary(array)
+
+
+def in_short(value: Any) -> str:
+    """Returns a value as a few words of plain text."""
+    array = np.asarray(value)
+    if array.ndim == 0:
+        text = plots.number(array, 4) if array.dtype.kind in "biuf" else repr(array.item())
+    else:
+        text = np.array2string(array, precision=3, threshold=8)
+    return markup.shorten(" ".join(text.split()), 60)
+
+
+def image_html(picture: images.Picture, side: int = IMAGE_SIDE) -> str:
+    """Returns a picture as an element of HTML that holds it.
+
+    Args:
+      picture: the picture.
+      side: pixels of its longer side on the page.
+    """
+    width, height = picture.shown_size(side)
+    data = base64.b64encode(picture.data).decode()
+    return (
+        f'<img src="data:image/{picture.format};base64,{data}" width="{width}" height="{height}" '
+        'style="image-rendering:pixelated;border-radius:3px;margin:2px 0">'
+    )
+
+
+def _show_vector(array: Any) -> str:
+    if array.size == 1:
+        return plots.number(array[0])
+    drawn = _sample(array)
+    plot = plots.bars(drawn) if drawn.size <= plots.MAX_BARS else plots.line(drawn)
+    if array.size > _MAX_NUMBERS:
+        return plot + _small(_statistics(array))
+    return plot + _small(", ".join(plots.number(element) for element in array))
+
+
+def _show_objects(array: Any) -> str:
+    elements = [element for element, _ in zip(array.flat, range(_MAX_TEXTS), strict=False)]
+    texts = [element if isinstance(element, str) else repr(element) for element in elements]
+    if array.ndim == 0:
+        return markup.preformatted(texts[0])
+    more = f"<br>… and {array.size - len(texts)} more" if array.size > len(texts) else ""
+    return "<br>".join(map(markup.preformatted, texts)) + more
+
+
+def _summary(array: Any) -> str:
+    text = np.array2string(
+        array, threshold=40, edgeitems=2, max_line_width=70, precision=4, suppress_small=True
+    )
+    return markup.preformatted(text) + _small(f"shape {list(array.shape)}, {_statistics(array)}")
+
+
+def _statistics(array: Any) -> str:
+    sample = _sample(np.ravel(array))
+    if sample.dtype.kind == "b":
+        return f"{array.size} bools, {np.mean(sample):.0%} of them true"
+    finite = sample[np.isfinite(sample)]
+    if not finite.size:
+        return f"{array.size} elements, none of them finite"
+    low, high = plots.number(finite.min()), plots.number(finite.max())
+    return f"{array.size} elements from {low} to {high}, mean {plots.number(np.mean(finite))}"
+
+
+def _sample(flat: Any) -> Any:
+    """Every so many of the elements of a very long vector."""
+    return flat[:: 1 + flat.size // _MAX_ELEMENTS]
+
+
+def _small(text: str) -> str:
+    return f'<div style="opacity:0.7;font-size:smaller">{markup.escape(text)}</div>'

@@ -1,0 +1,155 @@
+"""The properties below a key with their values, as they were when they were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from dm_env_rpc_client.displays import markup, spec_tables
+from dm_env_rpc_client.displays.values import in_short, show_value
+from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError
+
+if TYPE_CHECKING:
+    from dm_env_rpc_client.extensions.property_access import PropertyAccess, PropertySpec
+
+__all__ = ["MAX_PROPERTIES", "PropertyTree", "TreeEntry"]
+
+MAX_PROPERTIES = 1000
+"""Properties that a tree may have; a server can go on without end."""
+
+_FEW = 8
+
+
+class TreeEntry(NamedTuple):
+    """One property of a tree.
+
+    Attributes:
+      spec: what the server says of it.
+      depth: how many listed properties stand above it.
+      value: its value; None where there is none.
+      refusal: why it could not be read, or listed; "" where it could.
+    """
+
+    spec: PropertySpec
+    depth: int
+    value: Any
+    refusal: str
+
+
+class PropertyTree:
+    """A snapshot; showing it asks the server nothing. Made by `PropertyAccess.tree`.
+
+    Attributes:
+      entries: the properties, parents before their children.
+      is_complete: False where there were more than `MAX_PROPERTIES`.
+    """
+
+    def __init__(self, properties: PropertyAccess, key: str = ""):
+        self.entries: list[TreeEntry] = []
+        self.is_complete = True
+        for entry in _entries(properties, key):
+            if len(self.entries) == MAX_PROPERTIES:
+                self.is_complete = False
+                break
+            self.entries.append(entry)
+
+    def __repr__(self) -> str:
+        lines = [
+            "  " * entry.depth + entry.spec.key + _value_text(entry) + _remark(entry)
+            for entry in self.entries
+        ]
+        if not self.is_complete:
+            lines.append(f"... and more than {MAX_PROPERTIES} properties")
+        return "\n".join(lines) or "no properties"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                _key_cell(entry),
+                _value_cell(entry),
+                markup.escape(", ".join(_kinds(entry.spec))),
+                markup.escape(_spec_text(entry.spec)),
+                markup.escape(entry.spec.description),
+            )
+            for entry in self.entries
+        ]
+        if not rows:
+            return markup.section("No properties")
+        title = "Properties" if self.is_complete else f"The first {len(rows)} properties"
+        columns = ("key", "value", "may be", "spec", "description")
+        return markup.section(title, markup.table(columns, rows))
+
+
+def _entries(properties: PropertyAccess, key: str) -> Iterator[TreeEntry]:
+    """Yields everything below a property; without recursion, for it may go deep."""
+    seen = {key}
+    levels = [iter(properties.list(key))]
+    while levels:
+        spec = next(levels[-1], None)
+        if spec is None:
+            levels.pop()
+            continue
+        if spec.key in seen:
+            continue
+        seen.add(spec.key)
+        value, refusal = None, ""
+        depth = len(levels) - 1
+        if spec.readable:
+            try:
+                value = properties.read(spec.key)
+            except (DmEnvRpcError, ProtocolError) as error:
+                refusal = _reason(error)
+        if spec.listable:
+            try:
+                levels.append(iter(properties.list(spec.key)))
+            except DmEnvRpcError as error:
+                refusal = refusal or _reason(error)
+        yield TreeEntry(spec, depth, value, refusal)
+
+
+def _key_cell(entry: TreeEntry) -> str:
+    indent = f"padding-left:{1.2 * min(entry.depth, 20):.1f}em"
+    return f'<span style="{indent}"><b>{markup.escape(entry.spec.key, 200)}</b></span>'
+
+
+def _value_cell(entry: TreeEntry) -> str:
+    if entry.refusal:
+        return f"<i>{markup.escape(entry.refusal)}</i>"
+    if not entry.spec.readable:
+        return ""
+    is_short = np.ndim(entry.value) == 1 and len(entry.value) <= _FEW
+    return markup.escape(in_short(entry.value)) if is_short else show_value(entry.value)
+
+
+def _reason(error: DmEnvRpcError | ProtocolError) -> str:
+    return f"{error.code_name}: {error.message}" if isinstance(error, DmEnvRpcError) else str(error)
+
+
+def _kinds(spec: PropertySpec) -> list[str]:
+    done = {"readable": "read", "writable": "written", "listable": "listed"}
+    return [word for kind, word in done.items() if getattr(spec, kind)]
+
+
+def _spec_text(spec: PropertySpec) -> str:
+    if spec.spec is None:
+        return ""
+    shape = f" {list(spec.spec.shape)}" if spec.spec.shape else ""
+    bounds = spec_tables.bounds_text(spec.spec)
+    return f"{spec_tables.dtype_text(spec.spec)}{shape}{f', {bounds}' if bounds else ''}"
+
+
+def _value_text(entry: TreeEntry) -> str:
+    if entry.refusal:
+        return f" ({entry.refusal})"
+    if not entry.spec.readable:
+        return ""
+    text = " ".join(repr(getattr(entry.value, "tolist", lambda: entry.value)()).split())
+    return f" = {markup.shorten(text, 60)}"
+
+
+def _remark(entry: TreeEntry) -> str:
+    kinds = ", ".join(_kinds(entry.spec))
+    text = f"  ({kinds})" if kinds else ""
+    return f"{text}  {entry.spec.description}".rstrip()

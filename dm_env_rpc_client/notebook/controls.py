@@ -1,0 +1,280 @@
+"""A control for every spec: what an action, or a property, is set with.
+
+Buttons for a few values, a slider for a range, text for everything else: numbers, lists
+and strings as JSON has them, a single string as it is.
+"""
+
+from __future__ import annotations
+
+import abc
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ipywidgets
+import numpy as np
+from dm_env import specs
+
+from dm_env_rpc_client.displays.spec_tables import bounds_text, dtype_text
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.spec_manager import TensorField
+from dm_env_rpc_client.specs import dm_env_spec_to_tensor_spec
+
+__all__ = ["Buttons", "Control", "Sliders", "Text", "checked_by", "control_for"]
+
+MAX_BUTTONS = 12
+"""Values that get a button each."""
+
+MAX_SLIDERS = 8
+"""Elements of a vector that get a slider each."""
+
+_MAX_SPAN = 1e6
+_FILL = ipywidgets.Layout(width="auto", min_width="0", flex="1 1 auto")
+
+
+class Control(abc.ABC):
+    """What sets a value.
+
+    Attributes:
+      widget: what is shown.
+      is_move: whether setting a value is like making a move in a game.
+    """
+
+    widget: ipywidgets.DOMWidget
+    is_move = False
+
+    def __init__(self, spec: specs.Array):
+        self._spec = spec
+        self._callbacks: list[Callable[[], object]] = []
+        self._is_quiet = False
+
+    @abc.abstractmethod
+    def value(self) -> Any:
+        """Returns a value that conforms to the spec; SpecError where what is set does not."""
+
+    @abc.abstractmethod
+    def _show(self, value: Any) -> None:
+        """Shows a value."""
+
+    def show(self, value: Any) -> None:
+        """Sets the value, without telling those who wait for `on_set`."""
+        self._is_quiet = True
+        try:
+            self._show(value)
+        finally:
+            self._is_quiet = False
+
+    def on_set(self, callback: Callable[[], object]) -> None:
+        """Has `callback` called whenever somebody has set a value."""
+        self._callbacks.append(callback)
+
+    def _was_set(self, _: object = None) -> None:
+        if not self._is_quiet:
+            for callback in self._callbacks:
+                callback()
+
+
+class Buttons(Control):
+    """A button for each value of a small discrete spec."""
+
+    is_move = True
+
+    def __init__(self, spec: specs.Array, where: str, labels: Sequence[str] | None = None):
+        super().__init__(spec)
+        self._where = where
+        self._values = _few_values(spec)
+        texts = list(map(str, self._values if labels is None else labels))
+        if len(texts) != len(self._values):
+            few = len(self._values) or f"more than {MAX_BUTTONS}"
+            raise SpecError(f"{where} has {few} values, got {len(texts)} labels for them")
+        self._buttons = [
+            ipywidgets.Button(description=text, layout=ipywidgets.Layout(width="auto"))
+            for text in texts
+        ]
+        for index, button in enumerate(self._buttons):
+            button.on_click(lambda _, index=index: self._press(index))
+        self._select(0)
+        self.widget = ipywidgets.HBox(self._buttons, layout=ipywidgets.Layout(flex_flow="row wrap"))
+
+    def value(self) -> Any:
+        """See `Control.value`."""
+        if self._selected is None:
+            raise SpecError(f"{self._where}: none of its values is chosen")
+        return np.asarray(self._values[self._selected], self._spec.dtype)[()]
+
+    def _show(self, value: Any) -> None:
+        element = np.asarray(value).item()
+        self._select(self._values.index(element) if element in self._values else None)
+
+    def _press(self, index: int) -> None:
+        self._select(index)
+        self._was_set()
+
+    def _select(self, index: int | None) -> None:
+        self._selected = index
+        for other, button in enumerate(self._buttons):
+            button.button_style = "info" if other == index else ""
+
+
+class Sliders(Control):
+    """A slider for a bounded number, or for each element of a short vector of them."""
+
+    def __init__(self, spec: specs.BoundedArray):
+        super().__init__(spec)
+        lows = np.ravel(np.broadcast_to(spec.minimum, spec.shape))
+        highs = np.ravel(np.broadcast_to(spec.maximum, spec.shape))
+        self._sliders = [
+            _slider(low.item(), high.item(), str(index) if spec.shape else "")
+            for index, (low, high) in enumerate(zip(lows, highs, strict=True))
+        ]
+        for slider in self._sliders:
+            slider.observe(self._was_set, "value")
+        self.widget = ipywidgets.VBox(self._sliders, layout=_FILL)
+
+    def value(self) -> Any:
+        """See `Control.value`."""
+        values = np.array([slider.value for slider in self._sliders], self._spec.dtype)
+        shaped = values.reshape(self._spec.shape)
+        # Rounding to the dtype may have led out of the range.
+        return np.clip(shaped, self._spec.minimum, self._spec.maximum).astype(self._spec.dtype)[()]
+
+    def _show(self, value: Any) -> None:
+        for slider, element in zip(self._sliders, np.ravel(value), strict=True):
+            slider.value = element.item()
+
+
+class Text(Control):
+    """A line of text for any other value."""
+
+    def __init__(self, spec: specs.Array, where: str):
+        super().__init__(spec)
+        self._where = where
+        self._check = checked_by(spec, where)
+        self._is_plain = isinstance(spec, specs.StringArray) and not spec.shape
+        shape = f"[{', '.join('any' if size < 0 else str(size) for size in spec.shape)}]"
+        hint = f"{dtype_text(spec)}{shape if spec.shape else ''} {bounds_text(spec)}"
+        self._line = ipywidgets.Text(
+            placeholder=hint.strip(), tooltip=hint.strip(), continuous_update=False, layout=_FILL
+        )
+        self.show(spec.generate_value())
+        self._line.observe(self._was_set, "value")
+        self.widget = self._line
+
+    def value(self) -> Any:
+        """See `Control.value`."""
+        if self._is_plain:
+            return self._line.value
+        try:
+            parsed = json.loads(self._line.value)
+        except ValueError as error:
+            raise SpecError(
+                f"{self._where}: {self._line.value!r} is not a number or a list such as "
+                f"[0, 1]: {error}"
+            ) from error
+        return self._check(parsed)
+
+    def _show(self, value: Any) -> None:
+        if self._is_plain:
+            self._line.value = str(value)
+        else:
+            self._line.value = json.dumps(np.asarray(value).tolist())
+
+
+def checked_by(spec: specs.Array, where: str) -> Callable[[Any], Any]:
+    """Returns what makes a value that conforms to a spec of anything that does.
+
+    Args:
+      spec: the spec.
+      where: what the value is for, for error messages, such as "action 'arm.torque'".
+
+    Returns:
+      A function that returns its argument as an array or a scalar of the spec's dtype, and
+      raises SpecError where it has another shape, is out of bounds or would change.
+
+    Raises:
+      SpecError: the protocol has no such dtype.
+    """
+    field = TensorField(0, dm_env_spec_to_tensor_spec(spec), "value")
+    field.label = where
+
+    def check(value: Any) -> Any:
+        conforming = field.conform(value)
+        if conforming.dtype == object:
+            return conforming[()]
+        with np.errstate(over="ignore"):
+            narrowed = conforming.astype(spec.dtype)
+        # The protocol has no 16 bits, so what conforms to its next wider dtype may not fit.
+        is_float = narrowed.dtype.kind == "f"
+        if not np.all(np.isfinite(narrowed) if is_float else narrowed == conforming):
+            raise SpecError(f"{where}: {value!r} does not fit its dtype, {spec.dtype.name}")
+        return narrowed[()]
+
+    return check
+
+
+def control_for(
+    spec: specs.Array, where: str, labels: Sequence[str] | None = None
+) -> Control | None:
+    """Returns a control for a spec; None where there is none, as for protobuf messages.
+
+    Args:
+      spec: the spec.
+      where: what the value is for, for error messages, such as "action 'arm.torque'".
+      labels: what stands on the buttons of a spec with few values.
+
+    Raises:
+      SpecError: there are as many labels as there are not values.
+    """
+    if _few_values(spec) or labels is not None:
+        return Buttons(spec, where, labels)
+    if _has_sliders(spec):
+        return Sliders(spec)
+    if spec.dtype.kind == "O" and not isinstance(spec, specs.StringArray):
+        return None
+    try:
+        return Text(spec, where)
+    except (SpecError, ValueError):
+        # A dtype that the protocol has not, or a value that JSON has not.
+        return None
+
+
+def _few_values(spec: specs.Array) -> list[Any]:
+    """The values of a scalar that has few of them; empty for any other spec."""
+    if spec.shape:
+        return []
+    if spec.dtype.kind == "b":
+        return [False, True]
+    if spec.dtype.kind not in "iu" or not isinstance(spec, specs.BoundedArray):
+        return []
+    # As Python's, for the dtype may not hold the number of its own values.
+    low, high = int(spec.minimum), int(spec.maximum)
+    return list(range(low, high + 1)) if 0 <= high - low < MAX_BUTTONS else []
+
+
+def _has_sliders(spec: specs.Array) -> bool:
+    if not isinstance(spec, specs.BoundedArray) or spec.dtype.kind not in "iuf":
+        return False
+    if len(spec.shape) > 1 or (spec.shape and not 0 < spec.shape[0] <= MAX_SLIDERS):
+        return False
+    lows, highs = np.asarray(spec.minimum, float), np.asarray(spec.maximum, float)
+    with np.errstate(over="ignore"):
+        spans = highs - lows
+    # A page has floats only, which hold whole numbers up to here.
+    largest = max(np.abs(lows).max(), np.abs(highs).max())
+    return bool(np.all(spans <= _MAX_SPAN) and largest < 2**53)
+
+
+def _slider(low: Any, high: Any, description: str) -> Any:
+    options: dict[str, Any] = {
+        "min": low,
+        "max": high,
+        "value": min(max(type(low)(0), low), high),
+        "description": description,
+        "continuous_update": False,
+        "layout": ipywidgets.Layout(width="auto"),
+        "style": {"description_width": "12px" if description else "0px"},
+    }
+    if isinstance(low, int):
+        return ipywidgets.IntSlider(**options)
+    step = (high - low) / 200 or 1.0
+    return ipywidgets.FloatSlider(step=step, readout_format=".3g", **options)

@@ -1,0 +1,329 @@
+"""`explore`: an environment to look at, to step and to play with in a notebook."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import dm_env
+import ipywidgets
+import numpy as np
+from dm_env import specs
+
+from dm_env_rpc_client.displays import markup, plots
+from dm_env_rpc_client.displays.leaves import named_leaves, rebuild
+from dm_env_rpc_client.displays.values import in_short
+from dm_env_rpc_client.dm_env_adaptor import DmEnvAdaptor
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.extensions.properties import PropertiesExtension
+from dm_env_rpc_client.extensions.property_access import PropertyAccess
+from dm_env_rpc_client.notebook.controls import Control, control_for
+from dm_env_rpc_client.notebook.kept_properties import KeptProperties
+from dm_env_rpc_client.notebook.keyboard import Keyboard, checked_action, default_keys
+from dm_env_rpc_client.notebook.observation_view import ObservationView
+from dm_env_rpc_client.notebook.property_panel import PropertyPanel
+from dm_env_rpc_client.notebook.stepping import Progress, Stepper
+from dm_env_rpc_client.sampling import sample
+from dm_env_rpc_client.server.environment_properties import KeepsProperties
+
+__all__ = ["Explorer", "explore"]
+
+Policy = Callable[[dm_env.TimeStep], Any]
+
+_ROOT = "action"
+_MIN_RATE, _MAX_RATE = 0.25, 60.0
+_PLOT = (480, 104)
+
+
+def explore(
+    env: dm_env.Environment,
+    *,
+    policy: Policy | None = None,
+    action: Any = None,
+    keys: Mapping[str, Any] | None = None,
+    labels: Mapping[str, Sequence[str]] | None = None,
+    properties: PropertyAccess | None = None,
+    rate: float = 5.0,
+) -> Explorer:
+    """Returns a widget that shows an environment and steps it, for the end of a cell.
+
+    It shows every observation (images as images, vectors as plots), has a control for each
+    action, made from its spec, buttons that step, run and reset, plots of the rewards and
+    the returns, and the properties. It begins with a reset. The environment is stepped in a
+    thread of the explorer's own, so the kernel is free meanwhile; leave the environment to it
+    until you `close` it.
+
+    Keys act while the box that lists them has the focus: those of `keys`, and the space bar
+    for a step, Enter for run and stop, r for reset. A key that is held down while the
+    environment runs counts in every step, before the controls and any policy.
+
+    Args:
+      env: any dm_env.Environment.
+      policy: returns an action for a TimeStep; one of those that "run" can follow.
+      action: what the controls show first, the whole action or some of its values, nested or
+        by flat name; the rest is 0, or the lowest value there is.
+      keys: by key, as `KeyboardEvent.key` names it, such as "ArrowLeft" or "a": an action, or
+        some of its values, nested or by flat name. None for keys made from the specs.
+      labels: by the flat name of an action with few values, what stands on their buttons.
+      properties: where properties are read and written; None for those of the environment,
+        or of the server that it is connected to. Nothing is asked before somebody presses the
+        button.
+      rate: steps per second of a run, at most; there is a slider for it too.
+
+    Returns:
+      The Explorer, an ipywidgets container.
+
+    Raises:
+      SpecError: `action`, `keys` or `labels` name an action that there is not, or a value that
+        it does not admit; the rate is beyond what its slider has.
+    """
+    return Explorer(
+        env,
+        policy=policy,
+        action=action,
+        keys=keys,
+        labels=labels,
+        properties=properties,
+        rate=rate,
+    )
+
+
+class Explorer(ipywidgets.VBox):
+    """The widget that `explore` makes; its arguments are there."""
+
+    _stepper: Stepper
+
+    def __init__(
+        self,
+        env: dm_env.Environment,
+        *,
+        policy: Policy | None,
+        action: Any,
+        keys: Mapping[str, Any] | None,
+        labels: Mapping[str, Sequence[str]] | None,
+        properties: PropertyAccess | None,
+        rate: float,
+    ):
+        super().__init__()
+        self._action_spec = env.action_spec()
+        self._specs: dict[str, specs.Array] = named_leaves(self._action_spec, _ROOT)
+        self._controls = self._make_controls(labels or {}, action)
+        self._keyboard = Keyboard(
+            default_keys(self._specs) if keys is None else keys, self._specs, _ROOT, self._press
+        )
+        self._random = np.random.default_rng()
+        self._policies: dict[str, Policy] = {
+            "the controls": lambda _: self._chosen({}),
+            "random": lambda _: self._sample(),
+        }
+        if policy is not None:
+            self._policies = {"the policy": policy, **self._policies}
+        self._view = ObservationView(env.observation_spec())
+        self._make_toolbar(rate)
+        self._status = ipywidgets.HTML()
+        self._plots = ipywidgets.HTML()
+        self._stepper = stepper = Stepper(env, self._act, self._show, rate)
+        properties = properties or _properties_of(env)
+        self._panel = None if properties is None else PropertyPanel(properties, stepper.call)
+        self.children = self._lay_out()
+        self.add_class("dm-env-explorer")
+        stepper.reset()
+
+    def close(self) -> None:
+        """Stops stepping and takes the widget off the page; the environment stays open."""
+        # ipywidgets closes what it could not make, too.
+        if hasattr(self, "_stepper"):
+            self._stepper.close()
+        super().close()
+
+    def _make_controls(
+        self, labels: Mapping[str, Sequence[str]], action: Any
+    ) -> dict[str, Control]:
+        first = {} if action is None else checked_action(action, self._specs, _ROOT)
+        for name in labels:
+            if name not in self._specs:
+                known = ", ".join(map(repr, self._specs)) or "none"
+                raise SpecError(f"there is no action {name!r} to label; actions: {known}")
+        controls = {}
+        for name, spec in self._specs.items():
+            control = control_for(spec, f"action {name!r}", labels.get(name))
+            if control is not None:
+                if name in first:
+                    control.show(first[name])
+                controls[name] = control
+        return controls
+
+    def _make_toolbar(self, rate: float) -> None:
+        if not _MIN_RATE <= rate <= _MAX_RATE:
+            raise SpecError(f"rate is from {_MIN_RATE} to {_MAX_RATE} steps per second, got {rate}")
+        auto = ipywidgets.Layout(width="auto")
+        self._step_button = ipywidgets.Button(description="Step", icon="step-forward", layout=auto)
+        self._run_button = ipywidgets.Button(
+            description="Run", icon="play", button_style="success", layout=auto
+        )
+        self._reset_button = ipywidgets.Button(description="Reset", icon="undo", layout=auto)
+        self._source = ipywidgets.Dropdown(
+            options=list(self._policies),
+            description="run with",
+            style={"description_width": "initial"},
+            layout=ipywidgets.Layout(width="190px"),
+        )
+        self._rate = ipywidgets.FloatLogSlider(
+            value=rate,
+            base=10,
+            min=np.log10(_MIN_RATE),
+            max=np.log10(_MAX_RATE),
+            step=0.05,
+            description="steps/s",
+            readout_format=".1f",
+            style={"description_width": "initial"},
+            layout=ipywidgets.Layout(width="250px"),
+        )
+        self._step_button.on_click(lambda _: self._press("step"))
+        self._run_button.on_click(lambda _: self._press("run"))
+        self._reset_button.on_click(lambda _: self._press("reset"))
+        self._rate.observe(self._set_rate, "value")
+
+    def _lay_out(self) -> list[ipywidgets.Widget]:
+        wrapped = ipywidgets.Layout(flex_flow="row wrap", align_items="center")
+        toolbar = ipywidgets.HBox(
+            [self._step_button, self._run_button, self._reset_button, self._source, self._rate],
+            layout=wrapped,
+        )
+        centred = ipywidgets.Layout(align_items="center")
+        rows = [_title("Actions")]
+        for name, spec in self._specs.items():
+            control = self._controls.get(name)
+            if control is None:
+                widget: ipywidgets.Widget = ipywidgets.HTML(
+                    f"<i>left out: there is no control for {markup.escape(spec)}</i>"
+                )
+            else:
+                control.on_set(functools.partial(self._was_set, control))
+                widget = control.widget
+            label = ipywidgets.HTML(
+                f"<b>{markup.escape(name, 200)}</b>",
+                layout=ipywidgets.Layout(width="110px", flex="0 0 auto"),
+            )
+            rows.append(ipywidgets.HBox([label, widget], layout=centred))
+        left = ipywidgets.VBox(
+            [self._view.widget],
+            layout=ipywidgets.Layout(flex="0 1 auto", min_width="0", max_width="500px"),
+        )
+        right = ipywidgets.VBox(
+            [*rows, self._keyboard.pad, self._plots],
+            layout=ipywidgets.Layout(flex="1 1 360px", max_width="540px", min_width="0"),
+        )
+        body = ipywidgets.HBox(
+            [left, right],
+            layout=ipywidgets.Layout(flex_flow="row wrap", grid_gap="8px 28px"),
+        )
+        parts = [toolbar, self._status, body]
+        if self._panel is not None:
+            parts += [_title("Properties"), self._panel.widget]
+        return parts
+
+    def _set_rate(self, change: Any) -> None:
+        self._stepper.rate = change["new"]
+
+    def _press(self, what: str, repeated: bool = False) -> None:
+        """Does what a button or a key stands for."""
+        stepper = self._stepper
+        if what == "run" and not repeated:
+            (stepper.stop if stepper.is_running else stepper.run)()
+        elif what == "reset" and not repeated:
+            stepper.reset()
+        elif stepper.is_running or (repeated and stepper.is_busy):
+            # A run looks at the keys itself; and a key that repeats faster than the
+            # environment steps is not queued up.
+            return
+        elif what in ("step", "act"):
+            stepper.step(lambda _: self._chosen(self._keyboard.values()))
+
+    def _was_set(self, control: Control) -> None:
+        """A button of a choice is a move; a slider or a text is set before one."""
+        if control.is_move:
+            self._press("act")
+
+    def _act(self, timestep: dm_env.TimeStep) -> Any:
+        """The action of a step of a run."""
+        pressed = self._keyboard.values()
+        if pressed:
+            return self._chosen(pressed)
+        return self._policies[self._source.value](timestep)
+
+    def _chosen(self, pressed: Mapping[str, Any]) -> Any:
+        values = {name: control.value() for name, control in self._controls.items()}
+        return rebuild(self._action_spec, {**values, **pressed}, _ROOT)
+
+    def _sample(self) -> Any:
+        values = {name: sample(self._specs[name], self._random) for name in self._controls}
+        return rebuild(self._action_spec, values, _ROOT)
+
+    def _show(self, progress: Progress) -> int:
+        """Shows how far the stepper has come; called in its thread."""
+        sent, error = 0, progress.error
+        if progress.timestep is not None:
+            try:
+                sent = self._view.show(progress.timestep.observation)
+            except Exception as reason:
+                error = error or f"the observation cannot be shown: {reason!r}"
+        self._plots.value = _plots(progress)
+        self._status.value = _status(progress, error)
+        self._run_button.description = "Stop" if progress.is_running else "Run"
+        self._run_button.icon = "stop" if progress.is_running else "play"
+        self._run_button.button_style = "warning" if progress.is_running else "success"
+        return sent + len(self._plots.value) + len(self._status.value)
+
+
+def _properties_of(env: dm_env.Environment) -> PropertyAccess | None:
+    for value in getattr(env, "__dict__", {}).values():
+        if isinstance(value, PropertyAccess):
+            return value
+    if isinstance(env, DmEnvAdaptor):
+        return PropertiesExtension(env.connection)
+    return KeptProperties(env) if isinstance(env, KeepsProperties) else None
+
+
+def _title(text: str) -> ipywidgets.HTML:
+    return ipywidgets.HTML(f'<div style="font-weight:600;margin-top:4px">{text}</div>')
+
+
+def _status(progress: Progress, error: str) -> str:
+    facts = []
+    if progress.timestep is not None:
+        facts = [
+            f"episode <b>{progress.episode}</b>",
+            f"step <b>{progress.steps}</b>",
+            f"return <b>{plots.number(progress.episode_return, 4)}</b>",
+        ]
+        if progress.rewards:
+            facts.insert(2, f"reward <b>{plots.number(progress.rewards[-1], 4)}</b>")
+        if progress.action is not None:
+            facts.append(f"action <b>{markup.escape(_action_text(progress.action), 120)}</b>")
+        if progress.is_over:
+            facts.append("<b>the episode is over</b>; the next step begins another")
+    line = " &nbsp;·&nbsp; ".join(facts)
+    if error:
+        line += (
+            '<div style="color:#c62828;white-space:pre-wrap;overflow-wrap:anywhere">'
+            f"{markup.escape(error)}</div>"
+        )
+    return line
+
+
+def _action_text(action: Any) -> str:
+    return ", ".join(
+        f"{name} {in_short(value)}" for name, value in named_leaves(action, _ROOT).items()
+    )
+
+
+def _plots(progress: Progress) -> str:
+    reward = plots.line(progress.rewards, *_PLOT, title="reward in this episode", dots=True)
+    returns, title = progress.returns, "return by episode"
+    if not progress.is_over:
+        returns = [*returns, progress.episode_return]
+        title = f"{title}, so far in the last"
+    by_episode = plots.line(returns, *_PLOT, title=title, dots=True)
+    return reward + by_episode

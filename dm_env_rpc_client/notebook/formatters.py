@@ -1,0 +1,45 @@
+"""How IPython shows classes of dm_env: TimeSteps, specs, and dictionaries of specs.
+
+They are not ours, so nothing is added to them; IPython keeps a table of formatters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import dm_env
+from dm_env import specs
+
+from dm_env_rpc_client.displays.spec_tables import are_specs, spec_table
+from dm_env_rpc_client.displays.timestep_tables import show_timestep
+
+__all__ = ["load_ipython_extension", "unload_ipython_extension"]
+
+_HTML = "text/html"
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """Called by `%load_ext dm_env_rpc_client.notebook`."""
+    formatter = ipython.display_formatter.formatters[_HTML]
+    for shown, show in _FORMATTERS.items():
+        formatter.for_type(shown, show)
+
+
+def unload_ipython_extension(ipython: Any) -> None:
+    """Called by `%unload_ext dm_env_rpc_client.notebook`."""
+    formatter = ipython.display_formatter.formatters[_HTML]
+    for shown in _FORMATTERS:
+        formatter.pop(shown, None)
+
+
+def _show_dict(value: dict[Any, Any]) -> str | None:
+    """Specs as a table; None, for any other dictionary, leaves it to its plain text."""
+    return spec_table(value) if are_specs(value) else None
+
+
+_FORMATTERS: dict[type, Callable[[Any], str | None]] = {
+    dm_env.TimeStep: show_timestep,
+    specs.Array: spec_table,
+    dict: _show_dict,
+}

@@ -1,0 +1,184 @@
+"""Keys that act: which there are, and the box on the page that takes them."""
+
+from __future__ import annotations
+
+import pathlib
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anywidget
+import numpy as np
+import traitlets
+from dm_env import specs
+
+from dm_env_rpc_client.displays import markup
+from dm_env_rpc_client.displays.leaves import named_leaves
+from dm_env_rpc_client.displays.values import in_short
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.notebook.controls import checked_by
+
+__all__ = ["KeyPad", "Keyboard", "checked_action", "default_keys"]
+
+STEP, RUN, RESET = " ", "Enter", "r"
+
+_HERE = pathlib.Path(__file__).parent
+_ARROWS = (("ArrowLeft", "ArrowRight"), ("ArrowDown", "ArrowUp"))
+_DIGITS = "0123456789"
+
+
+class KeyPad(anywidget.AnyWidget):
+    """A box that sends `{"kind": "down" | "up", "key": ..., "repeated": ...}` when it is focused.
+
+    Keys have the names of the browser's `KeyboardEvent.key`, letters in lower case.
+    """
+
+    _esm = _HERE / "keypad.js"
+    _css = _HERE / "explorer.css"
+    legend: traitlets.List[Any] = traitlets.List().tag(sync=True)
+
+
+def default_keys(action_specs: Mapping[str, specs.Array]) -> dict[str, dict[str, Any]]:
+    """Returns keys for actions of any names, from what their specs admit.
+
+    The arrows are the ends of the ranges of the first two scalar actions that have a range:
+    of a number, or of three values, which are taken for back, stay and forth. The digits are
+    the values of the first action that has few of them.
+
+    Args:
+      action_specs: the specs, by flat name.
+
+    Returns:
+      By key, the values of some actions by flat name.
+    """
+    keys: dict[str, dict[str, Any]] = {}
+    ranged = [item for item in action_specs.items() if _has_ends(item[1])]
+    for (name, spec), (back, forth) in zip(ranged, _ARROWS, strict=False):
+        keys[back] = {name: spec.minimum.item()}
+        keys[forth] = {name: spec.maximum.item()}
+    for name, spec in action_specs.items():
+        if _is_choice(spec):
+            last = int(spec.maximum) - int(spec.minimum)
+            for digit in _DIGITS[: last + 1]:
+                keys[digit] = {name: int(spec.minimum) + int(digit)}
+            break
+    return keys
+
+
+def _is_choice(spec: specs.Array) -> bool:
+    return (
+        isinstance(spec, specs.BoundedArray)
+        and spec.shape == ()
+        and spec.dtype.kind in "iu"
+        and int(spec.maximum) - int(spec.minimum) < len(_DIGITS)
+    )
+
+
+def _has_ends(spec: specs.Array) -> bool:
+    if not isinstance(spec, specs.BoundedArray) or spec.shape:
+        return False
+    if spec.dtype.kind in "iu":
+        return int(spec.maximum) - int(spec.minimum) == 2
+    return bool(np.isfinite(spec.minimum) and np.isfinite(spec.maximum))
+
+
+def checked_action(
+    action: Any, action_specs: Mapping[str, specs.Array], root: str, where: str = ""
+) -> dict[str, Any]:
+    """Returns the values of an action, or of a part of one, by flat name.
+
+    Args:
+      action: values, nested or by flat name.
+      action_specs: specs by flat name.
+      root: the name of an action that is no mapping.
+      where: stands before error messages.
+
+    Raises:
+      SpecError: there is no such action, or it does not admit the value.
+    """
+    values = named_leaves(action, root)
+    for name in values:
+        if name not in action_specs:
+            known = ", ".join(map(repr, action_specs)) or "none"
+            raise SpecError(f"{where}there is no action {name!r}; actions: {known}")
+    return {
+        name: checked_by(action_specs[name], f"{where}action {name!r}")(value)
+        for name, value in values.items()
+    }
+
+
+class Keyboard:
+    """Which actions the keys that are down stand for.
+
+    A key that was pressed and released between two steps counts for one step all the same.
+
+    Args:
+      keys: by key, an action, or some of its values, nested or by flat name.
+      action_specs: specs by flat name.
+      root: the name of an action that is no mapping.
+      press: called with "step", "run" or "reset" for the keys of these, and with "act" when
+        a key for an action goes down.
+
+    Attributes:
+      pad: the widget.
+
+    Raises:
+      SpecError: a key stands for an action that is not there, or does not admit the value.
+    """
+
+    def __init__(
+        self,
+        keys: Mapping[str, Any],
+        action_specs: Mapping[str, specs.Array],
+        root: str,
+        press: Callable[[str, bool], None],
+    ):
+        self._actions = {
+            key: checked_action(action, action_specs, root, f"key {key!r}: ")
+            for key, action in keys.items()
+        }
+        self._press = press
+        # Keys come in one thread, steps are taken in another.
+        self._lock = threading.Lock()
+        self._held: dict[str, None] = {}
+        self._tapped: dict[str, None] = {}
+        general = {STEP: "step", RUN: "run or stop", RESET: "reset"}
+        self._general = {
+            key: what.split()[0] for key, what in general.items() if key not in self._actions
+        }
+        legend = [(key, _meaning(values)) for key, values in self._actions.items()]
+        legend += [(key, general[key]) for key in self._general]
+        self.pad = KeyPad(legend=legend)
+        self.pad.on_msg(self._receive)
+
+    def values(self) -> dict[str, Any]:
+        """Returns the values that the keys set in this step, by flat name."""
+        with self._lock:
+            down = [*self._tapped, *self._held]
+            self._tapped.clear()
+        values: dict[str, Any] = {}
+        for key in down:
+            values.update(self._actions[key])
+        return values
+
+    def _receive(self, _: Any, message: Any, __: Any) -> None:
+        key, repeated = message.get("key"), bool(message.get("repeated"))
+        if key in self._actions:
+            is_down = message.get("kind") == "down"
+            with self._lock:
+                # What was pressed last comes last, and wins.
+                self._held.pop(key, None)
+                if is_down:
+                    self._held[key] = None
+                if is_down and not repeated:
+                    self._tapped[key] = None
+            if is_down:
+                self._press("act", repeated)
+        elif key in self._general and message.get("kind") == "down":
+            self._press(self._general[key], repeated)
+
+
+def _meaning(values: Mapping[str, Any]) -> str:
+    return markup.shorten(
+        ", ".join(f"{name} {in_short(value)}" for name, value in values.items()), 60
+    )

@@ -1,0 +1,82 @@
+"""Live observations: a widget for each image, a table for everything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ipywidgets
+import numpy as np
+
+from dm_env_rpc_client.displays import images, markup
+from dm_env_rpc_client.displays.leaves import named_leaves
+from dm_env_rpc_client.displays.spec_tables import Range, value_range
+from dm_env_rpc_client.displays.values import show_value
+
+__all__ = ["ObservationView"]
+
+SIDE, SIDE_OF_MANY = 480, 230
+"""Pixels of the longer side of an image on the page, alone and among others."""
+
+_ROOT = "observation"
+_ANY = Range(None, None)
+
+
+class ObservationView:
+    """Shows one observation after the other.
+
+    Args:
+      observation_spec: of the environment, for the range of the colours in images.
+
+    Attributes:
+      widget: what is shown.
+    """
+
+    def __init__(self, observation_spec: Any):
+        self._ranges = {
+            name: value_range(spec) for name, spec in named_leaves(observation_spec, _ROOT).items()
+        }
+        self._images: dict[str, ipywidgets.Image] = {}
+        self._gallery = ipywidgets.HBox(
+            layout=ipywidgets.Layout(
+                flex_flow="row wrap", align_items="flex-start", grid_gap="4px 12px"
+            )
+        )
+        self._values = ipywidgets.HTML()
+        self.widget = ipywidgets.VBox([self._gallery, self._values])
+
+    def show(self, observation: Any) -> int:
+        """Shows an observation, and returns about how many bytes went to the page."""
+        pictures: dict[str, images.Picture] = {}
+        rows: list[tuple[str, str]] = []
+        for name, value in named_leaves(observation, _ROOT).items():
+            bounds = self._ranges.get(name, _ANY)
+            array = np.asarray(value)
+            if array.dtype.kind in "biuf" and images.is_image(array.shape, array.dtype):
+                pictures[name] = images.picture(array, *bounds)
+            else:
+                rows.append((f"<b>{markup.escape(name, 200)}</b>", show_value(value, bounds)))
+        if pictures.keys() != self._images.keys():
+            self._hang(list(pictures))
+        sent = 0
+        side = SIDE if len(pictures) == 1 else SIDE_OF_MANY
+        for name, picture in pictures.items():
+            widget = self._images[name]
+            width, height = picture.shown_size(side)
+            with widget.hold_sync():
+                widget.format = picture.format
+                widget.width, widget.height = str(width), str(height)
+                widget.value = picture.data
+            sent += len(picture.data)
+        self._values.value = markup.table(("", ""), rows) if rows else ""
+        return sent + len(self._values.value)
+
+    def _hang(self, names: list[str]) -> None:
+        self._images = {name: ipywidgets.Image(format="png") for name in names}
+        framed = []
+        for name, image in self._images.items():
+            image.add_class("dm-env-image")
+            caption = ipywidgets.HTML(
+                f'<span style="opacity:0.7">{markup.escape(name, 200)}</span>'
+            )
+            framed.append(ipywidgets.VBox([caption, image]))
+        self._gallery.children = framed

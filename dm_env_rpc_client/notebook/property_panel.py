@@ -1,0 +1,118 @@
+"""The properties of a server as a tree of controls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets
+
+from dm_env_rpc_client.displays import markup
+from dm_env_rpc_client.displays.values import show_value
+from dm_env_rpc_client.extensions.property_tree import PropertyTree, TreeEntry
+from dm_env_rpc_client.notebook.controls import Control, control_for
+
+if TYPE_CHECKING:
+    from dm_env_rpc_client.extensions.property_access import PropertyAccess
+
+__all__ = ["PropertyPanel"]
+
+MAX_SHOWN = 200
+"""Properties that get a row."""
+
+_CENTRED = ipywidgets.Layout(align_items="center")
+
+
+class PropertyPanel:
+    """Lists, reads and writes properties, when it is asked to.
+
+    Args:
+      properties: where they are.
+      call: has a function called where the connection may be used; it shows what goes
+        wrong.
+
+    Attributes:
+      widget: what is shown.
+    """
+
+    def __init__(self, properties: PropertyAccess, call: Callable[[Callable[[], object]], None]):
+        self._properties = properties
+        self._call = call
+        self._controls: dict[str, Control] = {}
+        self._button = ipywidgets.Button(
+            description="Read properties", icon="refresh", layout=ipywidgets.Layout(width="auto")
+        )
+        self._button.on_click(lambda _: self.refresh())
+        self._note = ipywidgets.HTML()
+        self._rows = ipywidgets.VBox()
+        self.widget = ipywidgets.VBox(
+            [ipywidgets.HBox([self._button, self._note], layout=_CENTRED), self._rows]
+        )
+
+    def refresh(self) -> None:
+        """Lists and reads them all again."""
+        self._call(self._read_all)
+
+    def _read_all(self) -> None:
+        self._note.value = "reading …"
+        try:
+            tree = self._properties.tree()
+        finally:
+            self._note.value = ""
+        self._show(tree)
+
+    def _show(self, tree: PropertyTree) -> None:
+        self._controls.clear()
+        self._rows.children = [self._row(entry) for entry in tree.entries[:MAX_SHOWN]]
+        shown = len(self._rows.children)
+        is_all = tree.is_complete and shown == len(tree.entries)
+        self._note.value = f"{shown} properties" if is_all else f"the first {shown} properties"
+
+    def _row(self, entry: TreeEntry) -> ipywidgets.HBox:
+        spec = entry.spec
+        indent = 16 * min(entry.depth, 10)
+        name = ipywidgets.HTML(
+            f'<div style="padding-left:{indent}px;overflow:hidden;text-overflow:ellipsis" '
+            f'title="{markup.escape(spec.key)}">{markup.escape(spec.key, 200)}</div>',
+            layout=ipywidgets.Layout(width="220px", flex="0 0 auto"),
+        )
+        description = ipywidgets.HTML(
+            f'<span style="opacity:0.7">{markup.escape(spec.description)}</span>'
+        )
+        control = self._control(entry)
+        if control is None:
+            text = f"<i>{markup.escape(entry.refusal)}</i>" if entry.refusal else ""
+            if spec.readable and not entry.refusal:
+                text = show_value(entry.value)
+            value: ipywidgets.DOMWidget = ipywidgets.HTML(text)
+        else:
+            self._controls[spec.key] = control
+            value = control.widget
+        cell = ipywidgets.HBox([value], layout=ipywidgets.Layout(width="260px", flex="0 0 auto"))
+        return ipywidgets.HBox([name, cell, description], layout=_CENTRED)
+
+    def _control(self, entry: TreeEntry) -> Control | None:
+        """A control for a property that can be written, with the value that it has."""
+        spec = entry.spec
+        if not spec.writable or spec.spec is None:
+            return None
+        control = control_for(spec.spec, f"property {spec.key!r}")
+        if control is None:
+            return None
+        if spec.readable and not entry.refusal:
+            try:
+                control.show(entry.value)
+            except (TypeError, ValueError):
+                # The value is not what the server's own spec says.
+                return None
+        control.on_set(lambda: self._call(lambda: self._write(spec.key, control)))
+        return control
+
+    def _write(self, key: str, control: Control) -> None:
+        value = control.value()
+        self._properties.write(key, value)
+        self._note.value = f"{markup.escape(key, 200)} = {markup.escape(value, 80)} written"
+
+    def control(self, key: str) -> Any:
+        """Returns the control of a writable property that is shown."""
+        return self._controls[key]

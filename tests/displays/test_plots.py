@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dm_env_rpc_client.displays import plots
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def parse(svg: str) -> ElementTree.Element:
+    assert "nan" not in svg
+    assert "inf" not in svg
+    return ElementTree.fromstring(svg)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1, "1"),
+        (np.int64(2**63 - 1), "9223372036854775807"),
+        (0.1, "0.1"),
+        (np.float32(0.1), "0.1"),
+        (1e30, "1e+30"),
+        (np.True_, "True"),
+        (float("nan"), "nan"),
+    ],
+)
+def test_numbers_are_written_as_people_write_them(value: Any, text: str) -> None:
+    assert plots.number(value) == text
+
+
+def test_each_element_has_a_bar_in_proportion_to_it() -> None:
+    rects = list(parse(plots.bars([1.0, -2.0, 4.0])).iter(f"{SVG}rect"))
+    heights = [float(rect.attrib["height"]) for rect in rects]
+    assert heights[1] == pytest.approx(2 * heights[0], abs=0.2)
+    assert heights[2] == pytest.approx(4 * heights[0], abs=0.3)
+    tops = [float(rect.attrib["y"]) for rect in rects]
+    zero = tops[0] + heights[0]
+    assert tops[1] == pytest.approx(zero, abs=0.2)
+    assert tops[2] + heights[2] == pytest.approx(zero, abs=0.2)
+
+
+def test_what_is_not_finite_has_no_bar() -> None:
+    rects = parse(plots.bars([1.0, np.nan, np.inf, -np.inf, 2.0])).iter(f"{SVG}rect")
+    assert len(list(rects)) == 2
+
+
+def points(svg: str) -> list[list[tuple[float, float]]]:
+    return [
+        [(float(x), float(y)) for x, y in (p.split(",") for p in each.attrib["points"].split())]
+        for each in parse(svg).iter(f"{SVG}polyline")
+    ]
+
+
+def test_a_line_goes_through_all_values_and_upwards_is_more() -> None:
+    (line,) = points(plots.line([0.0, 1.0, 0.5]))
+    assert len(line) == 3
+    xs, ys = zip(*line, strict=True)
+    assert list(xs) == sorted(xs)
+    assert ys[1] < ys[2] < ys[0]
+
+
+def test_a_line_has_gaps_where_values_are_not_finite() -> None:
+    assert [len(line) for line in points(plots.line([1, 2, np.nan, 3, 4, 5]))] == [2, 3]
+
+
+def test_several_lines_share_their_axes_and_differ_in_colour() -> None:
+    svg = plots.line(np.array([[0.0, 10.0], [1.0, 20.0], [2.0, 30.0]]))
+    low, high = points(svg)
+    assert len(low) == len(high) == 3
+    assert max(y for _, y in high) < min(y for _, y in low)
+    assert len(set(re.findall(r'stroke="(#[^"]*)"', svg))) == 2
+
+
+def test_a_value_alone_is_a_dot() -> None:
+    svg = parse(plots.line([3.0]))
+    assert len(list(svg.iter(f"{SVG}circle"))) == 1
+    assert list(svg.iter(f"{SVG}polyline")) == []
+
+
+def test_a_very_long_line_keeps_its_spikes_and_stays_small() -> None:
+    values = np.zeros(1_000_000)
+    values[567_890] = 1.0
+    svg = plots.line(values)
+    (line,) = points(svg)
+    assert len(svg) < 20_000
+    lows, highs = max(y for _, y in line), min(y for _, y in line)
+    assert lows - highs > 40
+    assert sum(y == highs for _, y in line) == 1
+
+
+@pytest.mark.parametrize("values", [[], [np.nan], [0.0, 0.0], [1e308, -1e308], [True, False]])
+def test_odd_values_are_a_valid_plot(values: list[Any]) -> None:
+    parse(plots.line(values))
+    parse(plots.bars(values))
+
+
+def test_the_axis_names_the_lowest_and_the_highest_value() -> None:
+    texts = [text.text for text in parse(plots.line([-1.5, 2.5])).iter(f"{SVG}text")]
+    assert texts == ["-1.5", "2.5", "0"]
+    texts = [text.text for text in parse(plots.line([0, 5, 2])).iter(f"{SVG}text")]
+    assert texts == ["0", "5"]
+    texts = [text.text for text in parse(plots.line([7, 7])).iter(f"{SVG}text")]
+    assert texts == ["7"]
+    texts = [text.text for text in parse(plots.line([-0.01, 5])).iter(f"{SVG}text")]
+    assert texts == ["-0.01", "5"]
+
+
+def test_a_title_is_escaped() -> None:
+    svg = plots.line([1, 2], title="<b>& all")
+    assert "&lt;b&gt;&amp; all" in svg
+    assert re.search(r'aria-label="&lt;b&gt;&amp; all"', svg)
+    parse(svg)

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import any_pb2
+
+from dm_env_rpc_client.displays.values import show_value
+
+ATTACK = "<script>alert(1)</script>"
+
+
+@pytest.mark.parametrize(
+    ("value", "part"),
+    [
+        (None, "none"),
+        (3, "3"),
+        (np.float32(0.25), "0.25"),
+        (np.int64(-7), "-7"),
+        (np.True_, "True"),
+        ("go left", "go left"),
+        (b"\x00", "x00"),
+        (np.array("hello", object), "hello"),
+        (np.array(["one", "two"], object), "two"),
+        (np.zeros(0), "no elements"),
+        (np.array([5.5]), "5.5"),
+        (any_pb2.Any(type_url="type/of/it"), "type/of/it"),
+        (np.array([any_pb2.Any(type_url="type/of/it")], object), "type/of/it"),
+    ],
+)
+def test_texts_and_numbers_are_text(value: Any, part: str) -> None:
+    shown = show_value(value)
+    assert part in shown
+    assert "<svg" not in shown
+    assert "<img" not in shown
+
+
+def test_a_short_vector_is_bars_and_its_numbers() -> None:
+    shown = show_value(np.array([1.5, -2.5]))
+    assert shown.count("<rect") == 2
+    assert "1.5, -2.5" in shown
+
+
+def test_a_long_vector_is_a_line_and_its_statistics() -> None:
+    shown = show_value(np.arange(1000.0))
+    assert "<polyline" in shown
+    assert "1000 elements from 0 to 999, mean 499.5" in shown
+
+
+def test_an_image_is_an_image() -> None:
+    assert "data:image/png;base64," in show_value(np.zeros((8, 8, 3), np.uint8))
+
+
+@pytest.mark.parametrize("package", ["PIL", "PIL.Image", "matplotlib"])
+def test_an_image_is_a_summary_where_nothing_can_draw_it(
+    monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    shown = show_value(np.zeros((8, 8), np.float32))
+    assert "<img" not in shown
+    assert "shape [8, 8]" in shown
+
+
+def test_any_other_array_is_a_summary_of_it() -> None:
+    shown = show_value(np.zeros((2, 3, 4, 5)))
+    assert "shape [2, 3, 4, 5]" in shown
+    assert "from 0 to 0" in shown
+
+
+@pytest.mark.parametrize(
+    "value", [np.full(5000, np.nan), np.ones(5000, bool), np.ones((2, 2, 2, 2), bool)]
+)
+def test_odd_arrays_are_summed_up_too(value: Any) -> None:
+    assert f"{value.size} " in show_value(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ATTACK,
+        np.array(ATTACK, object),
+        np.array([ATTACK] * 3, object),
+        any_pb2.Any(type_url=ATTACK),
+    ],
+)
+def test_what_a_server_sends_is_never_html(value: Any) -> None:
+    shown = show_value(value)
+    assert "<script" not in shown
+    assert "&lt;script" in shown
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "a" * 10_000_000,
+        np.array(["a" * 10_000] * 10_000, object),
+        np.zeros(20_000_000, np.float32),
+        np.zeros((4000, 4000), np.float32),
+        np.zeros((300, 300, 300), np.float32),
+    ],
+    ids=["text", "texts", "vector", "image", "cube"],
+)
+def test_however_large_a_value_is_its_display_is_small_and_quick(value: Any) -> None:
+    started = time.monotonic()
+    shown = show_value(value)
+    assert len(shown) < 100_000
+    assert time.monotonic() - started < 5.0

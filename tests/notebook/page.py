@@ -1,0 +1,130 @@
+"""A notebook that is open in JupyterLab, in a browser, and an explorer in it."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import PIL.Image
+import PIL.ImageChops
+from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+
+from tests.notebook.waiting import wait_for
+
+_PROMPTS = """
+return [...document.querySelectorAll('.jp-Notebook .jp-CodeCell .jp-InputArea-prompt')]
+  .map(prompt => prompt.textContent.trim())
+"""
+
+
+class Page:
+    """A notebook in JupyterLab.
+
+    Args:
+      chrome: the browser.
+      url: of the JupyterLab server.
+      name: of the notebook's file.
+    """
+
+    def __init__(self, chrome: webdriver.Chrome, url: str, name: str):
+        self._chrome = chrome
+        chrome.get(f"{url}doc/tree/{name}?reset")
+        wait_for(lambda: self.find(".jp-Notebook .jp-Cell"), "the cells", 60)
+        wait_for(lambda: "| Idle" in self.text("#jp-main-statusbar"), "the kernel", 60)
+
+    def find(self, selector: str) -> list[WebElement]:
+        return self._chrome.find_elements(By.CSS_SELECTOR, selector)
+
+    def text(self, selector: str) -> str:
+        """What there is to read in the elements, as the browser has it right now."""
+        script = (
+            "return [...document.querySelectorAll(arguments[0])].map(e => e.innerText).join('\\n')"
+        )
+        return str(self._chrome.execute_script(script, selector))
+
+    def run_all(self) -> None:
+        """Runs all cells by the menu, and waits until each has run; errors fail."""
+        self._chrome.find_element(By.XPATH, "//div[@id='jp-MainMenu']//div[text()='Run']").click()
+        wait_for(lambda: self.find('li[data-command="runmenu:run-all"]'), "the menu")[0].click()
+        wait_for(self._has_run, "the cells to run", 60)
+        errors = self.text('.jp-OutputArea-output[data-mime-type*="error"]')
+        assert errors == "", errors
+
+    def _has_run(self) -> bool:
+        prompts = self._chrome.execute_script(_PROMPTS)
+        return bool(prompts) and all(prompt.strip("[]:").isdigit() for prompt in prompts)
+
+    def scroll_to(self, element: WebElement) -> None:
+        script = "arguments[0].scrollIntoView({block: 'start'})"
+        self._chrome.execute_script(script, element)
+
+    def type(self, *keys: str) -> None:
+        """Presses and releases keys where the focus is."""
+        ActionChains(self._chrome).send_keys(*keys).perform()
+
+    def hold(self, key: str) -> None:
+        ActionChains(self._chrome).key_down(key).perform()
+
+    def release(self, key: str) -> None:
+        ActionChains(self._chrome).key_up(key).perform()
+
+    def screenshot(self, element: WebElement, path: Path) -> None:
+        """Writes a picture of an element, without the empty space around what it shows."""
+        self.scroll_to(element)
+        image = PIL.Image.open(io.BytesIO(element.screenshot_as_png)).convert("RGB")
+        background = PIL.Image.new("RGB", image.size, image.getpixel((image.width - 1, 0)))
+        box = PIL.ImageChops.difference(image, background).getbbox()
+        assert box is not None, "there is something to see"
+        left, top, right, bottom = box
+        right, bottom = min(right + 8, image.width), min(bottom + 8, image.height)
+        image.crop((max(left - 8, 0), max(top - 8, 0), right, bottom)).save(path, optimize=True)
+
+
+class ExplorerOnPage:
+    """The explorer on a page, once it shows a picture."""
+
+    def __init__(self, page: Page):
+        self.page = page
+        self.element = wait_for(lambda: page.find(".dm-env-explorer"), "the explorer")[0]
+        wait_for(lambda: self.picture() is not None, "a picture")
+        page.scroll_to(self.element)
+
+    def text(self) -> str:
+        return " ".join(self.page.text(".dm-env-explorer").split())
+
+    def episode(self) -> int:
+        """The number of the episode."""
+        found = re.search(r"episode (\d+)", self.text())
+        assert found is not None
+        return int(found[1])
+
+    def picture(self) -> npt.NDArray[Any] | None:
+        """The pixels on the screen where the first picture is."""
+        images = self.page.find(".dm-env-explorer img")
+        if not images or not images[0].size["width"]:
+            return None
+        png = images[0].screenshot_as_png
+        return np.asarray(PIL.Image.open(io.BytesIO(png)).convert("RGB"))
+
+    def press(self, label: str) -> None:
+        buttons = self.element.find_elements(By.TAG_NAME, "button")
+        (button,) = [button for button in buttons if button.text.strip() == label]
+        button.click()
+
+    def wait_for(self, text: str) -> None:
+        try:
+            wait_for(lambda: text in self.text(), text, 15)
+        except AssertionError:
+            raise AssertionError(f"waited for {text!r}; there is: {self.text()}") from None
+
+    def fill(self, line: WebElement, text: str) -> None:
+        line.clear()
+        line.send_keys(text, Keys.ENTER)

@@ -1,0 +1,400 @@
+"""The explorer on real servers, its widgets pressed by hand; for the browser see `test_browser`."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import dm_env
+import ipywidgets
+import numpy as np
+import pytest
+from dm_env import specs
+
+from dm_env_rpc_client import DmEnvAdaptor, connect, create_and_join_world, make
+from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment
+from dm_env_rpc_client.errors import DmEnvRpcError, SpecError
+from dm_env_rpc_client.extensions.properties import PropertiesExtension
+from dm_env_rpc_client.notebook import Explorer, explore
+from dm_env_rpc_client.notebook.kept_properties import KeptProperties
+from dm_env_rpc_client.server import Catch, Properties, Server, serve
+from tests.bridges.env_c_api.compiling import compile_library
+from tests.environments import Broken, Robot
+from tests.notebook.waiting import wait_for
+
+
+def widgets_in(widget: Any, kind: type) -> Iterator[Any]:
+    if isinstance(widget, kind):
+        yield widget
+    for child in getattr(widget, "children", ()):
+        yield from widgets_in(child, kind)
+
+
+class Hands:
+    """Presses and reads what is on an explorer, as a person would."""
+
+    def __init__(self, explorer: Explorer):
+        self.explorer = explorer
+
+    def press(self, label: str) -> None:
+        (button,) = [
+            button
+            for button in widgets_in(self.explorer, ipywidgets.Button)
+            if button.description == label
+        ]
+        button.click()
+
+    def text(self) -> str:
+        """All that there is to read, without its markup."""
+        texts = [widget.value for widget in widgets_in(self.explorer, ipywidgets.HTML)]
+        return " ".join(html.unescape(re.sub(r"<[^>]*>", "", " ".join(texts))).split())
+
+    def pictures(self) -> list[bytes]:
+        return [image.value for image in widgets_in(self.explorer, ipywidgets.Image)]
+
+    def wait_for(self, text: str) -> None:
+        try:
+            wait_for(lambda: text in self.text(), text, seconds=10)
+        except AssertionError:
+            raise AssertionError(f"waited for {text!r}; there is: {self.text()}") from None
+
+    def type(self, kind: str, key: str) -> None:
+        content = {"kind": kind, "key": key, "repeated": False}
+        self.explorer._keyboard.pad._handle_custom_msg(content, [])
+
+
+@contextlib.contextmanager
+def exploring(env: dm_env.Environment, **options: Any) -> Iterator[Hands]:
+    explorer = explore(env, **options)
+    try:
+        yield Hands(explorer)
+    finally:
+        explorer.close()
+
+
+@pytest.fixture
+def catch(catch_server: Server) -> Iterator[DmEnvAdaptor]:
+    with make(catch_server.address, {"rows": 6, "seed": 0}) as env:
+        yield env
+
+
+def test_it_begins_with_a_reset_and_a_picture(catch: DmEnvAdaptor) -> None:
+    with exploring(catch) as hands:
+        hands.wait_for("episode 1 · step 0")
+        assert bytes(hands.pictures()[0]).startswith(b"\x89PNG")
+        assert "board" in hands.text()
+
+
+def test_a_press_of_a_button_steps_with_its_value_and_the_picture_changes(
+    catch: DmEnvAdaptor,
+) -> None:
+    with exploring(catch, labels={"paddle": ["left", "stay", "right"]}) as hands:
+        hands.wait_for("step 0")
+        before = hands.pictures()
+        hands.press("right")
+        hands.wait_for("step 1 · reward 0 · return 0 · action paddle 2")
+        assert hands.pictures() != before
+        hands.press("Step")
+        hands.wait_for("step 2 · reward 0 · return 0 · action paddle 2")
+
+
+def test_an_episode_ends_and_the_next_step_begins_another(catch: DmEnvAdaptor) -> None:
+    with exploring(catch, action={"paddle": 1}) as hands:
+        for _ in range(5):
+            hands.press("Step")
+        hands.wait_for("the episode is over; the next step begins another")
+        hands.press("Step")
+        hands.wait_for("episode 2 · step 0")
+        hands.press("Step")
+        hands.press("Reset")
+        hands.wait_for("episode 3 · step 0")
+
+
+def test_a_run_steps_by_itself_until_it_is_stopped(catch: DmEnvAdaptor) -> None:
+    with exploring(catch, rate=50.0) as hands:
+        hands.press("Run")
+        hands.wait_for("episode 3")
+        hands.press("Stop")
+        wait_for(lambda: hands.explorer._run_button.description == "Run", "the stop")
+        stopped = hands.text()
+        time.sleep(0.1)
+        assert hands.text() == stopped
+
+
+def test_a_run_follows_what_is_chosen(catch: DmEnvAdaptor) -> None:
+    seen: list[dm_env.TimeStep] = []
+
+    def policy(timestep: dm_env.TimeStep) -> Any:
+        seen.append(timestep)
+        return {"paddle": 2}
+
+    with exploring(catch, policy=policy, rate=50.0) as hands:
+        (chosen,) = widgets_in(hands.explorer, ipywidgets.Dropdown)
+        assert chosen.options == ("the policy", "the controls", "random")
+        hands.press("Run")
+        hands.wait_for("action paddle 2")
+        assert seen[0].first()
+        chosen.value = "random"
+        for paddle in ("0", "1"):
+            hands.wait_for(f"action paddle {paddle}")
+        chosen.value = "the controls"
+        hands.press("1")
+        hands.wait_for("action paddle 1")
+
+
+def test_the_rate_can_be_changed(catch: DmEnvAdaptor) -> None:
+    with exploring(catch) as hands:
+        (slider,) = widgets_in(hands.explorer, ipywidgets.FloatLogSlider)
+        assert slider.value == hands.explorer._stepper.rate == 5.0
+        slider.value = 20.0
+        assert hands.explorer._stepper.rate == 20.0
+
+
+def test_keys_step_and_steer(catch: DmEnvAdaptor) -> None:
+    with exploring(catch, action={"paddle": 1}, rate=50.0) as hands:
+        hands.wait_for("step 0")
+        hands.type("down", "ArrowLeft")
+        hands.type("up", "ArrowLeft")
+        hands.wait_for("step 1 · reward 0 · return 0 · action paddle 0")
+        hands.type("down", " ")
+        hands.wait_for("step 2 · reward 0 · return 0 · action paddle 1")
+        hands.type("down", "r")
+        hands.wait_for("episode 2 · step 0")
+        hands.type("down", "Enter")
+        hands.wait_for("action paddle 1")
+        hands.type("down", "ArrowRight")
+        hands.wait_for("action paddle 2")
+        hands.type("up", "ArrowRight")
+        hands.wait_for("action paddle 1")
+        hands.type("down", "Enter")
+        wait_for(lambda: not hands.explorer._stepper.is_running, "the stop")
+
+
+def test_every_kind_of_action_and_observation_goes_there_and_comes_back() -> None:
+    with serve(Robot) as server, make(server.address) as env, exploring(env) as hands:
+        hands.wait_for("episode 1")
+        assert len(hands.pictures()) == 2
+        sliders = list(widgets_in(hands.explorer, ipywidgets.FloatSlider))
+        sliders[0].value, sliders[2].value = 0.5, -0.25
+        (text,) = widgets_in(hands.explorer, ipywidgets.Text)
+        text.value = "<b>hello</b>"
+        hands.press("Step")
+        hands.wait_for("step 1")
+        assert "<b>hello</b>" in hands.text()
+        assert "reward 0.25" in hands.text()
+        hands.press("3")
+        hands.wait_for("mode 3")
+
+
+class Unusual(dm_env.Environment):
+    """Its action is a tuple, one part of which is a message; its observation is one array."""
+
+    def __init__(self) -> None:
+        self.actions: list[Any] = []
+
+    def action_spec(self) -> Any:
+        return (specs.DiscreteArray(2, name="press"), specs.Array((2,), np.int16, "aim"))
+
+    def observation_spec(self) -> Any:
+        return specs.Array((3,), np.float32, "place")
+
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart(np.zeros(3, np.float32))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        self.actions.append(action)
+        return dm_env.transition(1.0, np.ones(3, np.float32))
+
+
+def test_an_environment_need_not_be_remote_nor_a_dictionary() -> None:
+    env = Unusual()
+    with exploring(env, keys={"x": (1,)}) as hands:
+        hands.wait_for("episode 1")
+        assert "Properties" not in hands.text()
+        (text,) = widgets_in(hands.explorer, ipywidgets.Text)
+        text.value = "[5, -6]"
+        hands.press("1")
+        hands.wait_for("step 1")
+        press, aim = env.actions[0]
+        assert press == 1
+        assert aim.tolist() == [5, -6]
+        assert aim.dtype == np.int16
+        assert "1, 1, 1" in hands.text()
+
+
+def test_what_has_no_control_is_left_out_and_said() -> None:
+    class Posts(Robot):
+        def action_spec(self) -> Any:
+            return {"letter": specs.Array((), object, "letter"), **super().action_spec()}
+
+    with exploring(Posts()) as hands:
+        assert "left out: there is no control for Array(shape=(), dtype=dtype('O')" in hands.text()
+        hands.press("Step")
+        hands.wait_for("step 1")
+
+
+def test_a_value_that_does_not_fit_is_told_and_nothing_is_sent() -> None:
+    with exploring(Unusual()) as hands:
+        hands.wait_for("episode 1")
+        (text,) = widgets_in(hands.explorer, ipywidgets.Text)
+        text.value = "[1, 99999]"
+        hands.press("Step")
+        hands.wait_for("SpecError: action '1'")
+        assert hands.explorer._stepper._progress.steps == 0
+        text.value = "[1, 2]"
+        hands.press("Step")
+        hands.wait_for("step 1")
+        assert "SpecError" not in hands.text()
+
+
+def test_errors_of_the_server_are_shown_in_the_widget() -> None:
+    with (
+        serve(lambda: Broken("step", "ValueError")) as server,
+        make(server.address) as env,
+        exploring(env, rate=50.0) as hands,
+    ):
+        hands.wait_for("episode 1")
+        hands.press("Run")
+        hands.wait_for("DmEnvRpcError: the server answered")
+        assert "broken in step" in hands.text()
+        assert hands.explorer._run_button.description == "Run"
+        hands.press("Reset")
+        hands.wait_for("episode 2")
+        assert "DmEnvRpcError" not in hands.text()
+
+
+def test_an_observation_that_cannot_be_shown_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise ValueError("no colours left")
+
+    monkeypatch.setattr("dm_env_rpc_client.displays.images.picture", fail)
+    with exploring(Catch()) as hands:
+        hands.wait_for("the observation cannot be shown: ValueError('no colours left')")
+        hands.press("Step")
+        hands.wait_for("step 1")
+
+
+def test_a_server_that_goes_away_is_told() -> None:
+    server = serve(Catch)
+    with make(server.address) as env, exploring(env) as hands:
+        hands.wait_for("episode 1")
+        server.stop(0)
+        hands.press("Step")
+        hands.wait_for("ConnectionLostError")
+
+
+class Tunable(Catch):
+    gravity = 9.81
+    name = "meadow"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.properties = Properties()
+        self.properties.add(
+            "odd", lambda: [1, 2, 3], spec=specs.BoundedArray((2,), int, 0, 5), setter=self._refuse
+        )
+        self.properties.expose(self, "gravity", prefix="physics")
+        self.properties.expose(self, "name")
+        self.properties.add("secret", setter=self._refuse, spec=specs.DiscreteArray(4))
+        self.properties.add("score", lambda: np.arange(3.0), description="<so> far")
+
+    @staticmethod
+    def _refuse(value: int) -> None:
+        raise ValueError(f"{value} is not it")
+
+
+def test_properties_are_read_when_asked_for_and_edited() -> None:
+    with (
+        serve(Tunable) as server,
+        connect(server.address) as connection,
+        create_and_join_world(connection).env as env,
+        exploring(env) as hands,
+    ):
+        hands.wait_for("Properties")
+        assert "physics" not in hands.text()
+        hands.press("Read properties")
+        hands.wait_for("6 properties")
+        assert "physics.gravity" in hands.text()
+        assert "<so> far" in hands.text()
+        panel = hands.explorer._panel
+        assert panel is not None
+        gravity = panel.control("physics.gravity").widget
+        assert gravity.value == "9.81"
+        gravity.value = "1.62"
+        hands.wait_for("physics.gravity = 1.62 written")
+        properties = PropertiesExtension(connection)
+        assert properties["physics.gravity"] == 1.62
+        panel.control("name").widget.value = "hill"
+        hands.wait_for("name = hill written")
+        assert properties["name"] == "hill"
+        gravity.value = "heavy"
+        hands.wait_for("is not a number or a list")
+        panel.control("secret").widget.children[3].click()
+        hands.wait_for("PropertyValueError")
+        assert "3 is not it" in hands.text()
+        assert properties["physics.gravity"] == 1.62
+
+
+def test_properties_on_the_environment_are_found(catch_server: Server) -> None:
+    with connect(catch_server.address) as connection:
+        extension = PropertiesExtension(connection)
+        env = create_and_join_world(connection, extensions={"properties": extension}).env
+        with exploring(env) as hands:
+            assert hands.explorer._panel is not None
+            assert hands.explorer._panel._properties is extension
+        env.close()
+
+
+def test_a_library_in_c_is_explored_with_its_properties() -> None:
+    library = compile_library("complete", "2.2")
+    with (
+        EnvCApiEnvironment(library, "complete_connect", version="2.2") as env,
+        exploring(env, rate=50.0) as hands,
+    ):
+        hands.wait_for("episode 1")
+        hands.press("Run")
+        hands.wait_for("step 3")
+        hands.press("Stop")
+        hands.press("Read properties")
+        panel = hands.explorer._panel
+        assert panel is not None
+        properties = panel._properties
+        assert isinstance(properties, KeptProperties)
+        wait_for(lambda: panel._note.value.endswith(" properties"), "all of them")
+        key = next(spec.key for spec in properties.walk() if spec.readable and spec.writable)
+        panel.control(key).widget.value = "7"
+        hands.wait_for(f"{key} = 7 written")
+        assert env.read_property(key) == "7"
+        with pytest.raises(DmEnvRpcError, match="NOT_FOUND"):
+            properties.read("nothing")
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"action": {"jump": 1}}, "there is no action 'jump'; actions: 'paddle'"),
+        ({"labels": {"jump": ["a"]}}, "there is no action 'jump'"),
+        ({"labels": {"paddle": ["a"]}}, "3 values, got 1 labels"),
+        ({"keys": {"a": {"jump": 1}}}, "key 'a'"),
+        ({"action": {"paddle": 7}}, "'paddle'.*outside"),
+        ({"keys": {"a": {"paddle": 7}}}, "key 'a'.*outside"),
+        ({"rate": 0.0}, "rate"),
+        ({"rate": 1000.0}, "rate"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(
+    catch: DmEnvAdaptor, options: dict[str, Any], error: str
+) -> None:
+    with pytest.raises(SpecError, match=error):
+        explore(catch, **options)
+
+
+def test_closing_leaves_the_environment_open(catch: DmEnvAdaptor) -> None:
+    explorer = explore(catch)
+    explorer.close()
+    explorer.close()
+    assert catch.reset().first()

@@ -1,0 +1,105 @@
+"""Every notebook runs from top to bottom, and is committed with its outputs."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.notebook import sources
+
+NAMES = sorted(path.stem for path in sources.FOLDER.glob("*.ipynb"))
+MAX_BYTES = 300_000
+SECONDS = 90
+
+# Each waits for a kernel to start and for those before it.
+pytestmark = pytest.mark.timeout(240)
+
+
+def execute(name: str, folder: Path) -> Any:
+    """Runs a notebook in a kernel of its own, in a folder of its own."""
+    folder.mkdir()
+    notebook = sources.read(name)
+    # The widgets that it shows are not kept: a page without a kernel cannot show them.
+    client = NotebookClient(
+        notebook,
+        timeout=SECONDS,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
+        store_widget_state=False,
+    )
+    asyncio.run(client.async_execute())
+    return notebook
+
+
+@pytest.fixture(scope="module")
+def executed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, concurrent.futures.Future[Any]]]:
+    """All notebooks, by name; two at a time, for starting a kernel takes longer than most cells."""
+    folder = tmp_path_factory.mktemp("notebooks")
+    with pytest.MonkeyPatch.context() as patch:
+        # Kernels of this Python, and none that are configured elsewhere.
+        patch.setenv("JUPYTER_DATA_DIR", str(folder / "data"))
+        patch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+        patch.setenv("IPYTHONDIR", str(folder / "ipython"))
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            yield {name: pool.submit(execute, name, folder / name) for name in NAMES}
+
+
+def test_there_are_the_notebooks_that_were_promised() -> None:
+    assert NAMES == [
+        "01_a_first_environment",
+        "02_exploring_with_widgets",
+        "03_an_agent_that_learns",
+        "04_many_environments",
+        "05_a_server_of_your_own",
+        "06_bridges",
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_runs_from_top_to_bottom(
+    name: str,
+    executed: dict[str, concurrent.futures.Future[Any]],
+    request: pytest.FixtureRequest,
+) -> None:
+    if name == "06_bridges" and shutil.which("cc") is None:
+        pytest.skip("there is no C compiler 'cc' on this system")
+    notebook = executed[name].result()
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            assert output.output_type != "error"
+            # Warnings and logs would be there as well.
+            assert output.get("name") != "stderr", output.text
+    if request.config.getoption("--rewrite-notebooks"):
+        for cell in notebook.cells:
+            cell.metadata.pop("execution", None)
+        sources.write(notebook, sources.FOLDER / f"{name}.ipynb")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_is_committed_with_outputs_and_small(name: str) -> None:
+    path = sources.FOLDER / f"{name}.ipynb"
+    assert path.stat().st_size < MAX_BYTES
+    notebook = nbformat.read(path, 4)  # type: ignore[no-untyped-call]
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert "image/png" in path.read_text() or "data:image/png" in path.read_text()
+    text = path.read_text()
+    for private in (str(Path.home()), str(sources.FOLDER.parent), os.sep + "tmp" + os.sep):
+        assert private not in text, f"{name} mentions {private}"
+
+
+def test_pictures_are_there_and_small() -> None:
+    pictures = sorted(sources.PICTURES.glob("*.png"))
+    assert [picture.name for picture in pictures] == ["displays.png", "explorer.png"]
+    assert all(picture.stat().st_size < 150_000 for picture in pictures)

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import dm_env
+import numpy as np
+import pytest
+
+from dm_env_rpc_client.notebook.stepping import BYTES_PER_SECOND, Progress, Stepper
+from dm_env_rpc_client.server import Catch
+from tests.notebook.waiting import wait_for
+
+
+class Reports:
+    """What a stepper told of its progress, and how large each report was."""
+
+    def __init__(self, size: int = 0):
+        self.size = size
+        self.times: list[float] = []
+        self.progress = Progress()
+
+    def __call__(self, progress: Progress) -> int:
+        self.times.append(time.monotonic())
+        self.progress = progress
+        return self.size
+
+
+def stay(_: dm_env.TimeStep) -> Any:
+    return {"paddle": 1}
+
+
+@pytest.fixture
+def reports() -> Reports:
+    return Reports()
+
+
+@pytest.fixture
+def stepper(reports: Reports) -> Iterator[Stepper]:
+    stepper = Stepper(Catch(rows=5, seed=0), stay, reports)
+    yield stepper
+    stepper.close()
+    assert not stepper._thread.is_alive()
+
+
+def test_steps_are_taken_one_by_one_to_the_end_and_then_anew(
+    stepper: Stepper, reports: Reports
+) -> None:
+    stepper.reset()
+    for _ in range(4):
+        stepper.step(stay)
+    wait_for(lambda: reports.progress.steps == 4, "four steps")
+    progress = reports.progress
+    assert progress.is_over
+    assert progress.episode == 1
+    assert progress.rewards[:3] == [0, 0, 0]
+    assert abs(progress.rewards[3]) == 1
+    assert progress.returns == [progress.episode_return] == [progress.rewards[3]]
+    stepper.step(stay)
+    wait_for(lambda: reports.progress.episode == 2, "the next episode")
+    assert progress.steps == 0
+    assert progress.action is None
+    assert not progress.is_over
+
+
+def test_a_run_goes_on_through_episodes_until_it_is_stopped(
+    stepper: Stepper, reports: Reports
+) -> None:
+    stepper.rate = 1000.0
+    stepper.run()
+    assert stepper.is_running
+    wait_for(lambda: len(reports.progress.returns) >= 5, "five episodes")
+    stepper.stop()
+    wait_for(lambda: not reports.progress.is_running, "the report of the stop")
+    stopped_at = reports.progress.episode, reports.progress.steps
+    time.sleep(0.05)
+    assert (reports.progress.episode, reports.progress.steps) == stopped_at
+
+
+def test_a_run_keeps_its_rate(stepper: Stepper, reports: Reports) -> None:
+    stepper.rate = 20.0
+    times: list[float] = []
+
+    def note(_: dm_env.TimeStep) -> Any:
+        times.append(time.monotonic())
+        return {"paddle": 1}
+
+    stepper._choose = note
+    stepper.run()
+    wait_for(lambda: len(times) >= 8, "eight steps")
+    stepper.stop()
+    # Seven intervals of 0.05 s; the first step may have been late.
+    assert times[7] - times[0] > 0.2
+
+
+def test_reports_of_a_fast_run_are_few_and_large_ones_fewer() -> None:
+    counts = []
+    for size in (0, BYTES_PER_SECOND // 4):
+        reports = Reports(size)
+        stepper = Stepper(Catch(), stay, reports)
+        stepper.rate = 1000.0
+        started = time.monotonic()
+        stepper.run()
+        time.sleep(0.6)
+        stepper.close()
+        seconds = time.monotonic() - started
+        counts.append(len(reports.times) / seconds)
+        assert len(reports.times) <= seconds / 0.05 + 3
+    assert counts[1] <= 8
+
+
+class Slow(Catch):
+    """Waits in every step until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Event()
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        assert self.go.wait(20)
+        return super().step(action)
+
+
+def test_nobody_waits_for_a_slow_environment(reports: Reports) -> None:
+    env = Slow()
+    stepper = Stepper(env, stay, reports)
+    stepper.reset()
+    started = time.monotonic()
+    for _ in range(3):
+        stepper.step(stay)
+    stepper.run()
+    stepper.stop()
+    assert time.monotonic() - started < 1.0
+    assert stepper.is_busy
+    env.go.set()
+    wait_for(lambda: reports.progress.steps == 3, "the steps that had been asked for")
+    stepper.close()
+
+
+def test_closing_does_not_wait_for_long_either(reports: Reports) -> None:
+    env = Slow()
+    stepper = Stepper(env, stay, reports)
+    stepper.reset()
+    stepper.step(stay)
+    started = time.monotonic()
+    stepper.close()
+    assert time.monotonic() - started < 5.0
+    env.go.set()
+    stepper._thread.join(10)
+    assert not stepper._thread.is_alive()
+
+
+def test_what_goes_wrong_ends_a_run_and_is_told_until_something_works(
+    stepper: Stepper, reports: Reports
+) -> None:
+    def fail(_: dm_env.TimeStep) -> Any:
+        raise ValueError("no idea")
+
+    stepper.reset()
+    stepper.rate = 1000.0
+    stepper._choose = fail
+    stepper.run()
+    wait_for(lambda: reports.progress.error, "the error")
+    assert reports.progress.error == "ValueError: no idea"
+    assert not stepper.is_running
+    stepper.step(stay)
+    wait_for(lambda: reports.progress.steps == 1, "the step after it")
+    assert reports.progress.error == ""
+
+
+def test_a_report_that_fails_does_not_end_the_stepping(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    steps: list[int] = []
+
+    def report(progress: Progress) -> int:
+        steps.append(progress.steps)
+        raise OSError("the page is gone")
+
+    stepper = Stepper(Catch(), stay, report)
+    stepper.reset()
+    stepper.step(stay)
+    wait_for(lambda: steps[-1:] == [1], "the step")
+    stepper.close()
+    assert "the page is gone" in caplog.text
+
+
+def test_calls_take_their_turn(stepper: Stepper, reports: Reports) -> None:
+    seen: list[int] = []
+    stepper.reset()
+    stepper.step(stay)
+    stepper.call(lambda: seen.append(reports.progress.steps))
+    wait_for(lambda: seen, "the call")
+    assert seen == [1]
+
+
+def test_memory_of_long_runs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dm_env_rpc_client.notebook.stepping.MAX_REMEMBERED", 5)
+    progress = Progress()
+    progress.begin(dm_env.restart(None))
+    for number in range(20):
+        progress.advance(None, dm_env.termination(float(number), None))
+    assert progress.rewards == [15, 16, 17, 18, 19]
+    assert len(progress.returns) == 5
+    assert progress.episode_return == sum(range(20))
+
+
+def test_a_reward_that_is_an_array_counts_as_its_sum() -> None:
+    progress = Progress()
+    progress.begin(dm_env.restart(None))
+    progress.advance(None, dm_env.transition(np.array([1.0, 2.0]), None))
+    assert progress.rewards == [3.0]
