@@ -164,7 +164,15 @@ class AsyncConnection:
         return pending
 
     async def wait(self, pending: Pending) -> Any:
-        """Returns or raises the outcome of a request that was started."""
+        """Waits for the answer to a request that was started.
+
+        Args:
+          pending: what `start` returned.
+
+        Returns:
+          What `send` returns, or what `interpret` made of it. Raises as `send` does; a wait
+          that is cancelled ends the connection.
+        """
         try:
             if not pending.is_done:
                 answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()

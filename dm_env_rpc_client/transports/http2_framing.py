@@ -342,6 +342,11 @@ class Framing:
                             continue
                     if not self._begin_data(start, size, flags, stream & 0x7FFFFFFF):
                         break
+                elif kind == _WINDOW_UPDATE and size == 4 and end - start >= 13:
+                    # Many servers send two with each answer.
+                    (increment,) = _NUMBER.unpack_from(buffer, start + 9)
+                    self._start = start + 13
+                    self._open_window(stream & 0x7FFFFFFF, increment & 0x7FFFFFFF)
                 elif kind not in self._handlers:
                     # Types that are not known are skipped (section 5.5).
                     self._start += 9
@@ -559,16 +564,24 @@ class Framing:
             self._fail(stream_error(self._address, code, self._going_away.strip("; ")))
 
     def _on_window_update(self, flags: int, stream: int, payload: memoryview) -> None:
-        if stream not in (0, _STREAM) or len(payload) != 4:
-            raise self._broken("sent a broken WINDOW_UPDATE")
-        increment = _NUMBER.unpack(payload)[0] & 0x7FFFFFFF
-        if stream:
+        raise self._broken("sent a broken WINDOW_UPDATE")
+
+    def _open_window(self, stream: int, increment: int) -> None:
+        """Takes note that more may be sent (section 6.9)."""
+        if stream == _STREAM:
             self._stream_window += increment
-        else:
+        elif stream == 0:
             self._connection_window += increment
-        if not increment or max(self._stream_window, self._connection_window) > _MAX_WINDOW:
+        else:
+            raise self._broken(f"sent WINDOW_UPDATE for stream {stream}")
+        if (
+            not increment
+            or self._stream_window > _MAX_WINDOW
+            or self._connection_window > _MAX_WINDOW
+        ):
             raise self._broken(f"changed a window by {increment}")
-        self._frame_data()
+        if self._unframed or self._ends_after_unframed:
+            self._frame_data()
 
     # Failing.
 

@@ -23,7 +23,7 @@ _PAYLOADS = ("scalar", "uint8", "float32")
 _FASTER = 5.0
 _COUNTS = (1, 4, 16, 64, 256)
 _QUICK_COUNTS = (4, 16)
-_LINEAR = 2.0
+_LINEAR = 2.5
 """How much more an environment may cost among many than among 16."""
 
 
