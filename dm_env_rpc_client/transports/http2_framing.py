@@ -72,8 +72,8 @@ _WINDOW_STEP = 1 << 29
 _LARGEST_FRAME = (1 << 24) - 1
 _SMALLEST_MAX_FRAME = 1 << 14
 _MAX_HEADER_BYTES = 1 << 16
-_BUFFER_BYTES = 1 << 16
-_MAX_CONTROL_FRAME = _BUFFER_BYTES - 1024
+_BUFFER_BYTES = 1 << 18
+_MAX_CONTROL_FRAME = (1 << 16) - 1024
 """What frames other than DATA may hold; they are looked at whole."""
 _LARGE_BYTES = 1 << 14
 """Messages above this lie in memory that is not cleared first."""
