@@ -16,7 +16,6 @@ nobody reads from the socket while nobody waits for an answer.
 from __future__ import annotations
 
 import collections
-import struct
 import urllib.parse
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -25,52 +24,52 @@ import hpack
 import numpy as np
 
 from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcClientError, ProtocolError
+from dm_env_rpc_client.transports.http2_frames import (
+    ACK,
+    CANCEL,
+    CONTINUATION,
+    DATA,
+    ENABLE_PUSH,
+    END_HEADERS,
+    END_STREAM,
+    FIRST_WINDOW,
+    FRAME_HEADER,
+    GOAWAY,
+    GOAWAY_HEAD,
+    HEADERS,
+    INITIAL_WINDOW_SIZE,
+    LARGEST_FRAME,
+    MAX_FRAME_SIZE,
+    MAX_HEADER_LIST_SIZE,
+    MAX_WINDOW,
+    MESSAGE_PREFIX,
+    NO_ERROR,
+    NUMBER,
+    PADDED,
+    PING,
+    PREFACE,
+    PRIORITY,
+    PROTOCOL_ERROR,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTING,
+    SETTINGS,
+    SMALLEST_MAX_FRAME,
+    STREAM,
+    WINDOW_UPDATE,
+    WITH_PRIORITY,
+    frame,
+    header_frames,
+)
+from dm_env_rpc_client.transports.http2_sending import SendingHalf
 from dm_env_rpc_client.transports.status import HTTP2_ERRORS, code_of_http_status, stream_error
 
 __all__ = ["Framing"]
 
 Header: TypeAlias = tuple[str, str | bytes]
-Outbound: TypeAlias = bytes | memoryview
 
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_STREAM = 1
-
-# Frame types (section 6).
-_DATA = 0x0
-_HEADERS = 0x1
-_PRIORITY = 0x2
-_RST_STREAM = 0x3
-_SETTINGS = 0x4
-_PUSH_PROMISE = 0x5
-_PING = 0x6
-_GOAWAY = 0x7
-_WINDOW_UPDATE = 0x8
-_CONTINUATION = 0x9
-
-# Flags.
-_ACK = 0x1
-_END_STREAM = 0x1
-_END_HEADERS = 0x4
-_PADDED = 0x8
-_WITH_PRIORITY = 0x20
-
-# Settings.
-_ENABLE_PUSH = 0x2
-_INITIAL_WINDOW_SIZE = 0x4
-_MAX_FRAME_SIZE = 0x5
-_MAX_HEADER_LIST_SIZE = 0x6
-
-# Error codes.
-_NO_ERROR = 0x0
-_PROTOCOL_ERROR = 0x1
-_CANCEL = 0x8
-
-_MAX_WINDOW = (1 << 31) - 1
-_FIRST_WINDOW = 65_535
 _WINDOW_STEP = 1 << 29
 """Bytes after which a window for what is received is opened again."""
-_LARGEST_FRAME = (1 << 24) - 1
-_SMALLEST_MAX_FRAME = 1 << 14
 _MAX_HEADER_BYTES = 1 << 16
 _BUFFER_BYTES = 1 << 18
 _MAX_CONTROL_FRAME = (1 << 16) - 1024
@@ -79,21 +78,8 @@ _LARGE_BYTES = 1 << 14
 """Messages above this lie in memory that is not cleared first."""
 _ALIGNMENT = 16
 
-_FRAME_HEADER = struct.Struct(">HBBBI")
-_MESSAGE_PREFIX = struct.Struct(">BI")
-_SETTING = struct.Struct(">HI")
-_NUMBER = struct.Struct(">I")
 
-
-def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return _frame_header(len(payload), kind, flags, stream) + payload
-
-
-def _frame_header(size: int, kind: int, flags: int, stream: int) -> bytes:
-    return _FRAME_HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream)
-
-
-class Framing:
+class Framing(SendingHalf):
     """The state of the connection and of its one stream.
 
     Args:
@@ -102,34 +88,21 @@ class Framing:
       max_message_bytes: the largest message taken.
 
     Attributes:
-      outbound: what to send, in order; the shell calls `sent` for what it has sent.
       messages: what was received whole, oldest first, each in memory of its own.
       failure: why nothing more will be received; None while something may be.
       is_ready: whether the other end has shown itself to be an HTTP/2 server.
       receptions: how often something was received.
       data_frames: how many frames of content were among it.
-      submissions: how many messages were queued.
     """
 
     def __init__(self, headers: Sequence[Header], address: str, max_message_bytes: int):
-        self.outbound: collections.deque[Outbound] = collections.deque()
+        super().__init__(address)
         self.messages: collections.deque[bytearray | memoryview] = collections.deque()
         self.failure: DmEnvRpcClientError | None = None
         self.is_ready = False
         self.receptions = 0
         self.data_frames = 0
-        self.submissions = 0
-        self._address = address
         self._max_message_bytes = max_message_bytes
-        # What is sent.
-        self._unframed: collections.deque[memoryview] = collections.deque()
-        self._ends_after_unframed = False
-        self._has_ended = False
-        self._max_frame = _SMALLEST_MAX_FRAME
-        self._connection_window = _FIRST_WINDOW
-        self._stream_window = _FIRST_WINDOW
-        self._initial_window = _FIRST_WINDOW
-        # What is received.
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._start = self._end = 0
         self._direct = 0
@@ -146,114 +119,40 @@ class Framing:
         self._going_away = ""
         self._decoder = hpack.Decoder(_MAX_HEADER_BYTES)
         self._handlers: dict[int, Callable[[int, int, memoryview], None]] = {
-            _HEADERS: self._on_headers,
-            _PRIORITY: self._on_nothing,
-            _RST_STREAM: self._on_rst_stream,
-            _SETTINGS: self._on_settings,
-            _PUSH_PROMISE: self._on_push_promise,
-            _PING: self._on_ping,
-            _GOAWAY: self._on_goaway,
-            _WINDOW_UPDATE: self._on_window_update,
-            _CONTINUATION: self._on_continuation,
+            HEADERS: self._on_headers,
+            PRIORITY: self._on_nothing,
+            RST_STREAM: self._on_rst_stream,
+            SETTINGS: self._on_settings,
+            PUSH_PROMISE: self._on_push_promise,
+            PING: self._on_ping,
+            GOAWAY: self._on_goaway,
+            WINDOW_UPDATE: self._on_window_update,
+            CONTINUATION: self._on_continuation,
         }
         settings = {
-            _ENABLE_PUSH: 0,
-            _INITIAL_WINDOW_SIZE: _MAX_WINDOW,
-            _MAX_FRAME_SIZE: _LARGEST_FRAME,
-            _MAX_HEADER_LIST_SIZE: _MAX_HEADER_BYTES,
+            ENABLE_PUSH: 0,
+            INITIAL_WINDOW_SIZE: MAX_WINDOW,
+            MAX_FRAME_SIZE: LARGEST_FRAME,
+            MAX_HEADER_LIST_SIZE: _MAX_HEADER_BYTES,
         }
         block = hpack.Encoder().encode(headers)
         self.outbound.append(
             b"".join(
                 (
-                    _PREFACE,
-                    _frame(_SETTINGS, 0, 0, b"".join(_SETTING.pack(*s) for s in settings.items())),
-                    _frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(_MAX_WINDOW - _FIRST_WINDOW)),
-                    *_header_frames(block),
+                    PREFACE,
+                    frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*s) for s in settings.items())),
+                    frame(WINDOW_UPDATE, 0, 0, NUMBER.pack(MAX_WINDOW - FIRST_WINDOW)),
+                    *header_frames(block),
                 )
             )
         )
-
-    # Sending.
-
-    @property
-    def has_unsent(self) -> bool:
-        """Whether something waits to be sent, be it for the socket or for the window."""
-        return bool(self.outbound or self._unframed)
-
-    def send(self, message: bytes) -> None:
-        """Queues a message."""
-        self.submissions += 1
-        size = len(message)
-        total = size + 5
-        if not self._unframed and total <= min(
-            self._max_frame, self._connection_window, self._stream_window
-        ):
-            self._connection_window -= total
-            self._stream_window -= total
-            self.outbound.append(
-                _frame_header(total, _DATA, 0, _STREAM) + _MESSAGE_PREFIX.pack(0, size) + message
-            )
-            return
-        self._unframed.append(memoryview(_MESSAGE_PREFIX.pack(0, size)))
-        self._unframed.append(memoryview(message))
-        self._frame_data()
-
-    def end(self) -> None:
-        """Queues the end of the client's half: no more messages come."""
-        if self._has_ended or self._ends_after_unframed:
-            return
-        self._ends_after_unframed = True
-        self._frame_data()
 
     def cancel(self) -> None:
         """Queues the end of everything."""
         self._unframed.clear()
         if self.failure is None:
-            self.outbound.append(_frame(_RST_STREAM, 0, _STREAM, _NUMBER.pack(_CANCEL)))
-        self.outbound.append(_frame(_GOAWAY, 0, 0, _NUMBER.pack(0) + _NUMBER.pack(_NO_ERROR)))
-
-    def ping(self) -> None:
-        """Queues a question that the other end answers at once if it is there at all."""
-        self.outbound.append(_frame(_PING, 0, 0, bytes(8)))
-
-    def sent(self, count: int) -> None:
-        """Takes note that the first `count` bytes of `outbound` have been sent."""
-        outbound = self.outbound
-        while count:
-            first = outbound[0]
-            size = len(first)
-            if count < size:
-                outbound[0] = memoryview(first)[count:]
-                return
-            outbound.popleft()
-            count -= size
-
-    def _frame_data(self) -> None:
-        """Puts into frames what the windows and the largest frame allow (section 5.2)."""
-        unframed = self._unframed
-        while unframed:
-            room = min(self._max_frame, self._connection_window, self._stream_window)
-            if room <= 0:
-                return
-            parts: list[memoryview] = []
-            size = 0
-            while unframed and size < room:
-                first = unframed[0]
-                part = first[: room - size]
-                size += len(part)
-                parts.append(part)
-                if len(part) == len(first):
-                    unframed.popleft()
-                else:
-                    unframed[0] = first[len(part) :]
-            self._connection_window -= size
-            self._stream_window -= size
-            self.outbound.append(_frame_header(size, _DATA, 0, _STREAM))
-            self.outbound.extend(parts)
-        if self._ends_after_unframed and not self._has_ended:
-            self._has_ended = True
-            self.outbound.append(_frame(_DATA, _END_STREAM, _STREAM))
+            self.outbound.append(frame(RST_STREAM, 0, STREAM, NUMBER.pack(CANCEL)))
+        self.outbound.append(frame(GOAWAY, 0, 0, NUMBER.pack(0) + NUMBER.pack(NO_ERROR)))
 
     # Receiving.
 
@@ -292,9 +191,7 @@ class Framing:
             self._parse()
         except DmEnvRpcClientError as error:
             self._fail(error)
-            self.outbound.append(
-                _frame(_GOAWAY, 0, 0, _NUMBER.pack(0) + _NUMBER.pack(_PROTOCOL_ERROR))
-            )
+            self.outbound.append(frame(GOAWAY, 0, 0, NUMBER.pack(0) + NUMBER.pack(PROTOCOL_ERROR)))
 
     def _parse(self) -> None:
         buffer = self._buffer
@@ -318,17 +215,17 @@ class Framing:
             else:
                 if end - start < 9:
                     break
-                high, low, kind, flags, stream = _FRAME_HEADER.unpack_from(buffer, start)
+                high, low, kind, flags, stream = FRAME_HEADER.unpack_from(buffer, start)
                 size = high << 8 | low
-                if not self.is_ready and kind != _SETTINGS:
+                if not self.is_ready and kind != SETTINGS:
                     raise self._no_http2()
-                if self._header_block is not None and kind != _CONTINUATION:
+                if self._header_block is not None and kind != CONTINUATION:
                     raise self._broken(f"sent frame type {kind} inside a header block")
-                if kind == _DATA:
+                if kind == DATA:
                     # Most frames are one message that is there whole, and nothing else.
                     stop = start + 9 + size
-                    if 5 <= size <= end - start - 9 and not flags and stream == _STREAM:
-                        compressed, length = _MESSAGE_PREFIX.unpack_from(buffer, start + 9)
+                    if 5 <= size <= end - start - 9 and not flags and stream == STREAM:
+                        compressed, length = MESSAGE_PREFIX.unpack_from(buffer, start + 9)
                         if (
                             length == size - 5
                             and not compressed
@@ -342,9 +239,9 @@ class Framing:
                             continue
                     if not self._begin_data(start, size, flags, stream & 0x7FFFFFFF):
                         break
-                elif kind == _WINDOW_UPDATE and size == 4 and end - start >= 13:
+                elif kind == WINDOW_UPDATE and size == 4 and end - start >= 13:
                     # Many servers send two with each answer.
-                    (increment,) = _NUMBER.unpack_from(buffer, start + 9)
+                    (increment,) = NUMBER.unpack_from(buffer, start + 9)
                     self._start = start + 13
                     self._open_window(stream & 0x7FFFFFFF, increment & 0x7FFFFFFF)
                 elif kind not in self._handlers:
@@ -370,13 +267,13 @@ class Framing:
 
     def _begin_data(self, start: int, size: int, flags: int, stream: int) -> bool:
         """Begins a DATA frame (section 6.1); False where its beginning is not there yet."""
-        if stream != _STREAM:
+        if stream != STREAM:
             raise self._broken(f"sent DATA on stream {stream}")
         if not self._has_headers:
             raise self._broken("sent DATA before the headers")
         body = start + 9
         padding = 0
-        if flags & _PADDED:
+        if flags & PADDED:
             if size and self._end == body:
                 return False
             padding = 1 + self._buffer[body] if size else 1
@@ -386,7 +283,7 @@ class Framing:
             self._padding_left = padding - 1
         self._start = body
         self._data_left = size - padding
-        self._frame_ends_stream = bool(flags & _END_STREAM)
+        self._frame_ends_stream = bool(flags & END_STREAM)
         self._received_data(size)
         return True
 
@@ -395,10 +292,10 @@ class Framing:
         self.data_frames += 1
         self._unacknowledged += size
         if self._unacknowledged >= _WINDOW_STEP:
-            step = _NUMBER.pack(self._unacknowledged)
+            step = NUMBER.pack(self._unacknowledged)
             self._unacknowledged = 0
             self.outbound.append(
-                _frame(_WINDOW_UPDATE, 0, 0, step) + _frame(_WINDOW_UPDATE, 0, _STREAM, step)
+                frame(WINDOW_UPDATE, 0, 0, step) + frame(WINDOW_UPDATE, 0, STREAM, step)
             )
 
     def _take_data(self, start: int, stop: int) -> None:
@@ -421,10 +318,10 @@ class Framing:
                 self._prefix += taken
                 if len(self._prefix) < 5:
                     return
-                compressed, size = _MESSAGE_PREFIX.unpack(self._prefix)
+                compressed, size = MESSAGE_PREFIX.unpack(self._prefix)
                 self._prefix = b""
             else:
-                compressed, size = _MESSAGE_PREFIX.unpack_from(buffer, start)
+                compressed, size = MESSAGE_PREFIX.unpack_from(buffer, start)
                 start += 5
             if compressed:
                 raise self._broken(
@@ -445,27 +342,27 @@ class Framing:
         """Priorities are not for clients with one stream (section 5.3.2)."""
 
     def _on_headers(self, flags: int, stream: int, payload: memoryview) -> None:
-        if stream != _STREAM:
+        if stream != STREAM:
             raise self._broken(f"sent HEADERS on stream {stream}")
         body = bytes(payload)
-        if flags & _PADDED:
+        if flags & PADDED:
             if not body or body[0] >= len(body):
                 raise self._broken("sent HEADERS with more padding than there is")
             body = body[1 : len(body) - body[0]]
-        if flags & _WITH_PRIORITY:
+        if flags & WITH_PRIORITY:
             body = body[5:]
         self._header_block = bytearray(body)
-        self._block_ends_stream = bool(flags & _END_STREAM)
-        if flags & _END_HEADERS:
+        self._block_ends_stream = bool(flags & END_STREAM)
+        if flags & END_HEADERS:
             self._end_block()
 
     def _on_continuation(self, flags: int, stream: int, payload: memoryview) -> None:
-        if self._header_block is None or stream != _STREAM:
+        if self._header_block is None or stream != STREAM:
             raise self._broken("sent CONTINUATION outside a header block")
         self._header_block += payload
         if len(self._header_block) > _MAX_HEADER_BYTES:
             raise self._broken(f"sent more than {_MAX_HEADER_BYTES} bytes of headers")
-        if flags & _END_HEADERS:
+        if flags & END_HEADERS:
             self._end_block()
 
     def _end_block(self) -> None:
@@ -513,32 +410,32 @@ class Framing:
         self._fail(stream_error(self._address, number, details))
 
     def _on_rst_stream(self, flags: int, stream: int, payload: memoryview) -> None:
-        if stream != _STREAM or len(payload) != 4:
+        if stream != STREAM or len(payload) != 4:
             raise self._broken(f"sent a broken RST_STREAM on stream {stream}")
-        (number,) = _NUMBER.unpack(payload)
+        (number,) = NUMBER.unpack(payload)
         name, code = HTTP2_ERRORS.get(number, (f"error {number}", "INTERNAL"))
         text = f"the server reset the stream with {name}{self._going_away}"
         self._fail(stream_error(self._address, code, text))
 
     def _on_settings(self, flags: int, stream: int, payload: memoryview) -> None:
-        if stream or len(payload) % 6 or (flags & _ACK and len(payload)):
+        if stream or len(payload) % 6 or (flags & ACK and len(payload)):
             raise self._no_http2() if not self.is_ready else self._broken("sent broken SETTINGS")
-        if flags & _ACK:
+        if flags & ACK:
             return
-        for name, value in _SETTING.iter_unpack(payload):
-            if name == _INITIAL_WINDOW_SIZE:
-                if value > _MAX_WINDOW:
+        for name, value in SETTING.iter_unpack(payload):
+            if name == INITIAL_WINDOW_SIZE:
+                if value > MAX_WINDOW:
                     raise self._broken(f"set an initial window of {value}")
                 # It changes the window of the stream that there is (section 6.9.2), which
                 # may become negative.
                 self._stream_window += value - self._initial_window
                 self._initial_window = value
-            elif name == _MAX_FRAME_SIZE:
-                if not _SMALLEST_MAX_FRAME <= value <= _LARGEST_FRAME:
+            elif name == MAX_FRAME_SIZE:
+                if not SMALLEST_MAX_FRAME <= value <= LARGEST_FRAME:
                     raise self._broken(f"set a maximum frame size of {value}")
                 self._max_frame = value
         self.is_ready = True
-        self.outbound.append(_frame(_SETTINGS, _ACK, 0))
+        self.outbound.append(frame(SETTINGS, ACK, 0))
         self._frame_data()
 
     def _on_push_promise(self, flags: int, stream: int, payload: memoryview) -> None:
@@ -547,41 +444,24 @@ class Framing:
     def _on_ping(self, flags: int, stream: int, payload: memoryview) -> None:
         if stream or len(payload) != 8:
             raise self._broken("sent a broken PING")
-        if not flags & _ACK:
-            self.outbound.append(_frame(_PING, _ACK, 0, bytes(payload)))
+        if not flags & ACK:
+            self.outbound.append(frame(PING, ACK, 0, bytes(payload)))
 
     def _on_goaway(self, flags: int, stream: int, payload: memoryview) -> None:
         if stream or len(payload) < 8:
             raise self._broken("sent a broken GOAWAY")
-        last, number = struct.unpack_from(">II", payload)
+        last, number = GOAWAY_HEAD.unpack_from(payload)
         name, code = HTTP2_ERRORS.get(number, (f"error {number}", "INTERNAL"))
         said = bytes(payload[8:200]).decode("utf-8", "replace")
         self._going_away = f"; it said GOAWAY with {name}" + (f" ({said})" if said else "")
-        if last & 0x7FFFFFFF < _STREAM or number != _NO_ERROR:
+        if last & 0x7FFFFFFF < STREAM or number != NO_ERROR:
             # Otherwise the server means to finish this stream (section 6.8).
-            if number == _NO_ERROR:
+            if number == NO_ERROR:
                 code = "UNAVAILABLE"
             self._fail(stream_error(self._address, code, self._going_away.strip("; ")))
 
     def _on_window_update(self, flags: int, stream: int, payload: memoryview) -> None:
         raise self._broken("sent a broken WINDOW_UPDATE")
-
-    def _open_window(self, stream: int, increment: int) -> None:
-        """Takes note that more may be sent (section 6.9)."""
-        if stream == _STREAM:
-            self._stream_window += increment
-        elif stream == 0:
-            self._connection_window += increment
-        else:
-            raise self._broken(f"sent WINDOW_UPDATE for stream {stream}")
-        if (
-            not increment
-            or self._stream_window > _MAX_WINDOW
-            or self._connection_window > _MAX_WINDOW
-        ):
-            raise self._broken(f"changed a window by {increment}")
-        if self._unframed or self._ends_after_unframed:
-            self._frame_data()
 
     # Failing.
 
@@ -605,9 +485,6 @@ class Framing:
             self.failure = error
             self._unframed.clear()
 
-    def _broken(self, what: str) -> ProtocolError:
-        return ProtocolError(f"the server at {self._address} broke HTTP/2: it {what}")
-
     def _no_http2(self) -> DmEnvRpcClientError:
         said = bytes(self._buffer[self._start : min(self._end, self._start + 60)])
         hint = "it speaks HTTP/1" if said.startswith(b"HTTP/") else f"it began with {said!r}"
@@ -626,14 +503,3 @@ def _memory(size: int) -> memoryview:
     # five lengths, each behind its tag, a state and a UID of one byte.
     start = -(5 * (1 + (size.bit_length() + 6) // 7) + 4) % _ALIGNMENT
     return np.empty(size + start, np.uint8)[start:].data
-
-
-def _header_frames(block: bytes) -> list[bytes]:
-    """Header frames as small as every peer takes them (section 6.2)."""
-    size = _SMALLEST_MAX_FRAME
-    parts = [block[i : i + size] for i in range(0, len(block), size)]
-    frames = []
-    for index, part in enumerate(parts):
-        flags = _END_HEADERS if index == len(parts) - 1 else 0
-        frames.append(_frame(_CONTINUATION if index else _HEADERS, flags, _STREAM, part))
-    return frames
