@@ -92,7 +92,7 @@ class Codec:
     def encode(self, array: Array) -> bytes:
         """Returns the serialized payload message with the elements of `array`."""
         if array.dtype.kind in "iu" and array.size and 0 <= array.min() <= array.max() <= 0x7F:
-            # Varints of a byte each: 20x faster than one by one.
+            # Varints of a byte each: int64 84x84 18x as fast as one by one.
             return _as_field(array.astype(np.uint8).tobytes())
         encoded: bytes = self.payload_class(array=array.ravel().tolist()).SerializeToString()
         return encoded

@@ -11,8 +11,8 @@ in order, elements packed, shapes spelled out. Everything else that is legal (el
 by one, shapes left open, one element for all, fields in parts, unknown fields) and all that
 is not goes through protobuf and `SpecManager.unpack`, which say what is wrong.
 
-Measured (`python -m tests.benchmarks --only codec`), bytes to array against the reference
-package: float32 84x84x4 100x and more, small scalars 5x.
+Measured (`python -m tests.benchmarks --only codec`) against the reference package, times as
+fast: float32 84x84x4 decode 168 to 200, encode 58 to 65; scalars decode 1.8 to 4, encode 1.2 to 5.
 """
 
 from __future__ import annotations
@@ -347,7 +347,7 @@ def _varint_reader(field: TensorField) -> _Reader:
             and size == head_size + count
             and (payload.isascii())
         ):
-            # Varints of a byte each: 10x faster than one by one.
+            # Varints of a byte each: int64 84x84 1.4x as fast as through protobuf.
             array = np.frombuffer(payload, np.uint8, count, head_size).astype(codec.dtype)
         else:
             try:
