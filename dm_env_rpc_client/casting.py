@@ -233,7 +233,7 @@ def _from_elements(elements: list[Any], where: str) -> Array:
             f"{type(stranger).__name__}; expected numbers, bools, strings or protobuf messages"
         )
     if kinds == {"string"} or kinds == {"message"}:
-        # Assigned at once, NumPy would look for a sequence in each of them (64 messages, packed: 10x).
+        # Assigned at once, NumPy would look for a sequence in each (64 messages, packed: 10x).
         return np.fromiter(elements, object, len(elements))
     if not kinds <= {"bool", "int", "float"} or ("bool" in kinds and len(kinds) > 1):
         raise SpecError(f"{where}: mixes {' and '.join(sorted(map(str, kinds)))} elements")
