@@ -112,7 +112,6 @@ class Http2AioStream(asyncio.BufferedProtocol):
         self._is_paused = False
         self._bytes_waiting = 0
         self._changed: asyncio.Future[None] | None = None
-        self._drained: asyncio.Future[None] | None = None
         self._is_full = False
         self._keepalive = Keepalive(framing)
         self._timer: asyncio.TimerHandle | None = None

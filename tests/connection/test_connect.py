@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -22,22 +21,14 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.addresses import is_loopback
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.testing import ScriptedServer, echo
+from tests.certificates import self_signed
 from tests.scripted import descriptor_count, extension, settles, thread_count, time_limit
 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
     """A key and a self-signed certificate for localhost."""
-    folder = tmp_path_factory.mktemp("certificate")
-    key, crt = folder / "key.pem", folder / "crt.pem"
-    command = (
-        f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -keyout {key} -out {crt} "
-        "-subj /CN=localhost -addext subjectAltName=DNS:localhost"
-    )
-    try:
-        subprocess.run(command.split(), check=True, capture_output=True, timeout=60)
-    except FileNotFoundError:
-        pytest.skip("there is no openssl command to make a certificate with")
+    key, crt = self_signed(tmp_path_factory.mktemp("certificate"))
     return key.read_bytes(), crt.read_bytes()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client import DmEnvAdaptor, connection, make
+from tests.certificates import self_signed
 from tests.peers.building import MissingToolchainError
 from tests.peers.process import PeerProcess
 from tests.peers.servers import SERVERS
@@ -85,14 +85,4 @@ def start(peer: str) -> Iterator[Start]:
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A key and a self-signed certificate for localhost."""
-    folder = tmp_path_factory.mktemp("certificate")
-    key, crt = folder / "key.pem", folder / "crt.pem"
-    command = (
-        f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -keyout {key} -out {crt} "
-        "-subj /CN=localhost -addext subjectAltName=DNS:localhost"
-    )
-    try:
-        subprocess.run(command.split(), check=True, capture_output=True, timeout=60)
-    except FileNotFoundError:
-        pytest.skip("there is no openssl command to make a certificate with")
-    return key, crt
+    return self_signed(tmp_path_factory.mktemp("certificate"))

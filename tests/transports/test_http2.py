@@ -8,7 +8,6 @@ import os
 import socket
 import ssl
 import struct
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +31,7 @@ from dm_env_rpc_client.transports import keepalive
 from dm_env_rpc_client.transports.http2 import Http2Stream
 from dm_env_rpc_client.transports.http2_aio import open_http2_aio_stream
 from dm_env_rpc_client.transports.http2_targets import Target, can_reach
+from tests.certificates import openssl
 from tests.scripted import descriptor_count, extension, settles, thread_count, time_limit
 from tests.transports import frames
 from tests.transports.frames import data, greeting, grpc_message
@@ -312,24 +312,17 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Keys and certificates of a root of our own, of a server, and of a client."""
     folder = tmp_path_factory.mktemp("authority")
 
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], check=True, capture_output=True, cwd=folder,
-                       timeout=60)  # fmt: skip
-
-    try:
-        openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout",
-                "root.key", "-out", "root.crt", "-subj", "/CN=root", "-addext",
-                "keyUsage=critical,keyCertSign")  # fmt: skip
-    except FileNotFoundError:
-        pytest.skip("there is no openssl command to make certificates with")
+    openssl(folder, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout",
+            "root.key", "-out", "root.crt", "-subj", "/CN=root", "-addext",
+            "keyUsage=critical,keyCertSign")  # fmt: skip
     (folder / "names").write_text(
         "subjectAltName=DNS:localhost,IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n"
     )
     for name in ("server", "client"):
-        openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out",
+        openssl(folder, "req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out",
                 f"{name}.csr", "-subj", f"/CN={name}")  # fmt: skip
-        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "root.crt", "-CAkey", "root.key",
-                "-CAcreateserial", "-days", "2", "-out", f"{name}.crt", "-extfile",
+        openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-CA", "root.crt", "-CAkey",
+                "root.key", "-CAcreateserial", "-days", "2", "-out", f"{name}.crt", "-extfile",
                 "names")  # fmt: skip
     return folder
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import string
 from typing import Any
@@ -42,7 +43,7 @@ _LARGEST_BOUND = 1e6
 
 
 @dataclasses.dataclass
-class Control:
+class Control(abc.ABC):
     """One scalar of an action.
 
     Attributes:
@@ -62,17 +63,17 @@ class Control:
         """What the screen and the command line call it, such as "arm.torque[0]"."""
         return self.action + "".join(f"[{i}]" for i in self.index)
 
+    @abc.abstractmethod
     def press(self, key: str) -> bool:
         """Changes the value as a key says; whether the key means anything here."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def parse(self, change: str, text: str) -> Any:
         """Returns the value after a change that was given by hand; UsageError if it cannot be."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def keys(self, with_symbols: bool) -> str:
         """Says what to press."""
-        raise NotImplementedError
 
 
 @dataclasses.dataclass

@@ -1,0 +1,29 @@
+"""Certificates for servers that tests start."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+__all__ = ["openssl", "self_signed"]
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    """Runs the openssl command in a folder; skips the test where there is none."""
+    try:
+        subprocess.run(
+            ["openssl", *arguments], check=True, capture_output=True, cwd=folder, timeout=60
+        )
+    except FileNotFoundError:
+        pytest.skip("there is no openssl command to make a certificate with")
+
+
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    """A key and a certificate for localhost that vouches for itself."""
+    key, certificate = folder / "key.pem", folder / "crt.pem"
+    openssl(folder, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+            "-keyout", str(key), "-out", str(certificate), "-subj", "/CN=localhost",
+            "-addext", "subjectAltName=DNS:localhost")  # fmt: skip
+    return key, certificate
