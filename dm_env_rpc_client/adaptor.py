@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import dm_env
@@ -24,7 +25,7 @@ from dm_env_rpc_client.spec_manager import SpecManager
 from dm_env_rpc_client.step_codec import StepAnswer, StepCodec
 from dm_env_rpc_client.timesteps import DISCOUNT, REWARD
 
-__all__ = ["AHEAD", "AHEAD_BYTES", "Adaptor", "AutoObservations", "per_step"]
+__all__ = ["AHEAD", "AHEAD_BYTES", "Adaptor", "AutoObservations", "per_step", "take"]
 
 AHEAD = 64
 """Steps that `rollout` and `unroll` send ahead of the answers that they have read."""
@@ -232,6 +233,29 @@ class Adaptor:
 
     def _nest(self, flat: dict[str, Any]) -> dict[str, Any]:
         return nesting.nest(flat, nesting.SEPARATOR) if self._is_nested else flat
+
+
+def take(
+    prepared: Iterator[EncodedRequest], count: int
+) -> tuple[list[EncodedRequest], Exception | None]:
+    """Takes requests for steps ahead of their answers.
+
+    An action that is wrong is an error when its turn comes; those before it are taken.
+
+    Args:
+      prepared: the requests, made as they are taken.
+      count: how many to take at most.
+
+    Returns:
+      The requests, and what was raised in place of the next; None if nothing was.
+    """
+    taken: list[EncodedRequest] = []
+    try:
+        # What came before an error stays in the list.
+        taken.extend(itertools.islice(prepared, count))
+    except Exception as error:
+        return taken, error
+    return taken, None
 
 
 def per_step(actions: Any) -> Iterable[Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-import itertools
 import logging
 from collections.abc import (
     AsyncGenerator,
@@ -23,7 +22,7 @@ import dm_env
 
 from dm_env_rpc_client import timesteps
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.adaptor import AHEAD, Adaptor, AutoObservations, per_step
+from dm_env_rpc_client.adaptor import AHEAD, Adaptor, AutoObservations, per_step, take
 from dm_env_rpc_client.async_connection import AsyncConnection, connect_async
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
@@ -127,10 +126,15 @@ class AsyncDmEnvAdaptor(Adaptor):
         self, connection: AsyncConnection, prepared: Iterator[EncodedRequest], ahead: int
     ) -> AsyncGenerator[dm_env.TimeStep, None]:
         in_flight: collections.deque[Pending] = collections.deque()
+        bad: Exception | None = None
         while True:
-            for request in itertools.islice(prepared, self._most_ahead(ahead) - len(in_flight)):
-                in_flight.append(await connection.start(request, self._interpret_step))
+            if bad is None:
+                more, bad = take(prepared, self._most_ahead(ahead) - len(in_flight))
+                for request in more:
+                    in_flight.append(await connection.start(request, self._interpret_step))
             if not in_flight:
+                if bad is not None:
+                    raise bad
                 return
             yield await connection.wait(in_flight.popleft())
 

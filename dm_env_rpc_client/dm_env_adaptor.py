@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextlib
-import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ import dm_env
 
 from dm_env_rpc_client import timesteps
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.adaptor import AHEAD, Adaptor, AutoObservations, per_step
+from dm_env_rpc_client.adaptor import AHEAD, Adaptor, AutoObservations, per_step, take
 from dm_env_rpc_client.connection import Connection
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
@@ -258,12 +257,15 @@ class DmEnvAdaptor(Adaptor, dm_env.Environment):
     ) -> Iterator[dm_env.TimeStep]:
         most = self._most_ahead(ahead)
         in_flight: collections.deque[Pending] = collections.deque()
+        bad: Exception | None = None
         while True:
             # Several at a time share a system call, here and at the server.
-            if len(in_flight) <= most // 2:
-                more = itertools.islice(prepared, most - len(in_flight))
+            if bad is None and len(in_flight) <= most // 2:
+                more, bad = take(prepared, most - len(in_flight))
                 in_flight.extend(connection.start_all(more, self._interpret_step))
             if not in_flight:
+                if bad is not None:
+                    raise bad
                 return
             yield self.finish_step(in_flight.popleft())
 

@@ -88,6 +88,20 @@ def test_a_rollout_that_is_left_early_leaves_the_environment_in_step(
     run(main)
 
 
+@pytest.mark.parametrize("ahead", [1, 64])
+def test_a_bad_action_ends_a_rollout_when_its_turn_comes(catch_server: Server, ahead: int) -> None:
+    async def main() -> None:
+        async with await make_async(catch_server.address) as env:
+            rollout = env.rollout([{"paddle": 1}, {"paddle": 1}, {"paddle": 9}], ahead=ahead)
+            assert (await anext(rollout)).first()
+            assert (await anext(rollout)).mid()
+            with pytest.raises(SpecError, match="paddle"):
+                await anext(rollout)
+            assert (await env.step({"paddle": 1})).mid()
+
+    run(main)
+
+
 def test_unroll_equals_stepping(catch_server: Server) -> None:
     async def main() -> None:
         moves = np.random.default_rng(3).integers(3, size=100)

@@ -271,9 +271,10 @@ def test_an_endless_rollout_takes_actions_as_it_goes(catch_server: Server) -> No
         assert env.step({"paddle": 1}).mid()
 
 
-def test_a_bad_action_ends_a_rollout_before_it_is_sent(catch_server: Server) -> None:
+@pytest.mark.parametrize("ahead", [1, 2, 64])
+def test_a_bad_action_ends_a_rollout_when_its_turn_comes(catch_server: Server, ahead: int) -> None:
     with make(catch_server.address) as env:
-        rollout = env.rollout([{"paddle": 1}, {"paddle": 1}, {"paddle": 9}], ahead=1)
+        rollout = env.rollout([{"paddle": 1}, {"paddle": 1}, {"paddle": 9}], ahead=ahead)
         assert next(rollout).first()
         assert next(rollout).mid()
         with pytest.raises(SpecError, match="paddle"):
