@@ -26,10 +26,12 @@ class Gate:
 
     def __init__(self) -> None:
         self.open = threading.Semaphore(0)
+        self.passed: list[bytes] = []
 
     def __call__(self, requests: Iterator[Request], context: Any) -> Iterator[Response | bytes]:
         for request in requests:
             self.open.acquire(timeout=30)
+            self.passed.append(request.extension.value)
             yield Response(extension=request.extension)
 
 
@@ -143,7 +145,8 @@ def test_one_that_is_not_waited_for_does_not_end_a_wait(
     readiness.wait(connections, 0.0)
     gate.open.release(2)
     assert _wait(readiness, {3: connections[3]}, pending) == [3]
-    # The other's answer is there, unread.
+    # The other's answer is there, unread: nobody is left whom the gate would let through.
+    assert settles(lambda: len(gate.passed) == 2)
     started = time.monotonic()
     again = connections[3].start(extension(9))
     while readiness.wait({3: connections[3]}, 0.3):
