@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from dm_env_rpc_client.transports import http2_targets, opening
+from dm_env_rpc_client.transports import opening
+from dm_env_rpc_client.transports.http2 import targets
 
 __all__ = ["obey", "pytest_generate_tests", "transport"]
 
 _VARIABLE = "TESTED_TRANSPORT"
-_can_reach = http2_targets.can_reach
+_can_reach = targets.can_reach
 
 
 def _forced(name: str) -> Any:

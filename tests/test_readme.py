@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dm_env_rpc_client.lifecycle import diagram
+from dm_env_rpc_client.protocol.lifecycle import diagram
 from dm_env_rpc_client.server import Catch, serve
 from tests.bridges.env_c_api.compiling import compile_library
 

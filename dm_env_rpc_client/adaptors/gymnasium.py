@@ -1,7 +1,7 @@
 """A dm_env.Environment, remote or not, as a gymnasium.Env. Needs the extra `gymnasium`.
 
 import gymnasium
-env = gymnasium.make("dm_env_rpc_client:Remote-v0", address="localhost:50051")
+env = gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address="localhost:50051")
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 from dm_env import specs
 
-from dm_env_rpc_client import nesting
-from dm_env_rpc_client.adaptor import Adaptor
-from dm_env_rpc_client.adaptors.spaces import from_space, spec_to_space, to_space
+from dm_env_rpc_client.adaptors.gymnasium_spaces import from_space, spec_to_space, to_space
+from dm_env_rpc_client.environment.base_adaptor import Adaptor
+from dm_env_rpc_client.environment.worlds import make
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.lifecycle import State
-from dm_env_rpc_client.worlds import make
+from dm_env_rpc_client.protocol.lifecycle import State
+from dm_env_rpc_client.tensors import nesting
 
 __all__ = ["GymnasiumEnv", "info_of", "is_terminated", "make_remote", "single_leaf"]
 

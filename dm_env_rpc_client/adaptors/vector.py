@@ -1,7 +1,9 @@
 """Several remote environments as a gymnasium.vector.VectorEnv. Needs the extra `gymnasium`.
 
 import gymnasium
-envs = gymnasium.make_vec("dm_env_rpc_client:Remote-v0", num_envs=16, address="localhost:50051")
+envs = gymnasium.make_vec(
+    "dm_env_rpc_client.gymnasium:Remote-v0", num_envs=16, address="localhost:50051"
+)
 
 `BatchedEnvironment` is the same for dm_env, and does without Gymnasium.
 """
@@ -18,12 +20,12 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from dm_env_rpc_client.adaptors.batched import BatchedEnvironment, check_ids
 from dm_env_rpc_client.adaptors.gymnasium import check_reward_spec, is_terminated
-from dm_env_rpc_client.adaptors.pool import EnvironmentPool, Settings
-from dm_env_rpc_client.adaptors.space_batches import ActionBatch, ObservationBatch
+from dm_env_rpc_client.adaptors.gymnasium_batches import ActionBatch, ObservationBatch
+from dm_env_rpc_client.environment.batched import BatchedEnvironment, check_ids
+from dm_env_rpc_client.environment.pool import EnvironmentPool, Settings
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.lifecycle import State
+from dm_env_rpc_client.protocol.lifecycle import State
 
 __all__ = ["BatchedEnvironment", "RemoteVectorEnv"]
 

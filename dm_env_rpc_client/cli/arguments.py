@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dm_env_rpc_client.cli.failures import UsageError, console
-from dm_env_rpc_client.command_text import parse_settings
+from dm_env_rpc_client.runtime.setting_text import parse_settings
 
 if TYPE_CHECKING:
-    from dm_env_rpc_client.connection import Connection
-    from dm_env_rpc_client.dm_env_adaptor import DmEnvAdaptor
+    from dm_env_rpc_client.client.connection import Connection
+    from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 
 __all__ = [
     "Address",
@@ -44,7 +44,7 @@ def check_address(address: str, insecure: bool) -> None:
     Raises:
       UsageError: it is none; or not on this machine, without `insecure`.
     """
-    from dm_env_rpc_client.addresses import is_loopback
+    from dm_env_rpc_client.transports.addresses import is_loopback
 
     if not _is_address(address, lowest_port=1):
         raise UsageError(
@@ -64,7 +64,7 @@ def check_listening_address(address: str, insecure: bool) -> None:
     Raises:
       UsageError: it cannot; or other machines reach it, without `insecure`.
     """
-    from dm_env_rpc_client.addresses import is_loopback
+    from dm_env_rpc_client.transports.addresses import is_loopback
 
     if not _is_address(address, lowest_port=0):
         raise UsageError(
@@ -138,7 +138,7 @@ def waiting(for_what: str) -> Iterator[None]:
 @contextlib.contextmanager
 def open_connection(address: str, timeout: float, insecure: bool) -> Iterator[Connection]:
     """Connects, and closes the connection at the end; errors as `check_address`, `connect`."""
-    from dm_env_rpc_client.connection import connect
+    from dm_env_rpc_client.client.connection import connect
 
     check_address(address, insecure)
     with waiting(f"connecting to {address}"):
@@ -157,7 +157,7 @@ def open_environment(
     insecure: bool,
 ) -> Iterator[DmEnvAdaptor]:
     """Creates and joins a world, or joins one that exists; undoes it at the end."""
-    from dm_env_rpc_client.worlds import join_world, make
+    from dm_env_rpc_client.environment.worlds import join_world, make
 
     check_address(address, insecure)
     if world is None:

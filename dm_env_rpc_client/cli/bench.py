@@ -19,7 +19,7 @@ from dm_env_rpc_client.cli.group import examples
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.cli.stopwatch import Moments, Stopwatch
-    from dm_env_rpc_client.dm_env_adaptor import DmEnvAdaptor
+    from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 
 __all__ = ["EXAMPLES", "bench"]
 
@@ -115,8 +115,8 @@ def _environment(
     insecure: bool,
     transport: str,
 ) -> Iterator[DmEnvAdaptor]:
-    from dm_env_rpc_client.connection import connect
-    from dm_env_rpc_client.worlds import join_world, make
+    from dm_env_rpc_client.client.connection import connect
+    from dm_env_rpc_client.environment.worlds import join_world, make
 
     if world is not None and create:
         raise UsageError("--create is for a world that is created, --world for one that exists")

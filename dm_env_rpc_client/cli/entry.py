@@ -16,7 +16,12 @@ def main() -> None:
     try:
         from dm_env_rpc_client.cli.app import app
         from dm_env_rpc_client.cli.failures import end_in_order, log_in_one_line
+
+        end_in_order()
+        log_in_one_line()
+        app(prog_name="dm-env-rpc")
     except KeyboardInterrupt:
+        # Also while the command line is being built, before its own handling begins.
         sys.stderr.write("error: interrupted\n")
         sys.exit(130)
     except ModuleNotFoundError as error:
@@ -26,9 +31,6 @@ def main() -> None:
             f"dm-env-rpc needs the package {error.name}; install it with: "
             "pip install 'dm-env-rpc-client[cli]'"
         )
-    end_in_order()
-    log_in_one_line()
-    app(prog_name="dm-env-rpc")
 
 
 def _open_closed_streams() -> None:

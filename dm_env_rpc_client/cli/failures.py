@@ -19,7 +19,7 @@ import rich.markup
 import typer
 
 from dm_env_rpc_client.cli.plain_text import one_line
-from dm_env_rpc_client.command_text import raised_by
+from dm_env_rpc_client.runtime.objects import raised_by
 
 __all__ = [
     "Terminated",

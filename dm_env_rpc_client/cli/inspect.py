@@ -84,7 +84,7 @@ def _finite(bound: Any) -> Any:
 
 
 def _describe_all(structure: Mapping[str, Any]) -> dict[str, Any]:
-    from dm_env_rpc_client import nesting
+    from dm_env_rpc_client.tensors import nesting
 
     flat = nesting.flatten_dict(structure, nesting.SEPARATOR)
     return {name: describe(spec) for name, spec in flat.items()}

@@ -16,7 +16,7 @@ from dm_env_rpc_client.cli.group import examples
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.cli.playing.bindings import Binding
-    from dm_env_rpc_client.dm_env_adaptor import DmEnvAdaptor
+    from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 
 __all__ = ["EXAMPLES", "play"]
 
@@ -119,8 +119,8 @@ def _play(
     bindings: list[Binding],
     rate: float | None,
 ) -> str:
-    from dm_env_rpc_client.cli.playing.game import Game
     from dm_env_rpc_client.cli.playing.keyboard import Keyboard
+    from dm_env_rpc_client.cli.playing.play_loop import Game
     from dm_env_rpc_client.cli.playing.screen import Screen
 
     screen = Screen(console)

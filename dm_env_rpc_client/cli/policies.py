@@ -10,8 +10,8 @@ import numpy as np
 import tree
 
 from dm_env_rpc_client.cli.failures import UsageError
-from dm_env_rpc_client.command_text import guarded, load_object
-from dm_env_rpc_client.sampling import sample
+from dm_env_rpc_client.runtime.objects import guarded, load_object
+from dm_env_rpc_client.tensors.sampling import sample
 
 __all__ = ["Policy", "make_policy"]
 

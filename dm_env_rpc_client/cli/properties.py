@@ -13,12 +13,13 @@ import typer
 from dm_env_rpc_client.cli import arguments
 from dm_env_rpc_client.cli.failures import UsageError, console
 from dm_env_rpc_client.cli.group import Commands, examples
-from dm_env_rpc_client.cli.property_server import Interface, Place, open_properties
+from dm_env_rpc_client.cli.property_access import Interface, Place, open_properties
 
 if TYPE_CHECKING:
     from dm_env import specs
 
-    from dm_env_rpc_client.extensions.property_access import PropertyAccess, PropertySpec
+    from dm_env_rpc_client.extensions.property_access import PropertyAccess
+    from dm_env_rpc_client.extensions.property_spec import PropertySpec
 
 __all__ = ["app"]
 
@@ -226,7 +227,7 @@ def _read(properties: PropertyAccess, spec: PropertySpec) -> dict[str, Any]:
 def _find_spec(properties: PropertyAccess, key: str) -> specs.Array | None:
     """Returns the spec of a property: the listed one, or else that of its value."""
     from dm_env_rpc_client.errors import DmEnvRpcError
-    from dm_env_rpc_client.nesting import SEPARATOR
+    from dm_env_rpc_client.tensors.nesting import SEPARATOR
 
     try:
         listed = properties.specs(key.rpartition(SEPARATOR)[0]).get(key)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from dm_env import specs
 
-from dm_env_rpc_client import casting
 from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.cli.inspect import describe
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.extensions.property_access import PropertySpec
+from dm_env_rpc_client.extensions.property_spec import PropertySpec
+from dm_env_rpc_client.tensors import casting
 
 __all__ = ["describe_property", "parse_value", "show_spec", "show_value"]
 

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 import dm_env
 
-from dm_env_rpc_client import nesting, server
+from dm_env_rpc_client import server
 from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.cli.failures import UsageError
-from dm_env_rpc_client.command_text import load_object
-from dm_env_rpc_client.worlds import make
+from dm_env_rpc_client.environment.worlds import make
+from dm_env_rpc_client.runtime.objects import load_object
+from dm_env_rpc_client.tensors import nesting
 
 __all__ = ["Source", "find_source"]
 

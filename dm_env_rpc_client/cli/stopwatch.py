@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 
 from google.protobuf import any_pb2
 
-from dm_env_rpc_client.connection import Connection
-from dm_env_rpc_client.dm_env_adaptor import DmEnvAdaptor
+from dm_env_rpc_client.client.connection import Connection
+from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import DmEnvRpcError
-from dm_env_rpc_client.messages import Buffer, EncodedRequest, encode_request
+from dm_env_rpc_client.protocol.envelopes import Buffer, EncodedRequest, encode_request
 
 __all__ = ["Moments", "Stopwatch"]
 

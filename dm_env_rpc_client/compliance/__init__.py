@@ -2,6 +2,9 @@
 
 Run them by `dm-env-rpc check HOST:PORT`, by
 `pytest --pyargs dm_env_rpc_client.compliance --dm-env-rpc-address HOST:PORT`, or by `run`.
+
+Read `trial.py` first: what a check works with. It talks to a server by raw streams
+(`probe.py`), since a Connection refuses what the checks have to try.
 """
 
 from dm_env_rpc_client.compliance.check import Check

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.compliance.agent import Agent
 from dm_env_rpc_client.compliance.options import Options
 from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
 from dm_env_rpc_client.compliance.probe import Probe
+from dm_env_rpc_client.compliance.probe_agent import Agent
 
 __all__ = ["Companion"]
 

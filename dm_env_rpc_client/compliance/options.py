@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from dm_env_rpc_client.command_text import guarded, load_object
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.settings import pack_settings
+from dm_env_rpc_client.runtime.objects import guarded, load_object
+from dm_env_rpc_client.tensors.settings import pack_settings
 
 __all__ = ["Options", "yes_or_no"]
 

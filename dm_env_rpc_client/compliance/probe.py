@@ -9,10 +9,10 @@ from google.protobuf import message as protobuf_message
 from google.protobuf import text_format
 from google.rpc import code_pb2, status_pb2
 
-from dm_env_rpc_client import messages
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
 from dm_env_rpc_client.errors import DmEnvRpcClientError
+from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.transports.opening import open_stream
 
 __all__ = ["Probe", "describe"]
@@ -54,14 +54,14 @@ class Probe:
         self.is_clean = True
         self.in_flight = 0
 
-    def send(self, request: messages.Request | None) -> None:
+    def send(self, request: envelopes.Request | None) -> None:
         """Sends a request, or an envelope without one, and does not wait."""
         if request is None:
             self._sent.append("an EnvironmentRequest without a payload")
             self._stream.write(dm_env_rpc_pb2.EnvironmentRequest().SerializeToString())
         else:
             self._sent.append(describe(request))
-            self._stream.write(messages.encode_request(request).message)
+            self._stream.write(envelopes.encode_request(request).message)
         self.in_flight += 1
 
     def receive(self, expected: str) -> dm_env_rpc_pb2.EnvironmentResponse:
@@ -111,9 +111,9 @@ class Probe:
             raise self.violation(f"{expected}: {_named(field)} or an error", found)
         return getattr(response, answered)
 
-    def ask(self, request: messages.Request, expected: str = "an answer") -> Any:
+    def ask(self, request: envelopes.Request, expected: str = "an answer") -> Any:
         """Sends a request and returns its response message or an error Status."""
-        field = messages.encode_request(request).field
+        field = envelopes.encode_request(request).field
         self.send(request)
         return self.answer(field, expected)
 
@@ -131,9 +131,9 @@ class Probe:
             raise self.violation(expected, describe(answer))
         return answer
 
-    def accept(self, request: messages.Request, expected: str) -> Any:
+    def accept(self, request: envelopes.Request, expected: str) -> Any:
         """Sends a valid request and returns its response; errors as `accepted`."""
-        field = messages.encode_request(request).field
+        field = envelopes.encode_request(request).field
         self.send(request)
         return self.accepted(field, expected)
 
@@ -144,9 +144,9 @@ class Probe:
             raise self.violation(expected, describe(answer))
         return answer
 
-    def refuse(self, request: messages.Request, expected: str) -> status_pb2.Status:
+    def refuse(self, request: envelopes.Request, expected: str) -> status_pb2.Status:
         """Sends a request that the server must refuse and returns the error."""
-        field = messages.encode_request(request).field
+        field = envelopes.encode_request(request).field
         self.send(request)
         return self.refused(field, expected)
 

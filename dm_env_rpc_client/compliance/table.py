@@ -7,18 +7,18 @@ from dm_env_rpc_client.compliance.checks import (
     actions,
     joining,
     observations,
-    properties,
+    property_extension,
     sequences,
     spec_sanity,
     streaming,
+    world_lifetimes,
     world_resets,
-    worlds,
 )
 
 __all__ = ["CHECKS"]
 
 _MODULES = (
-    worlds,
+    world_lifetimes,
     joining,
     spec_sanity,
     observations,
@@ -26,7 +26,7 @@ _MODULES = (
     sequences,
     world_resets,
     streaming,
-    properties,
+    property_extension,
 )
 
 CHECKS: tuple[Check, ...] = tuple(

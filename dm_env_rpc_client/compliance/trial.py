@@ -10,13 +10,13 @@ import time
 from types import TracebackType
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.compliance.agent import Agent
 from dm_env_rpc_client.compliance.companion import Companion
 from dm_env_rpc_client.compliance.options import Options
 from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
 from dm_env_rpc_client.compliance.probe import Probe
+from dm_env_rpc_client.compliance.probe_agent import Agent
 from dm_env_rpc_client.errors import DmEnvRpcClientError
-from dm_env_rpc_client.settings import pack_settings
+from dm_env_rpc_client.tensors.settings import pack_settings
 
 __all__ = ["Trial"]
 

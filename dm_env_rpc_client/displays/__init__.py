@@ -1,1 +1,4 @@
-"""What specs, values and connections look like in a notebook, as HTML; no I/O."""
+"""What specs, values and connections look like in a notebook, as HTML.
+
+Pure, and imports no other room. Read `values.py` first.
+"""

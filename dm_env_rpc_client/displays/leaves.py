@@ -11,9 +11,9 @@ from typing import Any
 
 from google.protobuf import message as protobuf_message
 
-from dm_env_rpc_client import nesting
-
 __all__ = ["named_leaves", "rebuild"]
+
+_SEPARATOR = "."
 
 
 def named_leaves(structure: Any, root: str) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def _is_mapping(value: Any) -> bool:
 
 
 def _walk(value: Any, name: str, root: str) -> Iterator[tuple[str, Any]]:
-    prefix = name + nesting.SEPARATOR if name else ""
+    prefix = name + _SEPARATOR if name else ""
     if _is_mapping(value):
         for key, child in value.items():
             yield from _walk(child, f"{prefix}{key}", root)
@@ -54,7 +54,7 @@ def _walk(value: Any, name: str, root: str) -> Iterator[tuple[str, Any]]:
 
 
 def _rebuild(structure: Any, values: Mapping[str, Any], name: str, root: str) -> Any:
-    prefix = name + nesting.SEPARATOR if name else ""
+    prefix = name + _SEPARATOR if name else ""
     if _is_mapping(structure):
         return {
             key: _rebuild(child, values, f"{prefix}{key}", root)

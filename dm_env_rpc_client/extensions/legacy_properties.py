@@ -9,15 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dm_env_rpc_client._proto import line_1_0_pb2
-from dm_env_rpc_client.connection import Connection
+from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.extensions.property_access import (
     PropertyAccess,
-    PropertySpec,
     pack_property,
-    property_errors,
     unpack_property,
 )
+from dm_env_rpc_client.extensions.property_spec import PropertySpec, property_errors
 
 __all__ = ["LegacyProperties"]
 

@@ -9,17 +9,19 @@ from google.protobuf import any_pb2
 from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client._proto import properties_pb2
-from dm_env_rpc_client.connection import Connection
+from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.extensions.property_access import (
     PropertyAccess,
+    pack_property,
+    unpack_property,
+)
+from dm_env_rpc_client.extensions.property_spec import (
     PropertyNotFoundError,
     PropertyPermissionError,
     PropertySpec,
     PropertyValueError,
-    pack_property,
     property_errors,
-    unpack_property,
 )
 
 __all__ = [

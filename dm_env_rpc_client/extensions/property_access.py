@@ -3,87 +3,16 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dm_env import specs as dm_env_specs
-from google.rpc import code_pb2
-
-from dm_env_rpc_client import specs, tensors
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError, SpecError
+from dm_env_rpc_client.errors import ProtocolError, SpecError
+from dm_env_rpc_client.extensions.property_spec import PropertySpec
 from dm_env_rpc_client.extensions.property_tree import PropertyTree
+from dm_env_rpc_client.tensors import packing
 
-__all__ = [
-    "PropertyAccess",
-    "PropertyNotFoundError",
-    "PropertyPermissionError",
-    "PropertySpec",
-    "PropertyValueError",
-]
-
-
-class PropertyNotFoundError(DmEnvRpcError, KeyError):
-    """There is no such property (NOT_FOUND)."""
-
-
-class PropertyPermissionError(DmEnvRpcError, PermissionError):
-    """The property cannot be read, written or listed (PERMISSION_DENIED)."""
-
-
-class PropertyValueError(DmEnvRpcError, ValueError):
-    """The property does not take the value (INVALID_ARGUMENT)."""
-
-
-_ERRORS: dict[int, type[DmEnvRpcError]] = {
-    code_pb2.NOT_FOUND: PropertyNotFoundError,
-    code_pb2.PERMISSION_DENIED: PropertyPermissionError,
-    code_pb2.INVALID_ARGUMENT: PropertyValueError,
-}
-
-
-class PropertySpec:
-    """What a server says of a property.
-
-    Attributes:
-      key: the key to read, write and list it by.
-      readable: whether it has a value to read.
-      writable: whether a value can be written to it.
-      listable: whether properties stand below it.
-      spec: the dm_env spec of its value; None where it has none.
-      description: what it is for.
-
-    Raises:
-      ProtocolError: the server's TensorSpec cannot be.
-    """
-
-    def __init__(
-        self,
-        key: str,
-        tensor_spec: dm_env_rpc_pb2.TensorSpec,
-        *,
-        readable: bool,
-        writable: bool,
-        listable: bool,
-        description: str = "",
-    ):
-        self.key = key
-        self.readable = readable
-        self.writable = writable
-        self.listable = listable
-        self.description = description
-        self.spec: dm_env_specs.Array | None = None
-        if tensor_spec.dtype != dm_env_rpc_pb2.INVALID_DATA_TYPE:
-            try:
-                self.spec = specs.tensor_spec_to_dm_env_spec(tensor_spec)
-            except SpecError as error:
-                raise ProtocolError(f"the spec of property {key!r}: {error}") from error
-
-    def __repr__(self) -> str:
-        kinds = [kind for kind in ("readable", "writable", "listable") if getattr(self, kind)]
-        text = f", {self.description!r}" if self.description else ""
-        return f"PropertySpec({self.key!r}: {', '.join(kinds) or 'nothing'}, {self.spec}{text})"
+__all__ = ["PropertyAccess"]
 
 
 class PropertyAccess(abc.ABC):
@@ -155,7 +84,7 @@ class PropertyAccess(abc.ABC):
         Raises:
           As `list`.
         """
-        tree = PropertyTree(self, key)
+        tree = PropertyTree(self.list, self.read, key)
         self._seen_keys.update((entry.spec.key, None) for entry in tree.entries)
         return tree
 
@@ -176,28 +105,16 @@ class PropertyAccess(abc.ABC):
     __contains__ = None
 
 
-@contextlib.contextmanager
-def property_errors() -> Iterator[None]:
-    """Gives refusals the types that dictionaries and files have for them."""
-    try:
-        yield
-    except DmEnvRpcError as error:
-        kind = _ERRORS.get(error.code)
-        if kind is None:
-            raise
-        raise kind(error.status) from error
-
-
 def pack_property(key: str, value: Any) -> dm_env_rpc_pb2.Tensor:
     """Packs the value for a property."""
     if isinstance(value, dm_env_rpc_pb2.Tensor):
         return value
-    return tensors.pack_value(value, None, f"property {key!r}")
+    return packing.pack_value(value, None, f"property {key!r}")
 
 
 def unpack_property(key: str, tensor: dm_env_rpc_pb2.Tensor) -> Any:
     """Unpacks the value of a property; ProtocolError where it is none."""
     try:
-        return tensors.unpack_tensor(tensor)
+        return packing.unpack_tensor(tensor)
     except SpecError as error:
         raise ProtocolError(f"the value of property {key!r}: {error}") from error

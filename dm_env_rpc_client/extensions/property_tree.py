@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dm_env_rpc_client.displays import markup, spec_tables
 from dm_env_rpc_client.displays.values import in_short, show_value
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError
-
-if TYPE_CHECKING:
-    from dm_env_rpc_client.extensions.property_access import PropertyAccess, PropertySpec
+from dm_env_rpc_client.extensions.property_spec import PropertySpec
 
 __all__ = ["MAX_PROPERTIES", "PropertyTree", "TreeEntry"]
 
@@ -20,6 +18,8 @@ MAX_PROPERTIES = 1000
 """Properties that a tree may have; a server can go on without end."""
 
 _FEW = 8
+
+Lister = Callable[[str], Sequence[PropertySpec]]
 
 
 class TreeEntry(NamedTuple):
@@ -41,15 +41,20 @@ class TreeEntry(NamedTuple):
 class PropertyTree:
     """A snapshot; showing it asks the server nothing. Made by `PropertyAccess.tree`.
 
+    Args:
+      list_below: lists the properties right below a key.
+      read: reads the value of a key.
+      key: where the tree begins; the empty key is the root.
+
     Attributes:
       entries: the properties, parents before their children.
       is_complete: False where there were more than `MAX_PROPERTIES`.
     """
 
-    def __init__(self, properties: PropertyAccess, key: str = ""):
+    def __init__(self, list_below: Lister, read: Callable[[str], Any], key: str = ""):
         self.entries: list[TreeEntry] = []
         self.is_complete = True
-        for entry in _entries(properties, key):
+        for entry in _entries(list_below, read, key):
             if len(self.entries) == MAX_PROPERTIES:
                 self.is_complete = False
                 break
@@ -82,10 +87,10 @@ class PropertyTree:
         return markup.section(title, markup.table(columns, rows))
 
 
-def _entries(properties: PropertyAccess, key: str) -> Iterator[TreeEntry]:
+def _entries(list_below: Lister, read: Callable[[str], Any], key: str) -> Iterator[TreeEntry]:
     """Yields everything below a property; without recursion, for it may go deep."""
     seen = {key}
-    levels = [iter(properties.list(key))]
+    levels = [iter(list_below(key))]
     while levels:
         spec = next(levels[-1], None)
         if spec is None:
@@ -98,12 +103,12 @@ def _entries(properties: PropertyAccess, key: str) -> Iterator[TreeEntry]:
         depth = len(levels) - 1
         if spec.readable:
             try:
-                value = properties.read(spec.key)
+                value = read(spec.key)
             except (DmEnvRpcError, ProtocolError) as error:
                 refusal = _reason(error)
         if spec.listable:
             try:
-                levels.append(iter(properties.list(spec.key)))
+                levels.append(iter(list_below(spec.key)))
             except DmEnvRpcError as error:
                 refusal = refusal or _reason(error)
         yield TreeEntry(spec, depth, value, refusal)

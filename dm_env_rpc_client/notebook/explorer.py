@@ -14,7 +14,7 @@ from dm_env import specs
 from dm_env_rpc_client.displays import markup, plots
 from dm_env_rpc_client.displays.leaves import named_leaves, rebuild
 from dm_env_rpc_client.displays.values import in_short
-from dm_env_rpc_client.dm_env_adaptor import DmEnvAdaptor
+from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.extensions.property_access import PropertyAccess
@@ -24,8 +24,8 @@ from dm_env_rpc_client.notebook.keyboard import Keyboard, checked_action, defaul
 from dm_env_rpc_client.notebook.observation_view import ObservationView
 from dm_env_rpc_client.notebook.property_panel import PropertyPanel
 from dm_env_rpc_client.notebook.stepping import Progress, Stepper
-from dm_env_rpc_client.sampling import sample
-from dm_env_rpc_client.server.environment_properties import KeepsProperties
+from dm_env_rpc_client.server.string_properties import KeepsProperties
+from dm_env_rpc_client.tensors.sampling import sample
 
 __all__ = ["Explorer", "explore"]
 

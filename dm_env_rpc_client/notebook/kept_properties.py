@@ -10,8 +10,9 @@ from google.rpc import code_pb2, status_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import DmEnvRpcError, PropertyError
-from dm_env_rpc_client.extensions.property_access import PropertyAccess, PropertySpec
-from dm_env_rpc_client.server.environment_properties import KeepsProperties
+from dm_env_rpc_client.extensions.property_access import PropertyAccess
+from dm_env_rpc_client.extensions.property_spec import PropertySpec
+from dm_env_rpc_client.server.string_properties import KeepsProperties
 
 __all__ = ["KeptProperties"]
 

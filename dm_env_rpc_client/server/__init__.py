@@ -1,11 +1,17 @@
-"""Serving environments to dm_env_rpc clients; see `serve`."""
+"""Serving environments to dm_env_rpc clients; see `serve`.
+
+Read `world.py` first: what is served. `session.py` speaks the protocol for one connection,
+`hosting.py` accepts connections. May import `protocol`, `transports` and what they import. It
+does not know `client`.
+"""
 
 from dm_env_rpc_client.server.catch import Catch
 from dm_env_rpc_client.server.game import Game
 from dm_env_rpc_client.server.hosting import Server, serve
-from dm_env_rpc_client.server.properties import Properties
+from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.race import Race
-from dm_env_rpc_client.server.world import Agent, RequestError, World
+from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.world import Agent, World
 
 __all__ = [
     "Agent",

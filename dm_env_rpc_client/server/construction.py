@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dm_env_rpc_client import nesting
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.server.world import RequestError
+from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.tensors import nesting
 
 __all__ = ["construct"]
 

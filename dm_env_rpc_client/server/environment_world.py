@@ -11,15 +11,16 @@ import dm_env
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.lifecycle import State
+from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.server.construction import construct
-from dm_env_rpc_client.server.environment_properties import (
+from dm_env_rpc_client.server.flattening import Structure, end_state
+from dm_env_rpc_client.server.offered_properties import Properties
+from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.string_properties import (
     EnvironmentProperties,
     KeepsProperties,
 )
-from dm_env_rpc_client.server.properties import Properties
-from dm_env_rpc_client.server.structure import Structure, end_state
-from dm_env_rpc_client.server.world import SEQUENCE_LOST, Agent, RequestError, World
+from dm_env_rpc_client.server.world import SEQUENCE_LOST, Agent, World
 
 __all__ = ["EnvironmentFactory", "EnvironmentWorld"]
 

@@ -9,7 +9,8 @@ from google.protobuf import any_pb2
 from google.protobuf import message as protobuf_message
 from google.rpc import code_pb2
 
-from dm_env_rpc_client.server.world import RequestError, World
+from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.world import World
 
 __all__ = ["ExtensionHandlers"]
 

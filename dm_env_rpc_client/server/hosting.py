@@ -16,19 +16,19 @@ import grpc
 from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
-from dm_env_rpc_client.addresses import is_loopback
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.construction import construct
 from dm_env_rpc_client.server.environment_world import EnvironmentWorld
 from dm_env_rpc_client.server.extension_handlers import ExtensionHandlers, Handler
 from dm_env_rpc_client.server.game import Game
-from dm_env_rpc_client.server.listening import listen
-from dm_env_rpc_client.server.properties import Properties, answer
+from dm_env_rpc_client.server.offered_properties import Properties, answer
 from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.server.shared_world import STEP_TIMEOUT, SharedWorld
 from dm_env_rpc_client.server.world import World
-from dm_env_rpc_client.server.worlds import UNNAMED, Worlds
+from dm_env_rpc_client.server.world_registry import UNNAMED, Worlds
 from dm_env_rpc_client.transports import conditions, status
+from dm_env_rpc_client.transports.addresses import is_loopback
+from dm_env_rpc_client.transports.listening import listen
 
 __all__ = ["Server", "serve"]
 

@@ -15,14 +15,16 @@ import numpy as np
 from google.protobuf import any_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
-from dm_env_rpc_client import lifecycle, payloads, tensors
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.lifecycle import State
+from dm_env_rpc_client.protocol import lifecycle
+from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.server.extension_handlers import ExtensionHandlers
-from dm_env_rpc_client.server.world import Agent, RequestError
-from dm_env_rpc_client.server.worlds import Worlds
-from dm_env_rpc_client.spec_manager import SpecManager
+from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.world import Agent
+from dm_env_rpc_client.server.world_registry import Worlds
+from dm_env_rpc_client.tensors import codecs, packing
+from dm_env_rpc_client.tensors.spec_manager import SpecManager
 
 __all__ = ["Session"]
 
@@ -215,8 +217,8 @@ def _unpack_settings(settings: Mapping[str, dm_env_rpc_pb2.Tensor]) -> dict[str,
     unpacked = {}
     for name, tensor in settings.items():
         where = f"setting {name!r}"
-        codec = payloads.payload_codec(tensor, where)
-        value = tensors.unpack_payload(tensor, codec, tensor.shape, where)
+        codec = codecs.payload_codec(tensor, where)
+        value = packing.unpack_payload(tensor, codec, tensor.shape, where)
         # An environment's own code asks for Python's int, float and bool.
         unpacked[name] = value.item() if isinstance(value, np.generic) else value
     return unpacked

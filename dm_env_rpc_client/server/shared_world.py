@@ -23,11 +23,12 @@ import dm_env
 from google.rpc import code_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.lifecycle import State
+from dm_env_rpc_client.protocol.lifecycle import State
+from dm_env_rpc_client.server.flattening import Structure, end_state
 from dm_env_rpc_client.server.game import Game, Player
-from dm_env_rpc_client.server.properties import Properties
-from dm_env_rpc_client.server.structure import Structure, end_state
-from dm_env_rpc_client.server.world import SEQUENCE_LOST, Agent, RequestError, World
+from dm_env_rpc_client.server.offered_properties import Properties
+from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.world import SEQUENCE_LOST, Agent, World
 
 __all__ = ["STEP_TIMEOUT", "SharedWorld"]
 

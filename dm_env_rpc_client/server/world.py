@@ -9,58 +9,17 @@ from __future__ import annotations
 import abc
 import contextlib
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
-
-from google.rpc import code_pb2
+from typing import Any
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.lifecycle import State
+from dm_env_rpc_client.protocol.lifecycle import State
+from dm_env_rpc_client.server.offered_properties import Properties
 
-if TYPE_CHECKING:
-    from dm_env_rpc_client.server.properties import Properties
-
-__all__ = ["SEQUENCE_LOST", "Agent", "RequestError", "World"]
+__all__ = ["SEQUENCE_LOST", "Agent", "World"]
 
 SEQUENCE_LOST = (
     "the sequence is over, but the step that ended it failed; send a Reset to begin another"
 )
-
-
-class RequestError(Exception):
-    """A request that cannot be carried out; the client gets it as an error Status.
-
-    Args:
-      code: a google.rpc.Code, such as `code_pb2.NOT_FOUND`.
-      message: what is wrong and what to do about it.
-    """
-
-    def __init__(self, code: int, message: str):
-        super().__init__(message)
-        self.code = code
-
-    @classmethod
-    def invalid(cls, message: str) -> RequestError:
-        """The request itself is wrong.
-
-        Args:
-          message: as for the class.
-
-        Returns:
-          The error, with the code INVALID_ARGUMENT.
-        """
-        return cls(code_pb2.INVALID_ARGUMENT, message)
-
-    @classmethod
-    def not_now(cls, message: str) -> RequestError:
-        """The request is fine at another time.
-
-        Args:
-          message: as for the class.
-
-        Returns:
-          The error, with the code FAILED_PRECONDITION.
-        """
-        return cls(code_pb2.FAILED_PRECONDITION, message)
 
 
 class Agent(abc.ABC):

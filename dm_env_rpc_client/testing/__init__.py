@@ -1,4 +1,7 @@
-"""What tests of clients and servers need: a scripted server, and servers in processes."""
+"""What tests of clients and servers need: a scripted server, and servers in processes.
+
+`fixtures.py` is what the pytest plugin does. May import `client`, `server` and below.
+"""
 
 from dm_env_rpc_client.testing.scripted_server import (
     Request,

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client import server as hosting
-from dm_env_rpc_client.command_text import parse_settings
+from dm_env_rpc_client.client.connection import Connection, connect
 from dm_env_rpc_client.compliance.options import Options, yes_or_no
-from dm_env_rpc_client.connection import Connection, connect
-from dm_env_rpc_client.dm_env_adaptor import DmEnvAdaptor
+from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
+from dm_env_rpc_client.environment.worlds import join_world, make
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.runtime.setting_text import parse_settings
 from dm_env_rpc_client.testing.server_process import ServerProcess
-from dm_env_rpc_client.worlds import join_world, make
 
 __all__ = ["address", "compliance_options", "connection", "environment", "servers"]
 

@@ -13,9 +13,9 @@ from google.rpc import status_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import DmEnvRpcError
-from dm_env_rpc_client.messages import answer_field
-from dm_env_rpc_client.server.listening import listen
+from dm_env_rpc_client.protocol.envelopes import answer_field
 from dm_env_rpc_client.transports import status
+from dm_env_rpc_client.transports.listening import listen
 
 __all__ = ["Request", "Response", "Script", "ScriptedServer", "answering", "echo"]
 

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from dm_env_rpc_client.connection import connect
+from dm_env_rpc_client.client.connection import connect
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 
 __all__ = ["ServerProcess", "ServerProcessError"]

@@ -13,13 +13,13 @@ from typing import TypeAlias
 
 import grpc
 
-from dm_env_rpc_client.addresses import is_loopback
 from dm_env_rpc_client.errors import (
     ConnectionLostError,
     DeadlineExceededError,
     DmEnvRpcClientError,
     SpecError,
 )
+from dm_env_rpc_client.transports.addresses import is_loopback
 
 __all__ = [
     "KEEPALIVE_SECONDS",

@@ -6,12 +6,14 @@ import ssl
 from typing import Literal, get_args
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.transports import AsyncStream, Stream, conditions, grpc_channel
-from dm_env_rpc_client.transports.grpc_aio_stream import GrpcAioStream
-from dm_env_rpc_client.transports.grpc_stream import GrpcStream
-from dm_env_rpc_client.transports.http2 import Http2Stream
-from dm_env_rpc_client.transports.http2_aio import open_http2_aio_stream
-from dm_env_rpc_client.transports.http2_targets import can_reach
+from dm_env_rpc_client.transports import conditions
+from dm_env_rpc_client.transports.grpc import channel as grpc_channel
+from dm_env_rpc_client.transports.grpc.async_stream import GrpcAioStream
+from dm_env_rpc_client.transports.grpc.stream import GrpcStream
+from dm_env_rpc_client.transports.http2.async_stream import open_http2_aio_stream
+from dm_env_rpc_client.transports.http2.stream import Http2Stream
+from dm_env_rpc_client.transports.http2.targets import can_reach
+from dm_env_rpc_client.transports.streams import AsyncStream, Stream
 
 __all__ = ["Transport", "open_aio_stream", "open_stream"]
 
@@ -29,11 +31,11 @@ def open_stream(
     """Opens a stream for threads; arguments and errors are those of `connect`."""
     if _uses_http2(address, credentials, insecure, transport):
         return Http2Stream(address, credentials, metadata, timeout)
-    channel = grpc_channel.open_channel(address, _for_grpcio(credentials, address), timeout)
+    opened = grpc_channel.open_channel(address, _for_grpcio(credentials, address), timeout)
     try:
-        return GrpcStream(channel, metadata, address, owns_channel=True)
+        return GrpcStream(opened, metadata, address, owns_channel=True)
     except BaseException:
-        channel.close()
+        opened.close()
         raise
 
 
@@ -48,13 +50,13 @@ async def open_aio_stream(
     """Opens a stream for an event loop; arguments and errors are those of `connect`."""
     if _uses_http2(address, credentials, insecure, transport):
         return await open_http2_aio_stream(address, credentials, metadata, timeout)
-    channel = await grpc_channel.open_aio_channel(
+    opened = await grpc_channel.open_aio_channel(
         address, _for_grpcio(credentials, address), timeout
     )
     try:
-        return GrpcAioStream(channel, metadata, address, owns_channel=True)
+        return GrpcAioStream(opened, metadata, address, owns_channel=True)
     except BaseException:
-        await channel.close()
+        await opened.close()
         raise
 
 

@@ -21,7 +21,7 @@ from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnv, make_remote
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.environments import Echo, Robot
 
-REMOTE = "dm_env_rpc_client:Remote-v0"
+REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 
 
 class Filmed(Catch):
@@ -269,16 +269,18 @@ import warnings
 warnings.simplefilter("error")
 from dm_env_rpc_client.server import Catch, serve
 with serve(Catch) as server:
-    env = gymnasium.make("dm_env_rpc_client:Remote-v0", address=server.address)
+    env = gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address=server.address)
     env.reset(seed=1)
     print(env.step(1)[1:])
     env.close()
-    envs = gymnasium.make_vec("dm_env_rpc_client:Remote-v0", num_envs=2, address=server.address)
+    envs = gymnasium.make_vec(
+        "dm_env_rpc_client.gymnasium:Remote-v0", num_envs=2, address=server.address
+    )
     print(type(envs.unwrapped).__name__)
     envs.close()
     for mode in ("vector_entry_point", "sync"):
         envs = gymnasium.make_vec(
-            "dm_env_rpc_client:Remote-v0",
+            "dm_env_rpc_client.gymnasium:Remote-v0",
             num_envs=2,
             vectorization_mode=mode,
             address=server.address,
@@ -294,7 +296,7 @@ with serve(Catch) as server:
         "import gymnasium",
         "import gymnasium, dm_env_rpc_client",
         "import dm_env_rpc_client, gymnasium",
-        "import dm_env_rpc_client.worlds, gymnasium, dm_env_rpc_client.adaptors.gymnasium",
+        "import dm_env_rpc_client.environment.worlds, gymnasium",
         "import dm_env_rpc_client, gymnasium, importlib; importlib.reload(dm_env_rpc_client)",
     ],
 )

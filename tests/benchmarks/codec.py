@@ -16,7 +16,7 @@ from dm_env_rpc.v1 import spec_manager as reference_spec_manager
 from google.protobuf import any_pb2
 
 from dm_env_rpc_client import SpecManager, dm_env_rpc_pb2, pack_tensor, unpack_tensor
-from dm_env_rpc_client.step_codec import StepCodec
+from dm_env_rpc_client.protocol.step_codec import StepCodec
 from tests.benchmarks.results import Row, Section, Target
 from tests.benchmarks.rounds import Contender, alternate
 from tests.benchmarks.settings import Settings

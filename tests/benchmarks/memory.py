@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 from typing import cast
 
-from dm_env_rpc_client import connection, make
+from dm_env_rpc_client import make
+from dm_env_rpc_client.client import connection
 from tests.benchmarks.results import Row, Section, Target
 from tests.benchmarks.rounds import Sample
 from tests.benchmarks.settings import Settings

@@ -22,7 +22,8 @@ import grpc
 from dm_env_rpc.v1 import connection as reference_connection
 from dm_env_rpc.v1 import dm_env_adaptor as reference_adaptor
 
-from dm_env_rpc_client import connection, dm_env_rpc_pb2, make
+from dm_env_rpc_client import dm_env_rpc_pb2, make
+from dm_env_rpc_client.client import connection
 from tests.peers import cpp_peers
 
 __all__ = [

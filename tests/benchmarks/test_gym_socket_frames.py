@@ -17,15 +17,17 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from dm_env_rpc_client.addresses import parse_host_port
-from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, packets, wire
+from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, packet_codec, packets
+from dm_env_rpc_client.transports.addresses import parse_host_port
 
 SHAPE = (84, 84, 3)
 PIXELS = {"type": "Box", "shape": list(SHAPE), "low": [0] * 21168, "high": [255] * 21168}
-HANDSHAKE = wire.encode_request(packets.Handshake("frames"))
-STEP = wire.encode_request(packets.Step(1))
-FRAME = wire.encode_observation(np.arange(21168, dtype=np.uint8).reshape(SHAPE))
-STEPPED = wire.encode_step_answer(np.arange(21168, dtype=np.uint8).reshape(SHAPE), 1.0, False, {})
+HANDSHAKE = packet_codec.encode_request(packets.Handshake("frames"))
+STEP = packet_codec.encode_request(packets.Step(1))
+FRAME = packet_codec.encode_observation(np.arange(21168, dtype=np.uint8).reshape(SHAPE))
+STEPPED = packet_codec.encode_step_answer(
+    np.arange(21168, dtype=np.uint8).reshape(SHAPE), 1.0, False, {}
+)
 ROUNDS = 7
 SECONDS = 0.5
 
@@ -54,9 +56,9 @@ while True:
 def idle_server() -> Iterator[str]:
     """A process that answers without looking, so that the client alone is measured."""
     answers = [
-        wire.encode_error(""),
-        wire.encode_space({"type": "Discrete", "n": 2}),
-        wire.encode_space(PIXELS),
+        packet_codec.encode_error(""),
+        packet_codec.encode_space({"type": "Discrete", "n": 2}),
+        packet_codec.encode_space(PIXELS),
         FRAME,
         STEPPED,
     ]

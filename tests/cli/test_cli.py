@@ -22,8 +22,8 @@ from dm_env_rpc_client.cli import arguments, entry, policies
 from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.cli.embedded import catch_server as embedded_catch_server
 from dm_env_rpc_client.cli.failures import UsageError
-from dm_env_rpc_client.sampling import sample
 from dm_env_rpc_client.server import Catch, Server, serve
+from dm_env_rpc_client.tensors.sampling import sample
 from tests.environments import Robot
 from tests.scripted import settles, time_limit
 

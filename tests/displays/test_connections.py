@@ -17,7 +17,7 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.errors import DeadlineExceededError
 from dm_env_rpc_client.server import Catch, Server, serve
-from dm_env_rpc_client.spec_manager import SpecManager
+from dm_env_rpc_client.tensors.spec_manager import SpecManager
 from dm_env_rpc_client.testing import ScriptedServer
 from tests.environments import Robot
 

@@ -283,7 +283,7 @@ def test_a_bad_action_ends_a_rollout_when_its_turn_comes(catch_server: Server, a
 
 
 def test_large_answers_are_not_asked_for_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dm_env_rpc_client.adaptor.AHEAD_BYTES", 1_000)
+    monkeypatch.setattr("dm_env_rpc_client.environment.base_adaptor.AHEAD_BYTES", 1_000)
     with serve(Catch) as server, make(server.address, {"rows": 10, "columns": 10}) as env:
         rollout = env.rollout([{"paddle": 1}] * 20)
         in_flight = [env.connection.in_flight for _ in rollout]

@@ -10,7 +10,7 @@ from absl.testing import absltest
 from dm_env import test_utils
 
 from dm_env_rpc_client import DmEnvAdaptor, make
-from dm_env_rpc_client.connection import Transport
+from dm_env_rpc_client.client.connection import Transport
 from dm_env_rpc_client.server import Catch, serve
 from tests.environments import Robot
 

@@ -375,14 +375,14 @@ def test_legacy_properties_are_read_written_and_listed() -> None:
 
 
 def test_legacy_properties_travel_under_the_tags_of_the_line() -> None:
-    from dm_env_rpc_client import messages
+    from dm_env_rpc_client.protocol import envelopes
 
     for number, request in (
         (8, line_1_0_pb2.ReadPropertyRequest(keys=["a"])),
         (9, line_1_0_pb2.WritePropertyRequest()),
         (10, line_1_0_pb2.ListPropertyRequest()),
     ):
-        assert messages.encode_request(request).message[0] == number << 3 | 2
+        assert envelopes.encode_request(request).message[0] == number << 3 | 2
 
 
 def test_todays_server_says_that_it_has_no_legacy_properties(server: Server) -> None:

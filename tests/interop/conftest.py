@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from dm_env_rpc_client import DmEnvAdaptor, connection, make
+from dm_env_rpc_client import DmEnvAdaptor, make
+from dm_env_rpc_client.client import connection
 from tests.certificates import self_signed
 from tests.peers.building import MissingToolchainError
 from tests.peers.process import PeerProcess

@@ -22,17 +22,17 @@ class Clause(NamedTuple):
 
 
 ADAPTOR = "environment/test_dm_env_adaptor"
-CONNECTION = "connection/test_connection"
-LIFECYCLE = "core/test_lifecycle"
+CONNECTION = "client/test_connection"
+LIFECYCLE = "protocol/test_lifecycle"
 MACHINE = "protocol/test_state_machine"
-MESSAGES = "core/test_messages"
+MESSAGES = "protocol/test_envelopes"
 PEER = "environment/test_reference_peer"
 PROPERTIES = "extensions/test_properties"
 SERVER = "server/test_server"
 SHARED = "server/test_shared_world"
-SPECS = "core/test_specs"
-SPEC_MANAGER = "core/test_spec_manager"
-TENSORS = "core/test_tensors"
+SPECS = "tensors/test_specs"
+SPEC_MANAGER = "tensors/test_spec_manager"
+TENSORS = "tensors/test_packing"
 WORLDS = "environment/test_worlds"
 
 _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
@@ -84,7 +84,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("a tensor is an array of one data type", f"{TENSORS}::test_an_array_and_its_message"),
         ("no dimensions are a scalar", f"{TENSORS}::test_a_scalar_and_its_message"),
         ("there may be many dimensions", f"{TENSORS}::test_any_shape_is_honoured_or_refused"),
-        ("rows have the same length", "core/test_casting::test_what_is_no_array_is_refused"),
+        ("rows have the same length", "tensors/test_casting::test_what_is_no_array_is_refused"),
         ("elements travel in row-major order",
          f"{TENSORS}::test_elements_travel_row_major_from_every_layout"),
         ("the shape is the number of elements along each dimension",
@@ -165,7 +165,8 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
          f"{ADAPTOR}::test_observations_equal_those_of_the_local_environment"),
         ("periods mean nothing else in a name",
          f"{WORLDS}::test_row_17_a_failure_on_the_way_leaves_nothing_on_the_server"),
-        ("a name is no level and a tensor at once", "core/test_nesting::test_a_leaf_is_no_parent"),
+        ("a name is no level and a tensor at once",
+         "tensors/test_nesting::test_a_leaf_is_no_parent"),
         ("a message of one's own may be the payload of a tensor",
          f"{TENSORS}::test_protos_and_their_message"),
     ],

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from dm_env_rpc_client import DmEnvRpcError, connect, dm_env_rpc_pb2, pack_tensor
-from dm_env_rpc_client.lifecycle import State, next_states
+from dm_env_rpc_client.protocol.lifecycle import State, next_states
 from dm_env_rpc_client.server import Catch, Server, serve
 
 ROWS = 3

@@ -35,7 +35,7 @@ from dm_env_rpc_client import (
     unpack_tensor,
 )
 from dm_env_rpc_client.server import Catch, Server, serve
-from dm_env_rpc_client.variable_specs import VariableArray
+from dm_env_rpc_client.tensors.variable_specs import VariableArray
 from tests.environments import Broken, Echo, Robot
 from tests.scripted import extension, settles, time_limit
 
@@ -170,20 +170,20 @@ def test_an_action_that_does_not_conform_is_refused_and_changes_nothing(
 
 
 def test_an_empty_request_is_refused(connection: Connection) -> None:
-    from dm_env_rpc_client import messages
-    from dm_env_rpc_client.pipeline import Pending
+    from dm_env_rpc_client.protocol import envelopes
+    from dm_env_rpc_client.protocol.pipeline import Pending
 
-    encoded = messages.encode_request(dm_env_rpc_pb2.StepRequest())
+    encoded = envelopes.encode_request(dm_env_rpc_pb2.StepRequest())
     pending = Pending(encoded._replace(message=b""))
     with pytest.raises(DmEnvRpcError, match="no payload"):
         connection._exchange.call(pending)
 
 
 def test_a_message_that_is_no_request_ends_the_stream(connection: Connection) -> None:
-    from dm_env_rpc_client import messages
-    from dm_env_rpc_client.pipeline import Pending
+    from dm_env_rpc_client.protocol import envelopes
+    from dm_env_rpc_client.protocol.pipeline import Pending
 
-    encoded = messages.encode_request(dm_env_rpc_pb2.StepRequest())
+    encoded = envelopes.encode_request(dm_env_rpc_pb2.StepRequest())
     pending = Pending(encoded._replace(message=b"\xff\xff"))
     with pytest.raises(ConnectionLostError, match="no EnvironmentRequest"):
         connection._exchange.call(pending)

@@ -18,7 +18,7 @@ from dm_env_rpc_client import (
     connect,
     dm_env_rpc_pb2,
 )
-from dm_env_rpc_client.messages import answer_field
+from dm_env_rpc_client.protocol.envelopes import answer_field
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer, answering, echo
 from tests.scripted import extension, settles
 

@@ -27,10 +27,10 @@ from dm_env_rpc_client import (
     dm_env_rpc_pb2,
 )
 from dm_env_rpc_client.testing import ScriptedServer, echo
-from dm_env_rpc_client.transports import keepalive
-from dm_env_rpc_client.transports.http2 import Http2Stream
-from dm_env_rpc_client.transports.http2_aio import open_http2_aio_stream
-from dm_env_rpc_client.transports.http2_targets import Target, can_reach
+from dm_env_rpc_client.transports.http2 import keepalive
+from dm_env_rpc_client.transports.http2.async_stream import open_http2_aio_stream
+from dm_env_rpc_client.transports.http2.stream import Http2Stream
+from dm_env_rpc_client.transports.http2.targets import Target, can_reach
 from tests.certificates import openssl
 from tests.scripted import descriptor_count, extension, settles, thread_count, time_limit
 from tests.transports import frames
@@ -525,8 +525,8 @@ def test_a_window_that_opens_slowly_is_waited_for() -> None:
 
 @pytest.fixture
 def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("keepalive", "http2", "http2_aio"):
-        monkeypatch.setattr(f"dm_env_rpc_client.transports.{module}.LOOK_SECONDS", 0.05)
+    for module in ("keepalive", "stream", "async_stream"):
+        monkeypatch.setattr(f"dm_env_rpc_client.transports.http2.{module}.LOOK_SECONDS", 0.05)
     monkeypatch.setattr(keepalive, "KEEPALIVE_SECONDS", 0.3)
     monkeypatch.setattr(keepalive, "KEEPALIVE_TIMEOUT_SECONDS", 0.3)
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dm_env_rpc_client import ConnectionLostError, DmEnvRpcClientError, ProtocolError
-from dm_env_rpc_client.transports.http2_framing import Framing
+from dm_env_rpc_client.transports.http2.framing import Framing
 from tests.transports import frames
 from tests.transports.frames import (
     ACK,

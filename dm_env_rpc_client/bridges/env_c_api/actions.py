@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from dm_env_rpc_client import casting, nesting
 from dm_env_rpc_client.bridges.env_c_api import memory
 from dm_env_rpc_client.bridges.env_c_api.description import BoundedAction, Description
 from dm_env_rpc_client.bridges.env_c_api.runner import Actions
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors import casting, nesting
 
 __all__ = ["StickyActions"]
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from dm_env_rpc_client.bridges.env_c_api import wire
+from dm_env_rpc_client.bridges.env_c_api import child_calls
+from dm_env_rpc_client.bridges.env_c_api.child_pipe import MessagePipe
 from dm_env_rpc_client.bridges.env_c_api.declarations import layout
 from dm_env_rpc_client.bridges.env_c_api.library import open_context
-from dm_env_rpc_client.bridges.env_c_api.messages import MessagePipe
 from dm_env_rpc_client.bridges.env_c_api.runner import Actions, LocalRunner
 
 __all__ = ["answer_calls", "main"]
@@ -52,7 +52,7 @@ def answer_calls(pipe: MessagePipe) -> None:
                 raise
             except Exception as error:
                 # An answer beyond the limits is among these: it was not sent.
-                pipe.send({"error": wire.encode_error(error)})
+                pipe.send({"error": child_calls.encode_error(error)})
     except (EOFError, BrokenPipeError):
         pass  # The parent needs us no longer.
     finally:
@@ -66,11 +66,13 @@ class _Session:
         self._runner: LocalRunner | None = None
         self.calls: dict[str, Callable[..., Any]] = {
             "open": self._open,
-            "start": lambda *args: wire.encode_frame(self._get().start(*args)),
+            "start": lambda *args: child_calls.encode_frame(self._get().start(*args)),
             "advance": self._advance,
             "read_property": lambda key: self._get().read_property(key),
             "write_property": lambda key, value: self._get().write_property(key, value),
-            "list_property": lambda key: wire.encode_properties(self._get().list_property(key)),
+            "list_property": lambda key: child_calls.encode_properties(
+                self._get().list_property(key)
+            ),
             "close": self.close,
         }
 
@@ -97,11 +99,11 @@ class _Session:
         context = open_context(layout(version), library, connect, params)
         texts = {key: value for key, value in settings}  # noqa: C416  # pairs are lists here
         self._runner = LocalRunner(context, texts, observations, start_attempts)
-        return wire.encode_description(self._runner.description)
+        return child_calls.encode_description(self._runner.description)
 
     def _advance(self, discrete: Any, continuous: Any, texts: Any, steps: int) -> Any:
         frame = self._get().advance(Actions(discrete, continuous, texts), steps)
-        return wire.encode_frame(frame)
+        return child_calls.encode_frame(frame)
 
     def _get(self) -> LocalRunner:
         assert self._runner is not None, "the parent opens the library first"

@@ -21,7 +21,10 @@ from dm_env_rpc_client.bridges.env_c_api import limits, memory
 from dm_env_rpc_client.bridges.env_c_api.declarations import Layout
 from dm_env_rpc_client.bridges.env_c_api.description import ObservationType, checked_size
 from dm_env_rpc_client.bridges.env_c_api.events import Event
-from dm_env_rpc_client.bridges.env_c_api.properties import PropertyAttributes, PropertyResult
+from dm_env_rpc_client.bridges.env_c_api.library_properties import (
+    PropertyAttributes,
+    PropertyResult,
+)
 from dm_env_rpc_client.errors import LibraryError, PropertyError, ProtocolError, SpecError
 
 __all__ = ["Context", "FixedObservation", "Status"]

@@ -17,7 +17,7 @@ from dm_env import specs
 
 from dm_env_rpc_client.bridges.env_c_api import limits
 from dm_env_rpc_client.errors import ProtocolError
-from dm_env_rpc_client.variable_specs import VariableArray
+from dm_env_rpc_client.tensors.variable_specs import VariableArray
 
 __all__ = [
     "BoundedAction",

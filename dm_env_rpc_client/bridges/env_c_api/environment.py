@@ -12,7 +12,6 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
-from dm_env_rpc_client import nesting
 from dm_env_rpc_client.bridges.env_c_api.actions import StickyActions
 from dm_env_rpc_client.bridges.env_c_api.context import Status
 from dm_env_rpc_client.bridges.env_c_api.declarations import layout
@@ -23,12 +22,16 @@ from dm_env_rpc_client.bridges.env_c_api.library import (
     Library,
     open_context,
 )
+from dm_env_rpc_client.bridges.env_c_api.library_properties import (
+    PropertyAttributes,
+    list_recursively,
+)
 from dm_env_rpc_client.bridges.env_c_api.process_runner import ProcessRunner
-from dm_env_rpc_client.bridges.env_c_api.properties import PropertyAttributes, list_recursively
 from dm_env_rpc_client.bridges.env_c_api.runner import Frame, LocalRunner, Runner
-from dm_env_rpc_client.bridges.env_c_api.settings import setting_texts
+from dm_env_rpc_client.bridges.env_c_api.text_settings import setting_texts
 from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError, SpecError
-from dm_env_rpc_client.variable_specs import VariableStringArray
+from dm_env_rpc_client.tensors import nesting
+from dm_env_rpc_client.tensors.variable_specs import VariableStringArray
 
 __all__ = ["EnvCApiEnvironment"]
 

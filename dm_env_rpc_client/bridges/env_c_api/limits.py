@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dm_env_rpc_client import tensors
+from dm_env_rpc_client.tensors import packing
 
 __all__ = [
     "MAX_BYTES",
@@ -12,7 +12,7 @@ __all__ = [
     "MAX_TEXT_BYTES",
 ]
 
-MAX_DIMENSIONS = tensors.MAX_DIMENSIONS
+MAX_DIMENSIONS = packing.MAX_DIMENSIONS
 """Dimensions of an observation."""
 
 MAX_BYTES = 1 << 28

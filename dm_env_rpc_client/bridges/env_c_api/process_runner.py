@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dm_env_rpc_client.bridges.env_c_api import wire
+from dm_env_rpc_client.bridges.env_c_api import child_calls
+from dm_env_rpc_client.bridges.env_c_api.child_pipe import MessagePipe
 from dm_env_rpc_client.bridges.env_c_api.library import Connect, LaunchParams, Library
-from dm_env_rpc_client.bridges.env_c_api.messages import MessagePipe
-from dm_env_rpc_client.bridges.env_c_api.properties import PropertyAttributes
+from dm_env_rpc_client.bridges.env_c_api.library_properties import PropertyAttributes
 from dm_env_rpc_client.bridges.env_c_api.runner import Actions, Frame, Runner
 from dm_env_rpc_client.errors import (
     ConnectionLostError,
@@ -86,7 +86,7 @@ class ProcessRunner(Runner):
         self._end = weakref.finalize(self, _end_child, self._process, self._pipe)
         try:
             self.description = self._call(
-                wire.decode_description,
+                child_calls.decode_description,
                 "open",
                 self._path,
                 connect,
@@ -110,7 +110,7 @@ class ProcessRunner(Runner):
 
     def read_property(self, key: str) -> str:
         """See `Runner.read_property`."""
-        return self._call(wire.decode_text, "read_property", key)
+        return self._call(child_calls.decode_text, "read_property", key)
 
     def write_property(self, key: str, value: str) -> None:
         """See `Runner.write_property`."""
@@ -118,7 +118,7 @@ class ProcessRunner(Runner):
 
     def list_property(self, key: str) -> dict[str, PropertyAttributes]:
         """See `Runner.list_property`."""
-        return self._call(wire.decode_properties, "list_property", key)
+        return self._call(child_calls.decode_properties, "list_property", key)
 
     def close(self) -> None:
         """See `Runner.close`; raises nothing."""
@@ -131,7 +131,7 @@ class ProcessRunner(Runner):
         self._end()
 
     def _decode_frame(self, message: Any) -> Frame:
-        return wire.decode_frame(message, self.description)
+        return child_calls.decode_frame(message, self.description)
 
     def _call(self, decode: Callable[[Any], T], name: str, *arguments: Any) -> T:
         if self._broken is not None:
@@ -185,7 +185,7 @@ class ProcessRunner(Runner):
 
 def _error_of(answer: Any) -> Exception | None:
     if isinstance(answer, dict) and answer.keys() == {"error"}:
-        return wire.decode_error(answer["error"])
+        return child_calls.decode_error(answer["error"])
     if isinstance(answer, dict) and answer.keys() == {"result"}:
         return None
     raise ProtocolError("the child process sent what is no answer")

@@ -20,7 +20,7 @@ from dm_env_rpc_client.bridges.env_c_api.description import (
     ObservationDescription,
 )
 from dm_env_rpc_client.bridges.env_c_api.events import Event
-from dm_env_rpc_client.bridges.env_c_api.properties import PropertyAttributes
+from dm_env_rpc_client.bridges.env_c_api.library_properties import PropertyAttributes
 from dm_env_rpc_client.errors import LibraryError, ProtocolError, SpecError
 
 __all__ = ["Actions", "Frame", "LocalRunner", "Runner"]

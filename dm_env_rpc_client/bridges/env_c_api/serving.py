@@ -11,7 +11,7 @@ import dm_env
 
 from dm_env_rpc_client.bridges.env_c_api.declarations import layout
 from dm_env_rpc_client.bridges.env_c_api.environment import EnvCApiEnvironment
-from dm_env_rpc_client.bridges.env_c_api.settings import setting_texts
+from dm_env_rpc_client.bridges.env_c_api.text_settings import setting_texts
 from dm_env_rpc_client.errors import SpecError
 
 __all__ = ["environment_factory"]

@@ -9,18 +9,18 @@ import dm_env
 import numpy as np
 import numpy.typing as npt
 
-from dm_env_rpc_client import addresses
 from dm_env_rpc_client.bridges.gym_socket import (
     bounded_json,
+    packet_codec,
     packets,
     samples,
+    space_json,
     space_specs,
-    spaces,
-    wire,
 )
-from dm_env_rpc_client.bridges.gym_socket.exchange import Exchange
+from dm_env_rpc_client.bridges.gym_socket.connection import Exchange
 from dm_env_rpc_client.bridges.gym_socket.fields import Limits, ObservationBounds
 from dm_env_rpc_client.errors import ProtocolError, SpecError
+from dm_env_rpc_client.transports import addresses
 
 __all__ = ["GymSocketEnvironment"]
 
@@ -68,13 +68,13 @@ class GymSocketEnvironment(dm_env.Environment):
         *,
         timeout: float = 10.0,
         request_timeout: float = 60.0,
-        dialect: wire.Dialect = "first",
+        dialect: packet_codec.Dialect = "first",
         observation_dtype: npt.DTypeLike | None = None,
         action_dtype: npt.DTypeLike | None = None,
         insecure: bool = False,
         limits: Limits | None = None,
     ):
-        wire.check_dialect(dialect)
+        packet_codec.check_dialect(dialect)
         host_port = addresses.parse_host_port(address)
         if not (insecure or addresses.is_loopback(address)):
             raise SpecError(
@@ -112,13 +112,13 @@ class GymSocketEnvironment(dm_env.Environment):
         return self._info
 
     @property
-    def action_space(self) -> spaces.Space:
+    def action_space(self) -> space_json.Space:
         """The action space, as the server sent it."""
         self._check_environment()
         return self._action_space
 
     @property
-    def observation_space(self) -> spaces.Space:
+    def observation_space(self) -> space_json.Space:
         """The observation space, as the server sent it."""
         self._check_environment()
         return self._observation_space
@@ -285,10 +285,10 @@ class GymSocketEnvironment(dm_env.Environment):
             None if leaf is None else leaf.shape, max(values, bounded_json.MAX_VALUES)
         )
 
-    def _read_space(self, which: packets.WhichSpace) -> spaces.Space:
+    def _read_space(self, which: packets.WhichSpace) -> space_json.Space:
         value = self._exchange.ask(packets.GetSpace(which))
         try:
-            return spaces.from_json(value, f"the {which.name.lower()} space")
+            return space_json.from_json(value, f"the {which.name.lower()} space")
         except ProtocolError as error:
             raise self._exchange.poison(error) from None
 

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from dm_env import specs
 
-from dm_env_rpc_client import casting
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors import casting
 
 __all__ = ["conform", "from_jsonable", "sample", "to_jsonable"]
 

@@ -15,11 +15,11 @@ import weakref
 from collections.abc import Mapping
 from types import TracebackType
 
-from dm_env_rpc_client import addresses
-from dm_env_rpc_client.bridges.gym_socket import hosting, session, wire
+from dm_env_rpc_client.bridges.gym_socket import packet_codec, server_session, session_runner
 from dm_env_rpc_client.bridges.gym_socket.fields import Limits
-from dm_env_rpc_client.bridges.gym_socket.stream import Listener, Stream
+from dm_env_rpc_client.bridges.gym_socket.tcp import Listener, Stream
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.transports import addresses
 
 __all__ = ["Server", "serve"]
 
@@ -44,8 +44,8 @@ class Server:
     def __init__(
         self,
         listener: Listener,
-        factories: Mapping[str, session.EnvironmentFactory],
-        options: session.Options,
+        factories: Mapping[str, server_session.EnvironmentFactory],
+        options: server_session.Options,
         max_connections: int,
         processes: bool,
     ):
@@ -148,28 +148,30 @@ class Server:
 
     def _serve_session(self, stream: Stream, is_full: bool) -> None:
         options = self._options
-        handshake = hosting.receive(
-            stream, wire.read_handshake(options.limits), options.handshake_timeout
+        handshake = session_runner.receive(
+            stream, packet_codec.read_handshake(options.limits), options.handshake_timeout
         )
         if handshake is None:
             return
         name = handshake.env_name
         if is_full:
             limit = self._max_connections
-            hosting.refuse(stream, f"the server has {limit} clients, its limit; try again later")
+            session_runner.refuse(
+                stream, f"the server has {limit} clients, its limit; try again later"
+            )
         elif name and name not in self._factories:
             known = ", ".join(map(repr, self._factories)) or "none"
-            hosting.refuse(stream, f"no environment {name!r}; environments: {known}")
+            session_runner.refuse(stream, f"no environment {name!r}; environments: {known}")
         elif name and self._processes:
             self._host_in_process(stream, self._factories[name])
         else:
-            hosting.host(stream, self._factories[name] if name else None, options)
+            session_runner.host(stream, self._factories[name] if name else None, options)
 
-    def _host_in_process(self, stream: Stream, factory: session.EnvironmentFactory) -> None:
+    def _host_in_process(self, stream: Stream, factory: server_session.EnvironmentFactory) -> None:
         try:
-            child = hosting.start_process(stream, factory, self._options)
+            child = session_runner.start_process(stream, factory, self._options)
         except Exception as error:
-            hosting.refuse(stream, f"no process could be started: {type(error).__name__}")
+            session_runner.refuse(stream, f"no process could be started: {type(error).__name__}")
             raise
         with self._lock:
             self._children.add(child)
@@ -186,16 +188,16 @@ class Server:
 
 
 def serve(
-    environments: Mapping[str, session.EnvironmentFactory],
+    environments: Mapping[str, server_session.EnvironmentFactory],
     address: str = "localhost:5001",
     *,
-    dialect: wire.Dialect = "first",
+    dialect: packet_codec.Dialect = "first",
     processes: bool = False,
     insecure: bool = False,
     monitor_directory: str | os.PathLike[str] | None = None,
-    upload: session.UploadHandler | None = None,
-    configure_universe: session.ConfigureHandler | None = None,
-    wrap_universe: session.WrapHandler | None = None,
+    upload: server_session.UploadHandler | None = None,
+    configure_universe: server_session.ConfigureHandler | None = None,
+    wrap_universe: server_session.WrapHandler | None = None,
     max_connections: int = 64,
     handshake_timeout: float = 5.0,
     idle_timeout: float = 600.0,
@@ -249,7 +251,7 @@ def serve(
         pickled; an argument that cannot be.
       OSError: the address cannot be listened on.
     """
-    wire.check_dialect(dialect)
+    packet_codec.check_dialect(dialect)
     host_port = addresses.parse_host_port(address)
     if not (insecure or addresses.is_loopback(address)):
         raise SpecError(
@@ -262,7 +264,7 @@ def serve(
     for name in environments:
         if not name or len(name.encode()) > limits.name:
             raise SpecError(f"environment name {name!r} is not 1 to {limits.name} bytes long")
-    options = session.Options(
+    options = server_session.Options(
         dialect=dialect,
         limits=limits,
         handshake_timeout=handshake_timeout,

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from dm_env import specs
 
-from dm_env_rpc_client.bridges.gym_socket.spaces import (
+from dm_env_rpc_client.bridges.gym_socket.space_json import (
     Box,
     Discrete,
     MultiBinary,

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from dm_env import specs
 
-from dm_env_rpc_client import nesting
 from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.cli.playing.bindings import IDLE, Binding
 from dm_env_rpc_client.cli.playing.controls import COMMANDS, Choice, Control, control_for
+from dm_env_rpc_client.tensors import nesting
 
 __all__ = ["Panel"]
 

@@ -1,1 +1,1 @@
-"""The checks, by what they are about."""
+"""The checks, one file for each subject; `compliance/table.py` lists them in order."""

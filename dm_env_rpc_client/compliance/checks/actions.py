@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from google.protobuf import any_pb2
 
-from dm_env_rpc_client import tensors
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.compliance.agent import Agent
 from dm_env_rpc_client.compliance.check import overview, reference
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
+from dm_env_rpc_client.compliance.probe_agent import Agent
 from dm_env_rpc_client.compliance.trial import Trial
-from dm_env_rpc_client.spec_manager import TensorField
+from dm_env_rpc_client.tensors import packing
+from dm_env_rpc_client.tensors.spec_manager import TensorField
 
 _STEP = "StepRequest/Response"
 _MAX_ELEMENTS = 16
@@ -63,7 +63,7 @@ def _shape(field: TensorField, length: int = 2) -> tuple[int, ...]:
 def _packed(field: TensorField, value: Any) -> Tensor:
     """Packs without regard to bounds."""
     array = np.asarray(value, field.codec.dtype)
-    return tensors.pack_array(array, field.codec, field.label)
+    return packing.pack_array(array, field.codec, field.label)
 
 
 def _pick(field: TensorField) -> Any:

@@ -6,7 +6,7 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import overview, reference
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.trial import Trial
-from dm_env_rpc_client.settings import pack_settings
+from dm_env_rpc_client.tensors.settings import pack_settings
 
 _JOIN = "JoinWorldRequest/Response"
 _LEAVE = "LeaveWorldRequest/Response"

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.compliance.agent import Agent, unknown_uid
 from dm_env_rpc_client.compliance.check import overview, reference
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.probe import describe
+from dm_env_rpc_client.compliance.probe_agent import Agent, unknown_uid
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.spec_manager import TensorField
+from dm_env_rpc_client.tensors.spec_manager import TensorField
 
 _STEP = "StepRequest/Response"
 _STEPS = 12

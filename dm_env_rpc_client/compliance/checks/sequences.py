@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dm_env_rpc_client import lifecycle
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.compliance.agent import Agent
 from dm_env_rpc_client.compliance.check import overview, reference
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.probe import describe
+from dm_env_rpc_client.compliance.probe_agent import Agent
 from dm_env_rpc_client.compliance.trial import Trial
-from dm_env_rpc_client.lifecycle import State
-from dm_env_rpc_client.settings import pack_settings
+from dm_env_rpc_client.protocol import lifecycle
+from dm_env_rpc_client.protocol.lifecycle import State
+from dm_env_rpc_client.tensors.settings import pack_settings
 
 _STEP = "StepRequest/Response"
 _RESET = "ResetRequest/Response"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from dm_env_rpc_client import nesting, payloads, specs
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import overview, reference
 from dm_env_rpc_client.compliance.outcome import ViolationError
 from dm_env_rpc_client.compliance.probe import describe
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors import codecs, nesting, specs
 
 _SpecsByKind = Iterator[tuple[str, list[dm_env_rpc_pb2.TensorSpec]]]
 
@@ -83,7 +83,7 @@ def bounds_make_sense(trial: Trial) -> None:
             if sum(size < 0 for size in spec.shape) > 1:
                 continue  # Another check's affair; here it would only hide the bounds.
             try:
-                payloads.codec_for(bounded.dtype)
+                codecs.codec_for(bounded.dtype)
                 specs.check_spec(bounded, f"{kind} {spec.name!r}")
             except SpecError as error:
                 raise ViolationError(

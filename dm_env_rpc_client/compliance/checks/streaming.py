@@ -5,9 +5,9 @@ from __future__ import annotations
 from google.protobuf import any_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.compliance.agent import unknown_uid
 from dm_env_rpc_client.compliance.check import overview
 from dm_env_rpc_client.compliance.probe import Probe, describe
+from dm_env_rpc_client.compliance.probe_agent import unknown_uid
 from dm_env_rpc_client.compliance.trial import Trial
 
 _DEPTH = 16

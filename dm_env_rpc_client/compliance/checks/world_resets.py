@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.compliance.agent import Agent
 from dm_env_rpc_client.compliance.check import reference
 from dm_env_rpc_client.compliance.probe import Probe, describe
+from dm_env_rpc_client.compliance.probe_agent import Agent
 from dm_env_rpc_client.compliance.trial import Trial
-from dm_env_rpc_client.lifecycle import State
-from dm_env_rpc_client.settings import pack_settings
+from dm_env_rpc_client.protocol.lifecycle import State
+from dm_env_rpc_client.tensors.settings import pack_settings
 
 _HEADING = "ResetWorldRequest/Response"
 _STEPS = 5

@@ -15,8 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment, child, messages, process_runner
-from dm_env_rpc_client.bridges.env_c_api.messages import MessagePipe
+from dm_env_rpc_client.bridges.env_c_api import (
+    EnvCApiEnvironment,
+    child,
+    child_pipe,
+    process_runner,
+)
+from dm_env_rpc_client.bridges.env_c_api.child_pipe import MessagePipe
 from dm_env_rpc_client.bridges.env_c_api.process_runner import ProcessRunner
 from dm_env_rpc_client.bridges.env_c_api.runner import Actions
 from dm_env_rpc_client.errors import ConnectionLostError, ProtocolError
@@ -92,7 +97,7 @@ def test_calls_are_answered_until_the_pipe_is_closed() -> None:
 
 def test_an_answer_beyond_the_limits_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = open_runner()
-    monkeypatch.setattr(messages, "_MAX_JSON_BYTES", 300)
+    monkeypatch.setattr(child_pipe, "_MAX_JSON_BYTES", 300)
     with pytest.raises(ProtocolError, match="at most 300"):
         runner.write_property("speed", "1" * 400)
     runner.close()

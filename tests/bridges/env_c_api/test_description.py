@@ -15,8 +15,11 @@ from dm_env_rpc_client.bridges.env_c_api.description import (
     ObservationType,
     checked_size,
 )
-from dm_env_rpc_client.bridges.env_c_api.properties import PropertyAttributes, list_recursively
-from dm_env_rpc_client.bridges.env_c_api.settings import setting_texts
+from dm_env_rpc_client.bridges.env_c_api.library_properties import (
+    PropertyAttributes,
+    list_recursively,
+)
+from dm_env_rpc_client.bridges.env_c_api.text_settings import setting_texts
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 
 BYTES, STRING = ObservationType.BYTES, ObservationType.STRING

@@ -12,7 +12,7 @@ from dm_env_rpc_client.bridges.env_c_api.context import Context, Status
 from dm_env_rpc_client.bridges.env_c_api.declarations import VERSIONS, layout
 from dm_env_rpc_client.bridges.env_c_api.description import ObservationType
 from dm_env_rpc_client.bridges.env_c_api.library import open_context
-from dm_env_rpc_client.bridges.env_c_api.properties import PropertyAttributes
+from dm_env_rpc_client.bridges.env_c_api.library_properties import PropertyAttributes
 from dm_env_rpc_client.errors import LibraryError, PropertyError, SpecError
 from tests.bridges.env_c_api.compiling import compile_library
 

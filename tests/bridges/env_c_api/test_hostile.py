@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment, environment_factory
-from dm_env_rpc_client.bridges.env_c_api.properties import PropertyAttributes
+from dm_env_rpc_client.bridges.env_c_api.library_properties import PropertyAttributes
 from dm_env_rpc_client.errors import (
     ConnectionLostError,
     DeadlineExceededError,

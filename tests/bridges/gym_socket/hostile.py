@@ -18,19 +18,19 @@ import sys
 from collections import Counter
 from typing import Any
 
-from dm_env_rpc_client.addresses import parse_host_port
 from dm_env_rpc_client.bridges.gym_socket import (
     GymSocketEnvironment,
+    packet_codec,
     packets,
     samples,
     serve,
-    session,
+    server_session,
+    space_json,
     space_specs,
-    spaces,
-    wire,
 )
 from dm_env_rpc_client.bridges.gym_socket.fields import Decoder, Limits, ObservationBounds
 from dm_env_rpc_client.errors import DmEnvRpcClientError, ProtocolError, SpecError
+from dm_env_rpc_client.transports.addresses import parse_host_port
 from tests.bridges.gym_socket import hosted, transcripts
 from tests.bridges.gym_socket.peers import Peer, ScriptedPeer
 
@@ -89,24 +89,28 @@ def mutate(rng: random.Random, data: bytes) -> bytes:
     return bytes(mutant)
 
 
-def to_session(data: bytes, dialect: wire.Dialect) -> str:
+def to_session(data: bytes, dialect: packet_codec.Dialect) -> str:
     """Gives bytes to a server's session, packet after packet."""
-    hosted_session = session.Session(hosted.Frames(), session.Options(dialect=dialect))
+    hosted_session = server_session.Session(
+        hosted.Frames(), server_session.Options(dialect=dialect)
+    )
     while data:
-        decoder = Decoder(wire.read_request(dialect, LIMITS))
+        decoder = Decoder(packet_codec.read_request(dialect, LIMITS))
         try:
             data = data[decoder.feed(data) :]
             if not decoder.is_done:
                 return "waits"
             hosted_session.answer(decoder.result)
-        except (ProtocolError, session.RefusedPacketError):
+        except (ProtocolError, server_session.RefusedPacketError):
             return "disconnect"
     return "answered"
 
 
-def to_client(data: bytes, exchanged: transcripts.Exchanged, dialect: wire.Dialect) -> str:
+def to_client(data: bytes, exchanged: transcripts.Exchanged, dialect: packet_codec.Dialect) -> str:
     """Gives bytes to a client as the answer to a packet."""
-    steps = wire.read_answer(exchanged.request, dialect, LIMITS, ObservationBounds((2, 1, 3)))
+    steps = packet_codec.read_answer(
+        exchanged.request, dialect, LIMITS, ObservationBounds((2, 1, 3))
+    )
     assert steps is not None
     decoder = Decoder(steps)
     try:
@@ -114,7 +118,7 @@ def to_client(data: bytes, exchanged: transcripts.Exchanged, dialect: wire.Diale
         if not decoder.is_done:
             return "waits"
         if isinstance(exchanged.request, packets.GetSpace):
-            space = spaces.from_json(decoder.result, "the space")
+            space = space_json.from_json(decoder.result, "the space")
             spec = space_specs.space_to_spec(space, "action")
             samples.from_jsonable(spec, [0], "the action", check_bounds=False)
     except (ProtocolError, SpecError):
@@ -192,7 +196,7 @@ def main(count: int) -> dict[str, Any]:
         for bomb in BOMB_SPACES:
             outcomes[to_live_client(greeting + bomb * 2)] += 1
         for identity in ("os:system", "tests.evil:Env-v0", "http://evil/", "a" * 256):
-            handshake = wire.encode_request(packets.Handshake(identity))
+            handshake = packet_codec.encode_request(packets.Handshake(identity))
             outcomes[to_live_server(server.address, handshake)] += 1
         after = peak_kib()
         errors = [repr(error) for error in server.errors]

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
-from dm_env_rpc_client.addresses import parse_host_port
+from dm_env_rpc_client.transports.addresses import parse_host_port
 
 SECONDS = 10.0
 """No wait in a test takes longer than this."""

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, Limits, serve
-from dm_env_rpc_client.bridges.gym_socket import spaces as socket_spaces
+from dm_env_rpc_client.bridges.gym_socket import space_json as socket_spaces
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     ConnectionLostError,

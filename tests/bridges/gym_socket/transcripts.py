@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dm_env_rpc_client.bridges.gym_socket.packet_codec import Dialect
 from dm_env_rpc_client.bridges.gym_socket.packets import (
     GetSpace,
     Handshake,
@@ -24,7 +25,6 @@ from dm_env_rpc_client.bridges.gym_socket.packets import (
     Upload,
     WhichSpace,
 )
-from dm_env_rpc_client.bridges.gym_socket.wire import Dialect
 
 BOTH: tuple[Dialect, ...] = ("first", "latest")
 FIRST: tuple[Dialect, ...] = ("first",)

@@ -14,7 +14,7 @@ from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.cli.playing.bindings import Binding, parse_binding
 from dm_env_rpc_client.cli.playing.controls import Choice, Level
 from dm_env_rpc_client.cli.playing.panel import Panel
-from dm_env_rpc_client.variable_specs import VariableArray
+from dm_env_rpc_client.tensors.variable_specs import VariableArray
 
 KINDS: dict[str, Any] = {
     "one": specs.DiscreteArray(1),

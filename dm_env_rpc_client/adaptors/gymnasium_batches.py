@@ -1,0 +1,155 @@
+"""Batches of actions and observations, as Gymnasium's vector environments have them.
+
+Arrays are stacked along a new first axis; what is no array, such as a Text, is a tuple of N.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from dm_env import specs
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+
+from dm_env_rpc_client.adaptors.gymnasium_spaces import from_space, spec_to_space, to_space
+from dm_env_rpc_client.environment.rows import split_action
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors import nesting
+
+__all__ = ["ActionBatch", "ObservationBatch"]
+
+
+class _Batch:
+    """The spaces of N environments with one structure of specs.
+
+    Args:
+      flat_specs: the specs of one environment, by flat name.
+      count: the number of environments.
+      unwrap_single: whether a single array goes without the mappings around it.
+      kind: what one of the values is: "action" or "observation".
+
+    Attributes:
+      specs: the specs of one environment, by flat name.
+      single_space: the space of one environment.
+      space: the space of all.
+    """
+
+    def __init__(
+        self, flat_specs: Mapping[str, specs.Array], count: int, unwrap_single: bool, kind: str
+    ):
+        self.specs = flat_specs
+        self._count = count
+        self._is_single = unwrap_single and len(flat_specs) == 1
+        self._spaces = {name: spec_to_space(spec, name) for name, spec in flat_specs.items()}
+        if self._is_single:
+            (self.single_space,) = self._spaces.values()
+        else:
+            self.single_space = spec_to_space(
+                nesting.unflatten_dict(flat_specs, nesting.SEPARATOR), kind
+            )
+        self.space = batch_space(self.single_space, count)
+
+    def _is_array(self, name: str) -> bool:
+        return _is_array(self._spaces[name])
+
+    def _structured(self, flat: dict[str, Any]) -> Any:
+        if self._is_single:
+            (value,) = flat.values()
+            return value
+        return nesting.unflatten_dict(flat, nesting.SEPARATOR)
+
+
+class ActionBatch(_Batch):
+    """Takes batches of actions apart; for its arguments see `_Batch`."""
+
+    def split(self, actions: Any, count: int) -> list[dict[str, Any]]:
+        """Returns the action of each environment, by flat name.
+
+        Args:
+          actions: `count` rows of an element of `space`.
+          count: the number of environments.
+
+        Raises:
+          SpecError: the structure is another, there is another number of rows, or a value
+            cannot be cast to the dtype of its spec without changing.
+        """
+        flat = self._flat(actions)
+        if flat.keys() != self.specs.keys():
+            found = ", ".join(map(repr, flat)) or type(actions).__name__
+            expected = ", ".join(map(repr, self.specs)) or "none"
+            raise SpecError(f"expected the actions {expected}, got {found}")
+        for name, space in self._spaces.items():
+            if not self._is_array(name):
+                rows = iterate(batch_space(space, count), flat[name])
+                flat[name] = [from_space(self.specs[name], row, name) for row in rows]
+        return split_action(flat, self.specs, count)
+
+    def _flat(self, actions: Any) -> dict[str, Any]:
+        if self._is_single:
+            return dict.fromkeys(self.specs, actions)
+        if isinstance(actions, Mapping):
+            return nesting.flatten_dict(actions, nesting.SEPARATOR, strict=False)
+        return {}
+
+
+class ObservationBatch(_Batch):
+    """Holds the last observation of each environment; for its arguments see `_Batch`."""
+
+    def __init__(
+        self, flat_specs: Mapping[str, specs.Array], count: int, unwrap_single: bool, kind: str
+    ):
+        super().__init__(flat_specs, count, unwrap_single, kind)
+        self._rows: dict[str, npt.NDArray[Any]] = {
+            name: _rows(space, count) for name, space in self._spaces.items()
+        }
+        self._arrays = {name: self._rows[name] for name in self._rows if self._is_array(name)}
+        self._others = self._rows.keys() - self._arrays.keys()
+
+    def put(self, index: int, observation: Mapping[str, Any]) -> None:
+        """Fills a row with an observation by flat name."""
+        for name, rows in self._arrays.items():
+            rows[index] = observation[name]
+        for name in self._others:
+            self._rows[name][index] = to_space(self._spaces[name], observation[name])
+
+    def single(self, observation: Mapping[str, Any]) -> Any:
+        """Returns an observation by flat name as an element of `single_space`."""
+        return self._structured(
+            {name: to_space(space, observation[name]) for name, space in self._spaces.items()}
+        )
+
+    def rows(self, ids: npt.NDArray[np.int64] | None, copy: bool) -> Any:
+        """Returns rows of an element of `space`.
+
+        Args:
+          ids: which; None for all.
+          copy: whether they must stay as they are; those of `ids` do always.
+        """
+        flat = {}
+        for name, space in self._spaces.items():
+            rows = self._rows[name]
+            if ids is not None:
+                rows = rows[ids]
+            elif copy:
+                rows = rows.copy()
+            flat[name] = rows if name in self._arrays else _put_together(space, rows.tolist())
+        return self._structured(flat)
+
+
+def _is_array(space: spaces.Space[Any]) -> bool:
+    return isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiBinary)
+
+
+def _rows(space: spaces.Space[Any], count: int) -> npt.NDArray[Any]:
+    if _is_array(space):
+        empty: Any = create_empty_array(space, count, np.zeros)
+        return np.asarray(empty)
+    return np.full(count, None, object)
+
+
+def _put_together(space: spaces.Space[Any], values: Sequence[Any]) -> Any:
+    out: Any = create_empty_array(space, len(values), np.zeros)
+    return concatenate(space, values, out)

@@ -1,0 +1,207 @@
+"""dm_env specs to Gymnasium spaces, and values from the one to the other and back.
+
+| spec | space |
+| --- | --- |
+| integer scalar with bounds, at most 2**63 - 1 values | Discrete, with `start` |
+| bool scalar | Discrete(2) |
+| bool array | MultiBinary |
+| other integers and floats | Box; without bounds that of the dtype, or infinite |
+| string | Text of any characters; an array of strings is a Tuple of them |
+| variable length along the first axis | Sequence |
+| dict; list or tuple | Dict; Tuple |
+
+A Discrete is int64 and a MultiBinary int8, as everywhere in Gymnasium; every other value
+keeps its dtype. On the way back a value is cast to the dtype of its spec exactly, or it is an
+error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from dm_env import specs
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space, iterate
+
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors import casting
+
+__all__ = ["AnyText", "ExactBox", "from_space", "spec_to_space", "to_space"]
+
+_TEXT_LENGTH = 64
+"""The longest text that is sampled; there is no limit to others."""
+
+_INT64_MAX = 2**63 - 1
+
+
+class ExactBox(spaces.Box):
+    """A Box of integers that samples integers.
+
+    A Box samples floats and rounds them down, which misses large numbers, may lead above the
+    upper bound, and makes a NumPy scalar of a sample without dimensions, which it then does not
+    take for an element.
+    """
+
+    def sample(self, mask: None = None, probability: None = None) -> npt.NDArray[Any]:
+        """Draws integers evenly from the whole range; there are no masks for a Box."""
+        low, high, dtype = (cast("Any", value) for value in (self.low, self.high, self.dtype))
+        return np.asarray(self.np_random.integers(low, high, dtype=dtype, endpoint=True))
+
+
+@batch_space.register(ExactBox)
+def _batch_exact_box(space: ExactBox, n: int = 1) -> ExactBox:
+    low, high = (np.repeat(bound[np.newaxis], n, axis=0) for bound in (space.low, space.high))
+    return ExactBox(low, high, dtype=space.dtype.type)
+
+
+iterate.register(ExactBox, iterate.dispatch(spaces.Box))
+
+
+class AnyText(spaces.Text):
+    """A Text with any characters and of any length; samples are short and alphanumeric."""
+
+    def __init__(self) -> None:
+        super().__init__(_TEXT_LENGTH, min_length=0)
+
+    def contains(self, x: Any) -> bool:
+        """Whether `x` is a string."""
+        return isinstance(x, str)
+
+
+def spec_to_space(spec: Any, name: str) -> spaces.Space[Any]:
+    """Returns the space of a spec, or of a structure of them.
+
+    Args:
+      spec: the spec.
+      name: what error messages call it.
+
+    Raises:
+      SpecError: it has values that no space holds: messages, complex numbers, arrays of
+        variable length along another axis than the first.
+    """
+    if isinstance(spec, Mapping):
+        return spaces.Dict(
+            {key: spec_to_space(part, f"{name}.{key}") for key, part in spec.items()}
+        )
+    if isinstance(spec, list | tuple):
+        return spaces.Tuple(
+            tuple(spec_to_space(part, f"{name}.{index}") for index, part in enumerate(spec))
+        )
+    shape = tuple(spec.shape)
+    if any(size < 0 for size in shape):
+        if shape[0] >= 0:
+            raise SpecError(
+                f"{name!r} has shape {list(shape)}; Gymnasium has spaces of variable length along "
+                "the first axis only: leave it out with requested_observations"
+            )
+        # Bounds of an array of variable length are scalars.
+        element = _array_space(spec, shape[1:], name)
+        is_stacked = len(shape) > 1 and not isinstance(element, spaces.Tuple)
+        return spaces.Sequence(element, stack=is_stacked)
+    return _array_space(spec, shape, name)
+
+
+def to_space(space: spaces.Space[Any], value: Any) -> Any:
+    """Returns a dm_env value as its space has it; arrays are not copied without need."""
+    if isinstance(space, spaces.Dict):
+        return {key: to_space(part, value[key]) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(map(to_space, space.spaces, value))
+    if isinstance(space, spaces.Sequence):
+        if space.stack:
+            return to_space_array(space.feature_space, value)
+        return tuple(to_space(space.feature_space, element) for element in value)
+    if isinstance(space, spaces.Text):
+        return value.item() if isinstance(value, np.ndarray) else value
+    array = to_space_array(space, value)
+    return array[()] if isinstance(space, spaces.Discrete) else array
+
+
+def to_space_array(space: spaces.Space[Any], value: Any) -> npt.NDArray[Any]:
+    """Returns an array of a space of arrays, or several of them stacked, in its dtype."""
+    return np.asarray(value, space.dtype)
+
+
+def from_space(spec: Any, value: Any, name: str) -> Any:
+    """Returns a value of a spec's space as the spec has it; undoes `to_space`.
+
+    Raises:
+      SpecError: the value is of another structure or cannot be cast without changing.
+    """
+    if isinstance(spec, Mapping):
+        if not isinstance(value, Mapping) or value.keys() != spec.keys():
+            found = sorted(value) if isinstance(value, Mapping) else type(value).__name__
+            raise SpecError(f"{name!r}: expected a mapping with keys {sorted(spec)}, got {found}")
+        return {key: from_space(part, value[key], f"{name}.{key}") for key, part in spec.items()}
+    if isinstance(spec, list | tuple):
+        if not isinstance(value, list | tuple) or len(value) != len(spec):
+            raise SpecError(f"{name!r}: expected a tuple of {len(spec)} values, got {value!r}")
+        parts = zip(spec, value, strict=True)
+        return type(spec)(
+            from_space(part, own, f"{name}.{index}") for index, (part, own) in enumerate(parts)
+        )
+    dtype = spec.dtype if spec.dtype.kind in "biuf" else np.dtype(object)
+    if dtype.kind == "O" and isinstance(value, list | tuple) and not value:
+        return np.empty(tuple(max(size, 0) for size in spec.shape), object)
+    return casting.exact_cast(casting.as_array(value, repr(name)), dtype, repr(name))
+
+
+def _array_space(spec: specs.Array, shape: tuple[int, ...], name: str) -> spaces.Space[Any]:
+    kind = spec.dtype.kind
+    if isinstance(spec, specs.StringArray) and spec.string_type is str and 0 not in shape:
+        return _text(shape)
+    if kind == "b" and 0 in shape:
+        return spaces.Box(0, 1, shape, np.int8)  # There are no empty MultiBinaries.
+    if kind == "b":
+        return spaces.MultiBinary(shape) if shape else spaces.Discrete(2)
+    if kind in "iu":
+        return _integers(spec, shape)
+    if kind == "f":
+        return _floats(spec, shape)
+    raise SpecError(
+        f"{name!r} is an array of {spec.dtype} with shape {list(shape)}, for which Gymnasium has "
+        "no space: leave it out with requested_observations"
+    )
+
+
+def _text(shape: tuple[int, ...]) -> spaces.Space[Any]:
+    if not shape:
+        return AnyText()
+    return spaces.Tuple(tuple(_text(shape[1:]) for _ in range(shape[0])))
+
+
+def _integers(spec: specs.Array, shape: tuple[int, ...]) -> spaces.Space[Any]:
+    info = np.iinfo(spec.dtype)
+    is_bounded = isinstance(spec, specs.BoundedArray)
+    low, high = (
+        (spec.minimum, spec.maximum) if is_bounded else (np.array(info.min), np.array(info.max))
+    )
+    if is_bounded and not shape:
+        # As Python's integers, which do not overflow.
+        start, count = int(low), int(high) - int(low) + 1
+        if count <= _INT64_MAX and start + count - 1 <= _INT64_MAX:
+            return spaces.Discrete(count, start=start)
+    return ExactBox(
+        np.array(np.broadcast_to(low, shape), spec.dtype),
+        np.array(np.broadcast_to(high, shape), spec.dtype),
+        dtype=spec.dtype.type,
+    )
+
+
+def _floats(spec: specs.Array, shape: tuple[int, ...]) -> spaces.Box:
+    low, high = (
+        (spec.minimum, spec.maximum) if isinstance(spec, specs.BoundedArray) else (-np.inf, np.inf)
+    )
+    # A bound at the end of the dtype is none; and the width of two in the outer halves would be
+    # infinite, which cannot be sampled.
+    largest = np.finfo(spec.dtype).max / 2
+    low = np.where(low < -largest, -np.inf, low)
+    high = np.where(high > largest, np.inf, high)
+    return spaces.Box(
+        np.array(np.broadcast_to(low, shape), spec.dtype),
+        np.array(np.broadcast_to(high, shape), spec.dtype),
+        dtype=spec.dtype.type,
+    )

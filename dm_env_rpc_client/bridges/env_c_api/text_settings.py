@@ -1,0 +1,42 @@
+"""Settings as the strings that the interface takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors import nesting
+
+__all__ = ["setting_texts"]
+
+
+def setting_texts(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns settings as strings by flat name.
+
+    Args:
+      settings: values by name, nested or with periods in the names: str, as they are;
+        bool, as "true" or "false"; int or float, in their shortest exact form.
+
+    Raises:
+      SpecError: a value is something else, or two have one name.
+    """
+    flat = nesting.flatten_dict(settings, nesting.SEPARATOR, strict=False)
+    return {name: _text(name, value) for name, value in flat.items()}
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float):
+        return repr(value)
+    raise SpecError(
+        f"setting {name!r} is of type {type(value).__name__}; a library takes strings, so give a "
+        "str, a bool, an int or a float"
+    )

@@ -1,0 +1,173 @@
+"""Packets and their answers on the client's side: deadlines, poison, close.
+
+Packets carry no id, so at the first doubt about what an answer belongs to the exchange is
+poisoned: it answers nothing any more and says what came first.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from typing import Any
+
+from google.rpc import code_pb2, status_pb2
+
+from dm_env_rpc_client.bridges.gym_socket import packet_codec, packets, tcp
+from dm_env_rpc_client.bridges.gym_socket.fields import Limits, ObservationBounds, Steps
+from dm_env_rpc_client.errors import (
+    ConnectionClosedError,
+    ConnectionLostError,
+    DmEnvRpcError,
+    ProtocolError,
+)
+from dm_env_rpc_client.transports.addresses import HostPort
+
+__all__ = ["Exchange"]
+
+CLOSE_SECONDS = 1.0
+"""How long `close` waits for another thread to notice it."""
+
+
+class Exchange:
+    """A connection to a server, one packet at a time.
+
+    Args:
+      address: where the server listens.
+      timeout: seconds until there must be a connection.
+      request_timeout: seconds that each answer may take.
+      dialect: that of the server.
+      limits: the most that the server may send.
+
+    Attributes:
+      bounds: what is known of the observations' size.
+      poisoned_by: the first thing that made the exchange unusable; None while it is usable.
+
+    Raises:
+      ConnectionLostError, DeadlineExceededError: no connection.
+    """
+
+    def __init__(
+        self,
+        address: HostPort,
+        timeout: float,
+        request_timeout: float,
+        dialect: packet_codec.Dialect,
+        limits: Limits,
+    ):
+        self.bounds = ObservationBounds()
+        self.poisoned_by: BaseException | None = None
+        self._address = address
+        self._request_timeout = request_timeout
+        self._dialect = dialect
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._is_under_way = False
+        self._pid = os.getpid()
+        self._stream = tcp.connect(address, timeout)
+        # Runs when the exchange is forgotten, and at the exit of the interpreter. It knows the
+        # stream alone: `poisoned_by` has a traceback, which leads to whoever used the exchange.
+        self._finalizer = weakref.finalize(self, self._stream.close)
+
+    def shake_hands(self, env_name: str) -> None:
+        """Names the environment; DmEnvRpcError where the server refuses it."""
+        data = packet_codec.encode_request(packets.Handshake(env_name), self._dialect)
+        _raise_refusal(self._transfer(data, packet_codec.read_error(self._limits)))
+
+    def ask(self, request: packets.Request) -> Any:
+        """Sends a packet and returns its answer (see `wire.read_answer`); None for none.
+
+        Raises:
+          SpecError: the packet cannot be; nothing was sent.
+          ProtocolError: the answer is none.
+          DeadlineExceededError, ConnectionLostError, ConnectionClosedError: there is no
+            answer and will be none.
+        """
+        data = packet_codec.encode_request(request, self._dialect)
+        return self._transfer(
+            data, packet_codec.read_answer(request, self._dialect, self._limits, self.bounds)
+        )
+
+    def command(self, request: packets.Request) -> None:
+        """Sends a packet that is answered with an error string, or not at all.
+
+        Raises:
+          DmEnvRpcError: the server refused. Otherwise as `ask`.
+        """
+        _raise_refusal(self.ask(request))
+
+    def poison(self, cause: BaseException) -> BaseException:
+        """Makes the exchange unusable, if it was not, and returns `cause`."""
+        if self.poisoned_by is None:
+            self.poisoned_by = cause
+            self._stream.shutdown()
+        return cause
+
+    def close(self) -> None:
+        """Ends the connection; a second time does nothing. Raises nothing."""
+        if self._finalizer.detach() is None:
+            return
+        if self.poisoned_by is None:
+            self.poisoned_by = ConnectionClosedError("close() was called")
+        if os.getpid() == self._pid:
+            # Wakes a thread that waits for an answer. In a forked child it would end the
+            # parent's session.
+            self._stream.shutdown()
+            # Until that thread is out of the socket; another file could get its number.
+            if self._lock.acquire(timeout=CLOSE_SECONDS):
+                self._lock.release()
+        self._stream.close()
+
+    def _transfer(self, data: bytes, answer: Steps[Any] | None) -> Any:
+        self._check_usable()
+        deadline = time.monotonic() + self._request_timeout
+        with self._lock:
+            if self._is_under_way:
+                # An interrupt came where even what follows an error could not run.
+                self.poison(ConnectionLostError("an exchange was interrupted"))
+            self._check_usable()
+            self._is_under_way = True
+            try:
+                if self._stream.has_unread():
+                    self._find_out_what_is_unread()
+                self._stream.send(data, deadline)
+                result = None if answer is None else self._stream.receive(answer, deadline)
+                self._is_under_way = False
+                return result
+            except BaseException as error:
+                if isinstance(self.poisoned_by, ConnectionClosedError):
+                    self._check_usable()
+                self.poison(error)
+                raise
+
+    def _find_out_what_is_unread(self) -> None:
+        """Raises: the server ended the connection, or sent what nothing asked for."""
+
+        def one_byte() -> Steps[None]:
+            yield 1
+
+        self._stream.receive(one_byte(), time.monotonic() + 1.0)
+        raise ProtocolError(f"{self._stream.peer} sent an answer that nothing asked for")
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise ConnectionLostError(
+                f"the session with {self._address} belongs to the process that opened it; open a "
+                "new one in the forked child"
+            )
+        cause = self.poisoned_by
+        if isinstance(cause, ConnectionClosedError):
+            raise ConnectionClosedError(f"the session with {self._address} was closed") from cause
+        if cause is not None:
+            reason = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
+            raise ConnectionLostError(
+                f"the session with {self._address} can no longer tell which answer belongs to "
+                f"which packet after {reason}; open a new one"
+            ) from cause
+
+
+def _raise_refusal(message: str | None) -> None:
+    if message:
+        # The protocol has texts and no codes.
+        raise DmEnvRpcError(status_pb2.Status(code=code_pb2.UNKNOWN, message=message))

@@ -1,0 +1,283 @@
+"""One client's session on the server: packets in, answers out, no I/O on sockets.
+
+The protocol answers an error in few places. Where it has none, as for an action that does
+not fit its space, the session raises and its connection ends: a client that went on would
+be told what never happened.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import dm_env
+import numpy as np
+
+from dm_env_rpc_client.bridges.gym_socket import (
+    bounded_json,
+    monitor,
+    packet_codec,
+    packets,
+    samples,
+    space_json,
+    space_specs,
+)
+from dm_env_rpc_client.bridges.gym_socket.fields import Limits
+from dm_env_rpc_client.bridges.gym_socket.gymnasium_environment import GymnasiumEnvironment
+from dm_env_rpc_client.errors import SpecError
+
+__all__ = ["EnvironmentFactory", "Options", "RefusedPacketError", "Session", "make_environment"]
+
+EnvironmentFactory = Callable[[], Any]
+"""Makes a dm_env.Environment or a gymnasium.Env."""
+
+UploadHandler = Callable[[pathlib.Path, str, str], None]
+ConfigureHandler = Callable[[dm_env.Environment, Any], None]
+WrapHandler = Callable[[dm_env.Environment, str, Any], dm_env.Environment]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How sessions are served; see `serve` for the meanings."""
+
+    dialect: packet_codec.Dialect = "first"
+    limits: Limits = dataclasses.field(default_factory=Limits)
+    handshake_timeout: float = 5.0
+    idle_timeout: float = 600.0
+    monitor_directory: pathlib.Path | None = None
+    upload: UploadHandler | None = None
+    configure_universe: ConfigureHandler | None = None
+    wrap_universe: WrapHandler | None = None
+
+
+class RefusedPacketError(Exception):
+    """The client may not send this, or not now, and the protocol has no answer to say so."""
+
+
+def make_environment(factory: EnvironmentFactory) -> dm_env.Environment:
+    """Calls a factory and returns a dm_env.Environment around what it made."""
+    made = factory()
+    if isinstance(made, dm_env.Environment):
+        return made
+    if hasattr(made, "action_space") and hasattr(made, "observation_space"):
+        return GymnasiumEnvironment(made)
+    raise SpecError(
+        f"the factory made a {type(made).__name__}; expected a dm_env.Environment or gymnasium.Env"
+    )
+
+
+class Session:
+    """Answers the packets of one client.
+
+    An environment may have more than dm_env asks for: `info`, a mapping that goes out with
+    each step; `sample_action()`; `render()`. Without them the info says only whether a
+    time limit ended the episode, actions are sampled from the spec, and Render does nothing.
+
+    Args:
+      environment: the environment, which the session closes; None for the empty name.
+      options: how to serve it.
+
+    Raises:
+      SpecError: a space cannot be sent.
+    """
+
+    def __init__(self, environment: dm_env.Environment | None, options: Options):
+        self._environment = environment
+        self._options = options
+        self._recorder: monitor.EpisodeRecorder | None = None
+        self._is_running = False
+        self._random = np.random.default_rng()
+        if environment is not None:
+            self._adopt_specs(environment)
+
+    def answer(self, request: packets.Request) -> bytes:
+        """Carries out a packet and returns its answer; nothing where it has none.
+
+        Raises:
+          RefusedPacketError: the client is at fault.
+          Exception: the environment is: what it raises, or SpecError where what it
+            returns does not fit its spec.
+        """
+        answer = _HANDLERS[type(request)](self, request)
+        if packet_codec.read_answer(request, self._options.dialect, self._options.limits) is None:
+            return b""
+        return answer
+
+    def close(self) -> None:
+        """Closes the environment."""
+        if self._environment is not None:
+            self._environment.close()
+
+    def _reset(self, request: packets.Reset) -> bytes:
+        timestep = self._hosted().reset()
+        self._is_running = True
+        self._record(timestep)
+        return packet_codec.encode_observation(self._observation(timestep))
+
+    def _step(self, request: packets.Step) -> bytes:
+        environment = self._hosted()
+        if not self._is_running:
+            raise RefusedPacketError("a Step while no episode runs; send Reset first")
+        try:
+            action = samples.from_jsonable(
+                self._action_spec, request.action, "the action", check_bounds=True
+            )
+        except SpecError as error:
+            raise RefusedPacketError(f"the action does not fit its space: {error}") from None
+        timestep = environment.step(action)
+        if timestep.first():
+            raise RuntimeError("the environment returned a FIRST step in the middle of an episode")
+        self._is_running = not timestep.last()
+        self._record(timestep)
+        return packet_codec.encode_step_answer(
+            self._observation(timestep),
+            float(timestep.reward),
+            timestep.last(),
+            _info(environment, timestep),
+        )
+
+    def _get_space(self, request: packets.GetSpace) -> bytes:
+        self._hosted()
+        is_action = request.which is packets.WhichSpace.ACTION
+        return self._encoded_action_space if is_action else self._encoded_observation_space
+
+    def _sample_action(self, request: packets.SampleAction) -> bytes:
+        environment = self._hosted()
+        if hasattr(environment, "sample_action"):
+            action = environment.sample_action()
+        else:
+            action = samples.sample(self._action_spec, self._random)
+        return packet_codec.encode_action(
+            samples.to_jsonable(self._action_spec, action, "the sampled action", check_bounds=True)
+        )
+
+    def _monitor(self, request: packets.Monitor) -> bytes:
+        self._hosted()
+        try:
+            if request.video:
+                raise SpecError("this server records rewards and lengths, not video")
+            folder = self._monitor_folder(request.directory)
+            self._recorder = monitor.EpisodeRecorder(folder, request.resume, request.force)
+        except (SpecError, OSError) as error:
+            if self._options.dialect == "first":
+                # There is no answer to say it with.
+                raise RefusedPacketError(f"Monitor is refused: {error}") from error
+            return packet_codec.encode_error(_one_line(error))
+        return packet_codec.encode_error("")
+
+    def _render(self, request: packets.Render) -> bytes:
+        render = getattr(self._hosted(), "render", None)
+        if render is not None:
+            render()
+        return b""
+
+    def _upload(self, request: packets.Upload) -> bytes:
+        upload = self._options.upload
+        if upload is None:
+            return packet_codec.encode_error(
+                "this server does not upload; its operator gave no handler"
+            )
+        return self._attempt(
+            lambda: upload(
+                self._monitor_folder(request.directory), request.api_key, request.algorithm_id
+            )
+        )
+
+    def _configure_universe(self, request: packets.UniverseConfigure) -> bytes:
+        configure = self._options.configure_universe
+        if configure is None:
+            return packet_codec.encode_error(
+                "this server has no Universe environments to configure"
+            )
+        return self._attempt(lambda: configure(self._hosted(), request.settings))
+
+    def _wrap_universe(self, request: packets.UniverseWrap) -> bytes:
+        wrap = self._options.wrap_universe
+        if wrap is None:
+            return packet_codec.encode_error("this server has no Universe wrappers")
+
+        def adopt() -> None:
+            wrapped = wrap(self._hosted(), request.wrapper, request.settings)
+            self._adopt_specs(wrapped)
+            self._environment = wrapped
+            self._is_running = False
+
+        return self._attempt(adopt)
+
+    def _attempt(self, action: Callable[[], None]) -> bytes:
+        """Does what may fail on this client's account alone; returns the error string."""
+        try:
+            action()
+        except Exception as error:
+            return packet_codec.encode_error(_one_line(error))
+        return packet_codec.encode_error("")
+
+    def _hosted(self) -> dm_env.Environment:
+        if self._environment is None:
+            raise RefusedPacketError(
+                'a packet that acts on an environment, in a session with the name "", without one'
+            )
+        return self._environment
+
+    def _adopt_specs(self, environment: dm_env.Environment) -> None:
+        if environment.reward_spec().shape != ():
+            raise SpecError("gym-socket-api has scalar rewards only")
+        action_spec = environment.action_spec()
+        observation_spec = environment.observation_spec()
+        self._encoded_action_space = _encode_space(action_spec)
+        self._encoded_observation_space = _encode_space(observation_spec)
+        self._action_spec = action_spec
+        self._observation_spec = observation_spec
+        self._leaf = space_specs.single_leaf(observation_spec)
+
+    def _observation(self, timestep: dm_env.TimeStep) -> Any:
+        """A uint8 array, which travels as a byte list, or a JSON value."""
+        value = timestep.observation
+        if self._leaf is not None and self._leaf.dtype == np.uint8:
+            while isinstance(value, Mapping) and len(value) == 1:
+                (value,) = value.values()
+            if isinstance(value, np.ndarray) and value.dtype == np.uint8:
+                return samples.conform(self._leaf, value, "the observation")
+        return samples.to_jsonable(
+            self._observation_spec, timestep.observation, "the observation", check_bounds=False
+        )
+
+    def _record(self, timestep: dm_env.TimeStep) -> None:
+        if self._recorder is not None:
+            self._recorder.record(timestep)
+
+    def _monitor_folder(self, directory: str) -> pathlib.Path:
+        if self._options.monitor_directory is None:
+            raise SpecError("this server does not record; its operator named no folder for it")
+        return monitor.folder_below(self._options.monitor_directory, directory)
+
+
+_HANDLERS: dict[type, Callable[[Session, Any], bytes]] = {
+    packets.Reset: Session._reset,
+    packets.Step: Session._step,
+    packets.GetSpace: Session._get_space,
+    packets.SampleAction: Session._sample_action,
+    packets.Monitor: Session._monitor,
+    packets.Render: Session._render,
+    packets.Upload: Session._upload,
+    packets.UniverseConfigure: Session._configure_universe,
+    packets.UniverseWrap: Session._wrap_universe,
+}
+
+
+def _encode_space(spec: Any) -> bytes:
+    return packet_codec.encode_space(space_json.to_json(space_specs.spec_to_space(spec)))
+
+
+def _info(environment: dm_env.Environment, timestep: dm_env.TimeStep) -> dict[str, Any]:
+    info = getattr(environment, "info", {})
+    said: dict[str, Any] = bounded_json.jsonable(info) if isinstance(info, Mapping) else {}
+    if timestep.last() and (timestep.discount or packets.TRUNCATED in said):
+        said[packets.TRUNCATED] = bool(timestep.discount)
+    return said
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:1000]

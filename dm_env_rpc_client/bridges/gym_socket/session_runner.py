@@ -1,0 +1,128 @@
+"""One session from handshake to end, in a thread or in a process of its own."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing.connection
+import os
+import signal
+import threading
+import time
+from typing import Any, TypeVar
+
+from dm_env_rpc_client.bridges.gym_socket import packet_codec
+from dm_env_rpc_client.bridges.gym_socket.fields import Steps
+from dm_env_rpc_client.bridges.gym_socket.server_session import (
+    EnvironmentFactory,
+    Options,
+    RefusedPacketError,
+    Session,
+    make_environment,
+)
+from dm_env_rpc_client.bridges.gym_socket.tcp import Stream
+from dm_env_rpc_client.errors import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    ProtocolError,
+)
+
+__all__ = ["host", "receive", "refuse", "start_process"]
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+REFUSE_SECONDS = 1.0
+"""How long a client may take to read that it is refused."""
+
+
+def host(stream: Stream, factory: EnvironmentFactory | None, options: Options) -> None:
+    """Makes the environment, answers the handshake, and then packets until the client goes.
+
+    Args:
+      stream: the connection, from which the handshake has been read.
+      factory: makes the environment; None for a session without one.
+      options: how to serve.
+
+    Raises:
+      Exception: the environment failed; the client has been told, or cut off.
+    """
+    try:
+        session = Session(None if factory is None else make_environment(factory), options)
+    except Exception as error:
+        message = f"the environment could not be made: {type(error).__name__}: {error}"
+        refuse(stream, message[:1000])
+        raise
+    try:
+        answer = packet_codec.encode_error("")
+        while _send(stream, answer, options.idle_timeout):
+            steps = packet_codec.read_request(options.dialect, options.limits)
+            request = receive(stream, steps, options.idle_timeout)
+            if request is None:
+                break
+            answer = session.answer(request)
+    except RefusedPacketError as error:
+        _log.warning("ended the session of %s: %s", stream.peer, error)
+    finally:
+        stream.shutdown()
+        session.close()
+
+
+def receive(stream: Stream, steps: Steps[T], timeout: float) -> T | None:
+    """Reads what a client sends; None where it has gone, is silent or breaks the protocol."""
+    try:
+        return stream.receive(steps, time.monotonic() + timeout)
+    except ConnectionLostError:
+        pass  # How clients leave: the protocol has no packet for it.
+    except (DeadlineExceededError, ProtocolError) as error:
+        _log.warning("ended the session of %s: %s", stream.peer, error)
+    return None
+
+
+def refuse(stream: Stream, message: str) -> None:
+    """Answers a handshake with an error, as far as the client still listens."""
+    _send(stream, packet_codec.encode_error(message), REFUSE_SECONDS)
+
+
+def _send(stream: Stream, data: bytes, timeout: float) -> bool:
+    """Returns whether the client has taken `data`, or could have."""
+    try:
+        if data:
+            stream.send(data, time.monotonic() + timeout)
+    except (ConnectionLostError, DeadlineExceededError) as error:
+        _log.info("the session of %s ended: %s", stream.peer, error)
+        return False
+    return True
+
+
+def start_process(
+    stream: Stream, factory: EnvironmentFactory, options: Options
+) -> multiprocessing.process.BaseProcess:
+    """Starts a process that hosts a session; the caller keeps its own end of the socket open.
+
+    Raises:
+      Exception: the process could not be started.
+    """
+    # A forked child would have the locks of this process's other threads.
+    context = multiprocessing.get_context("spawn")
+    arguments = (stream.socket, stream.peer, stream.take_received(), factory, options)
+    process = context.Process(target=_host_here, args=arguments, daemon=True)
+    process.start()
+    return process
+
+
+def _host_here(
+    connected: Any, peer: str, received: bytes, factory: EnvironmentFactory, options: Options
+) -> None:
+    # Ctrl-C is for the server, which then ends its sessions.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    host(Stream(connected, peer, received), factory, options)
+
+
+def _end_with_parent() -> None:
+    """Leaves no orphan behind when the server's process is killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    multiprocessing.connection.wait([parent.sentinel])
+    os._exit(1)

@@ -1,0 +1,187 @@
+"""TCP streams of gym-socket-api. The one file of this bridge that touches sockets.
+
+Both ends set TCP_NODELAY: packets are small and each waits for the one before, which is
+what Nagle's algorithm delays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from typing import TypeVar
+
+from dm_env_rpc_client.bridges.gym_socket.fields import Decoder, Steps
+from dm_env_rpc_client.errors import ConnectionLostError, DeadlineExceededError
+from dm_env_rpc_client.transports.addresses import HostPort
+
+__all__ = ["Listener", "Stream", "connect"]
+
+T = TypeVar("T")
+
+_BUFFER_BYTES = 1 << 16
+
+
+class Stream:
+    """One connection, used by one thread at a time but for `shutdown`.
+
+    Args:
+      connected: the socket.
+      peer: what error messages call the other end.
+      received: bytes that were read from the socket and belong to what comes next.
+
+    Attributes:
+      socket: the socket.
+    """
+
+    def __init__(self, connected: socket.socket, peer: str, received: bytes = b""):
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = connected
+        self.peer = peer
+        self._buffer = memoryview(bytearray(max(_BUFFER_BYTES, len(received))))
+        self._buffer[: len(received)] = received
+        self._start, self._end = 0, len(received)
+        self._poll = select.poll()
+        self._poll.register(connected, select.POLLIN)
+
+    def send(self, data: bytes, deadline: float) -> None:
+        """Sends all of `data` until `deadline`, in the time of time.monotonic().
+
+        Raises:
+          DeadlineExceededError: the peer did not take it in time.
+          ConnectionLostError: there is no connection any more.
+        """
+        try:
+            self.socket.settimeout(self._remaining(deadline))
+            self.socket.sendall(data)
+        except OSError as error:
+            raise self._error(error) from error
+
+    def receive(self, steps: Steps[T], deadline: float) -> T:
+        """Reads one message until `deadline`.
+
+        Raises:
+          ProtocolError: what came is no such message.
+          DeadlineExceededError: it was not complete in time.
+          ConnectionLostError: the connection ended first.
+        """
+        decoder = Decoder(steps)
+        while not decoder.is_done:
+            if self._start < self._end:
+                self._start += decoder.feed(self._buffer[self._start : self._end])
+                continue
+            target = decoder.target
+            if len(target) >= _BUFFER_BYTES:
+                # Straight into the memory of an array.
+                decoder.advance(self._receive_into(target, deadline))
+            else:
+                self._start = 0
+                self._end = self._receive_into(self._buffer, deadline)
+        return decoder.result
+
+    def has_unread(self) -> bool:
+        """Whether the peer has sent, or ended, something that nobody has read."""
+        return self._start < self._end or bool(self._poll.poll(0))
+
+    def take_received(self) -> bytes:
+        """Returns what was read from the socket and nobody asked for yet."""
+        received = bytes(self._buffer[self._start : self._end])
+        self._start = self._end
+        return received
+
+    def shutdown(self) -> None:
+        """Ends the connection for both sides; any thread may call it. Raises nothing."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Frees the socket and the buffer. Raises nothing."""
+        with contextlib.suppress(OSError):
+            self.socket.close()
+        self.take_received()
+        self._buffer = memoryview(b"")
+
+    def _receive_into(self, memory: memoryview, deadline: float) -> int:
+        try:
+            self.socket.settimeout(self._remaining(deadline))
+            count = self.socket.recv_into(memory)
+        except OSError as error:
+            raise self._error(error) from error
+        if not count:
+            raise ConnectionLostError(f"{self.peer} ended the connection")
+        return count
+
+    def _remaining(self, deadline: float) -> float:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise TimeoutError
+        return remaining
+
+    def _error(self, error: OSError) -> ConnectionLostError | DeadlineExceededError:
+        if isinstance(error, TimeoutError):
+            return DeadlineExceededError(f"{self.peer} did not answer, or read, in time")
+        return ConnectionLostError(f"the connection to {self.peer} broke: {error}")
+
+
+class Listener:
+    """Takes connections.
+
+    Args:
+      address: where; port 0 takes a free one.
+
+    Attributes:
+      address: where it listens.
+      is_closed: whether it does no longer.
+
+    Raises:
+      OSError: it cannot listen there.
+    """
+
+    def __init__(self, address: HostPort):
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        self._socket = socket.create_server(tuple(address), family=family)
+        self.is_closed = False
+        self.address = HostPort(address.host, self._socket.getsockname()[1])
+
+    def accept(self) -> Stream:
+        """Waits for a connection; OSError once the listener is closed."""
+        while True:
+            connected, (host, port, *_) = self._socket.accept()
+            try:
+                return Stream(connected, f"the client at {HostPort(host, port)}")
+            except OSError:
+                connected.close()  # It has gone again.
+
+    def close(self) -> None:
+        """Stops listening and wakes whoever is in `accept`."""
+        self.is_closed = True
+        with contextlib.suppress(OSError):
+            # Closing alone would leave a thread in accept().
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+def connect(address: HostPort, timeout: float) -> Stream:
+    """Connects to a server.
+
+    Raises:
+      ConnectionLostError: nobody listens there; says why.
+      DeadlineExceededError: there was no connection within `timeout` seconds.
+    """
+    try:
+        connected = socket.create_connection(address, timeout)
+    except TimeoutError:
+        raise DeadlineExceededError(
+            f"could not connect to {address} within {timeout:g} s: nothing there answers; is that "
+            "the address of a gym-socket-api server?"
+        ) from None
+    except (OSError, UnicodeError) as error:
+        raise ConnectionLostError(
+            f"could not connect to {address}: {error}; check that the server runs and listens there"
+        ) from error
+    try:
+        return Stream(connected, f"the server at {address}")
+    except BaseException:
+        connected.close()
+        raise

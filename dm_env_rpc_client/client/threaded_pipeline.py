@@ -1,0 +1,353 @@
+"""Requests and answers on one stream, shared by any number of threads.
+
+Nobody owns the reading. Of the threads that wait for an answer one leads: it reads,
+gives each answer to its request, and when it has its own it appoints a sleeping thread
+to go on. So a single thread that sends and waits reads for itself, without a hand-over.
+Futures have nobody who waits; a thread that starts with the first of them waits on
+their behalf by the same rules.
+
+Locks are plain `threading.Lock`s in `with` statements, which a KeyboardInterrupt cannot
+leave locked, as it can a Condition or anything built on one. An interrupt anywhere
+between the writing of a request and its outcome poisons the pipeline.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dm_env_rpc_client.errors import (
+    ConnectionClosedError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    DmEnvRpcClientError,
+    ProtocolError,
+)
+from dm_env_rpc_client.protocol.pipeline import Pending, Pipeline
+from dm_env_rpc_client.transports.streams import Buffer, Stream
+
+__all__ = ["Exchange"]
+
+_THREAD_END_SECONDS = 0.5
+_SEND_SECONDS = 0.02
+"""Between two looks at whether the thread that reads has left the sending to another."""
+
+
+class Exchange:
+    """Sends requests on a stream and waits for their answers.
+
+    Args:
+      stream: an open stream, which the exchange closes.
+    """
+
+    def __init__(self, stream: Stream):
+        self.address = stream.address
+        self._stream = stream
+        self._pipeline = Pipeline(stream.address)
+        self._pid = os.getpid()
+        # Held while a request is pushed and written, so that both happen in one order.
+        self._write_lock = threading.Lock()
+        # Held for moments: the FIFO against its poisoning, and the sleepers.
+        self._mutex = threading.Lock()
+        # Held by the thread that reads.
+        self._reading = threading.Lock()
+        self._leader: int | None = None
+        self._sleepers: dict[threading.Lock, None] = {}
+        self._last_answered: Pending | None = None
+        self._futures: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
+        self._futures_thread: threading.Thread | None = None
+        self._is_closed = False
+
+    @property
+    def poisoned_by(self) -> BaseException | None:
+        """The first error that made the stream unusable; None while it is fine."""
+        return self._pipeline.poisoned_by
+
+    @property
+    def in_flight(self) -> int:
+        """The number of requests that have no answer yet."""
+        return len(self._pipeline)
+
+    def call(self, pending: Pending) -> Any:
+        """Sends a request and returns or raises its outcome."""
+        self.start(pending)
+        return self.wait(pending)
+
+    def start(self, *pendings: Pending) -> None:
+        """Sends requests, together; blocks while too much is in flight.
+
+        Raises:
+          ConnectionClosedError, ConnectionLostError: nothing can be sent any more.
+          ProtocolError: the server sent something that nothing asked for.
+          DeadlineExceededError: there was no room before the deadline of one. It and the
+            ones after it were not sent, and the connection is as it was.
+        """
+        if os.getpid() != self._pid:
+            raise ConnectionLostError(
+                f"the connection to {self.address} belongs to process {self._pid}, which forked "
+                "this one; open a connection of its own in each process"
+            )
+        unsent = pendings
+        try:
+            while True:
+                unsent = unsent[self._push_and_write(unsent) :]
+                if not unsent:
+                    break
+                oldest = self._pipeline.oldest
+                if oldest is not None:
+                    self._await(oldest, unsent[0].deadline)
+                    if not oldest.is_done:
+                        raise self._too_late(unsent[0])
+            if self._stream.has_unsent():
+                self._send_rest(pendings[-1])
+        except DeadlineExceededError:
+            raise
+        except (ProtocolError, ConnectionLostError, ConnectionClosedError) as error:
+            # Outside the write lock: those whom it wakes may send in their turn.
+            if self.poisoned_by is None:
+                self.poison(error)
+            raise
+        except BaseException as error:
+            if pendings[0].is_sent:
+                self.poison(error)
+            raise
+
+    def wait(self, pending: Pending) -> Any:
+        """Returns or raises the outcome of a request that was started."""
+        try:
+            self._await(pending, pending.deadline)
+        except BaseException as error:
+            self.poison(error)
+            raise
+        if not pending.is_done:
+            late = self._too_late(pending)
+            pending.finish(None, late)
+            self.poison(late)
+        return pending.result()
+
+    def poll(self, pending: Pending) -> bool:
+        """Reads what has arrived; whether `wait` would return or raise at once."""
+        if not pending.is_done:
+            try:
+                self._await(pending, 0.0)
+            except BaseException as error:
+                self.poison(error)
+                raise
+        return pending.is_done or (
+            pending.deadline is not None and time.monotonic() >= pending.deadline
+        )
+
+    def has_unread(self) -> bool:
+        """Whether there is something to read; see `Stream.has_unread`."""
+        return self._stream.has_unread()
+
+    def fileno(self) -> int:
+        """Returns a descriptor to select on; see `Stream.fileno`."""
+        return self._stream.fileno()
+
+    def submit(self, pending: Pending) -> concurrent.futures.Future[Any]:
+        """Sends a request and returns a future of its outcome."""
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        # What is on the wire cannot be called back: cancel() has nothing to cancel.
+        future.set_running_or_notify_cancel()
+        pending.waiters.append(lambda: _resolve(future, pending))
+        self.start(pending)
+        with self._mutex:
+            if self._futures_thread is None:
+                self._futures_thread = threading.Thread(
+                    target=self._wait_for_futures,
+                    name=f"dm_env_rpc futures of {self.address}",
+                    daemon=True,
+                )
+                self._futures_thread.start()
+        self._futures.put(pending)
+        return future
+
+    def poison(self, cause: BaseException) -> None:
+        """Makes the connection unusable, fails what is in flight and ends the stream."""
+        self._fail_in_flight(cause)
+        self._stream.abort()
+        # There is nothing more to wait for on behalf of futures.
+        self._futures.put(None)
+
+    def close(self, timeout: float) -> None:
+        """Ends the stream, gracefully where nothing is in flight. Never raises."""
+        if self._is_closed or os.getpid() != self._pid:
+            return
+        self._is_closed = True
+        closed = ConnectionClosedError(f"the connection to {self.address} was closed")
+        was_usable = self._pipeline.poisoned_by is None
+        try:
+            in_flight = self._fail_in_flight(closed)
+            if was_usable and not in_flight:
+                self._stream.close(timeout)
+        finally:
+            self._stream.abort()
+            self._futures.put(None)
+        thread = self._futures_thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_THREAD_END_SECONDS)
+
+    def finalizer(self) -> Callable[[], None]:
+        """Returns what ends the stream without a word, for connections that nobody closed.
+
+        It holds the stream and no more: the exchange may hold an error, whose traceback leads
+        to frames that hold the connection, which would be kept by its own finalizer then.
+        """
+        stream, futures, pid = self._stream, self._futures, self._pid
+
+        def end() -> None:
+            if os.getpid() == pid:
+                futures.put(None)
+                stream.abort()
+
+        return end
+
+    def _push_and_write(self, pendings: Sequence[Pending]) -> int:
+        """Sends the first of them for which there is room; returns how many those are."""
+        with self._write_lock:
+            self._pipeline.check_usable()
+            if not len(self._pipeline) and self._stream.has_unread():
+                self._read_unasked()
+            messages = []
+            with self._mutex:
+                for pending in pendings:
+                    if not self._pipeline.has_room(pending.size):
+                        break
+                    self._pipeline.push(pending)
+                    messages.append(pending.message)
+                    pending.message = b""
+            if messages:
+                self._stream.write(*messages)
+            return len(messages)
+
+    def _send_rest(self, pending: Pending) -> None:
+        """Reads as long as the server does not take all of a request, lest both wait."""
+        while self._stream.has_unsent() and not pending.is_done:
+            if self._lead(pending, pending.deadline, until_sent=True):
+                self._appoint()
+                if pending.deadline is not None and time.monotonic() >= pending.deadline:
+                    return  # Whoever waits for the answer says so.
+            else:
+                self._stream.send_rest(_SEND_SECONDS)
+
+    def _read_unasked(self) -> None:
+        """Raises what came while nothing was in flight: an extra answer, or the end."""
+        message = self._stream.read(0)
+        if message is not None:
+            self._pipeline.answer(message)
+
+    def _await(self, pending: Pending, deadline: float | None) -> None:
+        """Returns when `pending` is done or the deadline has passed."""
+        if pending.is_done or self._lead(pending, deadline):
+            self._appoint()
+            return
+        asleep = threading.Lock()
+        asleep.acquire()
+        pending.waiters.append(lambda: _release(asleep))
+        with self._mutex:
+            self._sleepers[asleep] = None
+        try:
+            # The leader may have left before it could see this sleeper: try once more.
+            while not pending.is_done and not self._lead(pending, deadline):
+                if not asleep.acquire(timeout=-1 if deadline is None else _remaining(deadline)):
+                    break
+        finally:
+            with self._mutex:
+                self._sleepers.pop(asleep, None)
+            # It may have been this one that was appointed while it was on its way out.
+            self._appoint()
+
+    def _lead(self, pending: Pending, deadline: float | None, until_sent: bool = False) -> bool:
+        """Reads until `pending` is done, or sent, or late; False where another thread reads."""
+        me = threading.get_ident()
+        # A callback of a future runs in the thread that reads, and may wait in its turn.
+        is_nested = self._leader == me
+        if not is_nested:
+            if not self._reading.acquire(blocking=False):
+                return False
+            self._leader = me
+        try:
+            while not pending.is_done:
+                remaining = None if deadline is None else _remaining(deadline)
+                message = self._stream.read(remaining, until_sent)
+                if message is None:
+                    break
+                self._deliver(message)
+        except DmEnvRpcClientError as error:
+            self.poison(error)
+        except BaseException as error:
+            # It may have been read, and is lost then, whomever it was for.
+            self.poison(error)
+            raise
+        finally:
+            if not is_nested:
+                self._leader = None
+                self._reading.release()
+        return True
+
+    def _deliver(self, message: Buffer) -> None:
+        try:
+            pending = self._pipeline.answer(message)
+        except ProtocolError as error:
+            self.poison(error)
+            return
+        # Known before it leaves the FIFO, so that an interrupt here does not lose its waiter.
+        self._last_answered = pending
+        with self._mutex:
+            self._pipeline.retire(pending)
+        pending.wake()
+
+    def _appoint(self) -> None:
+        """Wakes one sleeper, who leads unless another thread does by then."""
+        if self._sleepers and self._leader is None:
+            with self._mutex:
+                sleeper = next(iter(self._sleepers), None)
+            if sleeper is not None:
+                _release(sleeper)
+
+    def _fail_in_flight(self, cause: BaseException) -> list[Pending]:
+        with self._mutex:
+            failed = self._pipeline.poison(cause)
+        for pending in failed:
+            pending.wake()
+        if self._last_answered is not None:
+            self._last_answered.wake()
+        return failed
+
+    def _wait_for_futures(self) -> None:
+        for pending in iter(self._futures.get, None):
+            try:
+                self.wait(pending)
+            except Exception:
+                pass  # The future has it.
+
+    def _too_late(self, pending: Pending) -> DeadlineExceededError:
+        return DeadlineExceededError(
+            f"the server at {self.address} did not answer a {pending.field} request in time"
+        )
+
+
+def _remaining(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
+
+
+def _release(lock: threading.Lock) -> None:
+    try:
+        lock.release()
+    except RuntimeError:
+        pass  # Awake already.
+
+
+def _resolve(future: concurrent.futures.Future[Any], pending: Pending) -> None:
+    try:
+        result = pending.result()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -1,0 +1,219 @@
+"""An agent in the server's world that acts validly unless a check says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import dm_env
+import numpy as np
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.compliance.options import Options
+from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
+from dm_env_rpc_client.compliance.probe import Probe, describe
+from dm_env_rpc_client.errors import ProtocolError, SpecError
+from dm_env_rpc_client.protocol import lifecycle
+from dm_env_rpc_client.protocol.lifecycle import State
+from dm_env_rpc_client.tensors import nesting, specs
+from dm_env_rpc_client.tensors.sampling import sample
+from dm_env_rpc_client.tensors.settings import pack_settings
+from dm_env_rpc_client.tensors.spec_manager import SpecManager, TensorField
+
+__all__ = ["Agent", "unknown_uid"]
+
+Actions = Mapping[int, dm_env_rpc_pb2.Tensor]
+
+_RUNNING_WITHIN = 3
+"""Steps within which an agent that acts validly is in a running sequence."""
+
+
+def unknown_uid(uids: Iterable[int]) -> int:
+    """Returns a UID that is not among `uids`."""
+    return max(uids, default=0) + 1000
+
+
+class Agent:
+    """A joined connection, its specs, and what it is doing.
+
+    Args:
+      probe: the connection.
+      joined: the answer to its JoinWorld.
+      world_name: the world.
+      options: where valid actions come from.
+    """
+
+    def __init__(
+        self,
+        probe: Probe,
+        joined: dm_env_rpc_pb2.JoinWorldResponse,
+        world_name: str,
+        options: Options,
+    ):
+        self.probe = probe
+        self.world_name = world_name
+        self.state = State.JOINED
+        self._options = options
+        self._random = np.random.default_rng(options.seed)
+        self._custom = options.load_policy()
+        self._timestep = dm_env.restart({})
+        self.adopt(joined.specs)
+
+    def adopt(self, new: dm_env_rpc_pb2.ActionObservationSpecs) -> None:
+        """Takes the specs of a JoinWorldResponse or ResetResponse."""
+        self.specs = new
+        self._managers: dict[str, SpecManager] = {}
+
+    @property
+    def actions(self) -> dict[int, TensorField]:
+        """The actions by UID; ViolationError where their specs make no sense."""
+        return self._fields("action", self.specs.actions)
+
+    @property
+    def observations(self) -> dict[int, TensorField]:
+        """The observations by UID; ViolationError where their specs make no sense."""
+        return self._fields("observation", self.specs.observations)
+
+    def valid_actions(self) -> dict[int, dm_env_rpc_pb2.Tensor]:
+        """Returns a value for every action that the policy knows.
+
+        Messages are of the environment's own types, which only a policy of one's own has.
+        """
+        fields = self.actions
+        if self._custom is not None:
+            by_name = {field.name: field for field in fields.values()}
+            nested = nesting.unflatten_dict(
+                {name: specs.tensor_spec_to_dm_env_spec(f.spec) for name, f in by_name.items()},
+                nesting.SEPARATOR,
+            )
+            chosen = self._custom(self._timestep, nested)
+            flat = nesting.flatten_dict(chosen, nesting.SEPARATOR, strict=False)
+            return self._managers["action"].pack(flat)
+        return {
+            uid: self._valid_action(field)
+            for uid, field in fields.items()
+            if field.codec.data_type != dm_env_rpc_pb2.PROTO
+        }
+
+    def _valid_action(self, field: TensorField) -> dm_env_rpc_pb2.Tensor:
+        try:
+            spec = specs.tensor_spec_to_dm_env_spec(field.spec)
+            is_constant = self._options.policy == "constant"
+            value = spec.generate_value() if is_constant else sample(spec, self._random)
+            return field.pack(value)
+        except ValueError as error:
+            shown = describe(field.spec)
+            raise ViolationError(
+                f"a spec that a value can conform to: {error}", received=shown
+            ) from None
+
+    def request(
+        self, actions: Actions | None = None, requested: Iterable[int] = ()
+    ) -> dm_env_rpc_pb2.StepRequest:
+        """Returns a StepRequest; with valid actions where none are given."""
+        chosen = self.valid_actions() if actions is None else actions
+        return dm_env_rpc_pb2.StepRequest(actions=chosen, requested_observations=requested)
+
+    def step(
+        self,
+        actions: Actions | None = None,
+        requested: Iterable[int] = (),
+        expected: str = "a StepResponse, for the step is valid",
+    ) -> dm_env_rpc_pb2.StepResponse:
+        """Takes a valid step; ViolationError where it is refused or leads where it cannot."""
+        return self.took(self.probe.accept(self.request(actions, requested), expected))
+
+    def took(self, response: dm_env_rpc_pb2.StepResponse) -> dm_env_rpc_pb2.StepResponse:
+        """Takes note of the answer to a step; ViolationError where its state cannot follow."""
+        try:
+            after = State.of_response(response.state)
+            lifecycle.advance(self.state, "step", after)
+        except ProtocolError as error:
+            raise self.probe.violation(
+                f"a state that can follow {self.state.name}: {error}", describe(response)
+            ) from None
+        if self._custom is not None:
+            self._timestep = dm_env.TimeStep(
+                lifecycle.step_type(self.state, after), None, None, self._unpacked(response)
+            )
+        self.state = after
+        return response
+
+    def run(self) -> None:
+        """Steps until a sequence is running; it is at once where it was not."""
+        for _ in range(_RUNNING_WITHIN):
+            if self.state is State.RUNNING:
+                return
+            self.step(requested=self.observations if self._custom else ())
+
+    def run_to_the_end(self, requested: Iterable[int] = ()) -> bool:
+        """Steps until the sequence ends; returns whether it did within `max_steps`."""
+        self.run()
+        requested = list(requested)
+        for _ in range(self._options.max_steps):
+            self.step(requested=requested or (self.observations if self._custom else ()))
+            if self.state is not State.RUNNING:
+                return True
+        return False
+
+    def refuse_step(
+        self, expected: str, actions: Actions | None = None, requested: Iterable[int] = ()
+    ) -> None:
+        """Takes a step that must be refused; ViolationError where it is not."""
+        self.probe.refuse(self.request(actions, requested), expected)
+
+    def nonsense(self) -> Actions:
+        """Actions that only a server that ignores actions takes: a UID that is none."""
+        uid = unknown_uid(self.specs.actions)
+        return {uid: dm_env_rpc_pb2.Tensor(floats=dm_env_rpc_pb2.Tensor.FloatArray(array=[0.0]))}
+
+    def begin(self, expected: str) -> None:
+        """Steps with nonsense for actions, which only the first step of a sequence takes."""
+        response = self.took(self.probe.accept(self.request(self.nonsense()), expected))
+        if self.state is not State.RUNNING:
+            raise self.probe.violation(f"{expected}, in state RUNNING", describe(response))
+
+    def check_is_running(self, why: str) -> None:
+        """ViolationError unless the sequence goes on, where actions are not ignored."""
+        self.refuse_step(f"an error for an unknown action, for {why}", self.nonsense())
+
+    def reset(self, expected: str = "a ResetResponse") -> None:
+        """Resets the agent and adopts the specs."""
+        settings = pack_settings(self._options.reset_settings)
+        request = dm_env_rpc_pb2.ResetRequest(settings=settings)
+        self.adopt(self.probe.accept(request, expected).specs)
+        if self.state is State.RUNNING:
+            self.state = State.INTERRUPTED
+
+    def reset_if_offered(self) -> None:
+        """Resets the agent, unless the server does not know Reset."""
+        try:
+            self.reset()
+        except NotOfferedError:
+            pass
+
+    def leave(self, expected: str = "a LeaveWorldResponse") -> None:
+        """Leaves the world."""
+        self.probe.accept(dm_env_rpc_pb2.LeaveWorldRequest(), expected)
+        self.state = State.NOT_JOINED
+
+    def _unpacked(self, response: dm_env_rpc_pb2.StepResponse) -> dict[str, Any]:
+        fields = self.observations
+        flat = {
+            fields[uid].name: fields[uid].unpack(tensor)
+            for uid, tensor in response.observations.items()
+            if uid in fields
+        }
+        return nesting.unflatten_dict(flat, nesting.SEPARATOR)
+
+    def _fields(
+        self, kind: str, tensor_specs: Mapping[int, dm_env_rpc_pb2.TensorSpec]
+    ) -> dict[int, TensorField]:
+        if kind not in self._managers:
+            try:
+                self._managers[kind] = SpecManager(tensor_specs, kind)
+            except SpecError as error:
+                shown = describe(self.specs)
+                raise ViolationError(f"specs that make sense: {error}", received=shown) from None
+        manager = self._managers[kind]
+        return {manager.name_to_uid(name): manager.field(name) for name in manager.names()}

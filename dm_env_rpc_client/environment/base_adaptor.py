@@ -1,0 +1,286 @@
+"""What a joined connection and a dm_env.Environment have to do with each other, without I/O.
+
+Requests from actions, TimeSteps from answers, specs from specs. `DmEnvAdaptor` and
+`AsyncDmEnvAdaptor` send the ones and receive the others.
+"""
+
+from __future__ import annotations
+
+import enum
+import fnmatch
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import dm_env
+import numpy as np
+from dm_env import specs as dm_env_specs
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.protocol import lifecycle, timesteps
+from dm_env_rpc_client.protocol.envelopes import EncodedRequest
+from dm_env_rpc_client.protocol.lifecycle import Lifecycle, State
+from dm_env_rpc_client.protocol.step_codec import StepAnswer, StepCodec
+from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
+from dm_env_rpc_client.tensors import nesting, specs
+from dm_env_rpc_client.tensors.spec_manager import SpecManager
+
+__all__ = ["AHEAD", "AHEAD_BYTES", "Adaptor", "AutoObservations", "per_step", "take"]
+
+AHEAD = 64
+"""Steps that `rollout` and `unroll` send ahead of the answers that they have read."""
+
+AHEAD_BYTES = 64 << 20
+"""What the answers to those may take together."""
+
+
+class AutoObservations(enum.Flag):
+    """Which observations to request where they are not listed by name.
+
+    All regular ones are requested always; `reward` and `discount` are requested for the
+    TimeStep's own fields, and are observations too only where this says so.
+    """
+
+    REQUEST_REGULAR_OBSERVATIONS = 0
+    REQUEST_REWARD = 1
+    REQUEST_DISCOUNT = 2
+    REQUEST_ALL_OBSERVATIONS = REQUEST_REWARD | REQUEST_DISCOUNT
+
+
+class Adaptor:
+    """The part of an adaptor that does no I/O; for its arguments see `DmEnvAdaptor`."""
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        specs: dm_env_rpc_pb2.ActionObservationSpecs,
+        requested_observations: Sequence[str] | AutoObservations | None,
+        nested_tensors: bool,
+        extensions: Mapping[str, Any] | None,
+    ):
+        self._lifecycle = lifecycle
+        self._requested = (
+            AutoObservations.REQUEST_REGULAR_OBSERVATIONS
+            if requested_observations is None
+            else requested_observations
+        )
+        self._nested_tensors = nested_tensors
+        self._adopt(specs)
+        self._extension_names = tuple(extensions or ())
+        for name, extension in (extensions or {}).items():
+            if hasattr(self, name):
+                raise SpecError(f"an extension cannot be named {name!r}: that is an attribute")
+            setattr(self, name, extension)
+
+    def _describe(self, where: str) -> str:
+        return (
+            f"<{type(self).__name__} at {where}: actions {', '.join(self._actions.names())}; "
+            f"observations {', '.join(self._observation_specs)}>"
+        )
+
+    def _describe_html(self, where: str) -> str:
+        from dm_env_rpc_client.displays.connections import show_environment
+
+        return show_environment(
+            f"{type(self).__name__} at {where}",
+            self.action_spec(),
+            self.observation_spec(),
+            self.reward_spec(),
+            self.discount_spec(),
+        )
+
+    @property
+    def state(self) -> State:
+        """What the environment is doing, as of the last answer."""
+        return self._lifecycle.state
+
+    def _forget_extensions(self) -> None:
+        for name in self._extension_names:
+            setattr(self, name, None)
+
+    def reward(
+        self, state: int, step_type: dm_env.StepType, observations: Mapping[str, Any]
+    ) -> Any:
+        """Returns the reward of a step; override it for a reward of your own.
+
+        It may run in another thread, and while later answers wait.
+
+        Args:
+          state: the EnvironmentStateType of the step.
+          step_type: the type of the step.
+          observations: what was observed, by flat name.
+
+        Returns:
+          What conforms to `reward_spec`; None for a FIRST step.
+        """
+        if step_type is dm_env.StepType.FIRST:
+            return None
+        return observations[REWARD] if self._reward_spec is not None else 0.0
+
+    def discount(
+        self, state: int, step_type: dm_env.StepType, observations: Mapping[str, Any]
+    ) -> Any:
+        """Returns the discount of a step; override it for a discount of your own.
+
+        Args:
+          state: as for `reward`.
+          step_type: the type of the step.
+          observations: what was observed, by flat name.
+
+        Returns:
+          What conforms to `discount_spec`; None for a FIRST step.
+        """
+        if step_type is dm_env.StepType.FIRST:
+            return None
+        if self._discount_spec is not None:
+            return observations[DISCOUNT]
+        return timesteps.default_discount(step_type, state == dm_env_rpc_pb2.TERMINATED)
+
+    def observation_spec(self) -> dict[str, Any]:
+        """Returns the specs of the observations in a TimeStep, by name, nested as they are."""
+        return self._nest(dict(self._observation_specs))
+
+    def action_spec(self) -> dict[str, Any]:
+        """Returns the specs of the actions, by name, nested as they are."""
+        return self._nest(dict(self._action_specs))
+
+    def reward_spec(self) -> Any:
+        """Returns the server's spec of the observation `reward`, or dm_env's default."""
+        if self._reward_spec is None:
+            return dm_env.Environment.reward_spec(self)
+        return self._reward_spec
+
+    def discount_spec(self) -> Any:
+        """Returns the server's spec of the observation `discount`, or dm_env's default."""
+        if self._discount_spec is None:
+            return dm_env.Environment.discount_spec(self)
+        return self._discount_spec
+
+    def _adopt(self, new: dm_env_rpc_pb2.ActionObservationSpecs) -> None:
+        """Works out all that follows from specs, before any of it takes effect."""
+        actions = SpecManager(new.actions, "action")
+        observations = SpecManager(new.observations, "observation")
+        visible = self._visible_names(observations)
+        requested = {*visible, *({REWARD, DISCOUNT} & observations.names())}
+        by_name = {
+            name: specs.tensor_spec_to_dm_env_spec(observations.name_to_spec(name))
+            for name in observations.names()
+            if name in requested
+        }
+        self._actions = actions
+        self._observations = observations
+        self._codec = StepCodec(
+            actions, observations, sorted(map(observations.name_to_uid, requested))
+        )
+        self._hidden = requested - set(visible)
+        self._is_nested = self._nested_tensors and any(
+            nesting.SEPARATOR in name for name in (*visible, *actions.names())
+        )
+        self._reward_spec: dm_env_specs.Array | None = by_name.get(REWARD)
+        self._discount_spec: dm_env_specs.Array | None = by_name.get(DISCOUNT)
+        self._observation_specs = {
+            name: spec for name, spec in by_name.items() if name not in self._hidden
+        }
+        self._action_specs = {
+            name: specs.tensor_spec_to_dm_env_spec(actions.name_to_spec(name))
+            for name in actions.names()
+        }
+
+    def _visible_names(self, observations: SpecManager) -> set[str]:
+        requested = self._requested
+        names = observations.names()
+        if isinstance(requested, AutoObservations):
+            hidden = set()
+            if AutoObservations.REQUEST_REWARD not in requested:
+                hidden.add(REWARD)
+            if AutoObservations.REQUEST_DISCOUNT not in requested:
+                hidden.add(DISCOUNT)
+            return set(names) - hidden
+        if isinstance(requested, str):
+            raise SpecError(f"requested_observations is a list of names, got {requested!r}")
+        visible: set[str] = set()
+        for pattern in requested:
+            matches = {pattern} & names or set(fnmatch.filter(names, pattern))
+            if not matches:
+                observations.field(pattern)  # Raises, and names what there is.
+            visible |= matches
+        return visible
+
+    def _request(self, action: Any) -> EncodedRequest:
+        if not isinstance(action, Mapping):
+            raise SpecError(
+                f"an action is a mapping from names to values, got {type(action).__name__}; "
+                f"actions: {', '.join(map(repr, self._actions.names())) or 'none'}"
+            )
+        return self._codec.encode(action)
+
+    def _interpret_step(self, answer: StepAnswer | dm_env_rpc_pb2.StepResponse) -> dm_env.TimeStep:
+        """Makes the TimeStep of an answer; runs in the order of the answers."""
+        step_type = lifecycle.step_type(self._lifecycle.previous, self._lifecycle.state)
+        state, observations = self._codec.interpret(answer)
+        reward = self.reward(state=state, step_type=step_type, observations=observations)
+        discount = self.discount(state=state, step_type=step_type, observations=observations)
+        for name in self._hidden:
+            del observations[name]
+        return dm_env.TimeStep(step_type, reward, discount, self._nest(observations))
+
+    def _most_ahead(self, ahead: int) -> int:
+        """How many steps may be in flight for what their answers take."""
+        return max(1, min(ahead, AHEAD_BYTES // max(1, self._codec.answer_bytes)))
+
+    def _interpret_reset(self, response: dm_env_rpc_pb2.ResetResponse) -> None:
+        self._adopt(response.specs)
+
+    def _nest(self, flat: dict[str, Any]) -> dict[str, Any]:
+        return nesting.nest(flat, nesting.SEPARATOR) if self._is_nested else flat
+
+
+def take(
+    prepared: Iterator[EncodedRequest], count: int
+) -> tuple[list[EncodedRequest], Exception | None]:
+    """Takes requests for steps ahead of their answers.
+
+    An action that is wrong is an error when its turn comes; those before it are taken.
+
+    Args:
+      prepared: the requests, made as they are taken.
+      count: how many to take at most.
+
+    Returns:
+      The requests, and what was raised in place of the next; None if nothing was.
+    """
+    taken: list[EncodedRequest] = []
+    try:
+        # What came before an error stays in the list.
+        taken.extend(itertools.islice(prepared, count))
+    except Exception as error:
+        return taken, error
+    return taken, None
+
+
+def per_step(actions: Any) -> Iterable[Any]:
+    """Returns the action of each step.
+
+    Args:
+      actions: an iterable of them; or one structure whose leaves have a leading time axis.
+
+    Returns:
+      An iterable of actions.
+
+    Raises:
+      SpecError: the leaves are not of one length, or there are none.
+    """
+    if not isinstance(actions, Mapping):
+        return actions  # type: ignore[no-any-return]
+    flat = nesting.flatten_dict(actions, nesting.SEPARATOR, strict=False)
+    lengths = {name: len(values) for name, values in flat.items()}
+    if len(set(lengths.values())) != 1:
+        raise SpecError(
+            f"every action of an unroll has the same number of steps, got {lengths or 'no actions'}"
+        )
+    length = next(iter(lengths.values()))
+    for name, values in flat.items():
+        if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iu":
+            flat[name] = values.tolist()  # Python's own are encoded faster than NumPy's.
+    return [{name: values[t] for name, values in flat.items()} for t in range(length)]

@@ -1,0 +1,230 @@
+"""Several remote environments as one dm_env.Environment with stacked arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import dm_env
+import numpy as np
+import numpy.typing as npt
+from dm_env import specs
+
+from dm_env_rpc_client.environment.pool import EnvironmentPool, Settings, for_each
+from dm_env_rpc_client.environment.rows import Rows, batch_spec, split_action
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors import nesting
+
+__all__ = ["BatchedEnvironment"]
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class BatchedEnvironment(dm_env.Environment):
+    """Steps N remote environments at once, from one thread.
+
+    Every field of a TimeStep is stacked along a new first axis, as every action is. The
+    sequences are those of each environment: `step_type` is an array [N], and so are
+    `timestep.first()`, `.mid()` and `.last()`. A row after a LAST one is FIRST, whatever
+    its action; a FIRST row has reward 0 and discount 1.
+
+    `step` waits for all environments. `send` and `recv` let those that are slow take
+    their time: what `send` starts, `recv` returns as it arrives.
+
+    Where environments fail, all others have their answers; `reset` may bring them together
+    again.
+
+    Args:
+      addresses: one address, or several, which the environments take turns at.
+      num_envs: the number of environments, N; None for one at each address.
+      create_world_settings: settings with which the world of each environment is created:
+        for all, one for each, or a function of an environment's index.
+      join_world_settings: the same for joining it.
+      copy: False to return the same arrays in every step, filled anew.
+      nested_tensors: False for flat dictionaries with the periods left in the names.
+      **make_kwargs: for `make`, such as `request_timeout` or `requested_observations`.
+
+    Raises:
+      SpecError: the environments do not have the same specs.
+      EnvironmentsFailedError: some could not be opened. Nothing is left on the servers.
+    """
+
+    def __init__(
+        self,
+        addresses: str | Sequence[str],
+        num_envs: int | None = None,
+        create_world_settings: Settings = _NONE,
+        join_world_settings: Settings = _NONE,
+        *,
+        copy: bool = True,
+        nested_tensors: bool = True,
+        **make_kwargs: Any,
+    ):
+        self._copy = copy
+        self._nested_tensors = nested_tensors
+        self._pool = EnvironmentPool(
+            addresses, num_envs, create_world_settings, join_world_settings, **make_kwargs
+        )
+        try:
+            self._adopt_specs()
+        except BaseException:
+            self._pool.close()
+            raise
+
+    @property
+    def num_envs(self) -> int:
+        """The number of environments."""
+        return len(self._pool)
+
+    def reset(self, settings: Settings | None = None) -> dm_env.TimeStep:
+        """Begins a new sequence in every environment.
+
+        Args:
+          settings: for the next sequences: for all, one for each, or a function of an
+            environment's index. They may change the specs, of all environments alike.
+
+        Returns:
+          A TimeStep whose rows are all FIRST.
+
+        Raises:
+          SpecError: a setting cannot be sent, or the specs of the environments differ now.
+          EnvironmentsFailedError: some failed.
+        """
+        each = for_each(self.num_envs, settings or {}, "settings")
+        self._pool.reset(dict(enumerate(each)), self._put, self._adopt_specs)
+        return self._timestep()
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        """Steps every environment and waits for all of them.
+
+        Args:
+          action: arrays [N, ...] by name, nested as in `action_spec` or by flat name.
+
+        Returns:
+          The TimeStep: `step_type` int64 [N], `reward` and `discount` [N, ...], and
+          `observation` of arrays [N, ...] by name.
+
+        Raises:
+          SpecError: an action does not conform; nothing was sent to any environment.
+          EnvironmentsFailedError: some failed; the others have taken their step.
+        """
+        self._pool.step(self._actions(action, range(self.num_envs)), self._put)
+        return self._timestep()
+
+    def send(self, action: Any, env_ids: Sequence[int] | npt.NDArray[Any] | None = None) -> None:
+        """Steps some environments without waiting for them.
+
+        Args:
+          action: arrays [M, ...] by name, a row for each of `env_ids`.
+          env_ids: the indices of M environments, which have nothing under way; None for all.
+
+        Raises:
+          SpecError: an action does not conform, or an environment has a step under way;
+            nothing was sent to any environment.
+          EnvironmentsFailedError: nothing can be sent to some.
+        """
+        ids = range(self.num_envs) if env_ids is None else env_ids
+        self._pool.send(self._actions(action, check_ids(ids, self.num_envs)))
+
+    def recv(
+        self, min_envs: int = 1, max_envs: int | None = None
+    ) -> tuple[dm_env.TimeStep, npt.NDArray[np.int64]]:
+        """Waits until environments are done with what `send` started.
+
+        Args:
+          min_envs: how many to wait for.
+          max_envs: how many to take at most; None for all that have arrived by then. Those
+            that arrived first come first.
+
+        Returns:
+          The TimeStep of M environments, every field [M, ...], and their indices, int64 [M].
+
+        Raises:
+          SpecError: fewer than `min_envs` have anything under way.
+          EnvironmentsFailedError: some failed. The others can be received.
+        """
+        ids = np.array(self._pool.receive(min_envs, max_envs, self._put), np.int64)
+        return self._timestep(ids), ids
+
+    def action_spec(self) -> dict[str, Any]:
+        """Returns the specs of the actions, [N, ...] each, by name."""
+        return self._nest(self._batched(self._action_specs))
+
+    def observation_spec(self) -> dict[str, Any]:
+        """Returns the specs of the observations, [N, ...] each, by name.
+
+        Observations of variable length are arrays of objects, [N].
+        """
+        return self._nest(self._batched(self._environment.observation_spec()))
+
+    def reward_spec(self) -> specs.Array:
+        """Returns the spec of the reward, [N, ...]."""
+        return batch_spec(self._environment.reward_spec(), self.num_envs)
+
+    def discount_spec(self) -> specs.Array:
+        """Returns the spec of the discount, [N, ...]."""
+        return batch_spec(self._environment.discount_spec(), self.num_envs)
+
+    def close(self) -> None:
+        """Leaves and destroys all worlds; a second time does nothing. Raises nothing."""
+        self._pool.close()
+
+    def _adopt_specs(self) -> None:
+        self._environment = self._pool.environments[0]
+        self._action_specs = self._environment.action_spec()
+        self._rows = Rows(
+            self._environment.observation_spec(),
+            self._environment.reward_spec(),
+            self._environment.discount_spec(),
+            self.num_envs,
+        )
+
+    def _put(self, index: int, timestep: dm_env.TimeStep) -> bool:
+        self._rows.put(index, timestep)
+        return False
+
+    def _actions(self, action: Any, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+        if not isinstance(action, Mapping):
+            raise SpecError(
+                f"an action is a mapping from names to arrays, got {type(action).__name__}; "
+                f"actions: {', '.join(map(repr, self._action_specs)) or 'none'}"
+            )
+        flat = nesting.flatten_dict(action, nesting.SEPARATOR, strict=False)
+        rows = split_action(flat, self._action_specs, len(ids))
+        return dict(zip(ids, rows, strict=True))
+
+    def _timestep(self, ids: npt.NDArray[np.int64] | None = None) -> dm_env.TimeStep:
+        def out(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            if ids is not None:
+                return rows[ids]
+            return rows.copy() if self._copy else rows
+
+        rows = self._rows
+        observation = {name: out(values) for name, values in rows.observations.items()}
+        return dm_env.TimeStep(
+            out(rows.step_type), out(rows.reward), out(rows.discount), self._nest(observation)
+        )
+
+    def _batched(self, single: Mapping[str, specs.Array]) -> dict[str, Any]:
+        return {name: batch_spec(spec, self.num_envs) for name, spec in single.items()}
+
+    def _nest(self, flat: dict[str, Any]) -> dict[str, Any]:
+        return nesting.unflatten_dict(flat, nesting.SEPARATOR) if self._nested_tensors else flat
+
+
+def check_ids(env_ids: Sequence[int] | npt.NDArray[Any], count: int) -> list[int]:
+    """Returns indices of environments as ints; SpecError where they are none."""
+    ids = np.asarray(env_ids)
+    if (
+        ids.ndim != 1
+        or ids.size == 0
+        or ids.dtype.kind not in "iu"
+        or len(set(ids.tolist())) != ids.size
+        or not 0 <= ids.min() <= ids.max() < count
+    ):
+        raise SpecError(
+            f"env_ids are different indices from 0 to {count - 1}, one dimension of them, got "
+            f"{env_ids!r}"
+        )
+    return [int(index) for index in ids]

@@ -1,0 +1,405 @@
+"""Remote environments that one thread steps together.
+
+All Steps are written before any answer is read, so that the environments work at the same
+time, on one server or on several, and nothing here waits for one while another could have
+been asked. What an answer means is up to the `Consumer`, which gets every TimeStep.
+
+A failure stays with its environment: the answers of all others are read, then
+`EnvironmentsFailedError` says who failed and why.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NoReturn, TypeAlias
+
+import dm_env
+
+from dm_env_rpc_client.environment.connection_selector import Readiness
+from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedReset
+from dm_env_rpc_client.environment.worlds import make
+from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
+from dm_env_rpc_client.protocol.pipeline import Pending
+from dm_env_rpc_client.tensors.settings import pack_settings
+
+__all__ = ["Consumer", "EnvironmentPool", "Settings", "for_each"]
+
+Settings: TypeAlias = (
+    Mapping[str, Any] | Sequence[Mapping[str, Any]] | Callable[[int], Mapping[str, Any]]
+)
+"""Settings for all environments, one for each, or a function of an environment's index."""
+
+Consumer: TypeAlias = Callable[[int, dm_env.TimeStep], bool]
+"""Takes the TimeStep of an environment, by its index in the pool; returns whether to begin the
+next sequence at once, so that the environment's turn ends with that TimeStep instead."""
+
+_OPENERS = 32
+"""Environments that are opened or closed at the same time."""
+
+_NO_ACTION: Mapping[str, Any] = MappingProxyType({})
+
+
+class EnvironmentPool:
+    """N connections, each joined to a world of its own.
+
+    Actions and observations are flat, by name. All environments have the same specs.
+
+    Args:
+      addresses: one address, or several, which the environments take turns at.
+      num_envs: the number of environments; None for one at each address.
+      create_world_settings: see `Settings`.
+      join_world_settings: the same.
+      **make_kwargs: for `make`.
+
+    Attributes:
+      environments: the environments.
+
+    Raises:
+      SpecError: the arguments, or the specs of the environments, do not go together.
+      EnvironmentsFailedError: some could not be opened. Nothing is left on the servers.
+    """
+
+    def __init__(
+        self,
+        addresses: str | Sequence[str],
+        num_envs: int | None,
+        create_world_settings: Settings,
+        join_world_settings: Settings,
+        **make_kwargs: Any,
+    ):
+        self._addresses = _spread(addresses, num_envs)
+        count = len(self._addresses)
+        creating = for_each(count, create_world_settings, "create_world_settings")
+        joining = for_each(count, join_world_settings, "join_world_settings")
+        self.environments = _open(
+            self._addresses,
+            lambda index: make(
+                self._addresses[index],
+                creating[index],
+                joining[index],
+                nested_tensors=False,
+                **make_kwargs,
+            ),
+        )
+        self._in_flight: dict[int, Pending] = {}
+        self._arrived: collections.deque[int] = collections.deque()
+        self._readiness = Readiness()
+        self._is_closed = False
+        try:
+            self.check_specs()
+        except BaseException:
+            self.close()
+            raise
+
+    def __len__(self) -> int:
+        return len(self.environments)
+
+    def label(self, index: int) -> str:
+        """What error messages call an environment."""
+        return f"environment {index} at {self._addresses[index]}"
+
+    @property
+    def in_turn(self) -> set[int]:
+        """The environments that were sent something and have not been received."""
+        return {*self._in_flight, *self._arrived}
+
+    def check_idle(self, indices: Iterable[int]) -> None:
+        """Raises SpecError where one of some environments was sent something already."""
+        busy = sorted(self.in_turn.intersection(indices))
+        if busy:
+            raise SpecError(
+                f"environments {busy} have steps under way; receive them first, or reset them"
+            )
+
+    def check_specs(self) -> None:
+        """Raises SpecError where an environment's specs are not those of the first."""
+        first = self.environments[0]
+        for index, other in enumerate(self.environments):
+            for kind in ("action_spec", "observation_spec", "reward_spec", "discount_spec"):
+                expected, found = getattr(first, kind)(), getattr(other, kind)()
+                if expected != found:
+                    raise SpecError(
+                        f"{self.label(index)} has another {kind} than {self.label(0)}: "
+                        f"{_difference(expected, found)}; environments of one batch have the same"
+                    )
+
+    def send(self, actions: Mapping[int, Mapping[str, Any]]) -> None:
+        """Steps environments without waiting for the answers.
+
+        An environment in which no sequence is running begins one, without the action.
+
+        Args:
+          actions: what each does, by its index and by flat name.
+
+        Raises:
+          SpecError: an action does not conform, or an environment is not done with what it
+            was sent before. Nothing was sent.
+          EnvironmentsFailedError: nothing can be sent to some; the others are on their way.
+        """
+        busy = sorted(self.in_turn & actions.keys())
+        if busy:
+            raise SpecError(
+                f"environments {busy} have steps under way; receive or reset them first"
+            )
+        prepared = []
+        for index, action in actions.items():
+            try:
+                prepared.append((index, self.environments[index].prepare_step(action)))
+            except SpecError as error:
+                raise SpecError(f"{self.label(index)}: {error}") from error
+        self._start(prepared)
+
+    def receive(self, minimum: int, maximum: int | None, consume: Consumer) -> list[int]:
+        """Waits for environments that were sent something, in the order of their answers.
+
+        Args:
+          minimum: how many to wait for.
+          maximum: how many to take at most; None for all that have arrived by then.
+          consume: gets their TimeSteps.
+
+        Returns:
+          The indices of the environments.
+
+        Raises:
+          SpecError: fewer than `minimum` were sent something.
+          EnvironmentsFailedError: some failed. Those that did not can be received.
+        """
+        if not 1 <= minimum <= len(self.in_turn) or (maximum is not None and maximum < minimum):
+            bound = "" if maximum is None else f" and at most {maximum}"
+            raise SpecError(
+                f"cannot receive at least {minimum}{bound} of {len(self.in_turn)} environments "
+                "under way"
+            )
+        while True:
+            polled = self._wait(0.0 if len(self._arrived) >= minimum else None)
+            failures = self._finish(
+                (i for i, pending in polled.items() if self._poll(i, pending)), consume
+            )
+            if failures:
+                self._raise(failures)
+            if len(self._arrived) >= minimum:
+                count = len(self._arrived) if maximum is None else maximum
+                return [self._arrived.popleft() for _ in range(min(count, len(self._arrived)))]
+
+    def step(self, actions: Mapping[int, Mapping[str, Any]], consume: Consumer) -> None:
+        """Steps environments and waits for all of them; otherwise as `send`.
+
+        Raises:
+          EnvironmentsFailedError: some failed; all others were consumed.
+        """
+        try:
+            self.send(actions)
+        except EnvironmentsFailedError as error:
+            failures = error.failures
+        else:
+            failures = {}
+        self._finish_all(actions, consume, failures)
+
+    def reset(
+        self,
+        settings: Mapping[int, Mapping[str, Any]],
+        consume: Consumer,
+        adopt: Callable[[], None],
+    ) -> None:
+        """Begins a sequence in each of some environments.
+
+        What they were sent before is waited for and dropped.
+
+        Args:
+          settings: of the next sequence, by index.
+          consume: gets a FIRST TimeStep of each.
+          adopt: called before that, when the resets may have changed the specs. What it
+            raises leaves the environments between two sequences.
+
+        Raises:
+          SpecError: a setting cannot be sent, and nothing was sent; or the specs of the
+            environments differ now.
+          EnvironmentsFailedError: some failed. All others were consumed, unless there were
+            settings that are not in force everywhere now.
+        """
+        for index, own in settings.items():
+            try:
+                pack_settings(own)
+            except SpecError as error:
+                raise SpecError(f"{self.label(index)}: {error}") from error
+        self._drop(settings.keys())
+        failures: dict[int, Exception] = {}
+        started: dict[int, StartedReset] = {}
+        for index, own in settings.items():
+            try:
+                started[index] = self.environments[index].start_reset(own)
+            except Exception as error:
+                failures[index] = error
+        for index, reset in started.items():
+            try:
+                self.environments[index].finish_reset(reset)
+            except Exception as error:
+                failures[index] = error
+        if any(settings.values()):
+            if failures:
+                self._raise(failures)
+            self.check_specs()
+            adopt()
+        ready = [index for index in started if index not in failures]
+        failures |= self._begin(ready)
+        self._finish_all(ready, consume, failures)
+
+    def close(self) -> None:
+        """Leaves and destroys all worlds and closes the connections; raises nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._readiness.close()
+            _close(self.environments)
+
+    def _begin(self, indices: Iterable[int]) -> dict[int, Exception]:
+        """Begins sequences, without actions; returns what failed."""
+        first = [(i, self.environments[i].prepare_step(_NO_ACTION)) for i in indices]
+        try:
+            self._start(first)
+        except EnvironmentsFailedError as error:
+            return error.failures
+        return {}
+
+    def _start(self, prepared: Iterable[tuple[int, Any]]) -> None:
+        failures: dict[int, Exception] = {}
+        for index, step in prepared:
+            try:
+                self._in_flight[index] = self.environments[index].start_step(step)
+            except Exception as error:
+                failures[index] = error
+        if failures:
+            self._raise(failures)
+
+    def _finish(self, indices: Iterable[int], consume: Consumer) -> dict[int, Exception]:
+        """Takes answers, waiting for each; those whose turn is over have arrived then."""
+        failures: dict[int, Exception] = {}
+        for index in list(indices):
+            pending = self._in_flight.pop(index)
+            try:
+                begins_again = consume(index, self.environments[index].finish_step(pending))
+            except Exception as error:
+                failures[index] = error
+                continue
+            if begins_again:
+                failures |= self._begin([index])
+            else:
+                self._arrived.append(index)
+        return failures
+
+    def _finish_all(
+        self, indices: Iterable[int], consume: Consumer, failures: Mapping[int, Exception]
+    ) -> None:
+        failed = dict(failures)
+        mine = set(indices)
+        while waiting := [index for index in self._in_flight if index in mine]:
+            failed |= self._finish(waiting, consume)
+        self._arrived = collections.deque(i for i in self._arrived if i not in mine)
+        if failed:
+            self._raise(failed)
+
+    def _drop(self, indices: Iterable[int]) -> None:
+        """Takes the answers to what environments were sent, whatever they are."""
+        for index in indices:
+            if index in self._arrived:
+                self._arrived.remove(index)
+            pending = self._in_flight.pop(index, None)
+            if pending is not None:
+                try:
+                    self.environments[index].finish_step(pending)
+                except Exception:
+                    pass  # Where that matters, the reset will fail as well.
+
+    def _poll(self, index: int, pending: Pending) -> bool:
+        return self.environments[index].connection.poll(pending)
+
+    def _wait(self, timeout: float | None) -> dict[int, Pending]:
+        """Waits until something happens to those in flight; returns those to look at."""
+        done = {index: pending for index, pending in self._in_flight.items() if pending.is_done}
+        deadlines = [p.deadline for p in self._in_flight.values() if p.deadline is not None]
+        if done:
+            timeout = 0.0
+        elif deadlines and timeout is None:
+            timeout = max(0.0, min(deadlines) - time.monotonic())
+        connections = {index: self.environments[index].connection for index in self._in_flight}
+        ready = self._readiness.wait(connections, timeout)
+        if not ready and deadlines:
+            return dict(self._in_flight)  # Some are late.
+        return done | {index: self._in_flight[index] for index in ready}
+
+    def _raise(self, failures: Mapping[int, Exception]) -> NoReturn:
+        for index in failures:
+            self._readiness.forget(index)
+        addresses = {index: self._addresses[index] for index in failures}
+        raise EnvironmentsFailedError(failures, addresses)
+
+
+def for_each(count: int, settings: Settings, what: str) -> list[Mapping[str, Any]]:
+    """Returns the settings of each of `count` environments; SpecError where they are not."""
+    if callable(settings):
+        each = [settings(index) for index in range(count)]
+    elif isinstance(settings, Mapping):
+        each = [settings] * count
+    else:
+        each = list(settings)
+    if len(each) != count or not all(isinstance(own, Mapping) for own in each):
+        raise SpecError(
+            f"{what} are a mapping, a sequence of {count} mappings (one for each environment) or "
+            f"a function from an index to a mapping, got {settings!r}"
+        )
+    return each
+
+
+def _spread(addresses: str | Sequence[str], num_envs: int | None) -> list[str]:
+    listed = [addresses] if isinstance(addresses, str) else list(addresses)
+    count = len(listed) if num_envs is None else num_envs
+    if not listed or count < len(listed):
+        raise SpecError(
+            f"there has to be an environment at each address and at least one, got {count} "
+            f"environments for addresses {listed}"
+        )
+    return [listed[index % len(listed)] for index in range(count)]
+
+
+def _open(addresses: Sequence[str], open_one: Callable[[int], DmEnvAdaptor]) -> list[DmEnvAdaptor]:
+    opened: dict[int, DmEnvAdaptor] = {}
+    failures: dict[int, Exception] = {}
+
+    def open_and_keep(index: int) -> None:
+        opened[index] = open_one(index)
+
+    executor = concurrent.futures.ThreadPoolExecutor(min(_OPENERS, len(addresses)))
+    try:
+        futures = {executor.submit(open_and_keep, i): i for i in range(len(addresses))}
+        for future in concurrent.futures.as_completed(futures):
+            failure = future.exception()
+            if isinstance(failure, Exception):
+                failures[futures[future]] = failure
+                break
+            future.result()
+    except BaseException:
+        executor.shutdown(cancel_futures=True)
+        _close(opened.values())
+        raise
+    executor.shutdown(cancel_futures=True)
+    if failures:
+        _close(opened.values())
+        raise EnvironmentsFailedError(failures, {index: addresses[index] for index in failures})
+    return [opened[index] for index in range(len(addresses))]
+
+
+def _close(environments: Iterable[DmEnvAdaptor]) -> None:
+    each = list(environments)
+    if each:
+        with concurrent.futures.ThreadPoolExecutor(min(_OPENERS, len(each))) as executor:
+            list(executor.map(DmEnvAdaptor.close, each))
+
+
+def _difference(expected: Any, found: Any) -> str:
+    if not isinstance(expected, Mapping) or not isinstance(found, Mapping):
+        return f"{found} instead of {expected}"
+    name = next(name for name in (*expected, *found) if expected.get(name) != found.get(name))
+    return f"{name!r} is {found.get(name)} instead of {expected.get(name)}"

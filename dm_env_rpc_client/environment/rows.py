@@ -1,0 +1,138 @@
+"""Values of several environments, stacked along a new first axis, one row for each.
+
+Rows of numbers, bools and strings of one shape are one array; anything else, such as
+arrays of variable length, is an array of objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import dm_env
+import numpy as np
+import numpy.typing as npt
+from dm_env import specs
+
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors import casting
+from dm_env_rpc_client.tensors.variable_specs import (
+    VariableArray,
+    VariableBoundedArray,
+    VariableStringArray,
+)
+
+__all__ = ["Rows", "batch_spec", "split_action"]
+
+Array: TypeAlias = npt.NDArray[Any]
+
+_VARIABLE = (VariableArray, VariableBoundedArray, VariableStringArray)
+
+
+def batch_spec(spec: specs.Array, count: int) -> specs.Array:
+    """Returns the spec of `count` values of a spec, as `Rows` holds them."""
+    shape = (count, *spec.shape)
+    if isinstance(spec, _VARIABLE):
+        return specs.Array((count,), object, spec.name)
+    if isinstance(spec, specs.StringArray):
+        return specs.StringArray(shape, spec.string_type, spec.name)
+    if isinstance(spec, specs.BoundedArray) and not (spec.minimum.ndim or spec.maximum.ndim):
+        # Given the shape, dm_env would compare the two scalars in arrays of that shape.
+        bounded = specs.BoundedArray((), spec.dtype, spec.minimum, spec.maximum, spec.name)
+        bounded._shape = shape
+        return bounded
+    if isinstance(spec, specs.BoundedArray):
+        return specs.BoundedArray(shape, spec.dtype, spec.minimum, spec.maximum, spec.name)
+    return specs.Array(shape, spec.dtype, spec.name)
+
+
+def split_action(
+    batch: Mapping[str, Any], single: Mapping[str, specs.Array], count: int
+) -> list[dict[str, Any]]:
+    """Takes a batch of actions apart.
+
+    Args:
+      batch: arrays [count, ...] by flat name; any of the names may be left out.
+      single: the specs of one environment's actions, by flat name.
+      count: the number of environments.
+
+    Returns:
+      The action of each environment, by flat name.
+
+    Raises:
+      SpecError: a value cannot have rows, has another number of them, or does not fit the
+        dtype of its spec. Names, shapes and bounds of the rows are not looked at.
+    """
+    actions: list[dict[str, Any]] = [{} for _ in range(count)]
+    for name, value in batch.items():
+        rows = _to_rows(value, single.get(name), f"action {name!r}", count)
+        for action, row in zip(actions, rows, strict=True):
+            action[name] = row
+    return actions
+
+
+def _to_rows(value: Any, spec: specs.Array | None, where: str, count: int) -> list[Any]:
+    is_listed = isinstance(value, list | tuple) or (
+        isinstance(value, np.ndarray) and value.dtype == object
+    )
+    if is_listed and (spec is None or spec.dtype.kind not in "biuf" or isinstance(spec, _VARIABLE)):
+        rows: list[Any] = list(value)
+    else:
+        array = casting.as_array(value, where)
+        if spec is not None and spec.dtype.kind in "biuf":
+            array = casting.exact_cast(array, spec.dtype, where)
+        if array.ndim == 0:
+            raise SpecError(f"{where}: is one value; expected {count}, one for each environment")
+        rows = [array[index, ...] for index in range(len(array))]
+    if len(rows) != count:
+        raise SpecError(
+            f"{where}: has {len(rows)} rows; expected {count}, one for each environment"
+        )
+    return rows
+
+
+class Rows:
+    """The last TimeStep of each environment.
+
+    Args:
+      observation_specs: of one environment, by flat name.
+      reward_spec: of one environment.
+      discount_spec: of one environment.
+      count: the number of environments.
+      dtypes: other dtypes than those of the specs for some observations, by name, which
+        hold all their values.
+    """
+
+    def __init__(
+        self,
+        observation_specs: Mapping[str, specs.Array],
+        reward_spec: specs.Array,
+        discount_spec: specs.Array,
+        count: int,
+        dtypes: Mapping[str, np.dtype[Any]] | None = None,
+    ):
+        self.step_type: Array = np.full(count, dm_env.StepType.FIRST, np.int64)
+        self.reward = _empty(reward_spec, count)
+        self.discount = _empty(discount_spec, count)
+        self.observations = {
+            name: _empty(spec, count, (dtypes or {}).get(name))
+            for name, spec in observation_specs.items()
+        }
+
+    def put(self, index: int, timestep: dm_env.TimeStep) -> None:
+        """Fills a row. A FIRST step, which has neither, has reward 0 and discount 1."""
+        self.step_type[index] = timestep.step_type
+        self.reward[index] = 0 if timestep.reward is None else timestep.reward
+        self.discount[index] = 1 if timestep.discount is None else timestep.discount
+        for name, rows in self.observations.items():
+            rows[index] = timestep.observation[name]
+
+
+def _empty(spec: specs.Array, count: int, dtype: np.dtype[Any] | None = None) -> Array:
+    if not isinstance(spec, specs.Array):
+        raise SpecError(f"an array is expected where an environment's spec is {spec!r}")
+    if isinstance(spec, _VARIABLE):
+        return np.full((count,), None, object)
+    if spec.dtype.kind not in "biuf":
+        return np.full((count, *spec.shape), None, object)
+    return np.zeros((count, *spec.shape), spec.dtype if dtype is None else dtype)

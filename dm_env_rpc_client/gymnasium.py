@@ -1,0 +1,18 @@
+"""Registers remote environments with Gymnasium when it is imported.
+
+`gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address=...)` imports this module,
+which is Gymnasium's own convention for ids of other packages; `gymnasium.make_vec` likewise.
+What is registered is in `adaptors/`. Needs the extra `gymnasium`.
+"""
+
+from __future__ import annotations
+
+import gymnasium
+
+__all__: list[str] = []
+
+gymnasium.register(
+    "Remote-v0",
+    entry_point="dm_env_rpc_client.adaptors.gymnasium:make_remote",
+    vector_entry_point="dm_env_rpc_client.adaptors.vector:RemoteVectorEnv",
+)

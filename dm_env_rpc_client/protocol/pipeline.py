@@ -1,0 +1,236 @@
+"""The requests in flight on one stream, and whether the stream can be trusted.
+
+Answers carry no id: the n-th answer belongs to the n-th request, and that is all that
+ties them together ("Streaming" in the protocol overview). So there is one FIFO, and at
+the first doubt about who an answer belongs to the pipeline is poisoned: everything in
+flight fails with the first cause chained, and so does everything later. An error Status
+is an answer like any other and fails only its own request.
+
+No I/O and no locks here. The shells (`connection`, `async_connection`) write what they
+push, in the order in which they push it, feed answers to `Pipeline.answer` in the order
+in which they read them, and wake whoever waits once they are out of their locks.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+from dm_env_rpc_client.errors import (
+    ConnectionClosedError,
+    ConnectionLostError,
+    DmEnvRpcError,
+    ProtocolError,
+)
+from dm_env_rpc_client.protocol import envelopes
+from dm_env_rpc_client.protocol.lifecycle import Lifecycle
+
+__all__ = ["MAX_BYTES_IN_FLIGHT", "MAX_REQUESTS_IN_FLIGHT", "Pending", "Pipeline"]
+
+MAX_REQUESTS_IN_FLIGHT = 1024
+"""Requests written and not answered. More wait for a place, so that answers never back up
+to the point where the peer stops reading."""
+
+MAX_BYTES_IN_FLIGHT = 64 << 20
+"""Bytes of such requests. A larger one travels alone."""
+
+
+class Pending:
+    """A request in flight, and then what came of it.
+
+    Args:
+      encoded: the request.
+      interpret: makes the result of the answer's payload. It runs in the order of the
+        answers, before the next of them is looked at; an error of its own is the result
+        of this request and says nothing about the stream.
+      deadline: when the answer is due, in the shell's clock; None for never.
+
+    Attributes:
+      is_sent: whether the request may have been written.
+      waiters: called once, without locks, when the outcome is there.
+    """
+
+    __slots__ = ("_outcome", "deadline", "decode", "field", "interpret", "is_sent", "message",
+                 "size", "waiters")  # fmt: skip
+
+    def __init__(
+        self,
+        encoded: envelopes.EncodedRequest,
+        interpret: Callable[[Any], Any] | None = None,
+        deadline: float | None = None,
+    ):
+        self.field = encoded.field
+        self.decode = encoded.decode
+        self.message = encoded.message
+        self.size = len(encoded.message)
+        self.interpret = interpret
+        self.deadline = deadline
+        self.is_sent = False
+        self.waiters: list[Callable[[], None]] = []
+        # One attribute, so that two threads that finish it at once cannot mix their halves.
+        self._outcome: tuple[Any, BaseException | None] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        request: envelopes.Outgoing,
+        interpret: Callable[[Any], Any] | None,
+        lifecycle: Lifecycle,
+        deadline: float | None = None,
+    ) -> Pending:
+        """Makes a pending request whose answer `lifecycle` takes note of."""
+        encoded = (
+            request
+            if isinstance(request, envelopes.EncodedRequest)
+            else envelopes.encode_request(request)
+        )
+
+        # Not the connection: what is in flight must not keep a forgotten one alive.
+        def take_note(answer: Any) -> Any:
+            lifecycle.answered(encoded.field, request, answer)
+            return answer if interpret is None else interpret(answer)
+
+        return cls(encoded, take_note, deadline)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the outcome is there."""
+        return self._outcome is not None
+
+    def finish(self, result: Any, error: BaseException | None) -> None:
+        """Sets the outcome; what comes after the first is ignored."""
+        if self._outcome is None:
+            self._outcome = (result, error)
+            # It may lead to the adaptor that asked, which nobody may want any more.
+            self.interpret = None
+
+    def wake(self) -> None:
+        """Calls those who wait for the outcome."""
+        while self.waiters:
+            self.waiters.pop()()
+
+    def result(self) -> Any:
+        """Returns the outcome or raises it."""
+        assert self._outcome is not None, "nobody waited for the outcome"
+        result, error = self._outcome
+        if error is not None:
+            raise error
+        return result
+
+
+class Pipeline:
+    """The FIFO of pending requests of one stream.
+
+    Args:
+      address: what error messages call the other end.
+
+    Attributes:
+      poisoned_by: the first error that made the stream unusable; None while it is fine.
+    """
+
+    def __init__(self, address: str):
+        self.address = address
+        self.poisoned_by: BaseException | None = None
+        self._fifo: collections.deque[Pending] = collections.deque()
+        # Two counters: only the writer adds to one, only the reader to the other.
+        self._bytes_pushed = 0
+        self._bytes_retired = 0
+
+    def __len__(self) -> int:
+        return len(self._fifo)
+
+    def has_room(self, size: int) -> bool:
+        """Whether a request of `size` bytes may be pushed."""
+        if not self._fifo:
+            return True
+        in_flight = self._bytes_pushed - self._bytes_retired
+        return len(self._fifo) < MAX_REQUESTS_IN_FLIGHT and in_flight + size <= MAX_BYTES_IN_FLIGHT
+
+    @property
+    def oldest(self) -> Pending | None:
+        """The request that the next answer belongs to."""
+        return self._fifo[0] if self._fifo else None
+
+    def check_usable(self) -> None:
+        """Raises, with the first cause chained, where the pipeline is poisoned."""
+        if self.poisoned_by is not None:
+            raise self._consequence() from self.poisoned_by
+
+    def push(self, pending: Pending) -> None:
+        """Adds a request that is about to be written."""
+        self.check_usable()
+        pending.is_sent = True
+        self._fifo.append(pending)
+        self._bytes_pushed += pending.size
+
+    def answer(self, message: envelopes.Buffer) -> Pending:
+        """Gives an answer to the request that it belongs to.
+
+        Returns:
+          The request, done; the caller retires it and wakes its waiters.
+
+        Raises:
+          ProtocolError: nothing was asked, or the answer is not for what was asked. The
+            caller poisons the pipeline; the request is among those in flight then, with
+            this error as its own.
+        """
+        if not self._fifo:
+            raise ProtocolError(
+                f"the server at {self.address} sent an answer of {len(message)} bytes that "
+                "nothing asked for"
+            )
+        pending = self._fifo[0]
+        try:
+            payload = pending.decode(message)
+        except DmEnvRpcError as error:
+            pending.finish(None, error)
+        except ProtocolError as error:
+            pending.finish(None, error)
+            raise
+        else:
+            try:
+                result = payload if pending.interpret is None else pending.interpret(payload)
+            except Exception as error:
+                # The answer came in its turn; that its content is bad is this request's matter.
+                pending.finish(None, error)
+            else:
+                pending.finish(result, None)
+        return pending
+
+    def retire(self, pending: Pending) -> None:
+        """Takes an answered request out of the FIFO."""
+        if self._fifo and self._fifo[0] is pending:
+            self._fifo.popleft()
+            self._bytes_retired += pending.size
+
+    def poison(self, cause: BaseException) -> list[Pending]:
+        """Makes the pipeline unusable for good; the first cause stands.
+
+        Returns:
+          The requests that were in flight, failed; the caller wakes their waiters.
+        """
+        if self.poisoned_by is None:
+            self.poisoned_by = cause
+        failed = list(self._fifo)
+        self._fifo.clear()
+        for pending in failed:
+            if not pending.is_done:
+                error = self._consequence(f"waiting for the answer to a {pending.field} request")
+                error.__cause__ = self.poisoned_by
+                pending.finish(None, error)
+        return failed
+
+    def _consequence(self, during: str = "") -> ConnectionLostError | ConnectionClosedError:
+        cause = self.poisoned_by
+        where = f"the connection to {self.address}"
+        while_waiting = f" while {during}" if during else ""
+        if isinstance(cause, ConnectionClosedError):
+            return ConnectionClosedError(f"{where} was closed{while_waiting}")
+        if isinstance(cause, ConnectionLostError):
+            return ConnectionLostError(f"{where} was lost{while_waiting}: {cause}", cause.code)
+        reason = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
+        return ConnectionLostError(
+            f"{where} can no longer tell which answer belongs to which request after {reason}; "
+            "open a new one"
+        )

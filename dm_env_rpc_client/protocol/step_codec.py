@@ -1,0 +1,404 @@
+"""Steps of one agent as bytes: the hot path.
+
+Of a step almost everything follows from the specs: UIDs, tags, lengths, shapes, which
+observations are requested. It is serialized once, when the specs arrive. A StepRequest is
+then joined from parts around the elements of its actions, and of a StepResponse the parts
+that are known are compared and the elements viewed where they lie, in the memory that the
+transport has read the message into. What large arrays hold has been moved once, then.
+
+The reader knows the one form in which every protobuf library writes such a message: fields
+in order, elements packed, shapes spelled out. Everything else that is legal (elements one
+by one, shapes left open, one element for all, fields in parts, unknown fields) and all that
+is not goes through protobuf and `SpecManager.unpack`, which say what is wrong.
+
+Measured (`python -m tests.benchmarks --only codec`) against the reference package, times as
+fast: float32 84x84x4 decode 168 to 200, encode 58 to 65; scalars decode 1.8 to 4, encode 1.2 to 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.errors import ProtocolError, SpecError
+from dm_env_rpc_client.protocol import envelopes
+from dm_env_rpc_client.protocol.envelopes import Buffer, EncodedRequest
+from dm_env_rpc_client.tensors import nesting, packing
+from dm_env_rpc_client.tensors.codecs import varint
+from dm_env_rpc_client.tensors.spec_manager import SpecManager, TensorField
+
+__all__ = ["StepAnswer", "StepCodec"]
+
+_STEP = "step"
+
+# Tags: the number of the field << 3 | its wire type.
+_ENVELOPE_STEP = 0x1A
+_STATE = 0x08
+_OBSERVATION = 0x12
+_KEY = 0x08
+_VALUE = 0x12
+_ACTION = b"\x0a"
+_REQUESTED = b"\x12"
+_SHAPE = b"\x7a"
+
+_MAX_MESSAGE_BYTES = (1 << 31) - 1
+"""What protobuf can hold."""
+
+_MAX_KNOWN_ACTIONS = 1024
+"""Encoded integer actions that are kept, of each action."""
+
+
+class StepAnswer(NamedTuple):
+    """What a StepResponse holds."""
+
+    state: int
+    """The EnvironmentStateType."""
+
+    observations: dict[str, Any]
+    """The requested observations by flat name: arrays, scalars and strings, as
+    `SpecManager.unpack` returns them."""
+
+
+class StepCodec:
+    """Makes StepRequests from actions, and observations from StepResponses.
+
+    Args:
+      actions: all actions.
+      observations: all observations.
+      requested: the UIDs of the observations to request.
+
+    Attributes:
+      answer_bytes: about what an answer takes, as far as the specs tell.
+    """
+
+    def __init__(self, actions: SpecManager, observations: SpecManager, requested: Sequence[int]):
+        self._actions = actions
+        self._observations = observations
+        self._requested = requested
+        self._names = [observations.uid_to_name(uid) for uid in requested]
+        self._writers = {name: _ActionWriter(actions.field(name)).write for name in actions.names()}
+        self._readers = {
+            uid: (index, _observation_reader(observations.field(name)))
+            for index, (uid, name) in enumerate(zip(requested, self._names, strict=True))
+        }
+        self.answer_bytes = sum(_size(observations.field(name)) for name in self._names)
+        uids = b"".join(map(varint, requested))
+        self._tail = _REQUESTED + varint(len(uids)) + uids if uids else b""
+
+    def encode(self, action: Mapping[str, Any]) -> EncodedRequest:
+        """Returns the request to take a step.
+
+        Args:
+          action: values by name, flat or nested; any of them may be left out.
+
+        Raises:
+          SpecError: an action does not conform to its spec; see `SpecManager.pack`.
+        """
+        writers = self._writers
+        if not action.keys() <= writers.keys():
+            action = nesting.flatten_dict(action, nesting.SEPARATOR, strict=False)
+        parts = [b""]
+        for name, value in action.items():
+            write = writers.get(name)
+            if write is None:
+                self._actions.field(name)  # Raises, and names what there is.
+                raise AssertionError
+            parts.append(write(value))
+        parts.append(self._tail)
+        size = sum(map(len, parts))
+        parts[0] = b"\x1a" + varint(size)
+        if size + len(parts[0]) > _MAX_MESSAGE_BYTES:
+            raise SpecError(
+                f"the actions take {size} bytes together; a message holds {_MAX_MESSAGE_BYTES}"
+            )
+        return EncodedRequest(_STEP, b"".join(parts), self.decode)
+
+    def decode(self, message: Buffer) -> StepAnswer | dm_env_rpc_pb2.StepResponse:
+        """Reads an answer.
+
+        Args:
+          message: the serialized EnvironmentResponse. Large arrays of the result lie in its
+            memory if that is writable.
+
+        Returns:
+          A StepAnswer, or, where something is not as expected, the message for `interpret`.
+
+        Raises:
+          DmEnvRpcError, ProtocolError: as `messages.decode_response`.
+        """
+        try:
+            answer = self._scan(message)
+        except IndexError:  # The message ends before a field of it does.
+            answer = None
+        if answer is not None:
+            return answer
+        response: dm_env_rpc_pb2.StepResponse = envelopes.decode_response(bytes(message), _STEP)
+        return response
+
+    def interpret(self, answer: StepAnswer | dm_env_rpc_pb2.StepResponse) -> StepAnswer:
+        """Returns the StepAnswer of what `decode` returned.
+
+        Raises:
+          ProtocolError: a requested observation is missing, or breaks its spec.
+        """
+        if isinstance(answer, StepAnswer):
+            return answer
+        received = answer.observations
+        requested = {}
+        for uid, name in zip(self._requested, self._names, strict=True):
+            if uid not in received:
+                raise ProtocolError(
+                    f"the server left out observation {name!r} (uid {uid}), which was requested"
+                )
+            requested[uid] = received[uid]
+        try:
+            return StepAnswer(answer.state, self._observations.unpack(requested))
+        except SpecError as error:
+            raise ProtocolError(f"the server broke its own specs: {error}") from error
+
+    def _scan(self, message: Buffer) -> StepAnswer | None:
+        """Reads the usual form; None for any other."""
+        total = len(message)
+        if not total or message[0] != _ENVELOPE_STEP:
+            return None
+        size, i = _read_varint(message, 1)
+        if i + size != total:
+            return None
+        state = 0
+        left = len(self._names)
+        values: list[Any] = [_MISSING] * left
+        while i < total:
+            tag = message[i]
+            if tag == _OBSERVATION:
+                size = message[i + 1]
+                i += 2
+                if size > 0x7F:
+                    size, i = _read_varint(message, i - 1)
+                end = i + size
+                if end > total or message[i] != _KEY:
+                    return None
+                uid = message[i + 1]
+                i += 2
+                if uid > 0x7F:
+                    uid, i = _read_varint(message, i - 1)
+                if message[i] != _VALUE:
+                    return None
+                size = message[i + 1]
+                i += 2
+                if size > 0x7F:
+                    size, i = _read_varint(message, i - 1)
+                if i + size != end:
+                    return None
+                known = self._readers.get(uid)
+                if known is None:  # Nobody asked for it.
+                    i = end
+                    continue
+                index, read = known
+                value = read(message, i, end)
+                if value is _MISSING or values[index] is not _MISSING:
+                    return None
+                values[index] = value
+                left -= 1
+                i = end
+            elif tag == _STATE:
+                state = message[i + 1]
+                if state > 0x7F:
+                    return None
+                i += 2
+            else:
+                return None
+        if left:
+            return None
+        return StepAnswer(state, dict(zip(self._names, values, strict=True)))
+
+
+class _Missing:
+    """Not a value that an observation can have."""
+
+
+_MISSING = _Missing()
+
+
+class _ActionWriter:
+    """Writes the entry of one action in the map of a StepRequest."""
+
+    def __init__(self, field: TensorField):
+        self._field = field
+        self._codec = field.codec
+        self._uid = b"\x08" + varint(field.uid) + b"\x12"
+        self._fixed_shape = None if field.variable else _encode_shape(field.shape)
+        self._is_integer = field.shape == () and field.codec.dtype.kind in "iu"
+        self._known: dict[int, bytes] = {}
+
+    def write(self, value: Any) -> bytes:
+        """Returns the entry; SpecError where the value does not conform to the spec."""
+        if not self._is_integer:
+            return self._entry(self._field.conform(value))
+        # Discrete actions come again and again. What is known has been checked.
+        if type(value) is int:
+            number = value
+        elif isinstance(value, np.ndarray | np.generic) and (
+            value.ndim == 0 and value.dtype.kind in "iu"
+        ):
+            number = value.item()
+        else:
+            return self._entry(self._field.conform(value))
+        entry = self._known.get(number)
+        if entry is None:
+            entry = self._entry(self._field.conform(value))
+            if len(self._known) < _MAX_KNOWN_ACTIONS:
+                self._known[number] = entry
+        return entry
+
+    def _entry(self, array: Any) -> bytes:
+        field, codec = self._field, self._codec
+        if codec.dtype.kind == "O" or not array.size:
+            tensor = packing.pack_array(array, codec, field.label).SerializeToString()
+        else:
+            packing.check_packable(array, field.label)
+            payload = codec.encode(array)
+            shape = self._fixed_shape
+            if shape is None:
+                shape = _encode_shape(array.shape)
+            tensor = b"".join((codec.tag, varint(len(payload)), payload, shape))
+        length = varint(len(tensor))
+        size = len(self._uid) + len(length) + len(tensor)
+        return b"".join((_ACTION, varint(size), self._uid, length, tensor))
+
+
+_Reader: TypeAlias = Callable[[Buffer, int, int], Any]
+"""Reads a Tensor from message[start:end]; `_MISSING` if it is not in the usual form."""
+
+
+def _observation_reader(field: TensorField) -> _Reader:
+    if field.codec.dtype.kind == "O" or field.variable:
+        return _generic_reader(field)
+    if field.codec.is_block:
+        return _block_reader(field)
+    return _varint_reader(field)
+
+
+def _block_reader(field: TensorField) -> _Reader:
+    """For elements that lie in the message as they do in memory, of a fixed shape."""
+    codec, shape = field.codec, field.shape
+    wire_dtype = codec.dtype.newbyteorder("<")
+    count = _product(shape)
+    size = count * codec.dtype.itemsize
+    elements = b"\x0a" + varint(size) if size else b""
+    head = codec.tag + varint(len(elements) + size) + elements
+    tail = _encode_shape(shape)
+    length = len(head) + size + len(tail)
+    is_bool = codec.dtype.kind == "b"
+    is_scalar = shape == ()
+    dtype = np.dtype(np.uint8) if is_bool else wire_dtype
+    scalar = codec.dtype.type
+
+    def read(message: Buffer, start: int, end: int) -> Any:
+        block = start + len(head)
+        if end - start != length or message[start:block] != head:
+            return _MISSING
+        if tail and message[block + size : end] != tail:
+            return _MISSING
+        array = np.frombuffer(message, dtype, count, block) if count else np.empty(0, dtype)
+        if is_bool:
+            # A bool that is longer than a byte, or is 2, is legal too.
+            if count and array.max() > 1:
+                return _MISSING
+            array = array.view(np.bool_)
+        if is_scalar:
+            return scalar(array[0])
+        flags = array.flags
+        # A small array that is kept must not keep a large message, and arithmetic on
+        # elements that lie across their boundaries is slow.
+        if size * 2 < len(message) or not (flags.writeable and flags.aligned):
+            array = array.astype(codec.dtype)
+        return array.reshape(shape)
+
+    return read
+
+
+def _varint_reader(field: TensorField) -> _Reader:
+    """For integers of variable length, of a fixed shape."""
+    codec, shape = field.codec, field.shape
+    count = _product(shape)
+    tag = codec.tag[0]
+    tail = _encode_shape(shape)
+    scalar = codec.dtype.type
+    is_scalar = shape == ()
+    one = codec.tag + b"\x03\x0a\x01"
+    head = b"\x0a" + varint(count)
+    head_size = len(head)
+
+    def read(message: Buffer, start: int, end: int) -> Any:
+        if is_scalar and end - start == 5 and message[start : start + 4] == one:
+            number = message[start + 4]
+            return scalar(number) if number <= 0x7F else _MISSING
+        if message[start] != tag:
+            return _MISSING
+        size, block = _read_varint(message, start + 1)
+        if block + size + len(tail) != end or (tail and message[block + size : end] != tail):
+            return _MISSING
+        payload = bytes(message[block : block + size])
+        if (
+            count
+            and payload[:head_size] == head
+            and size == head_size + count
+            and (payload.isascii())
+        ):
+            # Varints of a byte each: int64 84x84 1.4x as fast as through protobuf.
+            array = np.frombuffer(payload, np.uint8, count, head_size).astype(codec.dtype)
+        else:
+            try:
+                array = codec.decode(payload)
+            except envelopes.DECODE_ERRORS:
+                return _MISSING
+            if array.size != count:
+                return _MISSING
+        return array[0] if is_scalar else array.reshape(shape)
+
+    return read
+
+
+def _generic_reader(field: TensorField) -> _Reader:
+    """For strings, messages and shapes that vary."""
+
+    def read(message: Buffer, start: int, end: int) -> Any:
+        try:
+            return field.unpack(dm_env_rpc_pb2.Tensor.FromString(bytes(message[start:end])))
+        except (SpecError, *envelopes.DECODE_ERRORS):
+            return _MISSING
+
+    return read
+
+
+def _read_varint(message: Buffer, i: int) -> tuple[int, int]:
+    """Returns a length or a UID, and where it ends."""
+    number = shift = 0
+    while True:
+        byte = message[i]
+        i += 1
+        number |= (byte & 0x7F) << shift
+        if byte <= 0x7F:
+            return number, i
+        shift += 7
+        if shift > 63:
+            raise IndexError("a varint has at most ten bytes")
+
+
+def _encode_shape(shape: Sequence[int]) -> bytes:
+    packed = b"".join(map(varint, shape))
+    return _SHAPE + varint(len(packed)) + packed if packed else b""
+
+
+def _size(field: TensorField) -> int:
+    return _product([max(length, 1) for length in field.shape]) * field.codec.dtype.itemsize
+
+
+def _product(shape: Sequence[int]) -> int:
+    product = 1
+    for length in shape:
+        product *= length
+    return product

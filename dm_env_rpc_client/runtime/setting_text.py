@@ -1,0 +1,31 @@
+"""Settings as they are written on a command line: NAME=VALUE."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from dm_env_rpc_client.errors import SpecError
+
+__all__ = ["parse_settings"]
+
+
+def parse_settings(settings: Iterable[str] | None) -> dict[str, Any]:
+    """Parses NAME=VALUE strings; a value is JSON, or else the text as it stands.
+
+    Raises:
+      SpecError: one has no `=`, or a value is JSON that cannot be a tensor.
+    """
+    parsed: dict[str, Any] = {}
+    for setting in settings or []:
+        name, found, text = setting.partition("=")
+        if not found or not name:
+            raise SpecError(f"a setting looks like rows=6, got {setting!r}")
+        try:
+            parsed[name] = json.loads(text)
+        except json.JSONDecodeError:
+            parsed[name] = text
+        if parsed[name] is None:
+            raise SpecError(f"setting {name!r} has no value: {setting!r}")
+    return parsed

@@ -1,0 +1,157 @@
+"""A dm_env.Environment's nested specs and values as flat names, and back.
+
+Levels are joined by periods; an index into a list or tuple is a level like any other. A
+structure that is one array has the name "action" or "observation". Reward and discount
+are observations of their own ("Reward and discount" in the protocol overview).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import dm_env
+import numpy as np
+import tree
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.protocol.lifecycle import State
+from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
+from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.tensors import nesting, specs
+
+__all__ = ["Structure", "end_state"]
+
+
+class Structure:
+    """The specs of one agent, flat and with UIDs.
+
+    Args:
+      action_spec: specs of the actions, nested or not, as in dm_env; None for none.
+      observation_spec: specs of the observations.
+      reward_spec: the spec, or specs, of the reward.
+      discount_spec: the spec, or specs, of the discount.
+
+    Raises:
+      SpecError: two values would have one name, or a spec cannot be sent.
+    """
+
+    def __init__(
+        self, action_spec: Any, observation_spec: Any, reward_spec: Any, discount_spec: Any
+    ):
+        self._action_spec = action_spec
+        self._observation_spec = observation_spec
+        self._reward_spec = reward_spec
+        self._discount_spec = discount_spec
+        self.action_names = _names(self._action_spec, "action")
+        self._observation_names = _names(self._observation_spec, "observation")
+        self._reward_names = _names(self._reward_spec, REWARD, prefix=REWARD)
+        self._discount_names = _names(self._discount_spec, DISCOUNT, prefix=DISCOUNT)
+        observations = {
+            **_named_specs(self._observation_names, self._observation_spec),
+            **_named_specs(self._reward_names, self._reward_spec),
+            **_named_specs(self._discount_names, self._discount_spec),
+        }
+        taken = set(self._observation_names) & {*self._reward_names, *self._discount_names}
+        if taken:
+            raise SpecError(
+                f"observation {min(taken)!r} has the name under which the environment's own "
+                "reward or discount is sent; give it another"
+            )
+        self.specs = dm_env_rpc_pb2.ActionObservationSpecs(
+            actions=_with_uids(_named_specs(self.action_names, self._action_spec)),
+            observations=_with_uids(observations),
+        )
+
+    @classmethod
+    def of(cls, environment: dm_env.Environment) -> Structure:
+        """Returns the structure of an environment."""
+        return cls(
+            environment.action_spec(),
+            environment.observation_spec(),
+            environment.reward_spec(),
+            environment.discount_spec(),
+        )
+
+    def action(self, actions: Mapping[str, Any]) -> Any:
+        """Returns the action structure that a step takes.
+
+        Args:
+          actions: values by flat name.
+
+        Raises:
+          RequestError: one is missing.
+        """
+        missing = [name for name in self.action_names if name not in actions]
+        if missing:
+            raise RequestError.invalid(
+                f"missing action {', '.join(map(repr, missing))}: this environment takes all its "
+                f"actions in every step: {', '.join(map(repr, self.action_names))}"
+            )
+        flat = [actions[name] for name in self.action_names]
+        return tree.unflatten_as(self._action_spec, flat) if flat else self._action_spec
+
+    def observations(self, timestep: dm_env.TimeStep, requested: Collection[str]) -> dict[str, Any]:
+        """Returns the requested values of a time step, by name.
+
+        A FIRST step has no reward and no discount. Where they are requested all the same,
+        the reward is 0 and the discount 1.
+        """
+        values: dict[str, Any] = dict(
+            zip(
+                self._observation_names,
+                tree.flatten_up_to(self._observation_spec, timestep.observation),
+                strict=True,
+            )
+        )
+        for names, spec, value, stand_in in (
+            (self._reward_names, self._reward_spec, timestep.reward, 0),
+            (self._discount_names, self._discount_spec, timestep.discount, 1),
+        ):
+            if value is None:
+                leaves = [np.full(leaf.shape, stand_in, leaf.dtype) for leaf in tree.flatten(spec)]
+            else:
+                leaves = tree.flatten_up_to(spec, value)
+            values.update(zip(names, leaves, strict=True))
+        return {name: values[name] for name in requested}
+
+
+def end_state(timestep: dm_env.TimeStep) -> State:
+    """Returns the state after a LAST step: discount 0 is a true end."""
+    ended = not any(np.any(leaf) for leaf in tree.flatten(timestep.discount))
+    return State.TERMINATED if ended else State.INTERRUPTED
+
+
+def _names(structure: Any, single: str, prefix: str = "") -> list[str]:
+    """The flat name of each leaf, in the order in which tree flattens them."""
+    if structure is None:
+        return []
+    names = []
+    for path, _ in tree.flatten_with_path(structure):
+        steps = [str(step) for step in path]
+        for step in steps:
+            if nesting.SEPARATOR in step:
+                raise SpecError(
+                    f"key {step!r} holds {nesting.SEPARATOR!r}, which separates levels of nesting"
+                )
+        if prefix and steps:
+            steps.insert(0, prefix)
+        names.append(nesting.SEPARATOR.join(steps) or single)
+    return names
+
+
+def _named_specs(names: list[str], structure: Any) -> dict[str, dm_env_rpc_pb2.TensorSpec]:
+    if not names:
+        return {}
+    named = {}
+    for name, spec in zip(names, tree.flatten(structure), strict=True):
+        named[name] = specs.dm_env_spec_to_tensor_spec(spec)
+        named[name].name = name
+    return named
+
+
+def _with_uids(
+    named: Mapping[str, dm_env_rpc_pb2.TensorSpec],
+) -> dict[int, dm_env_rpc_pb2.TensorSpec]:
+    return dict(enumerate(named.values(), start=1))

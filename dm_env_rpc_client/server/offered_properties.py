@@ -1,0 +1,250 @@
+"""The properties that a server, or an environment that it hosts, offers.
+
+    properties = Properties()
+    properties.add("level.seed", lambda: level.seed, level.set_seed, description="...")
+    properties.expose(simulation, "gravity", "physics.timestep")
+
+Periods in keys make a tree: "level" lists "level.seed". Give them to `serve` for all
+clients, or to an environment or game as its attribute `properties` for those who joined.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from dm_env import specs as dm_env_specs
+from google.rpc import code_pb2
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.tensors import casting, codecs, nesting, packing, specs
+from dm_env_rpc_client.tensors.spec_manager import TensorField
+
+__all__ = ["Properties", "answer"]
+
+
+class _Property(NamedTuple):
+    getter: Callable[[], Any] | None
+    setter: Callable[[Any], None] | None
+    spec: dm_env_specs.Array | None
+    description: str
+
+
+class Properties:
+    """Properties by key. Fill it before it is served."""
+
+    def __init__(self) -> None:
+        self._properties: dict[str, _Property] = {}
+
+    def add(
+        self,
+        key: str,
+        getter: Callable[[], Any] | None = None,
+        setter: Callable[[Any], None] | None = None,
+        *,
+        spec: dm_env_specs.Array | None = None,
+        description: str = "",
+    ) -> None:
+        """Adds a property.
+
+        Args:
+          key: a name, with periods between levels.
+          getter: returns the value, anything that `pack_tensor` takes; None for a
+            property that cannot be read.
+          setter: takes a new value: a Python number, bool or string, or an array. It
+            raises ValueError for one that it does not take. None for a property that
+            cannot be written.
+          spec: what a value looks like; None takes it from the value there is. A property
+            without a getter needs one.
+          description: what it is for.
+
+        Raises:
+          SpecError: the key is taken or empty, there is neither getter nor setter, or no
+            spec where one is needed.
+        """
+        if not key or key in self._properties:
+            raise SpecError(f"property {key!r}: the key is {'taken' if key else 'empty'}")
+        if getter is None and setter is None:
+            raise SpecError(f"property {key!r} can be neither read nor written")
+        if getter is None and spec is None:
+            raise SpecError(f"property {key!r} has no value to take a spec from; give it a spec")
+        self._properties[key] = _Property(getter, setter, spec, description)
+
+    def expose(self, owner: Any, *names: str, prefix: str = "") -> None:
+        """Adds Python attributes and properties of an object.
+
+        What Python can set can be written; the docstring of a Python property is its
+        description.
+
+        Args:
+          owner: the object.
+          *names: names of attributes; periods lead to attributes of attributes.
+          prefix: stands before the names in the keys, with a period.
+
+        Raises:
+          SpecError: there is no such attribute, or the key is taken.
+        """
+        for name in names:
+            path, _, attribute = name.rpartition(nesting.SEPARATOR)
+            holder = owner
+            for part in path.split(nesting.SEPARATOR) if path else ():
+                holder = getattr(holder, part, None)
+            if not hasattr(holder, attribute):
+                raise SpecError(f"{type(owner).__name__} has no attribute {name!r}")
+            declared = inspect.getattr_static(type(holder), attribute, None)
+            is_property = isinstance(declared, property)
+            self.add(
+                f"{prefix}{nesting.SEPARATOR}{name}" if prefix else name,
+                _attribute_getter(holder, attribute),
+                None
+                if is_property and declared.fset is None
+                else _attribute_setter(holder, attribute),
+                description=inspect.getdoc(declared) or "" if is_property else "",
+            )
+
+    def read(self, key: str) -> dm_env_rpc_pb2.Tensor:
+        """Returns the packed value of the property of a key; RequestError where it has none."""
+        declared = self._find(key)
+        if declared.getter is None:
+            raise _denied(key, "read")
+        return self._pack(key, declared, declared.getter())
+
+    def write(self, key: str, tensor: dm_env_rpc_pb2.Tensor) -> None:
+        """Sets the property of a key to what a tensor holds; RequestError where it cannot be."""
+        declared = self._find(key)
+        if declared.setter is None:
+            raise _denied(key, "written")
+        try:
+            field = TensorField(0, self._tensor_spec(key, declared), "property")
+            value = field.unpack(tensor)
+            field.conform(value)
+            declared.setter(value.item() if hasattr(value, "item") and not field.shape else value)
+        except (SpecError, TypeError, ValueError) as error:
+            raise RequestError.invalid(f"property {key!r} does not take this value: {error}") from (
+                error
+            )
+
+    def list(self, key: str) -> list[properties_pb2.PropertySpec]:
+        """Returns what stands right below a key; RequestError where nothing does."""
+        prefix = key + nesting.SEPARATOR if key else ""
+        children = {
+            prefix + name[len(prefix) :].split(nesting.SEPARATOR)[0]
+            for name in self._properties
+            if name.startswith(prefix)
+        }
+        if key and not children:
+            self._find(key)
+            raise _denied(key, "listed")
+        return [self._describe(child) for child in sorted(children)]
+
+    def knows(self, key: str) -> bool:
+        """Whether a key is a property, or the parent of one."""
+        prefix = key + nesting.SEPARATOR
+        return key in self._properties or any(name.startswith(prefix) for name in self._properties)
+
+    def _describe(self, key: str) -> properties_pb2.PropertySpec:
+        listable = any(name.startswith(key + nesting.SEPARATOR) for name in self._properties)
+        declared = self._properties.get(key)
+        if declared is None:
+            return properties_pb2.PropertySpec(
+                spec=dm_env_rpc_pb2.TensorSpec(name=key), is_listable=listable
+            )
+        try:
+            spec = self._tensor_spec(key, declared)
+        except Exception:
+            # A value that cannot be had right now does not hide the others; reading it tells.
+            spec = dm_env_rpc_pb2.TensorSpec(name=key)
+        return properties_pb2.PropertySpec(
+            spec=spec,
+            is_readable=declared.getter is not None,
+            is_writable=declared.setter is not None,
+            is_listable=listable,
+            description=declared.description,
+        )
+
+    def _tensor_spec(self, key: str, declared: _Property) -> dm_env_rpc_pb2.TensorSpec:
+        if declared.spec is not None:
+            spec = specs.dm_env_spec_to_tensor_spec(declared.spec)
+            spec.name = key
+            return spec
+        assert declared.getter is not None, "`add` asks for one of the two"
+        tensor = self._pack(key, declared, declared.getter())
+        codec = codecs.payload_codec(tensor, key)
+        spec = dm_env_rpc_pb2.TensorSpec(name=key, shape=tensor.shape)
+        spec.dtype = codec.data_type  # type: ignore[assignment]  # the stubs want the enum
+        return spec
+
+    def _pack(self, key: str, declared: _Property, value: Any) -> dm_env_rpc_pb2.Tensor:
+        where = f"property {key!r}"
+        if declared.spec is None:
+            return packing.pack_value(value, None, where)
+        codec = codecs.codec_for(specs.dm_env_spec_to_tensor_spec(declared.spec).dtype)
+        array = packing.to_dtype(casting.as_array(value, where), codec, where)
+        return packing.pack_array(array, codec, where)
+
+    def _find(self, key: str) -> _Property:
+        declared = self._properties.get(key)
+        if declared is not None:
+            return declared
+        if key and self.knows(key):
+            raise RequestError(
+                code_pb2.PERMISSION_DENIED, f"property {key!r} has no value; it can only be listed"
+            )
+        known = ", ".join(map(repr, sorted(self._properties))) or "none"
+        raise RequestError(code_pb2.NOT_FOUND, f"no property {key!r}; properties: {known}")
+
+
+def answer(
+    layers: list[Properties], request: properties_pb2.PropertyRequest
+) -> properties_pb2.PropertyResponse:
+    """Carries out a request on properties in layers, those of the world before universal ones."""
+    response = properties_pb2.PropertyResponse()
+    field = request.WhichOneof("payload")
+    if field is None:
+        raise RequestError.invalid("the property request is empty")
+    key = getattr(request, field).key
+    merged = _Layered(layers)
+    if field == "list_property":
+        response.list_property.values.extend(merged.list(key))
+    elif field == "read_property":
+        response.read_property.value.CopyFrom(merged.of(key).read(key))
+    else:
+        response.write_property.SetInParent()
+        merged.of(key).write(key, request.write_property.value)
+    return response
+
+
+class _Layered:
+    """Several registries as one: the first that knows a key has it."""
+
+    def __init__(self, layers: list[Properties]):
+        self._layers = layers
+
+    def of(self, key: str) -> Properties:
+        return next((layer for layer in self._layers if layer.knows(key)), self._layers[-1])
+
+    def list(self, key: str) -> list[properties_pb2.PropertySpec]:
+        if key:
+            layers = [layer for layer in self._layers if layer.knows(key)] or [self._layers[-1]]
+        else:
+            layers = self._layers
+        found: dict[str, properties_pb2.PropertySpec] = {}
+        for layer in layers:
+            for spec in layer.list(key):
+                found.setdefault(spec.spec.name, spec)
+        return list(found.values())
+
+
+def _denied(key: str, what: str) -> RequestError:
+    return RequestError(code_pb2.PERMISSION_DENIED, f"property {key!r} cannot be {what}")
+
+
+def _attribute_getter(holder: Any, name: str) -> Callable[[], Any]:
+    return lambda: getattr(holder, name)
+
+
+def _attribute_setter(holder: Any, name: str) -> Callable[[Any], None]:
+    return lambda value: setattr(holder, name, value)

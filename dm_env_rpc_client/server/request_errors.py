@@ -1,0 +1,44 @@
+"""Requests that a server refuses, with the code and the text that the client gets."""
+
+from __future__ import annotations
+
+from google.rpc import code_pb2
+
+__all__ = ["RequestError"]
+
+
+class RequestError(Exception):
+    """A request that cannot be carried out; the client gets it as an error Status.
+
+    Args:
+      code: a google.rpc.Code, such as `code_pb2.NOT_FOUND`.
+      message: what is wrong and what to do about it.
+    """
+
+    def __init__(self, code: int, message: str):
+        super().__init__(message)
+        self.code = code
+
+    @classmethod
+    def invalid(cls, message: str) -> RequestError:
+        """The request itself is wrong.
+
+        Args:
+          message: as for the class.
+
+        Returns:
+          The error, with the code INVALID_ARGUMENT.
+        """
+        return cls(code_pb2.INVALID_ARGUMENT, message)
+
+    @classmethod
+    def not_now(cls, message: str) -> RequestError:
+        """The request is fine at another time.
+
+        Args:
+          message: as for the class.
+
+        Returns:
+          The error, with the code FAILED_PRECONDITION.
+        """
+        return cls(code_pb2.FAILED_PRECONDITION, message)

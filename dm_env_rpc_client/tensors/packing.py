@@ -1,0 +1,219 @@
+"""Tensor messages to NumPy arrays and back.
+
+Elements travel in row-major order, in the payload message of their type (see `payloads`).
+
+Rules from "Tensors" in the protocol overview: at most one dimension of a shape is
+negative and follows from the number of elements; a single element stands for an array
+of any shape; an empty shape is a scalar.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from google.protobuf import message as protobuf_message
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors import casting
+from dm_env_rpc_client.tensors.codecs import (
+    Array,
+    Codec,
+    DTypeLike,
+    PayloadMessage,
+    codec_for,
+    natural_codec,
+    own_codec,
+    payload_codec,
+)
+
+__all__ = [
+    "MAX_DIMENSIONS",
+    "MAX_TENSOR_BYTES",
+    "pack_tensor",
+    "shape_for",
+    "unpack_payload",
+    "unpack_tensor",
+]
+
+MAX_DIMENSIONS = casting.MAX_DIMENSIONS
+
+MAX_TENSOR_BYTES = (1 << 31) - 1
+"""What a protobuf message can hold; a shape that takes more cannot be filled."""
+
+
+def pack_tensor(
+    value: Any, dtype: DTypeLike | None = None, try_compress: bool = False
+) -> dm_env_rpc_pb2.Tensor:
+    """Packs a value into a Tensor message.
+
+    Args:
+      value: a number, bool, string, protobuf message (packed into an Any, unless it is
+        one), NumPy scalar or array of any memory layout, or nested lists of these.
+      dtype: the type to pack as: a DataType, or a NumPy dtype or type. None takes it
+        from the value: Python floats are DOUBLE, Python integers INT64 (or UINT64 where
+        only that holds them).
+      try_compress: send one element where all elements are the same.
+
+    Returns:
+      The Tensor, with the shape of the value.
+
+    Raises:
+      SpecError: the value is ragged or mixed, the protocol has no such type, or an
+        element cannot be cast to `dtype` without changing (see `casting`).
+    """
+    return pack_value(value, None if dtype is None else codec_for(dtype), "value", try_compress)
+
+
+def pack_value(
+    value: Any, codec: Codec | None, where: str, try_compress: bool = False
+) -> dm_env_rpc_pb2.Tensor:
+    """`pack_tensor` for a caller that has the codec and knows where the value stands."""
+    own = own_codec(value)
+    if own is not None and (codec is None or codec is own):
+        if type(value) is not np.ndarray:
+            tensor = dm_env_rpc_pb2.Tensor()
+            try:
+                own.pack_one(tensor, value.item() if isinstance(value, np.generic) else value)
+            except ValueError as error:  # Half a surrogate pair.
+                raise SpecError(f"{where}: cannot be packed: {error}") from error
+            return tensor
+        if value.ndim <= MAX_DIMENSIONS:
+            return pack_array(value, own, where, try_compress)
+    array = casting.as_array(value, where)
+    if codec is None:
+        codec = natural_codec(value, array)
+    return pack_array(to_dtype(array, codec, where), codec, where, try_compress)
+
+
+def to_dtype(array: Array, codec: Codec, where: str) -> Array:
+    """Casts the result of `casting.as_array` to what `codec` packs."""
+    array = casting.exact_cast(array, codec.dtype, where)
+    if codec.dtype.kind == "O" and array.size:
+        is_string = isinstance(array.flat[0], str)
+        if is_string != (codec.data_type == dm_env_rpc_pb2.STRING):
+            found = "strings" if is_string else "protobuf messages"
+            raise SpecError(f"{where}: expected {codec.field}, got {found}")
+    return array
+
+
+def pack_array(
+    array: Array, codec: Codec, where: str, try_compress: bool = False
+) -> dm_env_rpc_pb2.Tensor:
+    """Packs an array that has the dtype of `codec` already."""
+    shape = array.shape
+    if try_compress and array.size > 1 and _is_uniform(array):
+        array = array[(slice(1),) * array.ndim]
+    check_packable(array, where)
+    try:
+        tensor = dm_env_rpc_pb2.Tensor(shape=shape)
+        codec.pack(tensor, array)
+    except (ValueError, protobuf_message.EncodeError) as error:
+        # A length beyond int32, half a surrogate pair, a message without a required field.
+        raise SpecError(f"{where}: cannot be packed: {error}") from error
+    return tensor
+
+
+def check_packable(array: Array, where: str) -> None:
+    """Raises SpecError where no message can hold the elements of an array."""
+    if array.nbytes > MAX_TENSOR_BYTES:
+        raise SpecError(f"{where}: takes {array.nbytes} bytes; a message holds {MAX_TENSOR_BYTES}")
+
+
+def unpack_tensor(tensor: dm_env_rpc_pb2.Tensor) -> Any:
+    """Unpacks a Tensor message.
+
+    Args:
+      tensor: the message.
+
+    Returns:
+      For a shape that is not empty, a new writable array: dtype object with `str`
+      elements for strings, dtype object with `Any` messages for protos. For an empty
+      shape, the element: a NumPy scalar, a `str` or an `Any`.
+
+    Raises:
+      SpecError: no payload; elements and shape do not fit; more than one negative
+        dimension; or one element would grow beyond `payloads.MAX_BROADCAST_BYTES`.
+    """
+    return unpack_payload(tensor, payload_codec(tensor, "tensor"), tensor.shape, "tensor")
+
+
+def unpack_payload(message: PayloadMessage, codec: Codec, shape: Sequence[int], where: str) -> Any:
+    """Unpacks the payload of `message`, which is `codec`'s, into `shape`."""
+    if not shape:
+        element = codec.unpack_one(message)
+        if element is None:
+            size = codec.unpack(message).size
+            raise SpecError(f"{where}: a scalar has one element, got {size}")
+        return element
+    flat = codec.unpack(message)
+    full_shape = shape_for(shape, flat.size, where)
+    if flat.size == 1:
+        if math.prod(full_shape) == 1:
+            return flat.reshape(full_shape)
+        return codec.broadcast(flat[0], full_shape, where)
+    return flat.reshape(full_shape)
+
+
+def check_size(shape: Sequence[int], itemsize: int, where: str) -> None:
+    """Refuses shapes that no message can fill; NumPy has no empty ones of such a size either."""
+    size = math.prod(max(length, 1) for length in shape) * itemsize
+    if size > MAX_TENSOR_BYTES:
+        raise SpecError(
+            f"{where}: shape {list(shape)} takes {size} bytes; a message holds {MAX_TENSOR_BYTES}"
+        )
+
+
+def shape_for(shape: Sequence[int], size: int, where: str) -> tuple[int, ...]:
+    """Returns the full shape of a tensor of `size` elements.
+
+    Args:
+      shape: the shape in the message; one dimension may be negative.
+      size: the number of elements in the message.
+      where: what the tensor is, for error messages.
+
+    Raises:
+      SpecError: the elements do not fit the shape.
+    """
+    shape = tuple(shape)
+    if len(shape) > MAX_DIMENSIONS:
+        raise SpecError(f"{where}: {len(shape)} dimensions; at most {MAX_DIMENSIONS} are allowed")
+    variable = [axis for axis, length in enumerate(shape) if length < 0]
+    if len(variable) > 1:
+        raise SpecError(f"{where}: shape {list(shape)} has more than one variable dimension")
+    if variable:
+        axis = variable[0]
+        rest = math.prod(shape[:axis] + shape[axis + 1 :])
+        if size == 1:
+            # A single element fills the other dimensions; the variable one has length 1.
+            length = 1
+        elif rest and size % rest == 0:
+            length = size // rest
+        else:
+            raise SpecError(
+                f"{where}: {size} elements do not fill shape {list(shape)} for any length of "
+                f"dimension {axis}"
+            )
+        shape = (*shape[:axis], length, *shape[axis + 1 :])
+    elif size != 1 and size != math.prod(shape):
+        raise SpecError(
+            f"{where}: shape {list(shape)} takes {math.prod(shape)} elements (or one for all), "
+            f"got {size}"
+        )
+    if 0 in shape:
+        # Otherwise the elements, or the limit of a broadcast, bound the shape.
+        check_size(shape, 1, where)
+    return shape
+
+
+def _is_uniform(array: Array) -> bool:
+    if array.dtype.kind == "O":
+        # Messages such as ListValue are sequences to NumPy.
+        return all(element == array.flat[0] for element in array.flat)
+    if array.dtype.kind == "f":
+        # By their bits: 0.0 equals -0.0 and is not the same, NaN is the same and not equal.
+        array = np.ascontiguousarray(array).view(f"u{array.itemsize}")
+    return bool(np.all(array == array.flat[0]))

@@ -1,0 +1,39 @@
+"""Settings of worlds and agents: nested or flat values by name as Tensor messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors import nesting, packing
+
+__all__ = ["pack_settings"]
+
+
+def pack_settings(settings: Mapping[str, Any]) -> dict[str, dm_env_rpc_pb2.Tensor]:
+    """Packs settings for a request.
+
+    Args:
+      settings: values by name, nested or with periods in the names. A value is anything
+        that `pack_tensor` takes, or a Tensor, which is sent as it is.
+
+    Returns:
+      Tensor messages by flat name.
+
+    Raises:
+      SpecError: a value or a name cannot be packed, or two have one name.
+    """
+    flat = nesting.flatten_dict(settings, nesting.SEPARATOR, strict=False)
+    for name in flat:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise SpecError(f"setting {name!r}: its name is no text: {error}") from error
+    return {
+        name: value
+        if isinstance(value, dm_env_rpc_pb2.Tensor)
+        else packing.pack_value(value, None, f"setting {name!r}")
+        for name, value in flat.items()
+    }

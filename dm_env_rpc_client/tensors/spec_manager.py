@@ -1,0 +1,256 @@
+"""The actions or the observations of an agent: UIDs, names, and strict packing.
+
+Everything that follows from the specs alone is worked out once, when they arrive; a
+step checks a value's dtype and shape by comparison and its range by two reductions.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, KeysView, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors import casting, codecs, nesting, packing, specs
+
+__all__ = ["SpecManager", "TensorField"]
+
+
+class TensorField:
+    """One action or observation: its spec, and how to pack and unpack its values.
+
+    Attributes:
+      uid: the UID.
+      name: the name, with periods between levels of nesting.
+      spec: the TensorSpec.
+      label: what error messages call it, such as "action 'arm.torque' (uid 3)".
+      codec: moves its elements.
+      shape: its shape; a variable dimension is negative.
+    """
+
+    __slots__ = ("bounds", "codec", "label", "name", "shape", "spec", "uid", "variable")
+
+    def __init__(self, uid: int, spec: dm_env_rpc_pb2.TensorSpec, kind: str):
+        self.uid = uid
+        self.name = spec.name
+        self.spec = spec
+        self.label = f"{kind} {spec.name!r} (uid {uid})"
+        self.codec, self.shape, self.bounds = specs.check_spec(spec, self.label)
+        self.variable = any(size < 0 for size in self.shape)
+
+    def pack(self, value: Any, check_range: bool = True) -> dm_env_rpc_pb2.Tensor:
+        """Packs a value that conforms to the spec; see `SpecManager.pack`."""
+        return packing.pack_array(self.conform(value, check_range), self.codec, self.label)
+
+    def conform(self, value: Any, check_range: bool = True) -> codecs.Array:
+        """Returns `value` as an array with the dtype, shape and range of the spec."""
+        if type(value) is np.ndarray and value.dtype == self.codec.dtype and value.dtype != object:
+            array = value
+        else:
+            array = packing.to_dtype(casting.as_array(value, self.label), self.codec, self.label)
+        self._check_shape(array.shape)
+        if check_range and self.codec.is_numeric and array.size:
+            self._check_range(array)
+        return array
+
+    def admits(self, shape: Iterable[int]) -> bool:
+        """Whether `shape` is the spec's, up to the length of a variable dimension."""
+        shape = tuple(shape)
+        return len(shape) == len(self.shape) and all(
+            mine == its or mine < 0 for mine, its in zip(self.shape, shape, strict=True)
+        )
+
+    def _check_range(self, array: codecs.Array) -> None:
+        minimum, maximum = self.bounds
+        if minimum is None and maximum is None and array.dtype.kind != "f":
+            return
+        # NaN comes through both reductions and fails both comparisons.
+        low, high = array.min(), array.max()
+        if np.ndim(minimum) or np.ndim(maximum):
+            fits = (minimum is None or np.all(array >= minimum)) and (
+                maximum is None or np.all(array <= maximum)
+            )
+        else:
+            fits = (minimum is None or low >= minimum) and (maximum is None or high <= maximum)
+        if not fits or (array.dtype.kind == "f" and not (np.isfinite(low) and np.isfinite(high))):
+            self._raise_out_of_range(array)
+
+    def _raise_out_of_range(self, array: codecs.Array) -> None:
+        """Finds the element at fault; infinity is one unless a bound says infinity."""
+        minimum, maximum = self.bounds
+        low = -np.inf if minimum is None else minimum
+        high = np.inf if maximum is None else maximum
+        fits = (array >= low) & (array <= high)
+        if array.dtype.kind == "f":
+            admitted = (np.isneginf(array) & (minimum is not None)) | (
+                np.isposinf(array) & (maximum is not None)
+            )
+            fits &= np.isfinite(array) | admitted
+        if np.all(fits):
+            return
+        index = tuple(int(i) for i in np.argwhere(~fits)[0])
+        element = f"element {list(index)}" if index else "the value"
+        value = array[index]
+        if not np.isfinite(value):
+            raise SpecError(f"{self.label}: {element} is {value.item()!r}; expected a finite value")
+        ends = (np.broadcast_to(end, array.shape)[index].item() for end in (low, high))
+        raise SpecError(
+            f"{self.label}: {element} is {value.item()!r}, outside its bounds "
+            "[{!r}, {!r}]".format(*ends)
+        )
+
+    def unpack(self, tensor: dm_env_rpc_pb2.Tensor) -> Any:
+        """Unpacks a tensor of the spec's dtype and shape; see `SpecManager.unpack`."""
+        if tensor.WhichOneof("payload") != self.codec.field:
+            found = codecs.payload_codec(tensor, self.label).name
+            raise SpecError(f"{self.label}: has dtype {found}; expected {self.codec.name}")
+        shape = tuple(tensor.shape)
+        if shape == self.shape and not self.variable:
+            return packing.unpack_payload(tensor, self.codec, shape, self.label)
+        # Where the message leaves a length open, only its elements tell the shape.
+        if all(size >= 0 for size in shape):
+            self._check_shape(shape)
+        value = packing.unpack_payload(tensor, self.codec, shape, self.label)
+        self._check_shape(np.shape(value))
+        return value
+
+    def _check_shape(self, shape: tuple[int, ...]) -> None:
+        if shape != self.shape and not self.admits(shape):
+            raise SpecError(f"{self.label}: has shape {list(shape)}; expected {list(self.shape)}")
+
+
+class SpecManager:
+    """Maps UIDs to names and values to Tensor messages, for one set of specs.
+
+    Args:
+      specs: TensorSpecs by UID, as in `ActionObservationSpecs.actions`. Copied.
+      kind: what one of them is, for error messages: "action" or "observation".
+
+    Raises:
+      SpecError: a spec cannot be (see `check_spec`), two have one name, or a name is
+        also the parent of another, as with `a` and `a.b`.
+    """
+
+    def __init__(self, specs: Mapping[int, dm_env_rpc_pb2.TensorSpec], kind: str = "tensor"):
+        self._kind = kind
+        self._fields: dict[int, TensorField] = {}
+        self._by_name: dict[str, TensorField] = {}
+        for uid in sorted(specs):
+            spec = dm_env_rpc_pb2.TensorSpec()
+            spec.CopyFrom(specs[uid])
+            field = TensorField(uid, spec, kind)
+            if spec.name in self._by_name:
+                other = self._by_name[spec.name].uid
+                raise SpecError(f"{field.label}: uid {other} has the same name")
+            self._fields[uid] = self._by_name[spec.name] = field
+        try:
+            nesting.check_unambiguous(self._by_name)
+        except SpecError as error:
+            raise SpecError(f"names of {kind}s: {error}") from None
+
+    def __repr__(self) -> str:
+        return f"SpecManager({self._kind}s: {', '.join(self._by_name) or 'none'})"
+
+    def _repr_html_(self) -> str:
+        from dm_env_rpc_client.displays import markup, spec_tables
+
+        by_name = {
+            name: specs.tensor_spec_to_dm_env_spec(field.spec)
+            for name, field in self._by_name.items()
+        }
+        return markup.section(f"{self._kind.capitalize()}s", spec_tables.spec_table(by_name))
+
+    @property
+    def specs_by_uid(self) -> Mapping[int, dm_env_rpc_pb2.TensorSpec]:
+        """The TensorSpecs by UID."""
+        return MappingProxyType({uid: field.spec for uid, field in self._fields.items()})
+
+    @property
+    def specs_by_name(self) -> Mapping[str, dm_env_rpc_pb2.TensorSpec]:
+        """The TensorSpecs by name."""
+        return MappingProxyType({name: field.spec for name, field in self._by_name.items()})
+
+    def names(self) -> KeysView[str]:
+        """The names, in the order of the UIDs."""
+        return self._by_name.keys()
+
+    def uids(self) -> KeysView[int]:
+        """The UIDs, ascending."""
+        return self._fields.keys()
+
+    def name_to_uid(self, name: str) -> int:
+        """Returns the UID of a name; SpecError where there is none."""
+        return self.field(name).uid
+
+    def uid_to_name(self, uid: int) -> str:
+        """Returns the name of a UID; SpecError where there is none."""
+        return self._field_of_uid(uid).name
+
+    def name_to_spec(self, name: str) -> dm_env_rpc_pb2.TensorSpec:
+        """Returns the TensorSpec of a name; SpecError where there is none."""
+        return self.field(name).spec
+
+    def uid_to_spec(self, uid: int) -> dm_env_rpc_pb2.TensorSpec:
+        """Returns the TensorSpec of a UID; SpecError where there is none."""
+        return self._field_of_uid(uid).spec
+
+    def field(self, name: str) -> TensorField:
+        """Returns what is known of a name; SpecError, with what is near, where it is none."""
+        field = self._by_name.get(name)
+        if field is None:
+            near = difflib.get_close_matches(str(name), self._by_name, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            known = ", ".join(map(repr, self._by_name)) or "none"
+            raise SpecError(f"unknown {self._kind} {name!r}; {hint}{self._kind}s: {known}")
+        return field
+
+    def _field_of_uid(self, uid: int) -> TensorField:
+        field = self._fields.get(uid)
+        if field is None:
+            known = ", ".join(map(str, self._fields)) or "none"
+            raise SpecError(f"unknown {self._kind} uid {uid}; uids: {known}")
+        return field
+
+    def pack(self, tensors: Mapping[str, Any]) -> dict[int, dm_env_rpc_pb2.Tensor]:
+        """Packs values by name into Tensor messages by UID.
+
+        Args:
+          tensors: values by name; any of the names may be left out. A value is anything
+            that `pack_tensor` takes, with the shape of its spec (any length along a
+            variable dimension) and castable to its dtype without changing.
+
+        Returns:
+          The messages by UID.
+
+        Raises:
+          SpecError: unknown name; another shape; a cast that would change an element;
+            an element outside the bounds, NaN, or infinite where no bound is.
+        """
+        packed = {}
+        for name, value in tensors.items():
+            field = self.field(name)
+            packed[field.uid] = field.pack(value)
+        return packed
+
+    def unpack(self, tensors: Mapping[int, dm_env_rpc_pb2.Tensor]) -> dict[str, Any]:
+        """Unpacks Tensor messages by UID into values by name.
+
+        Args:
+          tensors: the messages by UID.
+
+        Returns:
+          Values by name, in the order of `tensors`: see `unpack_tensor`.
+
+        Raises:
+          SpecError: unknown UID; another dtype or shape than the spec's; elements that
+            do not fill the shape.
+        """
+        unpacked = {}
+        for uid, tensor in tensors.items():
+            field = self._field_of_uid(uid)
+            unpacked[field.name] = field.unpack(tensor)
+        return unpacked

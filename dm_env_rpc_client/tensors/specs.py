@@ -1,0 +1,284 @@
+"""TensorSpec messages to dm_env specs and back, and the bounds that they carry.
+
+Bounds are inclusive, and one element for the whole tensor or one for each ("Ranges" in
+the protocol overview). Servers of the 1.0 line send scalar bounds under numbers that
+today's protocol reserves; they are read, never written.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from dm_env import specs
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2, line_1_0_pb2
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors import casting, codecs, packing
+from dm_env_rpc_client.tensors.variable_specs import (
+    VariableArray,
+    VariableBoundedArray,
+    VariableStringArray,
+)
+
+__all__ = [
+    "Bounds",
+    "bounds",
+    "check_spec",
+    "dm_env_spec_to_tensor_spec",
+    "set_bounds",
+    "tensor_spec_to_dm_env_spec",
+]
+
+
+class Bounds(NamedTuple):
+    """The inclusive range of a tensor, each side a scalar or an array of its shape."""
+
+    min: Any
+    max: Any
+
+
+_LINE_1_0_DATA_TYPES = {
+    field.name: dm_env_rpc_pb2.DataType.Value(field.name.upper())
+    for field in line_1_0_pb2.ScalarBound.DESCRIPTOR.fields
+}
+
+
+def bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> Bounds:
+    """Returns the inclusive bounds of a numeric tensor.
+
+    Args:
+      tensor_spec: the spec. A side that it leaves out is the limit of its dtype.
+
+    Returns:
+      `Bounds(min, max)` in the dtype of the spec: NumPy scalars, or arrays of the
+      spec's shape where the bounds are per element.
+
+    Raises:
+      SpecError: the dtype is not numeric; and see `check_spec`.
+    """
+    where = _where(tensor_spec)
+    codec, _, given = check_spec(tensor_spec, where)
+    if not codec.is_numeric:
+        raise SpecError(f"{where}: dtype {codec.name} has no bounds")
+    return _with_limits(given, codec)
+
+
+def _explicit_bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> Bounds:
+    """`bounds`, with None for a side that the spec leaves out and for any dtype."""
+    minimum = _read_bound(tensor_spec, tensor_spec.min, f"{where}: min")
+    maximum = _read_bound(tensor_spec, tensor_spec.max, f"{where}: max")
+    given = Bounds(minimum, maximum)
+    _check_order(given, tensor_spec, where)
+    return given
+
+
+def set_bounds(
+    tensor_spec: dm_env_rpc_pb2.TensorSpec, minimum: Any | None, maximum: Any | None
+) -> None:
+    """Sets the inclusive bounds of `tensor_spec`, in place.
+
+    Args:
+      tensor_spec: a numeric spec with its name, dtype and shape in place.
+      minimum: a scalar, an array-like of the spec's shape, or None for no minimum.
+      maximum: the same for the other side.
+
+    Raises:
+      SpecError: the dtype is not numeric; a bound is NaN, does not fit the dtype or the
+        shape; the minimum is above the maximum. The spec is unchanged then.
+    """
+    where = _where(tensor_spec)
+    codec = codecs.codec_for(tensor_spec.dtype, where)
+    if not codec.is_numeric:
+        raise SpecError(f"{where}: dtype {codec.name} has no bounds")
+    sides = {}
+    for side, value in (("min", minimum), ("max", maximum)):
+        if value is not None:
+            place = f"{where}: {side}"
+            array = casting.exact_cast(casting.as_array(value, place), codec.dtype, place)
+            if array.size == 1 and array.shape != tuple(tensor_spec.shape):
+                array = array.reshape(())
+            elif array.shape != tuple(tensor_spec.shape) and array.shape != ():
+                raise SpecError(
+                    f"{place}: has shape {list(array.shape)}; expected a scalar or the spec's "
+                    f"shape {list(tensor_spec.shape)}"
+                )
+            _check_bound(array, place)
+            sides[side] = array
+    _check_order(Bounds(sides.get("min"), sides.get("max")), tensor_spec, where)
+    for side in ("min", "max"):
+        tensor_spec.ClearField(side)
+        if side in sides:
+            codec.pack(getattr(tensor_spec, side), sides[side])
+
+
+def tensor_spec_to_dm_env_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> specs.Array:
+    """Returns the dm_env spec that says the same as `tensor_spec`.
+
+    Returns:
+      `DiscreteArray` for an integer scalar from 0 to a maximum, `BoundedArray` for other
+      bounds, `StringArray` for strings, otherwise `Array` (dtype object for protos).
+      Their `Variable...` subclasses where a dimension is negative.
+
+    Raises:
+      SpecError: see `check_spec`.
+    """
+    where = _where(tensor_spec)
+    codec, shape, given = check_spec(tensor_spec, where)
+    name = tensor_spec.name
+    variable = any(size < 0 for size in shape)
+    if codec.data_type == dm_env_rpc_pb2.STRING:
+        return (VariableStringArray if variable else specs.StringArray)(shape, name=name)
+    if given.min is None and given.max is None:
+        return (VariableArray if variable else specs.Array)(shape, codec.dtype, name)
+    low, high = _with_limits(given, codec)
+    if shape == () and codec.dtype.kind in "iu" and low == 0 and given.max is not None:
+        try:
+            return specs.DiscreteArray(int(high) + 1, codec.dtype, name)
+        except (ValueError, OverflowError):
+            pass  # The number of values fits no integer that dm_env takes.
+    if variable:
+        return VariableBoundedArray(shape, codec.dtype, low, high, name)
+    if np.ndim(low) or np.ndim(high):
+        return specs.BoundedArray(shape, codec.dtype, low, high, name)
+    # Given the shape, dm_env would compare the two scalars in arrays of that shape, which
+    # the server may have made gigabytes.
+    bounded = specs.BoundedArray((), codec.dtype, low, high, name)
+    bounded._shape = shape
+    return bounded
+
+
+def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:
+    """Returns the TensorSpec that says the same as a dm_env spec.
+
+    A 16-bit dtype becomes the next wider one, which holds all its values; an `Array` of
+    dtype object becomes PROTO; bounds of a bool array, which say nothing, are left out.
+
+    Raises:
+      SpecError: the protocol has no such dtype; the name is no text; a bound is NaN; and
+        see `check_spec`.
+    """
+    where = f"spec {spec.name!r}"
+    if isinstance(spec, specs.StringArray):
+        if spec.string_type is not str:
+            raise SpecError(f"{where}: the protocol's strings are text, not bytes")
+        data_type: int = dm_env_rpc_pb2.STRING
+    elif spec.dtype.kind in "OU":
+        data_type = dm_env_rpc_pb2.PROTO if spec.dtype.kind == "O" else dm_env_rpc_pb2.STRING
+    else:
+        data_type = codecs.codec_for(casting.protocol_dtype(spec.dtype, where)).data_type
+    try:
+        tensor_spec = dm_env_rpc_pb2.TensorSpec(name=spec.name or "", shape=spec.shape)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"{where}: its name or its shape cannot be packed: {error}") from error
+    tensor_spec.dtype = data_type  # type: ignore[assignment]  # the stubs want the enum
+    if isinstance(spec, specs.BoundedArray) and spec.dtype.kind in "iuf":
+        # dm_env lets them broadcast, the protocol has one element or all.
+        minimum, maximum = (
+            side if side.size == 1 else np.broadcast_to(side, spec.shape)
+            for side in (spec.minimum, spec.maximum)
+        )
+        set_bounds(tensor_spec, minimum, maximum)
+    check_spec(tensor_spec, where)
+    return tensor_spec
+
+
+class CheckedSpec(NamedTuple):
+    """What a TensorSpec says, once it is known to make sense."""
+
+    codec: codecs.Codec
+    shape: tuple[int, ...]
+    bounds: Bounds
+
+
+def check_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> CheckedSpec:
+    """Reads a TensorSpec, or says why it cannot be.
+
+    Args:
+      tensor_spec: the spec.
+      where: what it describes, for error messages.
+
+    Raises:
+      SpecError: unknown dtype; more than one variable dimension; too many of them, or too
+        large; bounds of another type or shape, NaN, or with a minimum above the maximum.
+    """
+    codec = codecs.codec_for(tensor_spec.dtype, where)
+    shape = tuple(tensor_spec.shape)
+    if len(shape) > packing.MAX_DIMENSIONS:
+        raise SpecError(
+            f"{where}: {len(shape)} dimensions; at most {packing.MAX_DIMENSIONS} are allowed"
+        )
+    if sum(size < 0 for size in shape) > 1:
+        raise SpecError(f"{where}: shape {list(shape)} has more than one variable dimension")
+    packing.check_size(shape, codec.dtype.itemsize, where)
+    return CheckedSpec(codec, shape, _explicit_bounds(tensor_spec, where))
+
+
+def _read_bound(
+    tensor_spec: dm_env_rpc_pb2.TensorSpec, value: dm_env_rpc_pb2.TensorSpec.Value, where: str
+) -> Any | None:
+    """Returns one side as a NumPy scalar or an array; None where it is not set."""
+    if value.WhichOneof("payload") is None:
+        return _read_line_1_0_bound(tensor_spec, value, where)
+    codec = codecs.payload_codec(value, where)
+    if codec.data_type != tensor_spec.dtype:
+        expected = codecs.codec_for(tensor_spec.dtype, where).name
+        raise SpecError(f"{where}: is {codec.name}, but the dtype of the spec is {expected}")
+    flat = codec.unpack(value)
+    if flat.size == 1:
+        bound = flat[0]
+    else:
+        shape = tuple(tensor_spec.shape)
+        if any(size < 0 for size in shape) or flat.size != int(np.prod(shape, dtype=object)):
+            raise SpecError(
+                f"{where}: has {flat.size} elements; expected one, or one for each element of "
+                f"shape {list(shape)}"
+            )
+        bound = flat.reshape(shape)
+    _check_bound(bound, where)
+    return bound
+
+
+def _read_line_1_0_bound(
+    tensor_spec: dm_env_rpc_pb2.TensorSpec, value: dm_env_rpc_pb2.TensorSpec.Value, where: str
+) -> Any | None:
+    # To today's messages the scalar is an unknown field, which protobuf keeps.
+    scalar = line_1_0_pb2.ScalarBound.FromString(value.SerializeToString())
+    field = scalar.WhichOneof("payload")
+    if field is None:
+        return None
+    if _LINE_1_0_DATA_TYPES[field] != tensor_spec.dtype:
+        expected = codecs.codec_for(tensor_spec.dtype, where).name
+        raise SpecError(f"{where}: is {field}, but the dtype of the spec is {expected}")
+    codec = codecs.codec_for(tensor_spec.dtype, where)
+    number = np.asarray(getattr(scalar, field))
+    bound = casting.exact_cast(number, codec.dtype, where)[()]
+    _check_bound(bound, where)
+    return bound
+
+
+def _check_bound(bound: Any, where: str) -> None:
+    if np.any(np.isnan(bound)):
+        raise SpecError(f"{where}: is NaN")
+
+
+def _with_limits(given: Bounds, codec: codecs.Codec) -> Bounds:
+    """Puts the limits of a numeric dtype in the place of sides that are None."""
+    info: Any = (np.iinfo if codec.dtype.kind in "iu" else np.finfo)(codec.dtype)
+    # `codec.dtype.type`, for the limits of finfo are scalars and those of iinfo are ints.
+    return Bounds(
+        codec.dtype.type(info.min) if given.min is None else given.min,
+        codec.dtype.type(info.max) if given.max is None else given.max,
+    )
+
+
+def _check_order(given: Bounds, tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> None:
+    if given.min is None and given.max is None:
+        return
+    minimum, maximum = _with_limits(given, codecs.codec_for(tensor_spec.dtype, where))
+    if np.any(minimum > maximum):
+        raise SpecError(f"{where}: min {minimum} is above max {maximum}")
+
+
+def _where(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> str:
+    return f"spec {tensor_spec.name!r}"

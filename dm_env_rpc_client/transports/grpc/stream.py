@@ -1,0 +1,131 @@
+"""The stream over grpcio, for threads.
+
+A pump thread takes messages off grpcio and puts them into a queue; whoever reads takes
+them from there. That costs one hand-over, and buys a read with a timeout, which grpcio
+does not have, and a reader that a signal can interrupt anywhere: a KeyboardInterrupt
+inside grpcio's own locking could leave a lock behind.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import grpc
+
+from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError
+from dm_env_rpc_client.transports import conditions, status
+from dm_env_rpc_client.transports.self_pipe import Doorbell
+
+__all__ = ["GrpcStream"]
+
+_CANCELLED_SECONDS = 0.5
+"""How long a cancelled call may take to say so."""
+
+
+class GrpcStream:
+    """A `Stream` on a grpc.Channel.
+
+    Args:
+      channel: the channel.
+      metadata: sent with the call.
+      address: what error messages call the other end.
+      owns_channel: whether the channel is closed with the stream.
+    """
+
+    def __init__(
+        self,
+        channel: grpc.Channel,
+        metadata: conditions.Metadata | None = None,
+        address: str = "the channel's target",
+        owns_channel: bool = False,
+    ):
+        self.address = address
+        self._channel = channel if owns_channel else None
+        self._outbound: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._inbound: queue.SimpleQueue[bytes | DmEnvRpcClientError] = queue.SimpleQueue()
+        self._doorbell = Doorbell()
+        # The sentinel None ends the iterator. Without it grpcio's thread that waits in `get`
+        # stays for good and the interpreter cannot exit.
+        requests = iter(self._outbound.get, None)
+        checked = conditions.check_metadata(metadata)
+        call: Any = channel.stream_stream(status.PROCESS)
+        try:
+            self._call: Any = call(requests, metadata=checked)
+        except ValueError as error:
+            self._outbound.put(None)
+            raise ConnectionClosedError(f"the channel to {address} is closed") from error
+        self._pump = threading.Thread(
+            target=_pump,
+            args=(self._call, self._inbound, self._doorbell, address),
+            name=f"dm_env_rpc answers from {address}",
+            daemon=True,
+        )
+        self._pump.start()
+
+    def write(self, *messages: bytes) -> None:
+        """See `Stream.write`."""
+        for message in messages:
+            self._outbound.put(message)
+
+    def has_unsent(self) -> bool:
+        """See `Stream.has_unsent`; grpcio's own threads send."""
+        return False
+
+    def send_rest(self, timeout: float) -> None:
+        """See `Stream.send_rest`."""
+
+    def read(self, timeout: float | None, until_sent: bool = False) -> bytes | None:
+        """See `Stream.read`."""
+        self._doorbell.quiet()
+        try:
+            item = self._inbound.get(timeout is None or timeout > 0, timeout)
+        except queue.Empty:
+            return None
+        if isinstance(item, bytes):
+            return item
+        self._inbound.put(item)
+        raise item
+
+    def has_unread(self) -> bool:
+        """See `Stream.has_unread`."""
+        return not self._inbound.empty()
+
+    def fileno(self) -> int:
+        """See `Stream.fileno`."""
+        return self._doorbell.fileno()
+
+    def close(self, timeout: float) -> None:
+        """See `Stream.close`."""
+        self._outbound.put(None)
+        self._pump.join(timeout)
+        self.abort()
+        self._pump.join(_CANCELLED_SECONDS)
+
+    def abort(self) -> None:
+        """See `Stream.abort`."""
+        self._outbound.put(None)
+        self._call.cancel()
+        if self._channel is not None:
+            self._channel.close()
+        self._doorbell.close()
+
+
+def _pump(
+    call: Iterable[bytes],
+    inbound: queue.SimpleQueue[bytes | DmEnvRpcClientError],
+    doorbell: Doorbell,
+    address: str,
+) -> None:
+    # Not a method: a reference to the stream would keep a forgotten one alive.
+    code, details = grpc.StatusCode.OK, None
+    try:
+        for message in call:
+            inbound.put(message)
+            doorbell.ring()
+    except grpc.RpcError as error:
+        code, details = error.code(), error.details()
+    inbound.put(status.stream_error(address, code.name, details))
+    doorbell.ring()

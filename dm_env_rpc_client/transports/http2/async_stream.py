@@ -1,0 +1,292 @@
+"""The stream over HTTP/2 on a plain socket, for coroutines.
+
+The event loop reads into the memory that the framing hands out, whether or not somebody
+waits, so a server is never kept from reading by answers that nobody takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import Any
+
+from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError, DmEnvRpcClientError
+from dm_env_rpc_client.transports import conditions
+from dm_env_rpc_client.transports.http2.framing import Framing
+from dm_env_rpc_client.transports.http2.keepalive import LOOK_SECONDS, Keepalive, Verdict
+from dm_env_rpc_client.transports.http2.targets import (
+    Attempts,
+    Target,
+    request_headers,
+    set_options,
+    tls_context,
+)
+from dm_env_rpc_client.transports.status import silent
+from dm_env_rpc_client.transports.streams import Buffer
+
+__all__ = ["Http2AioStream", "open_http2_aio_stream"]
+
+_SILENT_SECONDS = 3.0
+"""What an address of several has for taking a connection."""
+
+_PAUSE_BYTES = 64 << 20
+"""Answers that wait to be taken; above this the socket is not read until some are."""
+
+
+async def open_http2_aio_stream(
+    address: str,
+    credentials: conditions.Credentials | None,
+    metadata: conditions.Metadata | None,
+    timeout: float | None,
+) -> Http2AioStream:
+    """Opens a stream; arguments and errors are those of `Http2Stream`."""
+    target = Target.parse(address)
+    tls = tls_context(credentials, address)
+    headers = request_headers(target, tls is not None, metadata)
+    attempts = Attempts(address, timeout)
+    while True:
+        stream = Http2AioStream(address, Framing(headers, address, conditions.MAX_MESSAGE_BYTES))
+        try:
+            await asyncio.wait_for(_open(stream, target, tls), attempts.remaining)
+            return stream
+        except (OSError, asyncio.TimeoutError) as error:
+            stream.abort()
+            attempts.failed(error if isinstance(error, OSError) else TimeoutError())
+        except BaseException:
+            stream.abort()
+            raise
+        await asyncio.sleep(conditions.RETRY_SECONDS)
+
+
+async def _open(stream: Http2AioStream, target: Target, tls: ssl.SSLContext | None) -> None:
+    connected = await _connect(target)
+    try:
+        await asyncio.get_running_loop().create_connection(
+            lambda: stream,
+            sock=connected,
+            ssl=tls,
+            server_hostname=(target.host or "localhost") if tls else None,
+        )
+    except BaseException:
+        connected.close()
+        raise
+    await stream.wait_until_ready()
+
+
+async def _connect(target: Target) -> socket.socket:
+    """Opens a socket to the first address of a name that takes it."""
+    loop = asyncio.get_running_loop()
+    places: list[tuple[int, Any]] = [(socket.AF_UNIX, target.path)]
+    if not target.path:
+        found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+        places = [(family, where) for family, _, _, _, where in found]
+    error: OSError | None = None
+    for family, where in places:
+        connecting = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            connecting.setblocking(False)
+            # One that is silent must leave the next ones their time.
+            last = (family, where) == places[-1]
+            await asyncio.wait_for(
+                loop.sock_connect(connecting, where), None if last else _SILENT_SECONDS
+            )
+            return connecting
+        except (OSError, asyncio.TimeoutError) as caught:
+            connecting.close()
+            error = caught if isinstance(caught, OSError) else TimeoutError("no answer in time")
+        except BaseException:
+            connecting.close()
+            raise
+    raise error or OSError(f"no address for {target.host}")
+
+
+class Http2AioStream(asyncio.BufferedProtocol):
+    """An `AsyncStream`, made by `open_http2_aio_stream`."""
+
+    def __init__(self, address: str, framing: Framing):
+        self.address = address
+        self._framing = framing
+        self._transport: Any = None
+        self._is_lost = True
+        self._is_closed = False
+        self._is_paused = False
+        self._bytes_waiting = 0
+        self._changed: asyncio.Future[None] | None = None
+        self._is_full = False
+        self._keepalive = Keepalive(framing)
+        self._timer: asyncio.TimerHandle | None = None
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Sends the preface and the request."""
+        self._transport = transport
+        self._is_lost = False
+        if self._is_closed:
+            self._transport.abort()
+            return
+        encrypted = transport.get_extra_info("ssl_object")
+        if encrypted is not None and encrypted.selected_alpn_protocol() != "h2":
+            self._end(
+                ConnectionLostError(
+                    f"the server at {self.address} does not offer HTTP/2 (h2) in the TLS handshake",
+                    "UNAVAILABLE",
+                )
+            )
+            return
+        set_options(transport.get_extra_info("socket"))
+        self._flush()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Returns where the next bytes belong."""
+        return self._framing.buffers()[0]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Takes what was received."""
+        framing = self._framing
+        before = len(framing.messages)
+        framing.received(nbytes)
+        for index in range(before, len(framing.messages)):
+            self._bytes_waiting += len(framing.messages[index])
+        self._flush()
+        if self._bytes_waiting > _PAUSE_BYTES and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> None:
+        """The server has closed its half."""
+        self._framing.received(0)
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """There is no connection any more."""
+        self._framing.received(0)
+        self._is_lost = True
+        self._is_full = False
+        self._wake()
+
+    def pause_writing(self) -> None:
+        """The socket takes no more for now."""
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._is_full = False
+        self._wake()
+
+    # What the connection calls.
+
+    async def wait_until_ready(self) -> None:
+        """Returns when the server has shown itself; raises what `read` raises."""
+        while not self._framing.is_ready:
+            self._check()
+            await self._change()
+
+    async def write(self, message: bytes) -> None:
+        """See `AsyncStream.write`."""
+        if self._is_closed or self._framing.failure is not None:
+            return  # `read` raises it.
+        self._framing.send(message)
+        self._flush()
+        while (self._is_full or self._framing.has_unsent) and (
+            self._framing.failure is None and not self._is_closed
+        ):
+            await self._change()
+
+    async def read(self) -> Buffer:
+        """See `AsyncStream.read`."""
+        framing = self._framing
+        while not framing.messages:
+            self._check()
+            self._watch()
+            await self._change()
+        message = framing.messages.popleft()
+        self._bytes_waiting -= len(message)
+        if self._is_paused and self._bytes_waiting <= _PAUSE_BYTES:
+            self._is_paused = False
+            self._transport.resume_reading()
+        return message
+
+    async def close(self, timeout: float) -> None:
+        """See `AsyncStream.close`."""
+        if not self._is_closed and self._framing.failure is None and timeout > 0:
+            self._framing.end()
+            self._flush()
+            try:
+                await asyncio.wait_for(self._wait_until_ended(), timeout)
+            except (asyncio.TimeoutError, DmEnvRpcClientError):
+                pass
+        self.abort()
+        # The loop closes the socket in its next rounds.
+        while not self._is_lost:
+            await asyncio.sleep(0)
+
+    def abort(self) -> None:
+        """See `AsyncStream.abort`."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            self._framing.cancel()
+            self._flush()
+            # Not `close`: with TLS that waits for the other end to agree.
+            self._transport.abort()
+        self._wake()
+
+    async def _wait_until_ended(self) -> None:
+        while True:
+            await self.read()
+
+    def _check(self) -> None:
+        if self._framing.failure is not None:
+            raise self._framing.failure
+        if self._is_closed:
+            raise ConnectionClosedError(f"the connection to {self.address} was closed")
+
+    def _flush(self) -> None:
+        outbound = self._framing.outbound
+        if outbound and not self._transport.is_closing():
+            if len(outbound) == 1:
+                self._transport.write(outbound[0])
+            else:
+                self._transport.writelines(outbound)
+        outbound.clear()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, None
+        if changed is not None and not changed.done():
+            changed.set_result(None)
+
+    async def _change(self) -> None:
+        """Returns when something has happened, for any number of coroutines."""
+        if self._changed is None:
+            self._changed = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._changed)
+
+    def _watch(self) -> None:
+        """Sees to it that silence is noticed while an answer is waited for."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        if self._changed is None or self._is_closed:
+            return  # Nobody waits.
+        verdict = self._keepalive.judge()
+        if verdict is Verdict.GIVE_UP:
+            self._end(silent(self.address))
+            return
+        if verdict is Verdict.PING:
+            self._framing.ping()
+            self._flush()
+        self._watch()
+
+    def _end(self, failure: DmEnvRpcClientError) -> None:
+        if self._framing.failure is None:
+            self._framing.failure = failure
+        self._transport.abort()
+        self._wake()

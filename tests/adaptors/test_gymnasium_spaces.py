@@ -1,0 +1,266 @@
+"""Specs become spaces that hold the same values, and values come back as they were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from dm_env import specs
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from dm_env_rpc_client import SpecError
+from dm_env_rpc_client.adaptors.gymnasium_batches import ActionBatch, ObservationBatch
+from dm_env_rpc_client.adaptors.gymnasium_spaces import (
+    AnyText,
+    ExactBox,
+    from_space,
+    spec_to_space,
+    to_space,
+)
+from dm_env_rpc_client.tensors.variable_specs import (
+    VariableArray,
+    VariableBoundedArray,
+    VariableStringArray,
+)
+from tests.tensors.strategies import FIELDS, same_bits, strings
+
+Leaf = tuple[specs.Array, Any]
+
+
+def _elements(dtype: np.dtype[Any], low: Any, high: Any) -> st.SearchStrategy[Any]:
+    if dtype.kind in "iu":
+        return st.integers(int(low), int(high))
+    width: Any = dtype.itemsize * 8
+    return st.floats(float(low), float(high), width=width, allow_nan=False)
+
+
+@st.composite
+def leaves(draw: st.DrawFn) -> Leaf:
+    """A spec and a value of it; bounds reach to the ends of every dtype."""
+    kind = draw(st.sampled_from([*FIELDS, "str"]))
+    shape = draw(npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3))
+    if kind == "str":
+        assume(0 not in shape)
+        value: Any = np.empty(shape, object)
+        for index in np.ndindex(shape):
+            value[index] = draw(strings())
+        return specs.StringArray(shape), value if shape else value.item()
+    dtype = np.dtype(kind)
+    if dtype.kind == "b":
+        return specs.Array(shape, bool), draw(npst.arrays(dtype, shape))
+    info: Any = np.iinfo(dtype) if dtype.kind in "iu" else np.finfo(dtype)
+    if not draw(st.booleans()):
+        value = draw(npst.arrays(dtype, shape, elements=_elements(dtype, info.min, info.max)))
+        return specs.Array(shape, dtype), value
+    bound = st.one_of(
+        _elements(dtype, info.min, info.max), st.sampled_from([info.min, 0, 1, info.max])
+    )
+    # A sum, for there is no number between 0.0 and -0.0.
+    low, high = sorted([draw(bound) + 0, draw(bound) + 0])
+    if draw(st.booleans()):
+        spec = specs.BoundedArray(
+            shape, dtype, np.full(shape, low, dtype), np.full(shape, high, dtype)
+        )
+    else:
+        spec = specs.BoundedArray(shape, dtype, low, high)
+    value = draw(npst.arrays(dtype, shape, elements=_elements(dtype, low, high)))
+    if shape == () and dtype.kind in "iu" and low == 0 and 0 <= high < np.iinfo(np.int64).max:
+        assume(high < np.iinfo(dtype).max)
+        spec = specs.DiscreteArray(int(high) + 1, dtype)
+    return spec, value
+
+
+def same(left: Any, right: Any) -> bool:
+    if isinstance(right, str) or np.asarray(right).dtype == object:
+        return bool(np.array_equal(np.asarray(left, object), np.asarray(right, object)))
+    return same_bits(left, right)
+
+
+@given(leaves(), st.integers(0, 2**31))
+def test_samples_are_actions(leaf: Leaf, seed: int) -> None:
+    spec, _ = leaf
+    space = spec_to_space(spec, "it")
+    space.seed(seed)
+    for _ in range(3):
+        sample = space.sample()
+        assert sample in space
+        action = from_space(spec, sample, "it")
+        if spec.dtype.kind in "biuf":
+            assert spec.validate(action).dtype == spec.dtype
+        else:
+            assert np.shape(action) == spec.shape
+
+
+@given(leaves())
+def test_observations_are_in_the_space_and_come_back_as_they_were(leaf: Leaf) -> None:
+    spec, value = leaf
+    space = spec_to_space(spec, "it")
+    observation = to_space(space, value)
+    assert observation in space
+    if not isinstance(space, spaces.Tuple | spaces.Text):
+        assert observation.dtype == space.dtype
+    assert same(from_space(spec, observation, "it"), value)
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b.c", "b.d"]), leaves(), min_size=1), st.booleans())
+def test_batches_hold_the_same(structure: dict[str, Leaf], unwrap_single: bool) -> None:
+    flat_specs = {name: spec for name, (spec, _) in structure.items()}
+    flat = {name: value for name, (_, value) in structure.items()}
+    observations = ObservationBatch(flat_specs, 3, unwrap_single, "observation")
+    assert observations.space == batch_space(observations.single_space, 3)
+    for index in (2, 0, 1):
+        observations.put(index, flat)
+    batch = observations.rows(None, copy=True)
+    assert batch in observations.space
+    single = observations.single(flat)
+    assert single in observations.single_space
+    # What is observed by all is done by all.
+    actions = ActionBatch(flat_specs, 3, unwrap_single, "action")
+    for action in actions.split(batch, 3):
+        assert action.keys() == flat.keys()
+        for name, value in flat.items():
+            assert same(action[name], value)
+    for sample in (actions.space.sample(), actions.space.sample()):
+        assert sample in actions.space
+        for action in actions.split(sample, 3):
+            for name, spec in flat_specs.items():
+                if spec.dtype.kind in "biuf":
+                    spec.validate(action[name])
+
+
+@pytest.mark.parametrize(
+    ("spec", "space"),
+    [
+        (specs.DiscreteArray(3, np.int32), spaces.Discrete(3)),
+        (specs.BoundedArray((), np.int8, -3, 4), spaces.Discrete(8, start=-3)),
+        (specs.BoundedArray((), np.uint8, 0, 255), spaces.Discrete(256)),
+        (specs.Array((), bool), spaces.Discrete(2)),
+        (specs.Array((2, 3), bool), spaces.MultiBinary((2, 3))),
+        (specs.Array((), np.uint8), ExactBox(0, 255, (), np.uint8)),
+        (specs.Array((4, 3), np.uint8), ExactBox(0, 255, (4, 3), np.uint8)),
+        (specs.Array((0, 3), bool), spaces.Box(0, 1, (0, 3), np.int8)),
+        (
+            specs.BoundedArray((), np.int64, -(2**63), 2**63 - 1),
+            ExactBox(np.array(-(2**63)), np.array(2**63 - 1), dtype=np.int64),
+        ),
+        (
+            specs.BoundedArray((), np.uint64, 1, 2**64 - 1),
+            ExactBox(np.array(1, np.uint64), np.array(2**64 - 1, np.uint64), dtype=np.uint64),
+        ),
+        (specs.Array((2,), np.float32), spaces.Box(-np.inf, np.inf, (2,), np.float32)),
+        (specs.BoundedArray((2,), np.float32, 0, [1, 2]), None),
+        (
+            specs.BoundedArray((), np.float64, 0, np.finfo(np.float64).max),
+            spaces.Box(0.0, np.inf, (), np.float64),
+        ),
+        (specs.StringArray(()), AnyText()),
+        (specs.StringArray((2,)), spaces.Tuple((AnyText(), AnyText()))),
+        (
+            {"a": specs.DiscreteArray(2), "b": [specs.Array((), bool)]},
+            spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Tuple((spaces.Discrete(2),))}),
+        ),
+    ],
+)
+def test_the_table(spec: Any, space: spaces.Space[Any] | None) -> None:
+    found = spec_to_space(spec, "it")
+    if space is None:
+        space = spaces.Box(np.array([0, 0], np.float32), np.array([1, 2], np.float32))
+    assert type(found) is type(space)
+    assert found == space
+
+
+def test_64_bits_are_sampled_from_end_to_end() -> None:
+    space = spec_to_space(specs.Array((10_000,), np.uint64), "it")
+    sample = space.sample()
+    assert sample.dtype == np.uint64
+    assert sample.min() < 2**54 * 100
+    assert sample.max() > 2**64 - 2**54 * 100
+    batch = batch_space(space, 2)
+    assert isinstance(batch, ExactBox)
+    assert batch.sample().max() > 2**63
+
+
+@pytest.mark.parametrize(
+    ("spec", "value"),
+    [
+        (VariableArray((-1, 2), np.float32), np.ones((3, 2), np.float32)),
+        (VariableArray((-1,), np.int32), np.arange(3, dtype=np.int32)),
+        (VariableBoundedArray((-1,), np.int64, 0, 5), np.arange(3)),
+        (VariableArray((-1, 3), bool), np.ones((2, 3), bool)),
+        (VariableStringArray((-1,)), np.array(["a", "b"], object)),
+        (VariableStringArray((-1,)), np.array([], object)),
+    ],
+)
+def test_variable_lengths_are_sequences(spec: specs.Array, value: Any) -> None:
+    space = spec_to_space(spec, "it")
+    assert isinstance(space, spaces.Sequence)
+    observation = to_space(space, value)
+    assert observation in space
+    assert same(from_space(spec, observation, "it"), value)
+    space.seed(0)
+    for _ in range(10):
+        action = from_space(spec, space.sample(), "it")
+        assert action.ndim == len(spec.shape)
+        if len(action):
+            spec.validate(action)
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (specs.Array((), object), "array of object"),
+        (specs.Array((), np.complex64), "complex64"),
+        (specs.StringArray((2, 0)), r"shape \[2, 0\]"),
+        (VariableArray((2, -1), np.int32), r"\[2, -1\].*first axis"),
+        ({"a": {"b": specs.Array((), object)}}, r"'it\.a\.b'.*requested_observations"),
+    ],
+)
+def test_some_specs_have_no_space(spec: Any, text: str) -> None:
+    with pytest.raises(SpecError, match=text):
+        spec_to_space(spec, "it")
+
+
+@pytest.mark.parametrize(
+    ("spec", "value", "text"),
+    [
+        ({"a": specs.Array((), int)}, {"b": 1}, r"'it'.*keys \['a'\], got \['b'\]"),
+        ({"a": specs.Array((), int)}, 1, r"'it'.*keys \['a'\], got int"),
+        ([specs.Array((), int)], (1, 2), "'it'.*tuple of 1 values"),
+        ({"a": specs.Array((), np.int8)}, {"a": 300}, r"'it\.a'.*300.*int8"),
+        (specs.Array((), np.int8), "left", "'it'.*int8"),
+    ],
+)
+def test_values_of_another_structure_are_refused(spec: Any, value: Any, text: str) -> None:
+    with pytest.raises(SpecError, match=text):
+        from_space(spec, value, "it")
+
+
+def test_lists_are_tuples_in_gymnasium() -> None:
+    spec = [specs.Array((), np.int8), {"a": specs.Array((2,), np.float32)}]
+    space = spec_to_space(spec, "it")
+    space.seed(0)
+    number, inner = from_space(spec, space.sample(), "it")
+    assert number.dtype == np.int8
+    assert inner["a"].shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("actions", "text"),
+    [
+        ({"a": [1, 2]}, "expected the actions 'a', 'b.c', got 'a'"),
+        (3, "expected the actions 'a', 'b.c', got int"),
+        ({"a": [1, 2], "b": {"c": 0.5}}, "action 'b.c': is one value; expected 2"),
+        ({"a": [1, 2, 3], "b": {"c": [0.5, 1]}}, "action 'a': has 3 rows; expected 2"),
+        ({"a": [1, 2.5], "b": {"c": [0.5, 1]}}, "action 'a'.*2.5.*int32"),
+    ],
+)
+def test_batches_of_another_structure_are_refused(actions: Any, text: str) -> None:
+    flat_specs = {"a": specs.Array((), np.int32), "b.c": specs.Array((), np.float32)}
+    batch = ActionBatch(flat_specs, 2, True, "action")
+    with pytest.raises(SpecError, match=text):
+        batch.split(actions, 2)

@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dm_env_rpc_client.bridges.gym_socket import bounded_json, packet_codec, packets
+from dm_env_rpc_client.bridges.gym_socket.fields import Decoder, Limits, ObservationBounds, Steps
+from dm_env_rpc_client.errors import ProtocolError, SpecError
+from tests.bridges.gym_socket import transcripts
+
+LIMITS = Limits()
+
+
+CASES = [
+    pytest.param(exchanged, dialect, id=f"{name}, {dialect}")
+    for name, exchanged in transcripts.EXCHANGES.items()
+    for dialect in exchanged.dialects
+]
+
+
+def whole(steps: Steps[Any], data: bytes) -> Any:
+    decoder = Decoder(steps)
+    assert decoder.feed(data + b"next") == len(data)
+    return decoder.result
+
+
+def byte_by_byte(steps: Steps[Any], data: bytes) -> Any:
+    decoder = Decoder(steps)
+    for index in range(len(data)):
+        assert not decoder.is_done
+        assert decoder.feed(data[index : index + 1]) == 1
+    return decoder.result
+
+
+READS = pytest.mark.parametrize("read", [whole, byte_by_byte])
+
+
+def encoded_answer(request: packets.Request, answer: Any) -> bytes:
+    if isinstance(request, packets.Step):
+        return packet_codec.encode_step_answer(*answer)
+    encode = {
+        packets.Reset: packet_codec.encode_observation,
+        packets.GetSpace: packet_codec.encode_space,
+        packets.SampleAction: packet_codec.encode_action,
+    }.get(type(request), packet_codec.encode_error)
+    return encode(answer)
+
+
+@pytest.mark.parametrize(("exchanged", "dialect"), CASES)
+def test_packets_are_written_as_the_document_says(
+    exchanged: transcripts.Exchanged, dialect: packet_codec.Dialect
+) -> None:
+    assert packet_codec.encode_request(exchanged.request, dialect) == exchanged.sent
+    if exchanged.received is not None:
+        assert encoded_answer(exchanged.request, exchanged.answer) == exchanged.received
+
+
+@READS
+@pytest.mark.parametrize(("exchanged", "dialect"), CASES)
+def test_packets_are_read_as_the_document_says(
+    exchanged: transcripts.Exchanged, dialect: packet_codec.Dialect, read: Any
+) -> None:
+    assert read(packet_codec.read_request(dialect, LIMITS), exchanged.sent) == exchanged.request
+    steps = packet_codec.read_answer(exchanged.request, dialect, LIMITS)
+    if exchanged.received is None:
+        assert steps is None
+        return
+    assert steps is not None
+    np.testing.assert_equal(read(steps, exchanged.received), exchanged.answer)
+
+
+@READS
+@pytest.mark.parametrize("data", transcripts.HANDSHAKES)
+def test_handshakes(data: bytes, read: Any) -> None:
+    handshake = transcripts.HANDSHAKES[data]
+    assert packet_codec.encode_request(handshake) == data
+    assert read(packet_codec.read_handshake(LIMITS), data) == handshake
+
+
+@READS
+@pytest.mark.parametrize("data", transcripts.ERRORS)
+def test_error_strings(data: bytes, read: Any) -> None:
+    message = transcripts.ERRORS[data]
+    assert packet_codec.encode_error(message) == data
+    assert read(packet_codec.read_error(LIMITS), data) == message
+
+
+def test_byte_lists_are_writable_arrays_of_their_own() -> None:
+    data = transcripts.EXCHANGES["reset with a byte list"].received
+    assert data is not None
+    steps = packet_codec.read_answer(packets.Reset(), "first", LIMITS)
+    assert steps is not None
+    array = whole(steps, data)
+    assert array.dtype == np.uint8
+    assert array.flags.writeable
+    assert array.flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    "array", [np.uint8(7), np.zeros((0,), np.uint8), np.zeros((3, 0, 2), np.uint8)]
+)
+def test_byte_lists_of_few_elements(array: Any) -> None:
+    array = np.asarray(array)
+    steps = packet_codec.read_answer(packets.Reset(), "first", LIMITS)
+    assert steps is not None
+    np.testing.assert_array_equal(whole(steps, packet_codec.encode_observation(array)), array)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "data", "message"),
+    [
+        ("first", b"\x07", "packet type 7"),
+        ("latest", b"\x09", "packet type 9"),
+        ("first", b"\xff", "packet type 255"),
+        ("first", b"\x02\x02", "space 2"),
+        ("first", b"\x01\x01", "action type 1"),
+        ("first", b"\x04\x02", "0x02"),
+        ("latest", b"\x04\x01\x01\x07", "0x07"),
+        ("first", b"\x01\x00\xff\xff\xff\xff", "4294967295 bytes"),
+        ("first", b"\x01\x00\x01\x00\x10\x00", "1048577 bytes"),
+        ("first", b"\x04\x00\x00\x02\x00\x00\x00\xff\xfe", "not UTF-8"),
+        ("first", b"\x01\x00\x02\x00\x00\x00{]", "not UTF-8 JSON"),
+        ("first", b"\x01\x00\x00\x00\x00\x00", "not UTF-8 JSON"),
+        ("latest", b"\x08\x01\x01\x00\x00", "257 bytes"),
+    ],
+)
+def test_servers_refuse_other_packets(
+    dialect: packet_codec.Dialect, data: bytes, message: str
+) -> None:
+    with pytest.raises(ProtocolError, match=message):
+        Decoder(packet_codec.read_request(dialect, LIMITS)).feed(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\x01", "flags 0x01"),
+        (b"\x00\x01\x01\x00\x00", "257 bytes"),
+        (b"\x00\xff\xff\xff\xff", "4294967295 bytes"),
+        (b"\x00\x01\x00\x00\x00\xff", "not UTF-8"),
+    ],
+)
+def test_servers_refuse_other_handshakes(data: bytes, message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
+        Decoder(packet_codec.read_handshake(LIMITS)).feed(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\x02\x00\x00\x00\x00", "observation type 2"),
+        (b"\x00\xff\xff\xff\xff", "4294967295 bytes"),
+        (b"\x01\xff\xff\xff\xff", "4294967295 bytes"),
+        (b"\x01\x03\x00\x00\x00", "no room for its dimensions"),
+        (b"\x01\x04\x00\x00\x00\x01\x00\x00\x00", "1 dimensions"),
+        (b"\x01\xff\x00\x00\x00\x21\x00\x00\x00", "33 dimensions"),
+        (b"\x01\x0a\x00\x00\x00\x01\x00\x00\x00\x03\x00\x00\x00", "has 2 bytes of data"),
+        (
+            b"\x01\x10\x00\x00\x00\x03\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff",
+            r"shape \[0, 4294967295, 4294967295\]",
+        ),
+    ],
+)
+def test_clients_refuse_other_observations(data: bytes, message: str) -> None:
+    steps = packet_codec.read_answer(packets.Reset(), "first", LIMITS)
+    assert steps is not None
+    with pytest.raises(ProtocolError, match=message):
+        Decoder(steps).feed(data)
+
+
+def test_a_byte_list_has_the_shape_and_the_size_that_the_space_says() -> None:
+    bounds = ObservationBounds(shape=(2000, 1000))
+    frame = np.zeros((2000, 1000), np.uint8)
+    # More than a field, since the space says so.
+    steps = packet_codec.read_answer(packets.Reset(), "first", LIMITS, bounds)
+    assert steps is not None
+    assert whole(steps, packet_codec.encode_observation(frame)).shape == (2000, 1000)
+    for wrong in (np.zeros((1000, 2000), np.uint8), np.zeros((2000, 1001), np.uint8)):
+        steps = packet_codec.read_answer(packets.Reset(), "first", LIMITS, bounds)
+        assert steps is not None
+        with pytest.raises(ProtocolError, match=r"shape \[1000, 2000\]|2002012 bytes"):
+            Decoder(steps).feed(packet_codec.encode_observation(wrong))
+
+
+def test_done_is_0_or_1() -> None:
+    data = bytearray(packet_codec.encode_step_answer(0, 0.0, False, {}))
+    data[14] = 2
+    steps = packet_codec.read_answer(packets.Step(0), "first", LIMITS)
+    assert steps is not None
+    with pytest.raises(ProtocolError, match="done: byte 0x02"):
+        Decoder(steps).feed(data)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        packets.UniverseConfigure({}),
+        packets.UniverseWrap("", {}),
+        packets.Monitor("m", video=True),
+    ],
+)
+def test_the_first_dialect_cannot_say_what_only_the_latest_has(request_: packets.Request) -> None:
+    with pytest.raises(SpecError, match="only the latest dialect"):
+        packet_codec.encode_request(request_, "first")
+
+
+def test_what_no_packet_can_hold_is_not_written() -> None:
+    with pytest.raises(SpecError, match="no dialect 'second'"):
+        packet_codec.check_dialect("second")
+    with pytest.raises(SpecError, match="JSON cannot hold it"):
+        packet_codec.encode_request(packets.Step(float("nan")))
+    with pytest.raises(SpecError, match="no Unicode string"):
+        packet_codec.encode_request(packets.Handshake("\ud800"))
+    with pytest.raises(SpecError, match="a byte list is uint8"):
+        packet_codec.encode_observation(np.zeros(2, np.int8))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"[" * 100_000, "about 100001 values"),
+        (b"[" * 33 + b"]" * 33, "more than 32 levels"),
+        (b'{"a":' * 33 + b"0" + b"}" * 33, "more than 32 levels"),
+        (b'["\\"",' + b"[" * 33 + b"]" * 34, "more than 32 levels"),
+        (b"\xff", "not UTF-8 JSON"),
+        (b"9" * 5000, "not UTF-8 JSON"),
+        (b"[1,]", "not UTF-8 JSON"),
+        (b"{" + b"," * 70_000, "values"),
+    ],
+)
+def test_json_bombs_are_refused_before_they_go_off(text: bytes, message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
+        bounded_json.decode(text, "the text")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" * 32 + b"]" * 32,
+        b"[" + b",".join([b"[]"] * 40) + b"]",
+        b'["' + b"[" * 40 + b'"]',
+        b'["\\\\","' + b"[" * 40 + b'\\"' + b'"]',
+    ],
+)
+def test_deep_looks_alone_are_no_bomb(text: bytes) -> None:
+    bounded_json.decode(text, "the text")
+
+
+def test_diagnostics_become_what_json_can_hold() -> None:
+    nested: Any = 0
+    for _ in range(40):
+        nested = [nested]
+    value = {
+        "array": np.array([[1, 2]]),
+        "scalar": np.float32(0.5),
+        "nan": float("nan"),
+        3: (True, None, "text"),
+        "object": object(),
+    }
+    assert bounded_json.jsonable(value) == {
+        "array": [[1, 2]],
+        "scalar": 0.5,
+        "nan": None,
+        "3": [True, None, "text"],
+        "object": "object",
+    }
+    bounded_json.decode(bounded_json.encode(bounded_json.jsonable(nested), ""), "")

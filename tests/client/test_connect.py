@@ -1,0 +1,172 @@
+"""Opening connections: what is refused, what is waited for, what the errors say."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+
+from dm_env_rpc_client import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    SpecError,
+    connect,
+    create_secure_channel_and_connect,
+    make,
+)
+from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client.testing import ScriptedServer, echo
+from dm_env_rpc_client.transports.addresses import is_loopback
+from tests.certificates import self_signed
+from tests.scripted import descriptor_count, extension, settles, thread_count, time_limit
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
+    """A key and a self-signed certificate for localhost."""
+    key, crt = self_signed(tmp_path_factory.mktemp("certificate"))
+    return key.read_bytes(), crt.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("localhost:1", True),
+        ("127.0.0.1:1", True),
+        ("127.8.9.1:1", True),
+        ("[::1]:1", True),
+        ("unix:/tmp/x", True),
+        ("unix:///tmp/x", True),
+        ("ipv4:127.0.0.1:1", True),
+        ("dns:///localhost:1", True),
+        ("env.localhost:1", True),
+        ("10.0.0.1:1", False),
+        ("[2001:db8::1]:1", False),
+        ("localhost.example.com:1", False),
+        ("127.0.0.1.example.com:1", False),
+        ("example.com", False),
+        ("0.0.0.0:1", False),
+    ],
+)
+def test_loopback_addresses_are_told_from_others(address: str, expected: bool) -> None:
+    assert is_loopback(address) is expected
+
+
+@pytest.mark.parametrize("address", ["", None, 50051])
+def test_what_is_no_address_is_refused(address: object) -> None:
+    with pytest.raises(SpecError, match="address looks like"):
+        connect(address)  # type: ignore[arg-type]
+
+
+def test_plaintext_does_not_leave_this_machine_unless_asked_to() -> None:
+    with time_limit(0.5), pytest.raises(SpecError, match="insecure=True"):
+        connect("192.0.2.1:1")
+
+
+def test_local_credentials_for_another_machine_are_refused_at_once() -> None:
+    with time_limit(0.5), pytest.raises(SpecError, match="local credentials"):
+        create_secure_channel_and_connect("192.0.2.1:1", timeout=5)
+
+
+def test_an_unknown_transport_is_refused(echo_server: ScriptedServer) -> None:
+    with pytest.raises(SpecError, match="no transport 'pigeon'"):
+        connect(echo_server.address, transport="pigeon")  # type: ignore[arg-type]
+
+
+def test_a_dead_port_is_named_with_the_cause() -> None:
+    with (
+        time_limit(1.5),
+        pytest.raises(ConnectionLostError, match=r"localhost:1 within 0.5 s.*refused.*runs"),
+    ):
+        connect("localhost:1", timeout=0.5)
+
+
+def test_a_port_that_accepts_and_says_nothing_is_a_deadline() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with (
+            time_limit(1.5),
+            pytest.raises((DeadlineExceededError, ConnectionLostError), match=address),
+        ):
+            connect(address, timeout=0.5)
+
+
+def test_tls_credentials_against_plaintext_name_the_handshake(
+    echo_server: ScriptedServer,
+) -> None:
+    with (
+        time_limit(2.5),
+        pytest.raises(ConnectionLostError, match=f"{echo_server.address}.*credentials"),
+    ):
+        connect(echo_server.address, timeout=1.5, credentials=grpc.ssl_channel_credentials())
+
+
+def test_an_untrusted_certificate_is_the_cause(certificate: tuple[bytes, bytes]) -> None:
+    credentials = grpc.ssl_server_credentials([certificate])
+    with (
+        ScriptedServer(echo, credentials) as server,
+        time_limit(2.5),
+        pytest.raises(ConnectionLostError, match=r"(?i)certificate|handshake"),
+    ):
+        connect(server.address, timeout=1.5, credentials=grpc.ssl_channel_credentials())
+
+
+def test_tls_with_a_trusted_certificate_connects(certificate: tuple[bytes, bytes]) -> None:
+    credentials = grpc.ssl_server_credentials([certificate])
+    with ScriptedServer(echo, credentials) as server:
+        trusted = grpc.ssl_channel_credentials(certificate[1])
+        with connect(server.address, credentials=trusted) as connection:
+            assert connection.send(extension(1)) == extension(1)
+
+
+def test_a_unix_socket_connects(tmp_path: Path) -> None:
+    with (
+        serve(Catch, f"unix:{tmp_path}/socket") as server,
+        make(server.address, {"rows": 3}) as env,
+    ):
+        assert env.reset().first()
+
+
+def test_local_credentials_connect_on_this_machine() -> None:
+    credentials = grpc.local_server_credentials()
+    with (
+        ScriptedServer(echo, credentials) as server,
+        create_secure_channel_and_connect(server.address, timeout=5) as connection,
+    ):
+        assert connection.send(extension(1)) == extension(1)
+
+
+def test_a_server_that_starts_late_is_waited_for() -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+    servers = []
+    address = f"localhost:{port}"
+    timer = threading.Timer(0.7, lambda: servers.append(serve(Catch, address)))
+    timer.start()
+    try:
+        with time_limit(5), connect(address, timeout=8) as connection:
+            assert connection.is_usable
+    finally:
+        timer.join()
+        servers[0].stop()
+
+
+def test_50_failed_connects_leave_nothing_behind() -> None:
+    def fail() -> None:
+        with pytest.raises(ConnectionLostError):
+            connect("localhost:1", timeout=0.02)
+
+    fail()
+    time.sleep(0.5)
+    threads, descriptors = thread_count(), descriptor_count()
+    for _ in range(50):
+        fail()
+    assert settles(lambda: thread_count() <= threads), "threads are left"
+    assert settles(lambda: descriptor_count() <= descriptors), "descriptors are left"

@@ -1,0 +1,175 @@
+"""The pure pipeline: which answer belongs to which request, and when nobody can tell."""
+
+from __future__ import annotations
+
+import pytest
+from google.rpc import status_pb2
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from dm_env_rpc_client import (
+    ConnectionClosedError,
+    ConnectionLostError,
+    DmEnvRpcError,
+    ProtocolError,
+)
+from dm_env_rpc_client.protocol import envelopes, pipeline
+from dm_env_rpc_client.protocol.pipeline import Pending, Pipeline
+from dm_env_rpc_client.testing import Response
+from tests.scripted import extension
+
+
+def request(number: int = 0, size: int = 0) -> Pending:
+    pending = Pending(envelopes.encode_request(extension(number)))
+    pending.size = size or pending.size
+    return pending
+
+
+def answer(number: int) -> bytes:
+    return Response(extension=extension(number)).SerializeToString()
+
+
+def error(number: int) -> bytes:
+    return Response(error=status_pb2.Status(code=5, message=str(number))).SerializeToString()
+
+
+def take(fifo: Pipeline, message: bytes) -> Pending:
+    pending = fifo.answer(message)
+    fifo.retire(pending)
+    return pending
+
+
+def test_there_is_room_for_one_request_of_any_size() -> None:
+    fifo = Pipeline("there")
+    assert fifo.has_room(1 << 40)
+    fifo.push(request(size=1 << 40))
+    assert not fifo.has_room(1)
+    take(fifo, answer(0))
+    assert fifo.has_room(1 << 40)
+
+
+def test_count_and_bytes_are_bounded() -> None:
+    fifo = Pipeline("there")
+    for _ in range(pipeline.MAX_REQUESTS_IN_FLIGHT):
+        assert fifo.has_room(1)
+        fifo.push(request())
+    assert not fifo.has_room(1)
+    assert fifo.oldest is not None
+    other = Pipeline("there")
+    other.push(request(size=pipeline.MAX_BYTES_IN_FLIGHT - 10))
+    assert other.has_room(10)
+    assert not other.has_room(11)
+
+
+def test_an_interpretation_that_fails_is_the_requests_own_matter() -> None:
+    fifo = Pipeline("there")
+
+    def explode(payload: object) -> None:
+        raise ZeroDivisionError
+
+    first = Pending(envelopes.encode_request(extension(1)), explode)
+    second = request(2)
+    fifo.push(first)
+    fifo.push(second)
+    take(fifo, answer(1))
+    take(fifo, answer(2))
+    with pytest.raises(ZeroDivisionError):
+        first.result()
+    assert second.result() == extension(2)
+    assert fifo.poisoned_by is None
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind", "text"),
+    [
+        (ConnectionClosedError("bye"), ConnectionClosedError, "was closed while waiting"),
+        (ConnectionLostError("gone", "UNAVAILABLE"), ConnectionLostError, "was lost.*gone"),
+        (ProtocolError("odd"), ConnectionLostError, "which answer.*ProtocolError: odd"),
+        (KeyboardInterrupt(), ConnectionLostError, "KeyboardInterrupt; open a new one"),
+    ],
+)
+def test_the_first_cause_is_chained_to_all_that_follows(
+    cause: BaseException, kind: type[Exception], text: str
+) -> None:
+    fifo = Pipeline("there")
+    waiting = request()
+    fifo.push(waiting)
+    assert fifo.poison(cause) == [waiting]
+    assert fifo.poison(RuntimeError("second")) == []
+    assert fifo.poisoned_by is cause
+    with pytest.raises(kind, match=text) as caught:
+        waiting.result()
+    assert caught.value.__cause__ is cause
+    with pytest.raises(kind) as later:
+        fifo.push(request())
+    assert later.value.__cause__ is cause
+
+
+def test_an_outcome_is_final_and_wakes_once() -> None:
+    pending = request()
+    woken: list[int] = []
+    pending.waiters.append(lambda: woken.append(1))
+    pending.finish(1, None)
+    pending.finish(2, ValueError())
+    pending.wake()
+    pending.wake()
+    assert pending.result() == 1
+    assert woken == [1]
+
+
+class PipelineMachine(RuleBasedStateMachine):
+    """Any order of requests, answers, errors and nonsense, against a list of numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fifo = Pipeline("there")
+        self.in_flight: list[tuple[int, Pending]] = []
+        self.numbers = iter(range(1_000_000))
+        self.poisoned = False
+
+    @precondition(lambda self: not self.poisoned)
+    @rule()
+    def push(self) -> None:
+        number = next(self.numbers)
+        pending = request(number)
+        self.fifo.push(pending)
+        self.in_flight.append((number, pending))
+
+    @precondition(lambda self: not self.poisoned and self.in_flight)
+    @rule(is_error=st.booleans())
+    def answer(self, is_error: bool) -> None:
+        number, pending = self.in_flight.pop(0)
+        assert take(self.fifo, error(number) if is_error else answer(number)) is pending
+        if is_error:
+            with pytest.raises(DmEnvRpcError) as caught:
+                pending.result()
+            assert caught.value.message == str(number)
+        else:
+            assert pending.result() == extension(number)
+
+    @precondition(lambda self: not self.poisoned)
+    @rule(message=st.sampled_from([b"", b"\xff", Response(step={}).SerializeToString()]))
+    def answer_with_nonsense(self, message: bytes) -> None:
+        with pytest.raises(ProtocolError) as caught:
+            self.fifo.answer(message)
+        failed = self.fifo.poison(caught.value)
+        assert failed == [pending for _, pending in self.in_flight]
+        for index, (_, pending) in enumerate(self.in_flight):
+            with pytest.raises(ProtocolError if index == 0 else ConnectionLostError):
+                pending.result()
+        self.in_flight = []
+        self.poisoned = True
+
+    @precondition(lambda self: self.poisoned)
+    @rule()
+    def push_in_vain(self) -> None:
+        with pytest.raises(ConnectionLostError):
+            self.fifo.push(request())
+
+    @invariant()
+    def the_oldest_is_next(self) -> None:
+        assert len(self.fifo) == len(self.in_flight)
+        assert self.fifo.oldest is (self.in_flight[0][1] if self.in_flight else None)
+
+
+TestPipelineMachine = PipelineMachine.TestCase

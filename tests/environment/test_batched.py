@@ -1,0 +1,576 @@
+"""Several remote environments as one dm_env.Environment."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import dm_env
+import numpy as np
+import pytest
+from dm_env import specs
+
+from dm_env_rpc_client import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    DmEnvAdaptor,
+    DmEnvRpcError,
+    EnvironmentsFailedError,
+    SpecError,
+    make,
+)
+from dm_env_rpc_client.environment.batched import BatchedEnvironment
+from dm_env_rpc_client.protocol import timesteps
+from dm_env_rpc_client.server import Catch, Server, serve
+from dm_env_rpc_client.tensors.variable_specs import VariableArray
+from tests.environments import Echo, Robot
+from tests.scripted import ServerProcess, descriptor_count, served_echo, settles, thread_count
+
+NUM_ENVS = 4
+
+
+class Fragile(Echo):
+    """Raises when it is told to do a negative number."""
+
+    def __init__(self, name: int = 0, length: int = 1_000_000_000):
+        super().__init__(length)
+        self._name = name
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        if action["value"] < 0:
+            raise ValueError(f"environment number {self._name} cannot do that")
+        return super().step(action)
+
+
+class Words(dm_env.Environment):
+    """Observes as many numbers as it is told to, of variable length, and a message."""
+
+    def action_spec(self) -> dict[str, Any]:
+        return {"count": specs.Array((), np.int32), "word": specs.StringArray(())}
+
+    def observation_spec(self) -> dict[str, Any]:
+        return {"numbers": VariableArray((-1,), np.int32), "words": specs.StringArray((2,))}
+
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart(self._observe(0, ""))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        return dm_env.transition(0.0, self._observe(int(action["count"]), str(action["word"])))
+
+    def _observe(self, count: int, word: str) -> dict[str, Any]:
+        return {
+            "numbers": np.arange(count, dtype=np.int32),
+            "words": np.array([word, 2 * word], object),
+        }
+
+
+@pytest.fixture
+def fragile() -> Iterator[Server]:
+    with serve(Fragile) as server:
+        yield server
+
+
+def test_rows_are_what_the_environments_alone_would_give(catch_server: Server) -> None:
+    address = catch_server.address
+    settings = [{"rows": 4, "seed": seed} for seed in range(NUM_ENVS)]
+    alone = [make(address, own) for own in settings]
+    random = np.random.default_rng(0)
+    with BatchedEnvironment(address, NUM_ENVS, settings) as env:
+        assert env.num_envs == NUM_ENVS
+        expected = timesteps.stack([one.reset() for one in alone])
+        for step in range(20):
+            found = env.step({"paddle": np.ones(NUM_ENVS, np.int32)}) if step else env.reset()
+            if step:
+                expected = timesteps.stack([one.step({"paddle": 1}) for one in alone])
+            _assert_same(found, expected)
+            env.observation_spec()["board"].validate(found.observation["board"])
+            env.reward_spec().validate(found.reward)
+            env.discount_spec().validate(found.discount)
+            np.testing.assert_array_equal(found.last(), found.step_type == dm_env.StepType.LAST)
+            action = random.integers(3, size=NUM_ENVS)
+            env.action_spec()["paddle"].validate(action.astype(np.int32))
+            _assert_same(
+                env.step({"paddle": action}),
+                timesteps.stack(
+                    [one.step({"paddle": own}) for one, own in zip(alone, action, strict=True)]
+                ),
+            )
+    for one in alone:
+        one.close()
+    assert catch_server.world_count == 0
+
+
+def _assert_same(found: dm_env.TimeStep, expected: dm_env.TimeStep) -> None:
+    np.testing.assert_array_equal(found.step_type, expected.step_type)
+    np.testing.assert_array_equal(found.reward, expected.reward)
+    np.testing.assert_array_equal(found.discount, expected.discount)
+    assert found.observation.keys() == expected.observation.keys()
+    for name, values in expected.observation.items():
+        np.testing.assert_array_equal(found.observation[name], values)
+        assert found.observation[name].dtype == values.dtype
+
+
+def test_every_environment_may_have_settings_of_its_own(catch_server: Server) -> None:
+    seeds = [3, 1, 3]
+    boards = []
+    for settings in (
+        [{"seed": seed} for seed in seeds],
+        lambda index: {"seed": seeds[index]},
+    ):
+        with BatchedEnvironment(catch_server.address, 3, settings) as env:
+            boards.append(env.reset().observation["board"])
+    np.testing.assert_array_equal(boards[0], boards[1])
+    np.testing.assert_array_equal(boards[0][0], boards[0][2])
+    with BatchedEnvironment(catch_server.address, 3, {"seed": 3}) as env:
+        np.testing.assert_array_equal(env.reset().observation["board"][1], boards[0][0])
+        found = env.reset([{"seed": seed} for seed in seeds]).observation["board"]
+        np.testing.assert_array_equal(found, boards[0])
+
+
+def test_environments_take_turns_at_the_addresses() -> None:
+    with serve(Catch) as one, serve(Catch) as two:
+        with BatchedEnvironment([one.address, two.address], 5) as env:
+            assert (one.world_count, two.world_count) == (3, 2)
+            assert env.reset().first().all()
+        with BatchedEnvironment([one.address, two.address]) as env:
+            assert (one.world_count, two.world_count) == (1, 1)
+        assert (one.agent_count, two.agent_count) == (0, 0)
+
+
+def test_specs_may_change_with_a_reset_of_all(catch_server: Server) -> None:
+    with BatchedEnvironment(catch_server.address, 2) as env:
+        assert env.reset({"rows": 3}).observation["board"].shape == (2, 3, 5)
+        assert env.observation_spec()["board"].shape == (2, 3, 5)
+        assert env.step({"paddle": [1, 1]}).mid().all()
+        with pytest.raises(SpecError, match=r"environment 1 .*another observation_spec.*'board'"):
+            env.reset([{"rows": 4}, {"rows": 5}])
+        assert env.reset({"rows": 4}).observation["board"].shape == (2, 4, 5)
+
+
+def test_environments_of_one_batch_have_the_same_specs(catch_server: Server) -> None:
+    with pytest.raises(SpecError, match=r"environment 2 .* has another observation_spec"):
+        BatchedEnvironment(catch_server.address, 3, lambda index: {"rows": 5 + index // 2})
+    assert catch_server.world_count == 0
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_arrays_belong_to_the_caller_unless_told_otherwise(
+    echo_environment_server: Server, copy: bool
+) -> None:
+    with BatchedEnvironment(echo_environment_server.address, 2, copy=copy) as env:
+        env.reset()
+        first = env.step({"value": [1, 2]}).observation["value"]
+        second = env.step({"value": [3, 4]}).observation["value"]
+        assert second.tolist() == [3, 4]
+        assert first.tolist() == ([1, 2] if copy else [3, 4])
+        assert np.shares_memory(first, second) is not copy
+        first[:] = 9
+
+
+def test_nested_names_texts_and_lists() -> None:
+    with serve(Robot) as server, BatchedEnvironment(server.address, 2) as env:
+        assert env.observation_spec()["camera"]["rgb"].shape == (2, 4, 5, 3)
+        assert env.action_spec()["speech"].shape == (2,)
+        env.reset()
+        arm = {"torque": np.zeros((2, 3), np.float32), "grip": [True, False]}
+        found = env.step({"arm": arm, "mode": [0, 1], "speech": ["a", "b"]}).observation
+        assert found["heard"].tolist() == [["a", "A"], ["b", "B"]]
+        assert found["camera"]["depth"].shape == (2, 4, 5)
+        env.observation_spec()["heard"].validate(found["heard"])
+    with serve(Robot) as server, BatchedEnvironment(server.address, 1, nested_tensors=False) as env:
+        assert env.observation_spec()["camera.rgb"].shape == (1, 4, 5, 3)
+        assert env.reset().observation["camera.rgb"].shape == (1, 4, 5, 3)
+
+
+def test_observations_of_variable_length_are_objects() -> None:
+    with serve(Words) as server, BatchedEnvironment(server.address, 2) as env:
+        assert env.observation_spec()["numbers"] == specs.Array((2,), object)
+        env.reset()
+        found = env.step({"count": [2, 3], "word": np.array(["x", "y"], object)}).observation
+        assert [row.tolist() for row in found["numbers"]] == [[0, 1], [0, 1, 2]]
+        assert found["words"].tolist() == [["x", "xx"], ["y", "yy"]]
+
+
+@pytest.mark.parametrize(
+    ("action", "text"),
+    [
+        ({"value": [1, 2, 3]}, "action 'value': has 3 rows; expected 4"),
+        ({"value": 1}, "action 'value': is one value; expected 4"),
+        ({"value": [1, 2, 3, 0.5]}, r"action 'value': element \[3\] is 0.5"),
+        ({"value": np.ones((4, 1), int)}, r"environment 0 at .*'value'.*shape \[1\]"),
+        ({"speed": [1, 2, 3, 4]}, "environment 0 at .*unknown action 'speed'"),
+        ([1, 2, 3, 4], "mapping from names to arrays, got list; actions: 'value'"),
+    ],
+)
+def test_actions_are_checked_before_anything_is_sent(
+    echo_environment_server: Server, action: Any, text: str
+) -> None:
+    with BatchedEnvironment(echo_environment_server.address, 4) as env:
+        env.reset()
+        with pytest.raises(SpecError, match=text):
+            env.step(action)
+        with pytest.raises(SpecError, match=text):
+            env.send(action)
+        assert env.step({"value": [1, 2, 3, 4]}).observation["value"].tolist() == [1, 2, 3, 4]
+
+
+def test_one_bad_action_of_many_is_named_and_none_is_sent(catch_server: Server) -> None:
+    with BatchedEnvironment(catch_server.address, 4, {"seed": 1, "rows": 3}) as env:
+        env.reset()
+        with pytest.raises(SpecError, match=r"environment 3 at localhost:\d+: action 'paddle'.*7"):
+            env.step({"paddle": [1, 1, 1, 7]})
+        assert env.step({"paddle": [1, 1, 1, 1]}).mid().all()
+        assert env.step({"paddle": [1, 1, 1, 1]}).last().all()
+
+
+def test_a_slow_environment_does_not_keep_the_others(echo_environment_server: Server) -> None:
+    slow = 1.5
+    with BatchedEnvironment(
+        echo_environment_server.address,
+        NUM_ENVS,
+        lambda index: {"seconds": slow if index == 1 else 0.0},
+    ) as env:
+        env.reset()
+        started = time.monotonic()
+        env.send({"value": np.arange(NUM_ENVS)})
+        steps = 0
+        while time.monotonic() - started < slow / 2:
+            timestep, ids = env.recv(3)
+            assert 1 not in ids
+            assert timestep.observation["value"].shape == (3,)
+            assert timestep.mid().all()
+            np.testing.assert_array_equal(timestep.observation["value"], ids + 10 * steps)
+            steps += 1
+            env.send({"value": ids + 10 * steps}, ids)
+        assert steps > 10
+        seen: set[int] = set()
+        while seen != set(range(NUM_ENVS)):
+            timestep, ids = env.recv()
+            seen |= set(ids.tolist())
+            for index, value in zip(ids, timestep.observation["value"], strict=True):
+                assert value == (1 if index == 1 else index + 10 * steps)
+        assert time.monotonic() - started >= slow
+
+
+def test_those_that_answer_first_come_first(echo_environment_server: Server) -> None:
+    with BatchedEnvironment(
+        echo_environment_server.address, 3, lambda index: {"seconds": 0.3 * (3 - index)}
+    ) as env:
+        env.reset()
+        env.send({"value": [0, 1, 2]})
+        _, ids = env.recv(3)
+        assert ids.tolist() == [2, 1, 0]
+        env.send({"value": [0, 1, 2]})
+        received = [env.recv(1, 1)[1].tolist() for _ in range(3)]
+        assert received == [[2], [1], [0]]
+
+
+def test_what_is_under_way_is_received_once(echo_environment_server: Server) -> None:
+    with BatchedEnvironment(echo_environment_server.address, 3) as env:
+        env.reset()
+        with pytest.raises(SpecError, match="at least 1 of 0 environments"):
+            env.recv()
+        env.send({"value": [5, 6]}, [2, 0])
+        for action, ids in [({"value": [1]}, [2]), ({"value": [1, 2, 3]}, None)]:
+            with pytest.raises(SpecError, match=r"environments \[.*2.*\] have steps under way"):
+                env.send(action, ids)
+        with pytest.raises(SpecError, match=r"environments \[0, 2\] have steps under way"):
+            env.step({"value": [1, 2, 3]})
+        with pytest.raises(SpecError, match="at least 3 of 2 environments"):
+            env.recv(3)
+        with pytest.raises(SpecError, match="at least 2 and at most 1 of 2"):
+            env.recv(2, 1)
+        timestep, ids = env.recv(2)
+        assert dict(zip(ids.tolist(), timestep.observation["value"], strict=True)) == {0: 6, 2: 5}
+        env.send({"value": [7]}, np.array([1]))
+        # A reset drops what is under way.
+        assert env.reset().first().all()
+        assert env.step({"value": [1, 2, 3]}).mid().all()
+
+
+@pytest.mark.parametrize("ids", [[3], [-1], [0, 0], [], [[0]], [0.5], ["a"]])
+def test_wrong_indices_are_refused(echo_environment_server: Server, ids: Any) -> None:
+    refused = pytest.raises(SpecError, match="different indices from 0 to 2")
+    with BatchedEnvironment(echo_environment_server.address, 3) as env, refused:
+        env.send({"value": [1] * len(ids)}, ids)
+
+
+def test_an_environment_that_refuses_a_step_is_named_and_the_others_go_on(fragile: Server) -> None:
+    with BatchedEnvironment(fragile.address, 4, lambda index: {"name": index}) as env:
+        env.reset()
+        with pytest.raises(EnvironmentsFailedError) as caught:
+            env.step({"value": [1, -1, 2, -2]})
+        error = caught.value
+        assert list(error.failures) == [1, 3]
+        assert all(isinstance(failure, DmEnvRpcError) for failure in error.failures.values())
+        assert error.__cause__ is error.failures[1]
+        assert str(error).startswith(f"environment 1 at {fragile.address} failed: the server")
+        assert "environment number 1 cannot do that" in str(error)
+        assert "and 1 more: 3" in str(error)
+        # The others have taken that step and no other; so have these, when they can.
+        assert env.step({"value": [3, 4, 5, 6]}).observation["value"].tolist() == [3, 4, 5, 6]
+        env.send({"value": [1, -1, 2, 3]})
+        seen: list[int] = []
+        failed: list[int] = []
+        while len(seen) + len(failed) < 4:
+            try:
+                seen += env.recv()[1].tolist()
+            except EnvironmentsFailedError as failures:
+                failed += failures.failures
+        assert (sorted(seen), failed) == ([0, 2, 3], [1])
+        assert env.reset().first().all()
+    assert fragile.world_count == 0
+
+
+def test_a_killed_server_fails_its_own_environments_only() -> None:
+    with served_echo() as victim, serve(Echo) as survivor:
+        with BatchedEnvironment([survivor.address, victim.address], 4) as env:
+            env.reset()
+            env.step({"value": [1, 2, 3, 4]})
+            victim.signal(signal.SIGKILL)
+            for _ in range(2):
+                with pytest.raises(EnvironmentsFailedError, match="environment 1 at") as caught:
+                    env.step({"value": [5, 6, 7, 8]})
+                assert list(caught.value.failures) == [1, 3]
+                assert set(caught.value.addresses.values()) == {victim.address}
+                for failure in caught.value.failures.values():
+                    assert isinstance(failure, ConnectionLostError)
+            env.send({"value": [9, 10]}, [0, 2])
+            assert sorted(env.recv(2)[0].observation["value"]) == [9, 10]
+            with pytest.raises(EnvironmentsFailedError):
+                env.send({"value": [1, 2, 3, 4]})
+            assert sorted(env.recv(2)[1].tolist()) == [0, 2]
+        assert settles(lambda: survivor.world_count == 0)
+
+
+def test_those_of_a_killed_server_cannot_be_reset_and_the_others_can() -> None:
+    with (
+        served_echo() as victim,
+        serve(Echo) as survivor,
+        BatchedEnvironment([survivor.address, victim.address], 4) as env,
+    ):
+        env.reset()
+        env.step({"value": [1, 2, 3, 4]})
+        env.send({"value": [5, 6]}, [0, 1])
+        victim.signal(signal.SIGKILL)
+        for settings in (None, {"length": 2}):
+            with pytest.raises(EnvironmentsFailedError) as caught:
+                env.reset(settings)
+            assert list(caught.value.failures) == [1, 3]
+        env.send({"value": [7, 8]}, [0, 2])
+        assert env.recv(2)[0].first().all()
+
+
+def test_a_server_that_is_killed_while_it_is_waited_for_fails_then() -> None:
+    with (
+        served_echo() as victim,
+        serve(Echo) as survivor,
+        BatchedEnvironment([survivor.address, victim.address]) as env,
+    ):
+        env.reset()
+        victim.signal(signal.SIGSTOP)
+        env.send({"value": [1, 2]})
+        assert env.recv(1)[1].tolist() == [0]
+        victim.signal(signal.SIGKILL)
+        with pytest.raises(EnvironmentsFailedError, match="environment 1 at"):
+            env.recv(1)
+        with pytest.raises(SpecError, match="of 0 environments"):
+            env.recv(1)
+
+
+def test_every_answer_has_a_deadline() -> None:
+    with served_echo() as frozen, serve(Echo) as server:
+        addresses = [frozen.address, server.address]
+        with BatchedEnvironment(addresses, request_timeout=1.5) as env:
+            env.reset()
+            frozen.signal(signal.SIGSTOP)
+            env.send({"value": [1, 2]})
+            assert env.recv(1)[1].tolist() == [1]
+            started = time.monotonic()
+            with pytest.raises(EnvironmentsFailedError) as caught:
+                env.recv(1)
+            assert isinstance(caught.value.failures[0], DeadlineExceededError)
+            assert time.monotonic() - started < 10.0
+        with BatchedEnvironment(server.address, 1) as env:
+            env.reset()
+
+
+def test_nothing_is_left_where_one_cannot_be_opened(fragile: Server) -> None:
+    def settings(index: int) -> dict[str, Any]:
+        return {"name": index} if index != 5 else {"colour": 1}
+
+    with pytest.raises(EnvironmentsFailedError, match=r"environment 5 at .*'colour'"):
+        BatchedEnvironment(fragile.address, 8, settings)
+    assert settles(lambda: (fragile.world_count, fragile.agent_count) == (0, 0))
+    with pytest.raises(EnvironmentsFailedError, match=r"environment \d at localhost:1 failed"):
+        BatchedEnvironment("localhost:1", 3, timeout=0.5)
+
+
+def test_an_interrupt_while_they_are_opened_leaves_nothing(catch_server: Server) -> None:
+    class Interrupted(DmEnvAdaptor):
+        def __init__(self, *args: Any, **kwargs: Any):
+            super().__init__(*args, **kwargs)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        BatchedEnvironment(catch_server.address, 4, adaptor_class=Interrupted)
+    assert settles(lambda: catch_server.world_count == 0)
+
+
+def test_rewards_and_discounts_are_arrays_or_nothing_is_opened(catch_server: Server) -> None:
+    class Many(DmEnvAdaptor):
+        def reward_spec(self) -> Any:
+            return {"left": specs.Array((), np.float32), "right": specs.Array((), np.float32)}
+
+    class Other(DmEnvAdaptor):
+        made = itertools.count(1)
+
+        def __init__(self, *args: Any, **kwargs: Any):
+            super().__init__(*args, **kwargs)
+            self._size = next(self.made)
+
+        def reward_spec(self) -> Any:
+            return specs.Array((self._size,), np.float32)
+
+    with pytest.raises(SpecError, match="an array is expected"):
+        BatchedEnvironment(catch_server.address, 2, adaptor_class=Many)
+    with pytest.raises(SpecError, match=r"environment .* has another reward_spec than"):
+        BatchedEnvironment(catch_server.address, 2, adaptor_class=Other)
+    assert catch_server.world_count == 0
+
+
+def test_every_element_may_have_bounds_of_its_own() -> None:
+    class Arm(Echo):
+        def action_spec(self) -> dict[str, specs.Array]:
+            return {"value": specs.BoundedArray((2,), np.int64, [0, 1], [5, 6], "value")}
+
+        def observation_spec(self) -> dict[str, specs.Array]:
+            return self.action_spec()
+
+        def reset(self) -> dm_env.TimeStep:
+            return super().reset()._replace(observation={"value": np.array([0, 1])})
+
+    with serve(Arm) as server, BatchedEnvironment(server.address, 3) as env:
+        spec = env.action_spec()["value"]
+        assert spec.shape == (3, 2)
+        assert np.broadcast_to(spec.maximum, (3, 2)).tolist() == [[5, 6]] * 3
+        env.observation_spec()["value"].validate(env.reset().observation["value"])
+        with pytest.raises(SpecError, match=r"environment 2 at .*element \[1\] is 7"):
+            env.step({"value": [[0, 1], [5, 6], [5, 7]]})
+
+
+INTERRUPTED = """
+import signal
+from dm_env_rpc_client import EnvironmentsFailedError, SpecError
+from dm_env_rpc_client.environment.batched import BatchedEnvironment
+from dm_env_rpc_client.server import serve
+from tests.environments import Echo
+
+def interrupt(number, frame):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+with serve(Echo) as server:
+    settings = [{"seconds": 1.0 if index == 1 else 0.0} for index in range(3)]
+    with BatchedEnvironment(server.address, 3, settings) as env:
+        env.reset()
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            env.step({"value": [1, 2, 3]})
+        except KeyboardInterrupt:
+            pass
+        try:
+            env.step({"value": [1, 2, 3]})
+        except SpecError as error:
+            assert "[0, 2] have steps under way" in str(error), error
+        timestep, ids = env.recv(2)
+        assert dict(zip(ids.tolist(), timestep.observation["value"])) == {0: 1, 2: 3}
+        try:
+            env.reset()
+        except EnvironmentsFailedError as error:
+            assert list(error.failures) == [1], error
+            print("fine")
+"""
+
+
+def test_an_interrupt_costs_the_environment_that_was_waited_for() -> None:
+    with ServerProcess(INTERRUPTED) as process:
+        assert process.address == "fine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"addresses": []}, "at least one"),
+        ({"addresses": ["localhost:1", "localhost:2"], "num_envs": 1}, "at each address"),
+        ({"addresses": "localhost:1", "num_envs": 0}, "at least one"),
+        ({"create_world_settings": [{}]}, "create_world_settings are .* sequence of 2 mappings"),
+        ({"join_world_settings": lambda index: None}, "join_world_settings"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(SpecError, match=text):
+        BatchedEnvironment(**{"addresses": "localhost:1", "num_envs": 2, **arguments})
+
+
+def test_settings_that_cannot_be_sent_reset_nothing(echo_environment_server: Server) -> None:
+    with BatchedEnvironment(echo_environment_server.address, 2) as env:
+        env.reset()
+        env.step({"value": [1, 2]})
+        with pytest.raises(SpecError, match=r"environment 1 at .*setting 'length'"):
+            env.reset([{"length": 3}, {"length": None}])
+        assert env.step({"value": [1, 2]}).mid().all()
+        with pytest.raises(EnvironmentsFailedError, match=r"environment 0 at .*'colour'"):
+            env.reset({"colour": 3})
+        assert env.reset().first().all()
+
+
+def test_256_environments_of_one_server() -> None:
+    threads, descriptors = thread_count(), descriptor_count()
+    with serve(Echo, max_connections=300) as server:
+        started = time.monotonic()
+        with BatchedEnvironment(server.address, 256) as env:
+            assert time.monotonic() - started < 20.0
+            assert server.agent_count == 256
+            env.reset()
+            for step in range(3):
+                value = np.arange(256) + step
+                np.testing.assert_array_equal(
+                    env.step({"value": value}).observation["value"], value
+                )
+            env.send({"value": np.arange(256)})
+            received: list[int] = []
+            while len(received) < 256:
+                timestep, ids = env.recv(min(32, 256 - len(received)), 64)
+                np.testing.assert_array_equal(timestep.observation["value"], ids)
+                received += ids.tolist()
+            assert sorted(received) == list(range(256))
+            started = time.monotonic()
+        assert time.monotonic() - started < 20.0
+        assert (server.agent_count, server.world_count) == (0, 0)
+    # gRPC's own threads end in their own time.
+    assert settles(lambda: thread_count() < threads + 32, 10.0)
+    assert settles(lambda: descriptor_count() < descriptors + 32, 10.0)
+
+
+def test_closing_twice_is_closing_once(echo_environment_server: Server) -> None:
+    env = BatchedEnvironment(echo_environment_server.address, 2)
+    env.reset()
+    env.send({"value": [1, 2]})
+    env.close()
+    env.close()
+    assert settles(lambda: echo_environment_server.world_count == 0)
+
+
+def test_it_needs_no_gymnasium() -> None:
+    program = (
+        "import sys\n"
+        "sys.modules['gymnasium'] = None\n"
+        "import dm_env_rpc_client.environment.batched\n"
+        "print('fine')"
+    )
+    with ServerProcess(program) as process:
+        assert process.address == "fine"

@@ -1,0 +1,205 @@
+"""Envelopes around requests and answers."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from google.protobuf import (
+    any_pb2,
+    descriptor_pb2,
+    descriptor_pool,
+    message_factory,
+    struct_pb2,
+)
+from google.rpc import status_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dm_env_rpc_client import DmEnvRpcError, ProtocolError, SpecError, pack_tensor
+from dm_env_rpc_client import dm_env_rpc_pb2 as pb
+from dm_env_rpc_client.protocol.envelopes import decode_response, encode_request
+from tests.tensors import strategies
+
+
+def packed(number: float) -> any_pb2.Any:
+    made = any_pb2.Any()
+    made.Pack(struct_pb2.Value(number_value=number))
+    return made
+
+
+PAIRS: list[tuple[str, Any, Any]] = [
+    (
+        "create_world",
+        pb.CreateWorldRequest(settings={"a": pack_tensor(1)}),
+        pb.CreateWorldResponse(world_name="w"),
+    ),
+    (
+        "join_world",
+        pb.JoinWorldRequest(world_name="w"),
+        pb.JoinWorldResponse(specs=pb.ActionObservationSpecs(actions={1: pb.TensorSpec(name="a")})),
+    ),
+    (
+        "step",
+        pb.StepRequest(actions={1: pack_tensor([1.5])}, requested_observations=[2]),
+        pb.StepResponse(state=pb.RUNNING, observations={2: pack_tensor("x")}),
+    ),
+    ("reset", pb.ResetRequest(settings={"a": pack_tensor(1)}), pb.ResetResponse()),
+    ("reset_world", pb.ResetWorldRequest(world_name="w"), pb.ResetWorldResponse()),
+    ("leave_world", pb.LeaveWorldRequest(), pb.LeaveWorldResponse()),
+    ("destroy_world", pb.DestroyWorldRequest(world_name="w"), pb.DestroyWorldResponse()),
+    ("extension", packed(1), packed(2)),
+]
+FIELDS = [field for field, _, _ in PAIRS]
+each_pair = pytest.mark.parametrize(("field", "request_message", "answer"), PAIRS, ids=FIELDS)
+
+
+def test_the_table_has_every_request() -> None:
+    assert [field.name for field in pb.EnvironmentRequest.DESCRIPTOR.fields] == FIELDS
+
+
+@each_pair
+def test_a_request_goes_into_its_field(field: str, request_message: Any, answer: Any) -> None:
+    for message in (request_message, type(request_message)()):
+        encoded = encode_request(message)
+        assert encoded.field == field
+        envelope = pb.EnvironmentRequest.FromString(encoded.message)
+        assert envelope.WhichOneof("payload") == field
+        assert getattr(envelope, field) == message
+
+
+@each_pair
+def test_an_answer_comes_out_of_its_field(field: str, request_message: Any, answer: Any) -> None:
+    for message in (answer, type(answer)()):
+        envelope = pb.EnvironmentResponse()
+        getattr(envelope, field).SetInParent()
+        getattr(envelope, field).MergeFrom(message)
+        assert decode_response(envelope.SerializeToString(), field) == message
+
+
+@each_pair
+def test_an_error_status_is_raised(field: str, request_message: Any, answer: Any) -> None:
+    status = status_pb2.Status(code=5, message="no")
+    envelope = pb.EnvironmentResponse(error=status).SerializeToString()
+    with pytest.raises(DmEnvRpcError) as error:
+        decode_response(envelope, field)
+    assert (error.value.code, error.value.message) == (5, "no")
+
+
+@each_pair
+def test_the_answer_to_another_request_is_a_fault(
+    field: str, request_message: Any, answer: Any
+) -> None:
+    for other in FIELDS:
+        if other != field:
+            envelope = pb.EnvironmentResponse()
+            getattr(envelope, other).SetInParent()
+            with pytest.raises(
+                ProtocolError, match=f"to a {field} request holds {other}; expected {field}"
+            ):
+                decode_response(envelope.SerializeToString(), field)
+
+
+def test_an_empty_answer_is_a_fault() -> None:
+    for empty in (b"", b"\xfa\x07\x01x"):
+        with pytest.raises(ProtocolError, match="to a step request holds no payload"):
+            decode_response(empty, "step")
+
+
+@pytest.mark.parametrize("garbage", [b"\xff", b"\x1a\xff", b"\x00", b"\x1a\x05abc", b"\x0c" * 9])
+def test_garbage_is_a_fault(garbage: bytes) -> None:
+    with pytest.raises(ProtocolError, match=rf"is no EnvironmentResponse \({len(garbage)} bytes\)"):
+        decode_response(garbage, "step")
+
+
+def test_text_that_is_not_utf_8_is_a_fault() -> None:
+    contents = b"\x0a\x03\x0a\x01\xff"  # CreateWorldResponse(world_name="\xff")
+    with pytest.raises(ProtocolError):
+        decode_response(contents, "create_world")
+
+
+def test_a_message_nested_too_deep_is_a_fault_or_an_answer() -> None:
+    contents = b""
+    for _ in range(10_000):
+        contents = b"\x1a" + pb_length(contents) + contents
+        if len(contents) > 60_000:
+            break
+    check_decoding(contents, "step")
+
+
+def pb_length(contents: bytes) -> bytes:
+    length, encoded = len(contents), bytearray()
+    while length > 0x7F:
+        encoded.append(length & 0x7F | 0x80)
+        length >>= 7
+    return bytes([*encoded, length])
+
+
+def check_decoding(contents: bytes, field: str) -> None:
+    try:
+        decode_response(contents, field)
+    except (ProtocolError, DmEnvRpcError):
+        pass
+
+
+@given(st.binary(max_size=40), st.sampled_from(FIELDS))
+def test_random_bytes_are_an_answer_or_an_error(contents: bytes, field: str) -> None:
+    check_decoding(contents, field)
+
+
+@strategies.counts(100_000)
+def test_mutated_answers_are_answers_or_errors(count: int) -> None:
+    rng = random.Random(20)
+    answers = []
+    for field, _, answer in PAIRS:
+        envelope = pb.EnvironmentResponse()
+        getattr(envelope, field).MergeFrom(answer)
+        answers.append((field, envelope.SerializeToString()))
+    for _ in range(count):
+        field, contents = rng.choice(answers)
+        check_decoding(strategies.mutated(contents, rng), field)
+    print(f"row 20: {count} mutated answers")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        struct_pb2.Struct(),
+        status_pb2.Status(),
+        pb.StepResponse(),
+        pb.EnvironmentRequest(),
+        pb.Tensor(),
+    ],
+)
+def test_a_message_that_is_no_request_is_refused(message: Any) -> None:
+    with pytest.raises(SpecError, match="is no request of dm_env_rpc; pack a message"):
+        encode_request(message)
+
+
+@pytest.mark.parametrize("request_object", [None, b"bytes", {}, "step", pb.StepRequest])
+def test_an_object_that_is_no_message_is_refused(request_object: Any) -> None:
+    with pytest.raises(SpecError, match="a request is a protobuf message"):
+        encode_request(request_object)
+
+
+def test_a_request_class_of_another_pool_is_refused() -> None:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="other.proto",
+        package="dm_env_rpc.v1",
+        message_type=[descriptor_pb2.DescriptorProto(name="LeaveWorldRequest")],
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    stranger = message_factory.GetMessageClass(
+        pool.FindMessageTypeByName("dm_env_rpc.v1.LeaveWorldRequest")
+    )
+    with pytest.raises(SpecError, match="leave_world request cannot be serialized"):
+        encode_request(stranger())  # type: ignore[arg-type]
+
+
+def test_encoding_leaves_the_request_alone() -> None:
+    request = pb.StepRequest(actions={1: pack_tensor([1.5])})
+    before = request.SerializeToString()
+    encode_request(request)
+    assert request.SerializeToString() == before

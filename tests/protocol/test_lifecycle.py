@@ -1,0 +1,223 @@
+"""Which state may follow which, as in "States" of the protocol overview."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import dm_env
+import pytest
+
+from dm_env_rpc_client import ProtocolError, dm_env_rpc_pb2
+from dm_env_rpc_client.protocol.lifecycle import (
+    TRANSITIONS,
+    Lifecycle,
+    State,
+    advance,
+    next_states,
+    step_type,
+)
+
+REQUESTS = [field.name for field in dm_env_rpc_pb2.EnvironmentRequest.DESCRIPTOR.fields]
+NOT_JOINED, JOINED, RUNNING, TERMINATED, INTERRUPTED = State
+BETWEEN = (JOINED, TERMINATED, INTERRUPTED)
+every_state = pytest.mark.parametrize("state", State)
+
+
+@pytest.mark.parametrize(
+    ("state", "request_name", "after"),
+    [
+        (NOT_JOINED, "join_world", {JOINED}),
+        (NOT_JOINED, "step", set()),
+        (NOT_JOINED, "reset", set()),
+        (NOT_JOINED, "leave_world", {NOT_JOINED}),
+        (NOT_JOINED, "reset_world", {NOT_JOINED}),
+        (JOINED, "step", {RUNNING}),
+        (JOINED, "reset", {JOINED}),
+        (RUNNING, "step", {RUNNING, TERMINATED, INTERRUPTED}),
+        (RUNNING, "reset", {INTERRUPTED}),
+        (RUNNING, "reset_world", {RUNNING, INTERRUPTED}),
+        (RUNNING, "leave_world", {NOT_JOINED}),
+        (TERMINATED, "step", {RUNNING}),
+        (TERMINATED, "reset", {TERMINATED}),
+        (TERMINATED, "reset_world", {TERMINATED}),
+        (INTERRUPTED, "step", {RUNNING}),
+        (INTERRUPTED, "reset", {INTERRUPTED}),
+        (INTERRUPTED, "leave_world", {NOT_JOINED}),
+        (RUNNING, "no_such_request", set()),
+    ],
+)
+def test_where_a_request_leads(state: State, request_name: str, after: set[State]) -> None:
+    assert next_states(state, request_name) == after
+
+
+def test_the_table_is_about_requests_of_the_protocol() -> None:
+    assert {request for _, request in TRANSITIONS} == set(REQUESTS)
+    assert all(TRANSITIONS.values())
+
+
+@every_state
+def test_requests_about_worlds_are_allowed_everywhere_and_change_nothing(state: State) -> None:
+    for request in ("create_world", "destroy_world", "extension"):
+        assert next_states(state, request) == {state}
+    assert next_states(state, "reset_world")
+
+
+@every_state
+def test_joining_is_for_those_who_have_not_joined(state: State) -> None:
+    assert bool(next_states(state, "join_world")) == (not state.is_joined)
+    assert bool(next_states(state, "step")) == state.is_joined
+    assert bool(next_states(state, "reset")) == state.is_joined
+    assert state.is_joined == (state is not NOT_JOINED)
+
+
+@every_state
+def test_leaving_works_everywhere(state: State) -> None:
+    assert next_states(state, "leave_world") == {NOT_JOINED}
+
+
+@pytest.mark.parametrize("state", BETWEEN)
+def test_a_reset_between_sequences_keeps_the_state(state: State) -> None:
+    assert next_states(state, "reset") == {state}
+    assert next_states(state, "step") == {RUNNING}
+
+
+@pytest.mark.parametrize(
+    ("before", "request_name", "after"), list(itertools.product(State, REQUESTS, State))
+)
+def test_advancing_follows_the_table(before: State, request_name: str, after: State) -> None:
+    if after in next_states(before, request_name):
+        assert advance(before, request_name, after) is after
+    else:
+        with pytest.raises(
+            ProtocolError, match=f"from {before.name} .* to {after.name} .* on a {request_name}"
+        ):
+            advance(before, request_name, after)
+
+
+def test_every_state_can_be_reached_and_left() -> None:
+    reached, last = {NOT_JOINED}, set[State]()
+    while reached != last:
+        last = set(reached)
+        reached |= {
+            after for (before, _), many in TRANSITIONS.items() if before in last for after in many
+        }
+    assert reached == set(State)
+
+
+@pytest.mark.parametrize("state", [RUNNING, TERMINATED, INTERRUPTED])
+def test_states_have_the_numbers_of_the_protocol(state: State) -> None:
+    assert State.of_response(state.number) is state
+    assert state.number == getattr(dm_env_rpc_pb2, state.name)
+
+
+@pytest.mark.parametrize("number", [0, 4, 99, -1, 2**31 - 1])
+def test_another_number_is_a_fault_of_the_server(number: int) -> None:
+    with pytest.raises(
+        ProtocolError, match=f"the server sent environment state {number}; expected"
+    ):
+        State.of_response(number)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kind"),
+    [
+        *((state, RUNNING, dm_env.StepType.FIRST) for state in BETWEEN),
+        (RUNNING, RUNNING, dm_env.StepType.MID),
+        (RUNNING, TERMINATED, dm_env.StepType.LAST),
+        (RUNNING, INTERRUPTED, dm_env.StepType.LAST),
+    ],
+)
+def test_the_step_that_led_there(before: State, after: State, kind: Any) -> None:
+    assert step_type(before, after) is kind
+
+
+# One connection, answer by answer.
+
+STEPPED = {number: dm_env_rpc_pb2.StepResponse(state=number) for number in (1, 2, 3)}  # type: ignore[arg-type]
+
+
+def join() -> Lifecycle:
+    lifecycle = Lifecycle()
+    request = dm_env_rpc_pb2.JoinWorldRequest(world_name="w")
+    lifecycle.answered("join_world", request, dm_env_rpc_pb2.JoinWorldResponse())
+    return lifecycle
+
+
+def reset_world(lifecycle: Lifecycle, name: str) -> State:
+    request = dm_env_rpc_pb2.ResetWorldRequest(world_name=name)
+    lifecycle.answered("reset_world", request, None)
+    return lifecycle.state
+
+
+def step(lifecycle: Lifecycle, *numbers: int) -> State:
+    for number in numbers:
+        lifecycle.answered("step", None, STEPPED[number])
+    return lifecycle.state
+
+
+def test_a_connection_is_followed_from_joining_to_leaving() -> None:
+    lifecycle = Lifecycle()
+    assert (lifecycle.state, lifecycle.allows("step")) == (NOT_JOINED, False)
+    lifecycle = join()
+    assert (lifecycle.state, lifecycle.world_name) == (JOINED, "w")
+    assert lifecycle.allows("step")
+    for number, state, kind in [
+        (1, RUNNING, dm_env.StepType.FIRST),
+        (1, RUNNING, dm_env.StepType.MID),
+        (2, TERMINATED, dm_env.StepType.LAST),
+        (1, RUNNING, dm_env.StepType.FIRST),
+        (3, INTERRUPTED, dm_env.StepType.LAST),
+    ]:
+        assert step(lifecycle, number) is state
+        assert step_type(lifecycle.previous, lifecycle.state) is kind
+    lifecycle.answered("leave_world", None, None)
+    assert lifecycle.state is NOT_JOINED
+
+
+@pytest.mark.parametrize("numbers", [(), (1,), (1, 2), (1, 3)])
+def test_a_reset_interrupts_a_sequence_only(numbers: tuple[int, ...]) -> None:
+    lifecycle = join()
+    before = step(lifecycle, *numbers)
+    lifecycle.answered("reset", None, None)
+    assert lifecycle.state is (INTERRUPTED if before is RUNNING else before)
+    assert lifecycle.state in next_states(before, "reset")
+
+
+def test_a_reset_of_this_world_interrupts_and_of_another_does_not() -> None:
+    lifecycle = join()
+    assert reset_world(lifecycle, "w") is JOINED
+    step(lifecycle, 1)
+    assert reset_world(lifecycle, "other") is RUNNING
+    assert reset_world(lifecycle, "w") is INTERRUPTED
+
+
+@pytest.mark.parametrize("field", ["create_world", "destroy_world", "extension"])
+def test_other_answers_change_nothing(field: str) -> None:
+    lifecycle = join()
+    step(lifecycle, 1)
+    lifecycle.answered(field, None, None)
+    assert lifecycle.state is RUNNING
+
+
+@pytest.mark.parametrize(
+    ("numbers", "illegal"), [((), 2), ((), 3), ((1, 2), 3), ((1, 3), 2), ((1, 2), 2)]
+)
+def test_a_state_that_cannot_follow_is_reported_and_adopted(
+    numbers: tuple[int, ...], illegal: int
+) -> None:
+    lifecycle = join()
+    step(lifecycle, *numbers)
+    with pytest.raises(ProtocolError, match="which the protocol does not allow"):
+        step(lifecycle, illegal)
+    assert lifecycle.state is State.of_response(illegal)
+
+
+@pytest.mark.parametrize("number", [0, 99])
+def test_a_number_that_is_no_state_is_reported_and_changes_nothing(number: int) -> None:
+    lifecycle = join()
+    step(lifecycle, 1)
+    answer = dm_env_rpc_pb2.StepResponse(state=number)  # type: ignore[arg-type]
+    with pytest.raises(ProtocolError, match=f"environment state {number}"):
+        lifecycle.answered("step", None, answer)
+    assert lifecycle.state is RUNNING

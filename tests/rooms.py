@@ -1,0 +1,145 @@
+"""The rooms of the package and the arrows between them: `python -m tests.rooms`.
+
+A room is a file or a folder directly in the package. An arrow A -> B says that some file of A
+imports some file of B, imports for type checkers alone left out; the stub `__init__.pyi` counts
+as the imports of `__init__`. A circle is a set of files that import one another, imports for
+type checkers included. `test_layering.py` holds the package to `MAY_IMPORT`.
+"""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import dm_env_rpc_client
+
+__all__ = ["MAY_IMPORT", "NAME", "PACKAGE", "arrows", "circles", "imports", "modules", "own_module"]
+
+NAME = "dm_env_rpc_client"
+PACKAGE = Path(dm_env_rpc_client.__file__).parent
+
+# Room -> the rooms that it imports, from the top of the house down: an arrow points downwards.
+# client and server do not know each other; bridges know neither; of transports they and
+# `tensors` know nothing but addresses.
+MAY_IMPORT: dict[str, set[str]] = {
+    "cli": {
+        "bridges", "client", "compliance", "environment", "errors", "extensions", "protocol",
+        "runtime", "server", "tensors", "transports",
+    },
+    "notebook": {
+        "_proto", "displays", "environment", "errors", "extensions", "server", "tensors",
+    },
+    "pytest_plugin": {"testing"},
+    "gymnasium": set(),
+    "__init__": {"_proto", "client", "environment", "errors", "tensors"},
+    "adaptors": {"environment", "errors", "protocol", "tensors"},
+    "testing": {
+        "_proto", "client", "compliance", "environment", "errors", "protocol", "runtime", "server",
+        "transports",
+    },
+    "compliance": {"_proto", "errors", "protocol", "runtime", "tensors", "transports"},
+    "server": {"_proto", "displays", "errors", "protocol", "tensors", "transports"},
+    "extensions": {"_proto", "client", "displays", "errors", "tensors"},
+    "environment": {
+        "_proto", "client", "displays", "errors", "protocol", "tensors", "transports",
+    },
+    "client": {"displays", "errors", "protocol", "transports"},
+    "bridges": {"errors", "tensors", "transports"},
+    "protocol": {"_proto", "errors", "tensors"},
+    "transports": {"errors"},
+    "tensors": {"_proto", "displays", "errors"},
+    "displays": set(),
+    "runtime": {"errors"},
+    "errors": set(),
+    "_proto": set(),
+}  # fmt: skip
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    """Yields each module of the package, named without the package, with its syntax tree."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        yield name, ast.parse((path if name else path.with_suffix(".pyi")).read_text())
+
+
+def imports(tree: ast.Module, for_types: bool = False) -> Iterator[str]:
+    """Yields the absolute names that a module imports.
+
+    Args:
+      tree: the module.
+      for_types: whether to include what only type checkers import.
+    """
+    skipped: set[ast.AST] = set()
+    if not for_types:
+        for block in ast.walk(tree):
+            if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING":
+                skipped.update(ast.walk(block))
+    for node in ast.walk(tree):
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            # The stub of the package itself is the one file with relative imports.
+            module = ".".join(filter(None, [NAME, node.module])) if node.level else node.module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def own_module(imported: str) -> str | None:
+    """Returns the module of this package that an imported name leads to; None for others."""
+    if imported.split(".", maxsplit=1)[0] != NAME:
+        return None
+    parts = imported.split(".")[1:]
+    while parts:
+        path = PACKAGE.joinpath(*parts)
+        if path.with_suffix(".py").exists() or path.is_dir():
+            return ".".join(parts)
+        parts = parts[:-1]
+    return ""
+
+
+def room(module: str) -> str:
+    """Returns the room that a module is in."""
+    return module.split(".", maxsplit=1)[0] or "__init__"
+
+
+def arrows() -> dict[tuple[str, str], list[str]]:
+    """Returns each arrow between two rooms, with the imports that make it."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, tree in modules():
+        for imported in imports(tree):
+            target = own_module(imported)
+            if target is not None and room(target) != room(name):
+                found.setdefault((room(name), room(target)), []).append(f"{name} -> {target}")
+    return found
+
+
+def circles() -> list[list[str]]:
+    """Returns sets of files that import one another; a folder's own file may import its files."""
+    graph: dict[str, set[str]] = {}
+    for name, tree in modules():
+        targets = {own_module(imported) for imported in imports(tree, for_types=True)}
+        graph[name] = {target for target in targets if target is not None and target != name}
+    found = []
+    while True:
+        try:
+            graphlib.TopologicalSorter(graph).prepare()
+        except graphlib.CycleError as error:
+            circle = error.args[1]
+            found.append(circle)
+            graph[circle[1]].discard(circle[0])
+        else:
+            return found
+
+
+if __name__ == "__main__":
+    rooms = sorted({room(name) for name, _ in modules()})
+    for one in rooms:
+        targets = sorted(target for origin, target in arrows() if origin == one)
+        print(f"{one:14} -> {', '.join(targets) or '-'}")
+    print(f"{len(rooms)} rooms, {len(arrows())} arrows, {len(circles())} circles of files")
+    for circle in circles():
+        print("  " + " -> ".join(circle))

@@ -1,0 +1,378 @@
+"""Casts are exact or they are errors: row 22 of the reliability scorecard."""
+
+from __future__ import annotations
+
+import enum
+import math
+import struct
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import struct_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dm_env_rpc_client import SpecError, SpecManager, dm_env_rpc_pb2, pack_tensor, unpack_tensor
+from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS, as_array, exact_cast, protocol_dtype
+from tests.tensors import strategies
+
+SOURCES = (*strategies.FIELDS, "int16", "uint16", "float16")
+TARGETS = tuple(strategies.FIELDS)
+
+_INTEGER_EDGES = {
+    sign * (1 << power) + offset
+    for power in (0, 1, 7, 8, 11, 15, 16, 24, 31, 32, 53, 63, 64)
+    for sign in (-1, 1)
+    for offset in (-1, 0, 1)
+}
+_FLOAT_EDGES = {
+    *map(float, sorted(_INTEGER_EDGES)),
+    *(math.nextafter(2.0**power, 0.0) for power in (7, 8, 24, 31, 32, 53, 63, 64)),
+    *(math.nextafter(-(2.0**power), -math.inf) for power in (7, 31, 63)),
+    *(0.5, -0.5, 1.9, 300.0, 0.1, 5e-324, 1e-45, 1.7976931348623157e308),
+    *(
+        3.4028234663852886e38,
+        3.4028235677973366e38,
+        3.402823567797336e38,
+        -3.5e38,
+        65504.0,
+        65520.0,
+    ),
+}
+
+
+def edge_values(dtype: str) -> list[Any]:
+    """Python values that `dtype` holds exactly, at the limits of every dtype."""
+    if dtype == "bool":
+        return [False, True]
+    if np.dtype(dtype).kind in "iu":
+        info = np.iinfo(dtype)
+        return sorted(n for n in _INTEGER_EDGES | {0} if info.min <= n <= info.max)
+    with np.errstate(over="ignore"):
+        held = np.array(sorted(_FLOAT_EDGES), np.float64).astype(dtype)
+    return [*sorted(set(held.tolist())), -0.0, math.inf, -math.inf, math.nan]
+
+
+def expected(value: Any, target: str) -> Any:
+    """What `value` is in `target` by Python's own arithmetic; None where it cannot be."""
+    if target == "bool":
+        return bool(value) if value in (0, 1) else None
+    if target.startswith(("int", "uint")):
+        bits = int(target.lstrip("uint"))
+        low, high = (
+            (0, 2**bits - 1) if target[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        )
+        if isinstance(value, float) and not value.is_integer():
+            return None
+        return int(value) if low <= int(value) <= high else None
+    code = "f" if target == "float32" else "d"
+    try:
+        (rounded,) = struct.unpack(f"<{code}", struct.pack(f"<{code}", value))
+    except OverflowError:
+        return None
+    if isinstance(value, float):
+        return rounded  # Only a float may round.
+    return rounded if math.isfinite(rounded) and Fraction(rounded) == value else None
+
+
+def is_same(left: Any, right: Any) -> bool:
+    if isinstance(left, float) and isinstance(right, float):
+        return struct.pack("<d", left) == struct.pack("<d", right) or (
+            left != left and right != right
+        )
+    return type(left) is type(right) and bool(left == right)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_dtype_pair_is_exact_or_an_error(source: str, target: str) -> None:
+    spec = dm_env_rpc_pb2.TensorSpec(name="a", shape=[1])
+    spec.dtype = strategies.DATA_TYPES[target]
+    actions = SpecManager({7: spec}, "action")
+    for value in edge_values(source):
+        array = np.array([value], source)
+        want = expected(array.item(), target)
+        if want is None:
+            with pytest.raises(SpecError, match=r"x: element \[0\]"):
+                exact_cast(as_array(array, "x"), np.dtype(target), "x")
+            with pytest.raises(SpecError):
+                pack_tensor(array, target)
+            with pytest.raises(SpecError, match=r"action 'a' \(uid 7\)"):
+                actions.pack({"a": array})
+            continue
+        cast = exact_cast(as_array(array, "x"), np.dtype(target), "x")
+        assert cast.dtype == target
+        assert is_same(cast.item(), want)
+        tensor = pack_tensor(array, target)
+        assert tensor.WhichOneof("payload") == strategies.FIELDS[target]
+        assert is_same(unpack_tensor(tensor).item(), want)
+        if not (isinstance(want, float) and not math.isfinite(want)):
+            assert is_same(unpack_tensor(actions.pack({"a": array})[7]).item(), want)
+
+
+def test_the_table_of_pairs_covers_every_edge() -> None:
+    cases = sum(len(edge_values(source)) for source in SOURCES) * len(TARGETS)
+    print(f"row 22: {cases} casts")
+    assert cases > 2500
+
+
+@pytest.mark.parametrize("target", strategies.INTEGERS)
+@given(st.integers(-(1 << 65), 1 << 65) | st.floats() | st.booleans())
+def test_any_number_becomes_an_integer_exactly_or_not_at_all(target: str, value: Any) -> None:
+    want = (
+        None if isinstance(value, float) and not math.isfinite(value) else expected(value, target)
+    )
+    if want is None:
+        with pytest.raises(SpecError):
+            pack_tensor(value, target)
+    else:
+        assert unpack_tensor(pack_tensor(value, target)).item() == want
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (300, np.int8),
+        (-1, np.uint64),
+        (float("nan"), np.int32),
+        (float("inf"), np.int64),
+        (1.9, np.int32),
+        ("False", np.bool_),
+        ("1", np.int32),
+        (2, np.bool_),
+        (1e39, np.float32),
+        (2**53 + 1, np.float64),
+        (2**24 + 1, np.float32),
+        (2**63 - 1, np.float64),
+        (2**64 - 1, np.float64),
+        (1, str),
+        (True, str),
+        (1, object),
+    ],
+)
+def test_a_cast_that_would_change_the_value_is_an_error(value: Any, dtype: Any) -> None:
+    with pytest.raises(SpecError):
+        pack_tensor(value, dtype)
+
+
+def test_an_error_names_the_element_and_the_range() -> None:
+    with pytest.raises(
+        SpecError, match=r"^where: element \[1, 0\] is 300, which int8 cannot hold \(-128 to 127\)$"
+    ):
+        exact_cast(np.array([[1, 2], [300, 4]]), np.dtype(np.int8), "where")
+    with pytest.raises(
+        SpecError, match=r"^where: the value is 2, which bool cannot hold \(0 or 1\)$"
+    ):
+        exact_cast(np.array(2), np.dtype(bool), "where")
+    with pytest.raises(SpecError, match="expected float32, got strings or messages"):
+        exact_cast(as_array("x" * 100, "where"), np.dtype(np.float32), "where")
+
+
+def test_an_array_of_the_right_dtype_is_not_copied() -> None:
+    array = np.arange(3.0)
+    assert as_array(array, "x") is array
+    assert exact_cast(array, np.dtype(np.float64), "x") is array
+
+
+@pytest.mark.parametrize("dtype", TARGETS)
+def test_an_empty_array_casts_to_everything(dtype: str) -> None:
+    assert exact_cast(as_array([], "x"), np.dtype(dtype), "x").dtype == dtype
+    assert exact_cast(as_array([], "x"), np.dtype(object), "x").dtype == object
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+class HasArray:
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.arange(2, dtype=np.int32)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "elements"),
+    [
+        (3, "int64", 3),
+        (2**63, "uint64", 2**63),
+        (-(2**63), "int64", -(2**63)),
+        (2.5, "float64", 2.5),
+        (True, "bool", True),
+        ("x", "object", "x"),
+        ([], "float64", []),
+        ([[], []], "float64", [[], []]),
+        ([1, 2], "int64", [1, 2]),
+        ((1, 2**63), "uint64", [1, 2**63]),
+        (range(3), "int64", [0, 1, 2]),
+        ([1, 2.5], "float64", [1.0, 2.5]),
+        ([2**53, 0.5], "float64", [2.0**53, 0.5]),
+        ([True, False], "bool", [True, False]),
+        ([[1, 2], (3, 4)], "int64", [[1, 2], [3, 4]]),
+        ([Colour.RED], "int64", [1]),
+        (np.float16(0.5), "float32", 0.5),
+        (np.int16(-5), "int32", -5),
+        (np.uint16(65535), "uint32", 65535),
+        (np.str_("x"), "object", "x"),
+        (np.array(["a", "bc"]), "object", ["a", "bc"]),
+        (np.array([1, 2], object), "int64", [1, 2]),
+        (np.array(7, object), "int64", 7),
+        (np.array(["a", "b"], object), "object", ["a", "b"]),
+        (np.array([], object), "float64", []),
+        (np.ma.array([1, 2], mask=[False, False]), "int64", [1, 2]),
+        (HasArray(), "int32", [0, 1]),
+        ([np.str_("x"), "y"], "object", ["x", "y"]),
+        ([np.float32(0.1)], "float32", [np.float32(0.1).item()]),
+        ([np.float32(0.1), 0.1], "float64", [np.float32(0.1).item(), 0.1]),
+        ([np.float16(0.5), np.float16(1)], "float32", [0.5, 1.0]),
+        ([np.bool_(True), False], "bool", [True, False]),
+        ([np.int8(1), np.int16(2)], "int32", [1, 2]),
+        ([np.uint64(2**64 - 1), np.int64(1)], "uint64", [2**64 - 1, 1]),
+        ([np.int8(1), np.float32(0.5)], "float32", [1.0, 0.5]),
+        ([np.zeros(2, np.uint8), np.ones(2, np.uint8)], "uint8", [[0, 0], [1, 1]]),
+        ([[np.zeros(1, np.uint8)], [np.ones(1, np.uint8)]], "uint8", [[[0]], [[1]]]),
+        ([np.zeros(1, np.float32), np.ones(1)], "float64", [[0.0], [1.0]]),
+        ([np.array([1]), [2]], "int64", [[1], [2]]),
+        ([[1], np.array([2])], "int64", [[1], [2]]),
+        ([np.array(1.5), np.array(2.5)], "float64", [1.5, 2.5]),
+        ([1.5, np.array(2.5)], "float64", [1.5, 2.5]),
+        ([np.array(["a"]), np.array(["bc"])], "object", [["a"], ["bc"]]),
+    ],
+)
+def test_a_value_becomes_an_array_of_its_own_kind(value: Any, dtype: str, elements: Any) -> None:
+    array = as_array(value, "x")
+    assert array.dtype == dtype
+    assert array.tolist() == elements
+
+
+def test_messages_that_look_like_sequences_or_mappings_are_elements() -> None:
+    numbers = struct_pb2.ListValue()
+    numbers.extend([1, 2])
+    record = struct_pb2.Struct()
+    record.update({"a": 1})
+    for message in (numbers, record, struct_pb2.Struct()):
+        assert as_array(message, "x").shape == ()
+        assert as_array([message, message], "x").shape == (2,)
+        assert as_array([[message], [message]], "x").shape == (2, 1)
+
+
+def _nested_in_itself() -> Any:
+    value: list[Any] = [1]
+    value[0] = value
+    return value
+
+
+def _rows_and_itself() -> Any:
+    value: list[Any] = [np.zeros(2)]
+    value.append(value)
+    return value
+
+
+def _deep() -> Any:
+    value: Any = 1
+    for _ in range(10_000):
+        value = [value]
+    return value
+
+
+class RaisesInArray:
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise RuntimeError("on another device")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ([[1, 2], [3]], "ragged"),
+        ([[1], 2], "ragged"),
+        ([1, [2]], "ragged"),
+        ([[], [1]], "ragged"),
+        ([np.zeros(2), np.zeros(3)], "ragged"),
+        ([np.zeros(2), 3.0], "ragged"),
+        ([3.0, np.zeros(2)], "ragged"),
+        (np.array([[1], [2, 3]], object), "of type list"),
+        ([1, "a"], "mixes int and string"),
+        ([1, True], "mixes bool and int"),
+        ([1.0, True], "mixes bool and float"),
+        (["a", struct_pb2.Struct()], "mixes message and string"),
+        (np.array([1, "a"], object), "mixes"),
+        (None, "of type NoneType"),
+        ([None], "of type NoneType"),
+        (b"bytes", "of type bytes"),
+        (1j, "of type complex"),
+        ({"a": 1}, "of type dict"),
+        ({1, 2}, "of type set"),
+        ([object()], "of type object"),
+        (Fraction(1, 2), "of type Fraction"),
+        (np.array([1j]), "complex128"),
+        (np.array([b"x"]), "no type for NumPy dtype"),
+        (np.datetime64("2020-01-01"), "datetime64"),
+        ([np.datetime64("2020-01-01")], "datetime64"),
+        ([np.timedelta64(1, "s")], "timedelta64"),
+        (np.zeros(1, [("a", np.int32)]), "no type for NumPy dtype"),
+        (2**64, "64 bits"),
+        (-(2**63) - 1, "64 bits"),
+        ([2**63, -1], "64 bits"),
+        ([np.uint64(2**63), np.int8(-1)], "64 bits"),
+        (10**5000, "64 bits"),
+        ([2**53 + 1, 0.5], "no exact float64"),
+        ([np.int64(2**53 + 1), np.float32(0.5)], "no exact float64"),
+        ([10**400, 0.5], "too large"),
+        (np.ma.array([1, 2], mask=[False, True]), "masked"),
+        ([np.ma.array([1, 2], mask=[False, True])], "masked"),
+        (np.ma.masked, "masked"),
+        (RaisesInArray(), "on another device"),
+        ([[np.zeros((1,) * 31)]], "more than 32 dimensions"),
+        ([np.zeros((1,) * 32)] * 2, "more than 32 dimensions"),
+        (_nested_in_itself(), f"more than {MAX_DIMENSIONS} dimensions"),
+        (_rows_and_itself(), "ragged"),
+        (_deep(), f"more than {MAX_DIMENSIONS} dimensions"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_no_array_is_refused(value: Any, text: str) -> None:
+    with pytest.raises(SpecError, match=f"^x: .*{text}"):
+        as_array(value, "x")
+
+
+@pytest.mark.skipif(
+    np.lib.NumpyVersion(np.__version__) < "2.0.0", reason="NumPy has 32 dimensions itself"
+)
+def test_more_dimensions_than_every_numpy_holds_are_refused() -> None:
+    array = np.zeros((1,) * 64)
+    for value in (array, [array], [[array]], array.astype(object), [[1], array]):
+        with pytest.raises(SpecError, match="x: "):
+            as_array(value, "x")
+
+
+@pytest.mark.skipif(np.dtype(np.longdouble) == np.float64, reason="long double is double here")
+@pytest.mark.parametrize("value", [np.longdouble(1), [np.longdouble("1e4000"), 1.0]])
+def test_extended_precision_is_refused(value: Any) -> None:
+    with pytest.raises(SpecError):
+        as_array(value, "x")
+
+
+def test_an_error_shows_an_excerpt_of_a_large_value() -> None:
+    with pytest.raises(SpecError) as error:
+        as_array(b"x" * 1_000_000, "x")
+    assert len(str(error.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wider"),
+    [
+        ("float16", "float32"),
+        ("int16", "int32"),
+        ("uint16", "uint32"),
+        (">f8", "float64"),
+        ("?", "?"),
+    ],
+)
+def test_the_protocol_dtype_holds_every_value(dtype: str, wider: str) -> None:
+    assert protocol_dtype(np.dtype(dtype), "x") == wider
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "S3", "V4", "datetime64[s]"])
+def test_there_is_no_protocol_dtype_for_the_rest(dtype: str) -> None:
+    with pytest.raises(SpecError, match="x: the protocol has no type"):
+        protocol_dtype(np.dtype(dtype), "x")

@@ -1,0 +1,423 @@
+"""Actions and observations by name and UID; packing is strict and says where."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+from google.protobuf import any_pb2, struct_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dm_env_rpc_client import SpecError, SpecManager, dm_env_rpc_pb2, set_bounds
+from dm_env_rpc_client.tensors.nesting import MAX_NESTING
+from tests.tensors import strategies
+
+Tensor: TypeAlias = dm_env_rpc_pb2.Tensor
+TensorSpec: TypeAlias = dm_env_rpc_pb2.TensorSpec
+
+
+def spec(
+    name: str, dtype: Any = "float32", shape: Any = (), low: Any = None, high: Any = None
+) -> TensorSpec:
+    made = TensorSpec(name=name, shape=shape)
+    made.dtype = strategies.DATA_TYPES[dtype] if isinstance(dtype, str) else dtype
+    if low is not None or high is not None:
+        set_bounds(made, low, high)
+    return made
+
+
+def actions(*specs: TensorSpec) -> SpecManager:
+    """The specs under the UIDs 3, 4 and so on."""
+    return SpecManager(dict(enumerate(specs, 3)), "action")
+
+
+def one(dtype: Any = "float32", shape: Any = (), low: Any = None, high: Any = None) -> SpecManager:
+    return actions(spec("arm.torque", dtype, shape, low, high))
+
+
+def pack(manager: SpecManager, value: Any) -> Tensor:
+    return manager.pack({"arm.torque": value})[3]
+
+
+# Lookup.
+
+
+def test_names_and_uids_are_in_the_order_of_the_uids() -> None:
+    specs = {20: spec("b"), 3: spec("c"), 2**64 - 1: spec("a")}
+    manager = SpecManager(specs)
+    assert list(manager.uids()) == [3, 20, 2**64 - 1]
+    assert list(manager.names()) == ["c", "b", "a"]
+    for uid, one_spec in specs.items():
+        assert manager.uid_to_name(uid) == one_spec.name
+        assert manager.name_to_uid(one_spec.name) == uid
+        assert manager.uid_to_spec(uid) == manager.name_to_spec(one_spec.name) == one_spec
+    assert dict(manager.specs_by_uid) == specs
+    assert dict(manager.specs_by_name) == {one_spec.name: one_spec for one_spec in specs.values()}
+    assert repr(manager) == "SpecManager(tensors: c, b, a)"
+    assert repr(SpecManager({})) == "SpecManager(tensors: none)"
+
+
+def test_the_specs_are_copied() -> None:
+    original = spec("a", "float32", (2,))
+    manager = SpecManager({1: original})
+    original.name = "changed"
+    assert manager.uid_to_spec(1).name == "a"
+    with pytest.raises(TypeError):
+        manager.specs_by_uid[2] = original  # type: ignore[index]
+
+
+def test_what_is_unknown_is_an_error_that_says_what_is_known() -> None:
+    manager = actions(spec("arm.torque"), spec("grip"))
+    known = "actions: 'arm.torque', 'grip'$"
+    with pytest.raises(
+        SpecError, match=rf"^unknown action 'arm.torqe'; did you mean 'arm.torque'\? {known}"
+    ):
+        manager.name_to_uid("arm.torqe")
+    with pytest.raises(SpecError, match=f"^unknown action 'zzz'; {known}"):
+        manager.name_to_spec("zzz")
+    for lookup in (manager.uid_to_name, manager.uid_to_spec):
+        with pytest.raises(SpecError, match=r"^unknown action uid 9; uids: 3, 4$"):
+            lookup(9)
+    with pytest.raises(SpecError, match="unknown action 'zzz'"):
+        manager.pack({"zzz": 1})
+    with pytest.raises(SpecError, match="unknown action uid 9"):
+        manager.unpack({9: Tensor()})
+    with pytest.raises(SpecError, match="uids: none"):
+        SpecManager({}).uid_to_name(1)
+    with pytest.raises(SpecError, match="tensors: none"):
+        SpecManager({}).name_to_uid("a")
+
+
+# What cannot be is refused when the manager is made.
+
+
+def _nan_bound() -> TensorSpec:
+    made = spec("a")
+    made.min.floats.array.append(math.nan)
+    return made
+
+
+def _crossed_bounds() -> TensorSpec:
+    made = spec("a")
+    made.min.floats.array.append(2)
+    made.max.floats.array.append(1)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("specs", "text"),
+    [
+        ([spec("a"), spec("a")], r"action 'a' \(uid 4\): uid 3 has the same name"),
+        ([spec("a"), spec("a.b")], "names of actions: 'a' and 'a.b' exclude each other"),
+        ([spec("a.b.c.d"), spec("a.b")], "names of actions: 'a.b' and 'a.b.c.d' exclude"),
+        ([spec("a"), spec("a.")], "exclude each other"),
+        ([_nan_bound()], r"action 'a' \(uid 3\): min: is NaN"),
+        ([_crossed_bounds()], r"action 'a' \(uid 3\): min 2.0 is above max 1.0"),
+        ([spec("a", "float32", (-1, -1))], r"action 'a' \(uid 3\): .*more than one variable"),
+        ([spec("a", "float32", (-1, 2, -7))], "more than one variable dimension"),
+        ([spec("a", "float32", (1,) * 33)], "33 dimensions"),
+        ([spec("a", "float32", (2**31 - 1,) * 4)], "a message holds"),
+        ([spec("a", 0)], r"action 'a' \(uid 3\): 0 is no data type"),
+        ([spec("a", 99)], "99 is no data type"),
+        ([spec(".".join("a" * (MAX_NESTING + 1)))], f"more than {MAX_NESTING} levels of nesting"),
+        ([spec("." * 1_000_000)], "levels of nesting"),
+    ],
+)
+def test_specs_that_cannot_be_are_refused_at_once(specs: list[TensorSpec], text: str) -> None:
+    with pytest.raises(SpecError, match=text):
+        actions(*specs)
+
+
+@pytest.mark.parametrize(
+    "names", [["a.b", "a.c"], ["a", "ab"], ["a.b", "a.bc"], ["", "a"], ["a", "A"]]
+)
+def test_names_that_only_look_alike_are_fine(names: list[str]) -> None:
+    assert list(actions(*map(spec, names)).names()) == names
+
+
+def test_the_deepest_name_is_fine() -> None:
+    actions(spec(".".join("a" * MAX_NESTING)))
+
+
+# Packing.
+
+
+@pytest.mark.parametrize("dtype", strategies.FIELDS)
+def test_values_of_the_spec_are_packed(dtype: str) -> None:
+    array = np.array([[0, 1], [1, 0]], dtype)
+    for value in (array, array.tolist(), np.asfortranarray(array), array.astype(object)):
+        tensor = pack(one(dtype, (2, 2)), value)
+        assert tensor.WhichOneof("payload") == strategies.FIELDS[dtype]
+        assert list(tensor.shape) == [2, 2]
+        assert strategies.same_bits(one(dtype, (2, 2)).unpack({3: tensor})["arm.torque"], array)
+    assert list(pack(one(dtype), 1).shape) == []
+
+
+def test_strings_and_messages_are_packed() -> None:
+    assert list(pack(one(dm_env_rpc_pb2.STRING, (2,)), ["a", "b"]).strings.array) == ["a", "b"]
+    packed = pack(one(dm_env_rpc_pb2.PROTO), struct_pb2.Struct())
+    assert packed.protos.array[0].TypeName() == "google.protobuf.Struct"
+
+
+def test_some_of_the_actions_may_be_left_out() -> None:
+    manager = actions(spec("a"), spec("b"))
+    assert set(manager.pack({"b": 1.0})) == {4}
+    assert manager.pack({}) == {}
+
+
+@pytest.mark.parametrize("length", [0, 1, 5])
+def test_a_variable_dimension_takes_every_length(length: int) -> None:
+    manager = one("int32", (2, -1), 0, 9)
+    tensor = pack(manager, np.zeros((2, length), np.int32))
+    assert list(tensor.shape) == [2, length]
+    assert manager.unpack({3: tensor})["arm.torque"].shape == (2, length)
+
+
+@pytest.mark.parametrize(
+    ("shape", "value", "found"),
+    [
+        ((), [1.0], "[1]"),
+        ((1,), 1.0, "[]"),
+        ((2,), [1.0], "[1]"),
+        ((2, 2), [1.0, 2.0], "[2]"),
+        ((2, -1), [1.0, 2.0], "[2]"),
+        ((2, -1), [[1.0]], "[1, 1]"),
+        ((-1,), 1.0, "[]"),
+    ],
+)
+def test_another_shape_is_refused(shape: Any, value: Any, found: str) -> None:
+    with pytest.raises(SpecError) as error:
+        pack(one("float32", shape), value)
+    assert str(error.value) == (
+        f"action 'arm.torque' (uid 3): has shape {found}; expected {list(shape)}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        ("int8", 300),
+        ("int32", 1.9),
+        ("int32", math.nan),
+        ("bool", "False"),
+        ("float32", "1.0"),
+        ("float32", None),
+        ("uint8", -1),
+        ("float32", 1e39),
+        (dm_env_rpc_pb2.STRING, 1),
+        (dm_env_rpc_pb2.STRING, "\udc80"),
+        (dm_env_rpc_pb2.PROTO, "x"),
+    ],
+)
+def test_a_cast_that_changes_a_value_is_refused(dtype: Any, value: Any) -> None:
+    with pytest.raises(SpecError, match=r"^action 'arm.torque' \(uid 3\): "):
+        pack(one(dtype), value)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "good", "bad", "text"),
+    [
+        (-1, 1, [-1, 1], [0, 1.5], r"element \[1\] is 1.5, outside its bounds \[-1.0, 1.0\]"),
+        (-1, 1, [0, 0], [-2, 0], r"element \[0\] is -2.0, outside its bounds \[-1.0, 1.0\]"),
+        (-1, None, [-1, 9e9], [-2, 0], r"element \[0\] is -2.0, outside its bounds \[-1.0, inf\]"),
+        (None, 1, [-9e9, 1], [0, 2], r"element \[1\] is 2.0, outside its bounds \[-inf, 1.0\]"),
+        ([0, 5], [1, 6], [1, 5], [1, 4], r"element \[1\] is 4.0, outside its bounds \[5.0, 6.0\]"),
+        ([0, 5], None, [9, 5], [-1, 5], r"element \[0\] is -1.0, outside its bounds \[0.0, inf\]"),
+        (None, [1, 6], [-9, 6], [1, 7], r"element \[1\] is 7.0, outside its bounds \[-inf, 6.0\]"),
+        (0, [1, 6], [0, 6], [0, -1], r"element \[1\] is -1.0, outside its bounds \[0.0, 6.0\]"),
+        (None, None, [0, 3e38], [0, math.inf], r"element \[1\] is inf; expected a finite value"),
+        (None, None, [0, 0], [-math.inf, 0], r"element \[0\] is -inf; expected a finite value"),
+        (None, None, [0, 0], [0, math.nan], r"element \[1\] is nan; expected a finite value"),
+        (-1, 1, [0, 0], [0, math.nan], r"element \[1\] is nan; expected a finite value"),
+        ([0, 0], [1, 1], [0, 0], [0, math.nan], r"element \[1\] is nan; expected a finite value"),
+        ([0, 0], None, [0, 0], [math.inf, 0], r"element \[0\] is inf; expected a finite value"),
+        ([-3e38, -3e38], 3e38, [3e38, 3e38], [math.inf, -math.inf], r"element \[0\] is inf"),
+        (0, None, [0, 0], [0, math.inf], r"element \[1\] is inf; expected a finite value"),
+        (0, math.inf, [0, math.inf], [0, -math.inf], r"element \[1\] is -inf"),
+        (-math.inf, 0, [0, -math.inf], [0, math.inf], r"element \[1\] is inf"),
+        ([-math.inf, 0], 1, [-math.inf, 0], [0, -math.inf], r"element \[1\] is -inf"),
+        (-math.inf, math.inf, [math.inf, -math.inf], [0, math.nan], r"element \[1\] is nan"),
+    ],
+)
+def test_range_and_finiteness_are_checked(
+    low: Any, high: Any, good: Any, bad: Any, text: str
+) -> None:
+    for dtype in ("float32", "float64"):
+        if dtype == "float64" or text.count("38") == 0:
+            manager = one(dtype, (2,), low, high)
+            assert np.array_equal(
+                manager.unpack({3: pack(manager, good)})["arm.torque"], np.array(good, dtype)
+            )
+            for value in (bad, np.array(bad, dtype)):
+                with pytest.raises(SpecError, match=rf"^action 'arm.torque' \(uid 3\): {text}"):
+                    pack(manager, value)
+
+
+@pytest.mark.parametrize("dtype", strategies.INTEGERS)
+def test_integer_ranges_are_checked_to_the_last_digit(dtype: str) -> None:
+    info = np.iinfo(dtype)
+    low, high = int(info.min) + 1, int(info.max) - 1
+    for bounds in ((low, high), ([low], [high]), (low, None), (None, high)):
+        manager = one(dtype, (1,), *bounds)
+        for value in (low, high):
+            assert manager.unpack({3: pack(manager, [value])})["arm.torque"].tolist() == [value]
+        for value, bound in ((low - 1, bounds[0]), (high + 1, bounds[1])):
+            if bound is not None:
+                with pytest.raises(
+                    SpecError, match=rf"element \[0\] is {value}, outside its bounds"
+                ):
+                    pack(manager, [value])
+
+
+def test_a_scalar_out_of_range_is_called_the_value() -> None:
+    with pytest.raises(
+        SpecError,
+        match=r"^action 'arm.torque' \(uid 3\): the value is 5, outside its bounds \[0, 4\]$",
+    ):
+        pack(one("int32", (), 0, 4), 5)
+
+
+def test_empty_values_have_no_range() -> None:
+    assert list(pack(one("float32", (0,), 1, 2), []).shape) == [0]
+    assert list(pack(one("float32", (-1,), 1, 2), []).shape) == [0]
+    assert list(pack(one("float32", (0,), np.empty(0), np.empty(0)), []).shape) == [0]
+
+
+def test_the_range_may_be_left_unchecked() -> None:
+    field = one("float32", (2,), 0, 1).field("arm.torque")
+    assert field.pack([5, math.inf], check_range=False).floats.array[:] == [5, math.inf]
+
+
+@given(strategies.arrays(min_dims=0))
+def test_what_is_packed_is_unpacked(array: strategies.Array) -> None:
+    manager = one(array.dtype.name, array.shape)
+    if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
+        with pytest.raises(SpecError, match="expected a finite value"):
+            pack(manager, array)
+        return
+    unpacked = manager.unpack({3: pack(manager, array)})["arm.torque"]
+    assert strategies.same_bits(unpacked, array)
+
+
+bounds_per_element = st.none() | st.lists(
+    st.floats(allow_nan=False, width=32), min_size=2, max_size=2
+)
+
+
+@given(
+    st.lists(st.floats(width=32), min_size=2, max_size=2), bounds_per_element, bounds_per_element
+)
+def test_exactly_the_values_within_the_bounds_are_packed(
+    value: list[float], low: list[float] | None, high: list[float] | None
+) -> None:
+    if low is not None and high is not None:
+        low, high = list(map(min, low, high)), list(map(max, low, high))
+    elif math.inf in (low or []) or -math.inf in (high or []):
+        return  # Refused: there is no number in between.
+    manager = one("float32", (2,), low, high)
+    fits = all(
+        (low is None or x >= low[i])
+        and (high is None or x <= high[i])
+        and (math.isfinite(x) or (high if x > 0 else low) is not None)
+        for i, x in enumerate(value)
+    )
+    if fits:
+        assert list(pack(manager, value).floats.array) == value
+    else:
+        with pytest.raises(SpecError):
+            pack(manager, value)
+
+
+# Unpacking.
+
+
+def test_another_payload_is_refused() -> None:
+    manager = one("float32", (1,))
+    with pytest.raises(
+        SpecError, match=r"^action 'arm.torque' \(uid 3\): has dtype int32; expected float32$"
+    ):
+        manager.unpack({3: Tensor(shape=[1], int32s=Tensor.Int32Array(array=[1]))})
+    with pytest.raises(SpecError, match="the tensor has no payload"):
+        manager.unpack({3: Tensor(shape=[1])})
+
+
+def floats(elements: int, shape: Any) -> Tensor:
+    return Tensor(shape=shape, floats=Tensor.FloatArray(array=range(elements)))
+
+
+@pytest.mark.parametrize(
+    ("spec_shape", "elements", "shape", "full"),
+    [
+        ((2, 3), 6, [2, 3], (2, 3)),
+        ((2, 3), 1, [2, 3], (2, 3)),
+        ((2, 3), 6, [2, -1], (2, 3)),
+        ((2, -1), 6, [2, 3], (2, 3)),
+        ((2, -1), 6, [2, -1], (2, 3)),
+        ((2, -1), 6, [-1, 3], (2, 3)),
+        ((2, -1), 1, [2, 3], (2, 3)),
+        ((2, -1), 0, [2, -1], (2, 0)),
+        ((-1,), 1, [-1], (1,)),
+        ((), 1, [], ()),
+    ],
+)
+def test_a_tensor_of_the_specs_shape_is_unpacked(
+    spec_shape: Any, elements: int, shape: Any, full: Any
+) -> None:
+    value = one("float32", spec_shape).unpack({3: floats(elements, shape)})["arm.torque"]
+    assert np.shape(value) == full
+
+
+@pytest.mark.parametrize(
+    ("spec_shape", "elements", "shape"),
+    [
+        ((2, 3), 6, [3, 2]),
+        ((2, 3), 6, [6]),
+        ((2, 3), 6, [3, -1]),
+        ((2, 3), 5, [2, 3]),
+        ((2, 3), 1, [2, -1]),
+        ((2, -1), 6, [3, 2]),
+        ((2, -1), 6, [-1, -1]),
+        ((2, -1), 6, [6]),
+        ((2,), 1, []),
+        ((), 1, [1]),
+        ((), 2, []),
+        ((-1,), 1, [2**31 - 1]),
+    ],
+)
+def test_a_tensor_of_another_shape_is_refused(spec_shape: Any, elements: int, shape: Any) -> None:
+    with pytest.raises(SpecError, match=r"^action 'arm.torque' \(uid 3\): "):
+        one("float32", spec_shape).unpack({3: floats(elements, shape)})
+
+
+def test_unpacked_values_belong_to_the_caller() -> None:
+    manager = one("float32", (2,))
+    tensor = floats(2, [2])
+    first, second = (manager.unpack({3: tensor})["arm.torque"] for _ in range(2))
+    first[:] = 9
+    assert second.tolist() == [0, 1]
+    assert list(tensor.floats.array) == [0, 1]
+
+
+def test_values_come_in_the_order_of_the_message() -> None:
+    manager = actions(spec("a"), spec("b"))
+    assert list(manager.unpack({4: floats(1, []), 3: floats(1, [])})) == ["b", "a"]
+
+
+def test_strings_and_messages_are_unpacked() -> None:
+    texts = Tensor(shape=[2], strings=Tensor.StringArray(array=["a", "b"]))
+    assert one(dm_env_rpc_pb2.STRING, (2,)).unpack({3: texts})["arm.torque"].tolist() == ["a", "b"]
+    protos = Tensor(protos=Tensor.ProtoArray(array=[any_pb2.Any(type_url="x")]))
+    assert one(dm_env_rpc_pb2.PROTO).unpack({3: protos})["arm.torque"].type_url == "x"
+
+
+def test_errors_of_packing_can_be_pickled() -> None:
+    with pytest.raises(SpecError) as error:
+        pack(one("int8"), 300)
+    for twin in (pickle.loads(pickle.dumps(error.value)), copy.copy(error.value)):
+        assert type(twin) is SpecError
+        assert str(twin) == str(error.value)
