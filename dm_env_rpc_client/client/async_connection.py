@@ -16,6 +16,7 @@ from dm_env_rpc_client.errors import (
 from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.lifecycle import Lifecycle
 from dm_env_rpc_client.protocol.pipeline import Pending, Pipeline
+from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.transports import conditions
 from dm_env_rpc_client.transports.grpc.async_stream import GrpcAioStream
 from dm_env_rpc_client.transports.opening import Transport, open_aio_stream
@@ -297,7 +298,9 @@ async def connect_async(
     transport: Transport = "auto",
 ) -> AsyncConnection:
     """`connect` for asyncio; arguments and errors are the same."""
-    stream = await open_aio_stream(address, timeout, credentials, insecure, metadata, transport)
+    stream = await open_aio_stream(
+        address, timeout, credentials, insecure, metadata, transport, answer_memory
+    )
     return AsyncConnection(stream, request_timeout=request_timeout)
 
 

@@ -17,6 +17,7 @@ from dm_env_rpc_client.client.threaded_pipeline import Exchange
 from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.lifecycle import Lifecycle
 from dm_env_rpc_client.protocol.pipeline import Pending
+from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.transports import conditions
 from dm_env_rpc_client.transports.grpc import channel as grpc_channel
 from dm_env_rpc_client.transports.grpc.stream import GrpcStream
@@ -301,7 +302,9 @@ def connect(
     """
 
     def open_connection(timeout: float | None) -> Connection:
-        stream = open_stream(address, timeout, credentials, insecure, metadata, transport)
+        stream = open_stream(
+            address, timeout, credentials, insecure, metadata, transport, answer_memory
+        )
         connection = Connection(stream, request_timeout=request_timeout)
         connection._reopen = open_connection
         return connection

@@ -30,7 +30,7 @@ from dm_env_rpc_client.tensors import nesting, packing
 from dm_env_rpc_client.tensors.codecs import varint
 from dm_env_rpc_client.tensors.spec_manager import SpecManager, TensorField
 
-__all__ = ["StepAnswer", "StepCodec"]
+__all__ = ["StepAnswer", "StepCodec", "answer_memory"]
 
 _STEP = "step"
 
@@ -49,6 +49,26 @@ _MAX_MESSAGE_BYTES = (1 << 31) - 1
 
 _MAX_KNOWN_ACTIONS = 1024
 """Encoded integer actions that are kept, of each action."""
+
+
+_LARGE_BYTES = 1 << 14
+"""Messages above this are received into memory that is not cleared first."""
+
+_ALIGNMENT = 16
+
+
+def answer_memory(size: int) -> memoryview:
+    """Returns memory for a message, in which the elements of one large observation are aligned.
+
+    Args:
+      size: bytes of the message.
+    """
+    if size <= _LARGE_BYTES:
+        return memoryview(bytearray(size))
+    # NumPy's memory is aligned, not cleared, and of large pages. Before the elements come five
+    # lengths, each behind its tag, a state and a UID of one byte.
+    start = -(5 * (1 + (size.bit_length() + 6) // 7) + 4) % _ALIGNMENT
+    return np.empty(size + start, np.uint8)[start:].data
 
 
 class StepAnswer(NamedTuple):

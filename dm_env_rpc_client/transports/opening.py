@@ -13,7 +13,7 @@ from dm_env_rpc_client.transports.grpc.stream import GrpcStream
 from dm_env_rpc_client.transports.http2.async_stream import open_http2_aio_stream
 from dm_env_rpc_client.transports.http2.stream import Http2Stream
 from dm_env_rpc_client.transports.http2.targets import can_reach
-from dm_env_rpc_client.transports.streams import AsyncStream, Stream
+from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Stream, plain_memory
 
 __all__ = ["Transport", "open_aio_stream", "open_stream"]
 
@@ -27,10 +27,14 @@ def open_stream(
     insecure: bool,
     metadata: conditions.Metadata | None,
     transport: Transport,
+    allocate: Allocate = plain_memory,
 ) -> Stream:
-    """Opens a stream for threads; arguments and errors are those of `connect`."""
+    """Opens a stream for threads; arguments and errors are those of `connect`.
+
+    `allocate` gives the memory for large messages.
+    """
     if _uses_http2(address, credentials, insecure, transport):
-        return Http2Stream(address, credentials, metadata, timeout)
+        return Http2Stream(address, credentials, metadata, timeout, allocate)
     opened = grpc_channel.open_channel(address, _for_grpcio(credentials, address), timeout)
     try:
         return GrpcStream(opened, metadata, address, owns_channel=True)
@@ -46,10 +50,11 @@ async def open_aio_stream(
     insecure: bool,
     metadata: conditions.Metadata | None,
     transport: Transport,
+    allocate: Allocate = plain_memory,
 ) -> AsyncStream:
     """Opens a stream for an event loop; arguments and errors are those of `connect`."""
     if _uses_http2(address, credentials, insecure, transport):
-        return await open_http2_aio_stream(address, credentials, metadata, timeout)
+        return await open_http2_aio_stream(address, credentials, metadata, timeout, allocate)
     opened = await grpc_channel.open_aio_channel(
         address, _for_grpcio(credentials, address), timeout
     )

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-__all__ = ["AsyncStream", "Buffer", "Stream"]
+__all__ = ["Allocate", "AsyncStream", "Buffer", "Stream", "plain_memory"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """A message; large arrays that are made of it may lie in its memory."""
+
+Allocate: TypeAlias = Callable[[int], memoryview]
+"""Returns writable memory of so many bytes for a message.
+
+Whoever decodes the messages knows how their contents should be aligned.
+"""
+
+
+def plain_memory(size: int) -> memoryview:
+    """Returns memory of no particular alignment."""
+    return memoryview(bytearray(size))
 
 
 class Stream(Protocol):

@@ -25,8 +25,9 @@ from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.step_codec import StepAnswer, StepCodec
 from tests.tensors import strategies
 from tests.tensors.strategies import counts, mutated, same_bits, varint
+from tests.transports.client_call import feed
 from tests.transports.frames import data, greeting, grpc_message
-from tests.transports.test_http2_framing import feed, framing
+from tests.transports.test_http2_framing import framing
 
 Array: TypeAlias = strategies.Array
 StepRequest = dm_env_rpc_pb2.StepRequest

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dm_env_rpc_client import ConnectionLostError, DmEnvRpcClientError, ProtocolError
-from dm_env_rpc_client.transports.http2.framing import Framing
 from tests.transports import frames
+from tests.transports.client_call import ClientCall, feed
 from tests.transports.frames import (
     ACK,
     CONTINUATION,
@@ -53,34 +53,22 @@ REQUEST = [
 LIMIT = 1 << 20
 
 
-def framing(limit: int = LIMIT) -> Framing:
-    return Framing(REQUEST, "localhost:1", limit)
+def framing(limit: int = LIMIT) -> ClientCall:
+    return ClientCall(REQUEST, "localhost:1", limit)
 
 
-def feed(client: Framing, contents: bytes) -> None:
-    """Puts bytes where the framing wants them, as many at a time as there is room for."""
-    while contents and client.failure is None:
-        taken = 0
-        for buffer in client.buffers():
-            part = contents[taken : taken + len(buffer)]
-            buffer[: len(part)] = part
-            taken += len(part)
-        client.received(taken)
-        contents = contents[taken:]
-
-
-def take_outbound(client: Framing) -> bytes:
+def take_outbound(client: ClientCall) -> bytes:
     sent = b"".join(bytes(part) for part in client.outbound)
     client.sent(len(sent))
     assert not client.outbound
     return sent
 
 
-def waits(client: Framing) -> bool:
+def waits(client: ClientCall) -> bool:
     return client.has_unsent
 
 
-def received(client: Framing) -> list[bytes]:
+def received(client: ClientCall) -> list[bytes]:
     return [bytes(message) for message in client.messages]
 
 
@@ -134,7 +122,7 @@ def test_the_first_thing_sent_is_the_preface_and_one_request() -> None:
 
 
 def test_long_headers_are_continued() -> None:
-    client = Framing([*REQUEST, ("long", "é~" * 20_000)], "localhost:1", LIMIT)
+    client = ClientCall([*REQUEST, ("long", "é~" * 20_000)], "localhost:1", LIMIT)
     parts = frames.taken_apart(take_outbound(client))[2:]
     assert [part.kind for part in parts] == [HEADERS, *[CONTINUATION] * (len(parts) - 1)]
     assert [part.flags & END_HEADERS for part in parts] == [*[0] * (len(parts) - 1), END_HEADERS]
@@ -186,7 +174,7 @@ def test_the_windows_are_opened_again_long_before_they_close() -> None:
     client = framing()
     feed(client, greeting())
     take_outbound(client)
-    client._unacknowledged = (1 << 29) - 10
+    client.framing._unacknowledged = client.call.assembler.unacknowledged = (1 << 29) - 10
     feed(client, data(grpc_message(b"0123456789")))
     updates = frames.taken_apart(take_outbound(client))
     assert [(part.kind, part.stream) for part in updates] == [

@@ -13,17 +13,18 @@ from typing import Any
 
 from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError, DmEnvRpcClientError
 from dm_env_rpc_client.transports import conditions
-from dm_env_rpc_client.transports.http2.framing import Framing
+from dm_env_rpc_client.transports.http2.client_half import ClientHalf
 from dm_env_rpc_client.transports.http2.keepalive import LOOK_SECONDS, Keepalive, Verdict
 from dm_env_rpc_client.transports.http2.targets import (
     Attempts,
+    Header,
     Target,
     request_headers,
     set_options,
     tls_context,
 )
 from dm_env_rpc_client.transports.status import silent
-from dm_env_rpc_client.transports.streams import Buffer
+from dm_env_rpc_client.transports.streams import Allocate, Buffer, plain_memory
 
 __all__ = ["Http2AioStream", "open_http2_aio_stream"]
 
@@ -39,6 +40,7 @@ async def open_http2_aio_stream(
     credentials: conditions.Credentials | None,
     metadata: conditions.Metadata | None,
     timeout: float | None,
+    allocate: Allocate = plain_memory,
 ) -> Http2AioStream:
     """Opens a stream; arguments and errors are those of `Http2Stream`."""
     target = Target.parse(address)
@@ -46,7 +48,8 @@ async def open_http2_aio_stream(
     headers = request_headers(target, tls is not None, metadata)
     attempts = Attempts(address, timeout)
     while True:
-        stream = Http2AioStream(address, Framing(headers, address, conditions.MAX_MESSAGE_BYTES))
+        half = ClientHalf(address, conditions.MAX_MESSAGE_BYTES, allocate)
+        stream = Http2AioStream(address, half, headers)
         try:
             await asyncio.wait_for(_open(stream, target, tls), attempts.remaining)
             return stream
@@ -104,9 +107,12 @@ async def _connect(target: Target) -> socket.socket:
 class Http2AioStream(asyncio.BufferedProtocol):
     """An `AsyncStream`, made by `open_http2_aio_stream`."""
 
-    def __init__(self, address: str, framing: Framing):
+    def __init__(self, address: str, half: ClientHalf, headers: list[Header]):
         self.address = address
-        self._framing = framing
+        self._half = half
+        self._framing = half.framing
+        self._sending = half.framing.sending
+        self._call = half.open(headers)
         self._transport: Any = None
         self._is_lost = True
         self._is_closed = False
@@ -114,7 +120,7 @@ class Http2AioStream(asyncio.BufferedProtocol):
         self._bytes_waiting = 0
         self._changed: asyncio.Future[None] | None = None
         self._is_full = False
-        self._keepalive = Keepalive(framing)
+        self._keepalive = Keepalive(half.framing)
         self._timer: asyncio.TimerHandle | None = None
 
     # What the event loop calls.
@@ -144,11 +150,11 @@ class Http2AioStream(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Takes what was received."""
-        framing = self._framing
-        before = len(framing.messages)
-        framing.received(nbytes)
-        for index in range(before, len(framing.messages)):
-            self._bytes_waiting += len(framing.messages[index])
+        messages = self._call.messages
+        before = len(messages)
+        self._framing.received(nbytes)
+        for index in range(before, len(messages)):
+            self._bytes_waiting += len(messages[index])
         self._flush()
         if self._bytes_waiting > _PAUSE_BYTES and not self._is_paused:
             self._is_paused = True
@@ -186,23 +192,23 @@ class Http2AioStream(asyncio.BufferedProtocol):
 
     async def write(self, message: bytes) -> None:
         """See `AsyncStream.write`."""
-        if self._is_closed or self._framing.failure is not None:
+        if self._is_closed or self._call.failure is not None:
             return  # `read` raises it.
-        self._framing.send(message)
+        self._call.send(message)
         self._flush()
-        while (self._is_full or self._framing.has_unsent) and (
-            self._framing.failure is None and not self._is_closed
+        while (self._is_full or self._sending.has_unsent) and (
+            self._call.failure is None and not self._is_closed
         ):
             await self._change()
 
     async def read(self) -> Buffer:
         """See `AsyncStream.read`."""
-        framing = self._framing
-        while not framing.messages:
+        messages = self._call.messages
+        while not messages:
             self._check()
             self._watch()
             await self._change()
-        message = framing.messages.popleft()
+        message = messages.popleft()
         self._bytes_waiting -= len(message)
         if self._is_paused and self._bytes_waiting <= _PAUSE_BYTES:
             self._is_paused = False
@@ -211,8 +217,8 @@ class Http2AioStream(asyncio.BufferedProtocol):
 
     async def close(self, timeout: float) -> None:
         """See `AsyncStream.close`."""
-        if not self._is_closed and self._framing.failure is None and timeout > 0:
-            self._framing.end()
+        if not self._is_closed and self._call.failure is None and timeout > 0:
+            self._call.end()
             self._flush()
             try:
                 await asyncio.wait_for(self._wait_until_ended(), timeout)
@@ -231,7 +237,7 @@ class Http2AioStream(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         if self._transport is not None:
-            self._framing.cancel()
+            self._half.shut_down()
             self._flush()
             # Not `close`: with TLS that waits for the other end to agree.
             self._transport.abort()
@@ -242,13 +248,13 @@ class Http2AioStream(asyncio.BufferedProtocol):
             await self.read()
 
     def _check(self) -> None:
-        if self._framing.failure is not None:
-            raise self._framing.failure
+        if self._call.failure is not None:
+            raise self._call.failure
         if self._is_closed:
             raise ConnectionClosedError(f"the connection to {self.address} was closed")
 
     def _flush(self) -> None:
-        outbound = self._framing.outbound
+        outbound = self._sending.outbound
         if outbound and not self._transport.is_closing():
             if len(outbound) == 1:
                 self._transport.write(outbound[0])
@@ -286,7 +292,6 @@ class Http2AioStream(asyncio.BufferedProtocol):
         self._watch()
 
     def _end(self, failure: DmEnvRpcClientError) -> None:
-        if self._framing.failure is None:
-            self._framing.failure = failure
+        self._call.fail(failure)
         self._transport.abort()
         self._wake()

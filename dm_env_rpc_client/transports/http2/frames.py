@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 
 __all__ = [
     "ACK",
     "CANCEL",
+    "COMPRESSION_ERROR",
     "CONTINUATION",
     "DATA",
     "ENABLE_PUSH",
     "END_HEADERS",
     "END_STREAM",
+    "ENHANCE_YOUR_CALM",
     "FIRST_WINDOW",
+    "FLOW_CONTROL_ERROR",
     "FRAME_HEADER",
+    "FRAME_SIZE_ERROR",
     "GOAWAY",
     "GOAWAY_HEAD",
     "HEADERS",
@@ -35,16 +40,20 @@ __all__ = [
     "SETTING",
     "SETTINGS",
     "SMALLEST_MAX_FRAME",
-    "STREAM",
+    "STREAM_CLOSED",
     "WINDOW_UPDATE",
     "WITH_PRIORITY",
     "frame",
     "frame_header",
+    "goaway",
     "header_frames",
+    "rst_stream",
+    "settings_frame",
+    "window_update",
 ]
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-STREAM = 1
+"""The first bytes that a client sends (section 3.4)."""
 
 # Frame types (section 6).
 DATA = 0x0
@@ -71,10 +80,15 @@ INITIAL_WINDOW_SIZE = 0x4
 MAX_FRAME_SIZE = 0x5
 MAX_HEADER_LIST_SIZE = 0x6
 
-# Error codes.
+# Error codes (section 7).
 NO_ERROR = 0x0
 PROTOCOL_ERROR = 0x1
+FLOW_CONTROL_ERROR = 0x3
+STREAM_CLOSED = 0x5
+FRAME_SIZE_ERROR = 0x6
 CANCEL = 0x8
+COMPRESSION_ERROR = 0x9
+ENHANCE_YOUR_CALM = 0xB
 
 MAX_WINDOW = (1 << 31) - 1
 FIRST_WINDOW = 65_535
@@ -98,12 +112,43 @@ def frame_header(size: int, kind: int, flags: int, stream: int) -> bytes:
     return FRAME_HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream)
 
 
-def header_frames(block: bytes) -> list[bytes]:
-    """Header frames as small as every peer takes them (section 6.2)."""
+def header_frames(block: bytes, stream: int, flags: int = 0) -> bytes:
+    """Returns header frames as small as every peer accepts them (section 6.2).
+
+    Args:
+      block: the encoded headers.
+      stream: the stream that they are on.
+      flags: of the first frame; END_HEADERS is added where it belongs.
+    """
     size = SMALLEST_MAX_FRAME
-    parts = [block[i : i + size] for i in range(0, len(block), size)]
-    frames = []
-    for index, part in enumerate(parts):
-        flags = END_HEADERS if index == len(parts) - 1 else 0
-        frames.append(frame(CONTINUATION if index else HEADERS, flags, STREAM, part))
-    return frames
+    parts = [block[i : i + size] for i in range(0, len(block), size)] or [b""]
+    last = len(parts) - 1
+    return b"".join(
+        frame(
+            CONTINUATION if index else HEADERS,
+            (0 if index else flags) | (END_HEADERS if index == last else 0),
+            stream,
+            part,
+        )
+        for index, part in enumerate(parts)
+    )
+
+
+def settings_frame(settings: Mapping[int, int]) -> bytes:
+    """Returns a SETTINGS frame (section 6.5)."""
+    return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*item) for item in settings.items()))
+
+
+def window_update(stream: int, increment: int) -> bytes:
+    """Returns a WINDOW_UPDATE frame (section 6.9)."""
+    return frame(WINDOW_UPDATE, 0, stream, NUMBER.pack(increment))
+
+
+def rst_stream(stream: int, code: int) -> bytes:
+    """Returns a RST_STREAM frame (section 6.4)."""
+    return frame(RST_STREAM, 0, stream, NUMBER.pack(code))
+
+
+def goaway(last_stream: int, code: int) -> bytes:
+    """Returns a GOAWAY frame (section 6.8)."""
+    return frame(GOAWAY, 0, 0, GOAWAY_HEAD.pack(last_stream, code))

@@ -50,7 +50,7 @@ class Keepalive:
         """
         framing = self._framing
         now = time.monotonic()
-        activity = (framing.receptions, framing.submissions)
+        activity = (framing.receptions, framing.sending.submissions)
         if activity != self._activity:
             if framing.receptions != self._activity[0]:
                 self._is_awaited = False

@@ -20,17 +20,18 @@ from typing import Any
 
 from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError
 from dm_env_rpc_client.transports import conditions
-from dm_env_rpc_client.transports.http2.framing import Framing, Header
+from dm_env_rpc_client.transports.http2.client_half import ClientHalf
 from dm_env_rpc_client.transports.http2.keepalive import LOOK_SECONDS, Keepalive, Verdict
 from dm_env_rpc_client.transports.http2.targets import (
     Attempts,
+    Header,
     Target,
     connect_socket,
     request_headers,
     tls_context,
 )
 from dm_env_rpc_client.transports.status import silent
-from dm_env_rpc_client.transports.streams import Buffer
+from dm_env_rpc_client.transports.streams import Allocate, Buffer, plain_memory
 
 __all__ = ["Http2Stream"]
 
@@ -47,6 +48,7 @@ class Http2Stream:
       credentials: an ssl.SSLContext; None (or gRPC's local credentials) for plaintext.
       metadata: sent with the request.
       timeout: seconds until the server must have shown itself; None for any time.
+      allocate: gives the memory for large messages.
 
     Raises:
       SpecError: no address, metadata or credentials for this transport.
@@ -61,13 +63,15 @@ class Http2Stream:
         credentials: conditions.Credentials | None = None,
         metadata: conditions.Metadata | None = None,
         timeout: float | None = 10.0,
+        allocate: Allocate = plain_memory,
     ):
         self.address = address
+        self._allocate = allocate
         target = Target.parse(address)
         tls = tls_context(credentials, address)
         headers = request_headers(target, tls is not None, metadata)
-        # Held while the framing and what it has to send are changed, and while a TLS socket
-        # is used, which can be used by one thread at a time only.
+        # Held while the state of the connection is changed, and while a TLS socket is used,
+        # which only one thread at a time may do.
         self._lock = threading.Lock()
         # Held by the thread that receives.
         self._receiving = threading.Lock()
@@ -92,16 +96,16 @@ class Http2Stream:
         """See `Stream.write`."""
         with self._lock:
             for message in messages:
-                self._framing.send(message)
+                self._call.send(message)
             self._flush()
 
     def has_unsent(self) -> bool:
         """See `Stream.has_unsent`."""
-        return self._framing.has_unsent
+        return self._sending.has_unsent
 
     def send_rest(self, timeout: float) -> None:
         """See `Stream.send_rest`."""
-        if not self._framing.outbound:
+        if not self._sending.outbound:
             time.sleep(timeout)  # The window is closed; who reads learns when it opens.
         elif _poll(self._socket, select.POLLOUT)(timeout):
             with self._lock:
@@ -109,13 +113,13 @@ class Http2Stream:
 
     def read(self, timeout: float | None, until_sent: bool = False) -> Buffer | None:
         """See `Stream.read`."""
-        framing = self._framing
-        messages = framing.messages
+        call = self._call
+        messages = call.messages
         deadline = None if timeout is None else time.monotonic() + timeout
         while not messages:
-            if framing.failure is not None:
-                raise framing.failure
-            if until_sent and not framing.has_unsent:
+            if call.failure is not None:
+                raise call.failure
+            if until_sent and not self._sending.has_unsent:
                 return None
             if not self._advance(deadline):
                 return None
@@ -123,8 +127,7 @@ class Http2Stream:
 
     def has_unread(self) -> bool:
         """See `Stream.has_unread`."""
-        framing = self._framing
-        if framing.messages or framing.failure is not None:
+        if self._call.messages or self._call.failure is not None:
             return True
         with self._lock:  # One at a time; any thread may ask.
             waiting = self._is_tls and self._socket.pending()
@@ -135,7 +138,7 @@ class Http2Stream:
         deadline = time.monotonic() + timeout
         try:
             with self._lock:
-                self._framing.end()
+                self._call.end()
                 self._flush()
             while True:  # Answers that are still under way are nobody's.
                 remaining = deadline - time.monotonic()
@@ -154,7 +157,7 @@ class Http2Stream:
         # Said only where nobody is in the middle of saying something.
         if self._lock.acquire(blocking=False):
             try:
-                self._framing.cancel()
+                self._half.shut_down()
                 self._flush()
             finally:
                 self._lock.release()
@@ -181,7 +184,10 @@ class Http2Stream:
 
     def _open(self, connected: Any, headers: list[Header]) -> None:
         self._socket = connected
-        self._framing = Framing(headers, self.address, conditions.MAX_MESSAGE_BYTES)
+        self._half = ClientHalf(self.address, conditions.MAX_MESSAGE_BYTES, self._allocate)
+        self._framing = self._half.framing
+        self._sending = self._framing.sending
+        self._call = self._half.open(headers)
         self._keepalive = Keepalive(self._framing)
         # One each, since one cannot be used by two threads at a time.
         self._readable = _poll(connected, select.POLLIN)
@@ -195,8 +201,8 @@ class Http2Stream:
             with self._lock:
                 self._flush()
             while not framing.is_ready:
-                if framing.failure is not None:
-                    raise framing.failure
+                if self._call.failure is not None:
+                    raise self._call.failure
                 if not self._advance(deadline):
                     raise TimeoutError
         except BaseException:
@@ -205,16 +211,16 @@ class Http2Stream:
 
     def _flush(self) -> None:
         """Sends what the socket takes; called with the lock."""
-        framing = self._framing
-        outbound = framing.outbound
+        sending = self._sending
+        outbound = sending.outbound
         try:
             while outbound:
                 if self._is_tls or len(outbound) == 1:
                     # What did not fit is tried again with the same bytes, as TLS demands.
-                    framing.sent(self._socket.send(outbound[0]))
+                    sending.sent(self._socket.send(outbound[0]))
                 else:
                     buffers = itertools.islice(outbound, _BUFFERS_AT_ONCE)
-                    framing.sent(self._socket.sendmsg(buffers))
+                    sending.sent(self._socket.sendmsg(buffers))
         except _WOULD_BLOCK:
             pass
         except OSError:
@@ -245,7 +251,7 @@ class Http2Stream:
             wait = LOOK_SECONDS
             if deadline is not None:
                 wait = min(wait, deadline - time.monotonic())
-            unsent = bool(framing.outbound)
+            unsent = bool(self._sending.outbound)
             if not (self._either if unsent else self._readable)(wait):
                 self._judge()
                 return deadline is None or time.monotonic() < deadline
@@ -267,7 +273,7 @@ class Http2Stream:
             count = 0
         with self._lock:
             framing.received(count)
-            if framing.outbound:
+            if self._sending.outbound:
                 self._flush()
         return True
 

@@ -11,16 +11,16 @@ import ssl
 import threading
 import time
 import urllib.request
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from dm_env_rpc_client.errors import DmEnvRpcClientError, SpecError
 from dm_env_rpc_client.transports import conditions
 from dm_env_rpc_client.transports.addresses import is_loopback, parse_host_port
-from dm_env_rpc_client.transports.http2.framing import Header
 from dm_env_rpc_client.transports.status import PROCESS
 
 __all__ = [
     "Attempts",
+    "Header",
     "Target",
     "can_reach",
     "connect_socket",
@@ -28,6 +28,8 @@ __all__ = [
     "set_options",
     "tls_context",
 ]
+
+Header: TypeAlias = tuple[str, str | bytes]
 
 _IS_POSSIBLE = hasattr(socket, "AF_UNIX") and hasattr(socket.socket, "recvmsg_into")
 """Whether the machine has the sockets that this takes; Windows does not."""

@@ -1,0 +1,101 @@
+"""Header blocks: one HEADERS frame and its CONTINUATION frames (sections 4.3, 6.2 and 6.10)."""
+
+from __future__ import annotations
+
+import hpack
+
+from dm_env_rpc_client.transports.http2.frames import (
+    COMPRESSION_ERROR,
+    END_HEADERS,
+    END_STREAM,
+    ENHANCE_YOUR_CALM,
+    PADDED,
+    WITH_PRIORITY,
+)
+from dm_env_rpc_client.transports.http2.violations import ViolationError
+
+__all__ = ["MAX_HEADER_BYTES", "Header", "HeaderBlock"]
+
+Header = tuple[bytes, bytes]
+
+MAX_HEADER_BYTES = 1 << 16
+"""The largest header block, compressed and uncompressed."""
+
+_MAX_CONTINUATIONS = 64
+"""More frames than this for at most `MAX_HEADER_BYTES` carry next to nothing each."""
+
+
+class HeaderBlock:
+    """Collects the header block that is being received, and decodes it.
+
+    Attributes:
+      stream: the stream that the block belongs to.
+      is_open: whether a CONTINUATION frame must come next.
+      ends_stream: whether the HEADERS frame had END_STREAM.
+    """
+
+    def __init__(self) -> None:
+        self.stream = 0
+        self.is_open = False
+        self.ends_stream = False
+        self._decoder = hpack.Decoder(MAX_HEADER_BYTES)
+        self._block = bytearray()
+        self._continuations = 0
+
+    def begin(self, flags: int, stream: int, payload: memoryview) -> bool:
+        """Takes a HEADERS frame.
+
+        Args:
+          flags: of the frame.
+          stream: the stream that it is on.
+          payload: of the frame.
+
+        Returns:
+          Whether the block is complete.
+        """
+        body = bytes(payload)
+        if flags & PADDED:
+            if not body or body[0] >= len(body):
+                raise ViolationError("sent HEADERS with more padding than there is")
+            body = body[1 : len(body) - body[0]]
+        if flags & WITH_PRIORITY:
+            body = body[5:]
+        self.stream = stream
+        self.ends_stream = bool(flags & END_STREAM)
+        self._block = bytearray(body)
+        self._continuations = 0
+        self.is_open = not flags & END_HEADERS
+        return not self.is_open
+
+    def add(self, flags: int, stream: int, payload: memoryview) -> bool:
+        """Takes a CONTINUATION frame; arguments and result are those of `begin`."""
+        if not self.is_open or stream != self.stream:
+            raise ViolationError("sent CONTINUATION outside a header block")
+        self._block += payload
+        self._continuations += 1
+        if len(self._block) > MAX_HEADER_BYTES:
+            raise ViolationError(f"sent more than {MAX_HEADER_BYTES} bytes of headers")
+        if self._continuations > _MAX_CONTINUATIONS:
+            raise ViolationError(
+                f"sent more than {_MAX_CONTINUATIONS} CONTINUATION frames in one header block",
+                ENHANCE_YOUR_CALM,
+            )
+        self.is_open = not flags & END_HEADERS
+        return not self.is_open
+
+    def decode(self) -> list[Header]:
+        """Returns the headers of the block that is complete, in order.
+
+        Every block must be decoded, also one for a stream that is closed: the decoder's table
+        depends on it (section 4.3).
+        """
+        block, self._block = bytes(self._block), bytearray()
+        try:
+            return [(bytes(name), bytes(value)) for name, value in self._decode(block)]
+        except hpack.HPACKError as error:
+            raise ViolationError(
+                f"sent headers that cannot be decoded: {error!r}", COMPRESSION_ERROR
+            ) from error
+
+    def _decode(self, block: bytes) -> list[Header]:
+        return self._decoder.decode(block, raw=True)  # type: ignore[return-value]
