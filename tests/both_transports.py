@@ -24,8 +24,9 @@ def _forced(name: str) -> Any:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Tests of unittest's kind cannot have parameters; they say which transport they take."""
-    metafunc.parametrize("transport", ["http2", "grpc"], indirect=True)
+    """A module whose `TRANSPORTS` says so runs over fewer of them."""
+    chosen = getattr(metafunc.module, "TRANSPORTS", ["http2", "grpc"])
+    metafunc.parametrize("transport", chosen, indirect=True)
 
 
 @pytest.fixture(autouse=True)

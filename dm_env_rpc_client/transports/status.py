@@ -73,7 +73,7 @@ def stream_error(address: str, code: str, details: str | None) -> DmEnvRpcClient
       details: what the server said.
     """
     if code not in _CODES:
-        known = code.isdigit() and int(code) < len(_CODES)
+        known = len(code) < 3 and code.isascii() and code.isdigit() and int(code) < len(_CODES)
         code = _CODES[int(code)] if known else "UNKNOWN"
     text = details or "no details"
     if code == "OK":

@@ -348,6 +348,21 @@ LOST = {
         "OK",
         "in the middle of a message",
     ),
+    "a status of other digits": (
+        greeting() + headers(("grpc-status", "٥"), end=True),
+        "UNKNOWN",
+        "no details",
+    ),
+    "a status of 5,000 digits": (
+        greeting() + headers(("grpc-status", "1" * 5_000), end=True),
+        "UNKNOWN",
+        "no details",
+    ),
+    "a proxy that says it is gRPC": (
+        frames.settings() + headers((":status", "503"), ("grpc-status", "0")),
+        "UNAVAILABLE",
+        "HTTP status 503",
+    ),
     "a proxy": (frames.settings() + headers((":status", "503")), "UNAVAILABLE", "HTTP status 503"),
     "no entry": (frames.settings() + headers((":status", "403")), "PERMISSION_DENIED", "403"),
     "reset": (

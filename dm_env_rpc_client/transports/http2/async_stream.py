@@ -180,6 +180,7 @@ class Http2AioStream(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """It does again."""
         self._is_full = False
+        self._flush()
         self._wake()
 
     # What the connection calls.
@@ -255,6 +256,8 @@ class Http2AioStream(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         outbound = self._sending.outbound
+        if self._is_full:
+            return  # The queue is bounded, the transport's own buffer is not.
         if outbound and not self._transport.is_closing():
             if len(outbound) == 1:
                 self._transport.write(outbound[0])

@@ -138,10 +138,11 @@ class ClientHalf:
             fields.setdefault(name.decode("ascii", "replace"), value.decode("utf-8", "replace"))
         if not call.has_headers:
             status = fields.get(":status", "")
-            if status.startswith("1"):
+            if len(status) == 3 and status.startswith("1") and not ends_stream:
                 return  # An interim response (section 8.1).
             call.has_headers = True
-            if "grpc-status" not in fields:
+            # Trailers alone are an answer, too ("Trailers-Only" in gRPC over HTTP/2).
+            if not (ends_stream and status == "200" and "grpc-status" in fields):
                 error = self._response_error(status, fields, ends_stream)
                 if error is not None:
                     call.fail(error)

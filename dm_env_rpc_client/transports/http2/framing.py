@@ -25,6 +25,7 @@ from dm_env_rpc_client.transports.http2.frames import (
     CONTINUATION,
     DATA,
     END_STREAM,
+    ENHANCE_YOUR_CALM,
     FRAME_HEADER,
     FRAME_SIZE_ERROR,
     GOAWAY,
@@ -62,6 +63,13 @@ _STREAM = 0x7FFFFFFF
 
 _WINDOW_STEP = 1 << 29
 """Bytes after which a window for received content is opened again."""
+
+_MAX_FRAMES_WITHOUT_CONTENT = 100_000
+"""Frames, and KiB of skipped ones, that a peer may send between two pieces of content. One that
+has a request of 64 MiB to take sends up to 8,192 WINDOW_UPDATEs, and a PING now and then."""
+
+_MAX_UNSENT_ACKNOWLEDGEMENTS = 1_000
+"""Acknowledgements that wait because the peer reads nothing."""
 
 _MAX_CONTROL_FRAME = (1 << 16) - 1024
 """The largest payload of frames other than DATA, which are parsed as a whole."""
@@ -139,6 +147,8 @@ class Framing:
         self._skipped_left = 0
         self._direct = 0
         self._unacknowledged = 0
+        self._frames_without_content = 0
+        self._unsent_acknowledgements = 0
         self._handlers: dict[int, Callable[[int, int, memoryview], None]] = {
             HEADERS: self._on_headers,
             PRIORITY: self._on_priority,
@@ -239,6 +249,7 @@ class Framing:
                 assembler = self.receiving.get(stream)
                 if assembler is not None and assembler.take_whole(memory, start + 9, size):
                     buffer.start = start + 9 + size
+                    self._frames_without_content = 0
                     self._count_content(stream, size, assembler)
                     continue
             elif kind == WINDOW_UPDATE and size == 4 <= left and not self._headers.is_open:
@@ -247,6 +258,7 @@ class Framing:
                 if number == 0 or number in self.receiving:
                     buffer.start = start + 13
                     (increment,) = NUMBER.unpack_from(memory, start + 9)
+                    self._frames_without_content += 1
                     self.sending.open_window(number, increment & _STREAM)
                     continue
             if not self._begin_frame(size, kind, flags, stream & _STREAM):
@@ -263,11 +275,17 @@ class Framing:
             raise ViolationError(f"sent frame type {kind} inside a header block")
         if size > LARGEST_FRAME:
             raise ViolationError(f"sent a frame of {size} bytes", FRAME_SIZE_ERROR)
+        if self._frames_without_content > _MAX_FRAMES_WITHOUT_CONTENT:
+            raise ViolationError(
+                f"sent more than {_MAX_FRAMES_WITHOUT_CONTENT} frames without content",
+                ENHANCE_YOUR_CALM,
+            )
         if kind == DATA:
             return self._begin_content(size, flags, stream)
         handler = self._handlers.get(kind)
         if handler is None:
             # Types that are not known are skipped (section 5.5).
+            self._frames_without_content += 1 + (size >> 10)
             buffer.start = start + 9
             self._skipped_left = size
             return True
@@ -275,6 +293,7 @@ class Framing:
             raise ViolationError(f"sent {size} bytes in a frame of type {kind}", FRAME_SIZE_ERROR)
         if end - start < 9 + size:
             return False
+        self._frames_without_content += 1
         buffer.start = start + 9 + size
         handler(flags, stream, buffer.memory[start + 9 : buffer.start])
         return True
@@ -294,6 +313,10 @@ class Framing:
         assembler = self.receiving.get(stream)
         if assembler is None:
             self._role.check_stream(stream, "DATA")
+        if size > padding and assembler is not None:
+            self._frames_without_content = 0
+        else:
+            self._frames_without_content += 1 + (size >> 10)
         buffer.start = body
         self._content = assembler
         self._content_stream = stream
@@ -381,7 +404,7 @@ class Framing:
                     raise ViolationError(f"set a maximum frame size of {value}")
                 self.sending.max_frame = value
         self.is_ready = True
-        self.sending.outbound.append(frame(SETTINGS, ACK, 0))
+        self._acknowledge(frame(SETTINGS, ACK, 0))
         self.sending.frame_content()
 
     def _on_push_promise(self, flags: int, stream: int, payload: memoryview) -> None:
@@ -391,7 +414,20 @@ class Framing:
         if stream or len(payload) != 8:
             raise ViolationError("sent a broken PING")
         if not flags & ACK:
-            self.sending.outbound.append(frame(PING, ACK, 0, bytes(payload)))
+            self._acknowledge(frame(PING, ACK, 0, bytes(payload)))
+
+    def _acknowledge(self, answer: bytes) -> None:
+        outbound = self.sending.outbound
+        if not outbound:
+            self._unsent_acknowledgements = 0
+        self._unsent_acknowledgements += 1
+        if self._unsent_acknowledgements > _MAX_UNSENT_ACKNOWLEDGEMENTS:
+            raise ViolationError(
+                f"sent more than {_MAX_UNSENT_ACKNOWLEDGEMENTS} frames to be acknowledged without "
+                "reading the acknowledgements",
+                ENHANCE_YOUR_CALM,
+            )
+        outbound.append(answer)
 
     def _on_goaway(self, flags: int, stream: int, payload: memoryview) -> None:
         if stream or len(payload) < 8:

@@ -268,14 +268,15 @@ class Http2Stream:
             else:
                 count = self._socket.recvmsg_into(buffers)[0]
         except _WOULD_BLOCK:
-            return True
+            return deadline is None or time.monotonic() < deadline
         except (OSError, ValueError):
             count = 0
         with self._lock:
             framing.received(count)
             if self._sending.outbound:
                 self._flush()
-        return True
+        # A peer may go on sending for ever without a message being among it.
+        return bool(self._call.messages) or deadline is None or time.monotonic() < deadline
 
     def _judge(self) -> None:
         verdict = self._keepalive.judge()

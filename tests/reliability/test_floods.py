@@ -1,0 +1,196 @@
+"""Row 31: a server that floods. Every wait ends in time, and memory stays bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import hpack
+import pytest
+
+from dm_env_rpc_client import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    ProtocolError,
+    connect,
+    connect_async,
+)
+from tests.reliability.raw_peers import answering_socket, read_for_ever
+from tests.scripted import extension
+from tests.transports import frames
+from tests.transports.frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    HEADERS,
+    PADDED,
+    PING,
+    PRIORITY,
+    SETTINGS,
+    WINDOW_UPDATE,
+    frame,
+)
+
+TRANSPORTS = ["http2"]
+
+INTERIM = frame(HEADERS, hpack.Encoder().encode([(":status", "103")]), frames.END_HEADERS, 1)
+
+# What is sent again and again, and whether the response's headers come first.
+FLOODS: dict[str, tuple[bytes, bool]] = {
+    "PING": (frame(PING, bytes(8)), True),
+    "PING answers": (frame(PING, bytes(8), ACK), True),
+    "SETTINGS": (frames.settings(window=100_000), True),
+    "SETTINGS answers": (frame(SETTINGS, flags=ACK), True),
+    "WINDOW_UPDATE": (frame(WINDOW_UPDATE, struct.pack(">I", 1)), True),
+    "WINDOW_UPDATE of the stream": (frame(WINDOW_UPDATE, struct.pack(">I", 1), 0, 1), True),
+    "PRIORITY": (frame(PRIORITY, bytes(5), 0, 1), True),
+    "unknown frames": (frame(0x77, bytes(8)), True),
+    "large unknown frames": (frame(0x77, bytes(100_000)), True),
+    "empty DATA": (frame(DATA, b"", 0, 1), True),
+    "padded DATA": (frame(DATA, b"\xff" + bytes(255), PADDED, 1), True),
+    "interim responses": (INTERIM, False),
+    "empty CONTINUATION": (frame(CONTINUATION, b"", 0, 1), False),
+}
+
+
+def flood(name: str, begun: threading.Event | None = None) -> Callable[[socket.socket], None]:
+    once, with_headers = FLOODS[name]
+
+    def script(connected: socket.socket) -> None:
+        read_for_ever(connected)
+        start = frames.settings() + frame(SETTINGS, flags=ACK)
+        if with_headers:
+            start += frames.headers(*frames.RESPONSE)
+        elif once.startswith(frame(CONTINUATION, b"", 0, 1)):
+            start += frame(HEADERS, b"", 0, 1)
+        connected.sendall(start)
+        if begun is not None:
+            begun.wait(10)
+        blob = once * (1 + (1 << 16) // len(once))
+        while True:
+            connected.sendall(blob)
+
+    return script
+
+
+def is_protocol_error(error: BaseException | None) -> bool:
+    """Whether an error is one, or is the consequence of one for a request that was pending."""
+    return isinstance(error, ProtocolError) or isinstance(error and error.__cause__, ProtocolError)
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_row_31_a_request_ends_in_time_or_by_an_error_that_names_the_flood(name: str) -> None:
+    begun = threading.Event()
+    with answering_socket(flood(name, begun)) as address:
+        with connect(address, transport="http2") as connection:
+            begun.set()
+            started = time.monotonic()
+            with pytest.raises((ProtocolError, DeadlineExceededError, ConnectionLostError)):
+                connection.send(extension(1), timeout=1.0)
+            assert time.monotonic() - started < 1.0 + 1.0  # the clock of a loaded machine
+            closing = time.monotonic()
+        assert time.monotonic() - closing < 2.0
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_row_31_the_flood_is_a_protocol_error(name: str) -> None:
+    with (
+        answering_socket(flood(name)) as address,
+        connect(address, transport="http2") as connection,
+        pytest.raises((ProtocolError, ConnectionLostError), match="HTTP/2: it sent") as caught,
+    ):
+        connection.send(extension(1), timeout=60.0)
+    assert is_protocol_error(caught.value)
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_row_31_an_idle_connection_is_closed_in_time(name: str) -> None:
+    with answering_socket(flood(name)) as address:
+        connection = connect(address, transport="http2")
+        started = time.monotonic()
+        connection.close()
+        assert time.monotonic() - started < 3.0
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_row_31_coroutines(name: str) -> None:
+    async def scenario(address: str) -> tuple[BaseException | None, float]:
+        connection = await connect_async(address, transport="http2")
+        started = time.monotonic()
+        try:
+            await connection.send(extension(1), timeout=60.0)
+        except Exception as error:
+            caught: BaseException | None = error
+        took = time.monotonic() - started
+        await connection.close()
+        return caught, took
+
+    with answering_socket(flood(name)) as address:
+        error, took = asyncio.run(scenario(address))
+    assert is_protocol_error(error), error
+    assert took < 50
+
+
+@pytest.mark.parametrize("name", ["PING", "SETTINGS"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_row_31_acknowledgements_do_not_pile_up(name: str, is_async: bool) -> None:
+    """The server never reads, so every acknowledgement waits in this process."""
+    once = FLOODS[name][0]
+
+    def script(connected: socket.socket) -> None:
+        connected.sendall(frames.greeting())
+        blob = once * (1 + (1 << 16) // len(once))
+        while True:
+            connected.sendall(blob)
+
+    def threads(address: str) -> Any:
+        with connect(address, transport="http2") as connection:
+            return connection.send(extension(1), timeout=60.0)
+
+    async def coroutines(address: str) -> Any:
+        async with await connect_async(address, transport="http2") as connection:
+            return await connection.send(extension(1), timeout=60.0)
+
+    with answering_socket(script) as address:
+        tracemalloc.start()
+        try:
+            with pytest.raises((ProtocolError, ConnectionLostError)) as caught:
+                asyncio.run(coroutines(address)) if is_async else threads(address)
+            assert is_protocol_error(caught.value)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak < 4 << 20
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_row_31_a_greeting_that_trickles_ends_connect_in_time(is_async: bool) -> None:
+    stop = threading.Event()
+
+    def script(connected: socket.socket) -> None:
+        for byte in frames.settings(window=1, frame=20_000, streams=3, table=1) * 100:
+            connected.sendall(bytes([byte]))
+            if stop.wait(0.1):
+                return
+
+    async def coroutines(address: str) -> None:
+        await connect_async(address, timeout=1.0, transport="http2")
+
+    def attempt(address: str) -> None:
+        if is_async:
+            asyncio.run(coroutines(address))
+        else:
+            connect(address, timeout=1.0, transport="http2")
+
+    with answering_socket(script) as address:
+        started = time.monotonic()
+        with pytest.raises((DeadlineExceededError, ConnectionLostError)):
+            attempt(address)
+        assert time.monotonic() - started < 2.5
+        stop.set()
