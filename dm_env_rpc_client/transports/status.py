@@ -87,5 +87,5 @@ def stream_error(address: str, code: str, details: str | None) -> DmEnvRpcClient
 
 
 def silent(address: str) -> DmEnvRpcClientError:
-    """Returns the error for a server that does not answer a ping."""
-    return stream_error(address, "UNAVAILABLE", "the server did not answer a ping in time")
+    """Returns the error for a server that does not answer a probe."""
+    return stream_error(address, "UNAVAILABLE", "the server did not answer a probe in time")

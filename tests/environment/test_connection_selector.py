@@ -176,7 +176,7 @@ def test_a_server_that_freezes_while_several_are_waited_for_is_noticed(
         with time_limit(5):
             while not connection.poll(pending):
                 assert readiness.wait({0: connection}, None) == [0]
-        with pytest.raises(ConnectionLostError, match="did not answer a ping"):
+        with pytest.raises(ConnectionLostError, match="did not answer a probe"):
             connection.wait(pending)
         readiness.close()
         server.signal(signal.SIGCONT)

@@ -349,7 +349,7 @@ LOST = {
         "in the middle of a message",
     ),
     "a status of other digits": (
-        greeting() + headers(("grpc-status", "٥"), end=True),
+        greeting() + headers(("grpc-status", "\u0665"), end=True),
         "UNKNOWN",
         "no details",
     ),

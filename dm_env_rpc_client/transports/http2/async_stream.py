@@ -289,8 +289,8 @@ class Http2AioStream(asyncio.BufferedProtocol):
         if verdict is Verdict.GIVE_UP:
             self._end(silent(self.address))
             return
-        if verdict is Verdict.PING:
-            self._framing.ping()
+        if verdict is Verdict.PROBE:
+            self._framing.probe()
             self._flush()
         self._watch()
 

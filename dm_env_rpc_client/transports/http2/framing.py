@@ -125,7 +125,6 @@ class Framing:
       failure: why nothing more will be received; None while something may be.
       is_ready: whether the peer has proved to speak HTTP/2.
       receptions: how often something was received.
-      data_frames: how many frames of content were among it.
     """
 
     def __init__(self, role: Role, greeting: bytes):
@@ -135,7 +134,6 @@ class Framing:
         self.failure: DmEnvRpcClientError | None = None
         self.is_ready = False
         self.receptions = 0
-        self.data_frames = 0
         self._role = role
         self._buffer = ReceiveBuffer()
         self._headers = HeaderBlock()
@@ -174,9 +172,13 @@ class Framing:
         if assembler is not None and assembler is self._content:
             self._content = None
 
-    def ping(self) -> None:
-        """Queues a question that the peer answers at once if it is alive."""
-        self.sending.outbound.append(frame(PING, 0, 0, bytes(8)))
+    def probe(self) -> None:
+        """Queues a frame that the peer acknowledges at once if it is alive.
+
+        Empty SETTINGS, which change nothing: gRPC servers end a connection with
+        ENHANCE_YOUR_CALM after the third PING while they send no data, and do not count these.
+        """
+        self.sending.outbound.append(frame(SETTINGS, 0, 0))
 
     def buffers(self) -> list[memoryview]:
         """Returns where the next bytes belong, to be filled in this order."""
@@ -355,7 +357,6 @@ class Framing:
 
     def _count_content(self, stream: int, size: int, assembler: MessageAssembler | None) -> None:
         """Opens the windows for content again in time (section 5.2)."""
-        self.data_frames += 1
         self._unacknowledged += size
         if self._unacknowledged >= _WINDOW_STEP:
             self.sending.outbound.append(window_update(0, self._unacknowledged))

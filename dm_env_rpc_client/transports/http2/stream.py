@@ -280,9 +280,9 @@ class Http2Stream:
 
     def _judge(self) -> None:
         verdict = self._keepalive.judge()
-        if verdict is Verdict.PING:
+        if verdict is Verdict.PROBE:
             with self._lock:
-                self._framing.ping()
+                self._framing.probe()
                 self._flush()
         elif verdict is Verdict.GIVE_UP:
             raise silent(self.address)
