@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client import ConnectionLostError, make
+from dm_env_rpc_client.transports.http2 import framing, keepalive, stream
 from tests.interop.conftest import Start
 from tests.scripted import time_limit
 
@@ -71,3 +72,24 @@ def test_a_server_that_stops_between_steps_is_noticed(start: Start, transport: A
         with pytest.raises(ConnectionLostError) as error:
             env.step({})
         assert address in str(error.value)
+
+
+def test_row_38_servers_acknowledge_any_number_of_probes_in_one_step(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third PING of a silent step makes gRPC servers end the connection; probes do not."""
+    probes: list[None] = []
+    probe = framing.Framing.probe
+    monkeypatch.setattr(stream, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(keepalive, "KEEPALIVE_SECONDS", 0.05)
+
+    def counted(self: framing.Framing) -> None:
+        probes.append(None)
+        probe(self)
+
+    monkeypatch.setattr(framing.Framing, "probe", counted)
+    _, address = start()
+    with time_limit(30), make(address, {"delay": 2.0}, transport="http2") as env:
+        env.reset()
+        env.step({})
+    assert len(probes) >= 8
