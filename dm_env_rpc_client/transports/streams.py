@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol, TypeAlias
 
-__all__ = ["AsyncStream", "Buffer", "Stream"]
+__all__ = ["MAX_MESSAGE_BYTES", "AsyncStream", "Buffer", "Stream"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""A message; large arrays that are made of it may lie in its memory."""
+"""A message; large arrays decoded from it may share its memory."""
+
+MAX_MESSAGE_BYTES = 128 << 20
+"""The size of the largest message that is received, after decompression."""
 
 
 class Stream(Protocol):
