@@ -18,7 +18,7 @@ import numpy.typing as npt
 from dm_env import specs
 
 from dm_env_rpc_client.adaptors.gymnasium_spaces import from_space, spec_to_space, to_space
-from dm_env_rpc_client.environment.base_adaptor import Adaptor
+from dm_env_rpc_client.environment.base_adaptor import BaseAdaptor
 from dm_env_rpc_client.environment.worlds import make
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.lifecycle import State
@@ -268,7 +268,7 @@ def is_terminated(env: dm_env.Environment, timestep: dm_env.TimeStep) -> bool:
     """Whether a TimeStep, the last of an environment, is the true end of an episode."""
     if not timestep.last():
         return False
-    if isinstance(env, Adaptor):
+    if isinstance(env, BaseAdaptor):
         return env.state is State.TERMINATED
     return not np.any(timestep.discount)
 

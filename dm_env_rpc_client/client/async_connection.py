@@ -4,106 +4,72 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
-from dm_env_rpc_client.errors import (
-    ConnectionClosedError,
-    DeadlineExceededError,
-    DmEnvRpcClientError,
-)
+from dm_env_rpc_client.client.base_connection import CLOSE_SECONDS, BaseConnection
+from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError
 from dm_env_rpc_client.protocol import envelopes
-from dm_env_rpc_client.protocol.lifecycle import Lifecycle
 from dm_env_rpc_client.protocol.pipeline import Pending, Pipeline
 from dm_env_rpc_client.protocol.step_codec import answer_memory
-from dm_env_rpc_client.transports import conditions
-from dm_env_rpc_client.transports.grpc.async_stream import GrpcAioStream
-from dm_env_rpc_client.transports.opening import Transport, open_aio_stream
+from dm_env_rpc_client.transports.credentials import Credentials
+from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
+from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
+from dm_env_rpc_client.transports.metadata import Metadata
+from dm_env_rpc_client.transports.opening import open_stream_async
 from dm_env_rpc_client.transports.streams import AsyncStream
 
 if TYPE_CHECKING:
     import grpc
     import grpc.aio
 
-__all__ = ["AsyncConnection", "connect_async"]
-
-CLOSE_SECONDS = 1.0
-"""How long the server may take to end a stream that was closed."""
+__all__ = ["AsyncConnection", "connect_async", "open_connection_async"]
 
 
-class AsyncConnection:
+class AsyncConnection(BaseConnection):
     """One stream to a server, for the coroutines of one event loop.
 
-    Any number of coroutines may have requests in flight; every answer goes to the request
-    it belongs to, whatever the order of awaiting. Cancelling a wait for an answer leaves
-    in doubt what the server did, so it ends the connection, as a missed deadline does:
-    see `Connection`, whose arguments and errors these are.
+    Any number of coroutines may have pending requests; every answer is given to the request
+    that it belongs to, in whatever order they are awaited. If a wait for an answer is
+    cancelled, it is unknown what the server did, so the connection becomes unusable, as
+    after a missed deadline: see `Connection`, whose arguments and errors these are.
 
     Args:
       channel: a grpc.aio.Channel to the server, which stays open when the connection is
-        closed; or an `AsyncStream` of a transport, which does not.
+        closed; or an `AsyncStream` of a transport, which is closed with the connection.
       metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
-      request_timeout: seconds that each answer may take; None for any time.
+      request_timeout: seconds that each answer may take; None for no limit.
 
     Raises:
-      SpecError: gRPC does not take the metadata.
+      SpecError: the metadata is invalid.
     """
+
+    _pipeline: Pipeline
 
     def __init__(
         self,
         channel: grpc.aio.Channel | AsyncStream,
-        metadata: conditions.Metadata | None = None,
+        metadata: Metadata | None = None,
         *,
         request_timeout: float | None = None,
     ):
         is_grpc = hasattr(channel, "stream_stream")
         stream: Any = (
-            GrpcAioStream(cast("grpc.aio.Channel", channel), metadata) if is_grpc else channel
+            AsyncGrpcStream(cast("grpc.aio.Channel", channel), metadata) if is_grpc else channel
         )
         self._stream: AsyncStream = stream
-        self._pipeline = Pipeline(self._stream.address)
-        self._request_timeout = request_timeout
-        self._lifecycle = Lifecycle()
+        super().__init__(Pipeline(self._stream.address), request_timeout)
+
+        async def reopen(_: float | None) -> AsyncConnection:
+            return AsyncConnection(channel, metadata, request_timeout=request_timeout)
+
+        self._reopen: Callable[[float | None], Awaitable[AsyncConnection]] = reopen
         self._outbound: collections.deque[bytes] = collections.deque()
         self._line: collections.deque[asyncio.Future[None]] = collections.deque()
         self._reader: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
         self._is_closed = False
-
-    @property
-    def address(self) -> str:
-        """What error messages call the server."""
-        return self._pipeline.address
-
-    @property
-    def lifecycle(self) -> Lifecycle:
-        """What the connection is doing, as of the last answer; for reading."""
-        return self._lifecycle
-
-    @property
-    def in_flight(self) -> int:
-        """The number of requests that have no answer yet."""
-        return len(self._pipeline)
-
-    @property
-    def poisoned_by(self) -> BaseException | None:
-        """The first thing that made the connection unusable; None while it is usable."""
-        return self._pipeline.poisoned_by
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether the connection is open and nothing has gone wrong with it so far."""
-        return self.poisoned_by is None
-
-    def __repr__(self) -> str:
-        state = "" if self.is_usable else f", unusable: {self.poisoned_by!r}"
-        return f"<{type(self).__name__} to {self.address}{state}>"
-
-    def _repr_html_(self) -> str:
-        from dm_env_rpc_client.displays.connections import show_connection
-
-        return show_connection(self)
 
     async def send(
         self, request: envelopes.Request, timeout: float | None = None
@@ -117,15 +83,16 @@ class AsyncConnection:
         interpret: Callable[[Any], Any] | None,
         timeout: float | None = None,
     ) -> Any:
-        """`send`, with the answer passed through `interpret` in the order of answers.
+        """`send`, with a function that makes the result from the answer.
 
         Args:
           request: as for `send`.
-          interpret: makes the result of the answer; None for the answer itself.
+          interpret: makes the result from the answer. Called in the order of the answers; None
+            for the answer itself.
           timeout: as for `send`.
 
         Returns:
-          What `interpret` makes. Raises as `send` does.
+          What `interpret` returns. Raises as `send` does.
         """
         return await self.wait(await self.start(request, interpret, timeout))
 
@@ -135,18 +102,18 @@ class AsyncConnection:
         interpret: Callable[[Any], Any] | None = None,
         timeout: float | None = None,
     ) -> Pending:
-        """Puts a request in flight; waits only while very much is in flight already.
+        """Sends a request; waits only while pending requests are at their limit.
 
         Args:
           request: as for `send`, or already encoded.
-          interpret: makes the result of the answer. Called in the order of the answers.
+          interpret: makes the result from the answer. Called in the order of the answers.
           timeout: seconds that the answer may take; None for `request_timeout`.
 
         Returns:
-          What `wait` takes. A request that nobody waits for is answered all the same.
+          What `wait` takes. The answer is read even if `wait` is never called.
 
         Raises:
-          As `send`, where nothing can be sent.
+          As `send`, if the connection is unusable.
         """
         pending = Pending.of(request, interpret, self._lifecycle)
         if timeout is None:
@@ -172,8 +139,8 @@ class AsyncConnection:
           pending: what `start` returned.
 
         Returns:
-          What `send` returns, or what `interpret` made of it. Raises as `send` does; a wait
-          that is cancelled ends the connection.
+          What `send` returns, or what `interpret` made from it. Raises as `send` does. If the
+          wait is cancelled, the connection becomes unusable.
         """
         try:
             if not pending.is_done:
@@ -186,20 +153,24 @@ class AsyncConnection:
             raise
         return pending.result()
 
-    async def close(self) -> None:
-        """Closes the connection; a second time does nothing.
+    async def reopen(self, timeout: float | None = 10.0) -> AsyncConnection:
+        """Opens another connection to the same server; see `Connection.reopen`."""
+        return await self._reopen(timeout)
 
-        Requests in flight fail with ConnectionClosedError. The server gets up to a
+    async def close(self) -> None:
+        """Closes the connection; a second call does nothing.
+
+        Pending requests fail with ConnectionClosedError. The server gets up to a
         second to end the stream. Raises nothing.
         """
         if self._is_closed:
             return
         self._is_closed = True
-        # Answers that are under way are nobody's any more.
+        # With pending requests the stream is cancelled: their answers are not used any more.
         is_idle = self.is_usable and not len(self._pipeline)
         self._poison(ConnectionClosedError(f"the connection to {self.address} was closed"), is_idle)
         tasks = [task for task in (self._writer, self._reader) if task is not None]
-        # A cancelled task holds its frames, and they this connection and its socket.
+        # A cancelled task refers to its frames, and these to the connection and its socket.
         self._writer = self._reader = None
         for task in tasks:
             task.cancel()
@@ -207,7 +178,7 @@ class AsyncConnection:
         await self._stream.close(CLOSE_SECONDS if is_idle else 0.0)
 
     def _push(self, pending: Pending) -> None:
-        """Puts a request in flight; no coroutine comes between the order and the writing."""
+        """Queues a request for writing; nothing is awaited, so both queues have one order."""
         self._pipeline.push(pending)
         self._outbound.append(pending.message)
         pending.message = b""
@@ -219,11 +190,11 @@ class AsyncConnection:
     async def _write(self) -> None:
         while self._outbound:
             await self._stream.write(self._outbound.popleft())
-        # Nothing was awaited since the queue was seen empty, so the next push starts anew.
+        # Nothing was awaited since the queue was found empty, so the next push starts a new task.
         self._writer = None
 
     async def _read(self) -> None:
-        """Gives answers to their requests for as long as there is a stream."""
+        """Reads answers and gives them to their requests until the stream ends."""
         try:
             while True:
                 pending = self._pipeline.answer(await self._stream.read())
@@ -251,7 +222,7 @@ class AsyncConnection:
             is_woken = True
 
     def _admit_next(self) -> None:
-        """Wakes the first in line, who wakes the next once it is through."""
+        """Wakes the first request in line, which wakes the next one when it was pushed."""
         while self._line and self._pipeline.has_room(0):
             turn = self._line.popleft()
             if not turn.done():
@@ -259,9 +230,7 @@ class AsyncConnection:
                 return
 
     def _expire(self, pending: Pending) -> None:
-        late = DeadlineExceededError(
-            f"the server at {self.address} did not answer a {pending.field} request in time"
-        )
+        late = self._pipeline.late(pending)
         pending.finish(None, late)
         if pending.is_sent:
             self._poison(late)
@@ -292,16 +261,24 @@ async def connect_async(
     *,
     timeout: float | None = 10.0,
     request_timeout: float | None = None,
-    credentials: conditions.Credentials | None = None,
+    credentials: Credentials | None = None,
     insecure: bool = False,
-    metadata: conditions.Metadata | None = None,
+    metadata: Metadata | None = None,
     transport: Transport = "auto",
 ) -> AsyncConnection:
     """`connect` for asyncio; arguments and errors are the same."""
-    stream = await open_aio_stream(
-        address, timeout, credentials, insecure, metadata, transport, answer_memory
-    )
-    return AsyncConnection(stream, request_timeout=request_timeout)
+    endpoint = Endpoint(address, credentials, insecure, metadata, transport)
+    return await open_connection_async(endpoint, timeout, request_timeout)
+
+
+async def open_connection_async(
+    endpoint: Endpoint, timeout: float | None, request_timeout: float | None
+) -> AsyncConnection:
+    """`connect_async` with the server and how to connect to it as one value."""
+    stream = await open_stream_async(endpoint, timeout, answer_memory)
+    connection = AsyncConnection(stream, request_timeout=request_timeout)
+    connection._reopen = lambda timeout: open_connection_async(endpoint, timeout, request_timeout)
+    return connection
 
 
 def _set(future: asyncio.Future[None]) -> None:

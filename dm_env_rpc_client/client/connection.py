@@ -13,98 +13,69 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
-from dm_env_rpc_client.client.threaded_pipeline import Exchange
+from dm_env_rpc_client.client.base_connection import CLOSE_SECONDS, BaseConnection
+from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
 from dm_env_rpc_client.protocol import envelopes
-from dm_env_rpc_client.protocol.lifecycle import Lifecycle
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_codec import answer_memory
-from dm_env_rpc_client.transports import conditions
-from dm_env_rpc_client.transports.grpc import channel as grpc_channel
+from dm_env_rpc_client.transports.credentials import Credentials
+from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
+from dm_env_rpc_client.transports.grpc.channel import local_credentials
 from dm_env_rpc_client.transports.grpc.stream import GrpcStream
-from dm_env_rpc_client.transports.opening import Transport, open_stream
+from dm_env_rpc_client.transports.metadata import Metadata
+from dm_env_rpc_client.transports.opening import open_stream
 from dm_env_rpc_client.transports.streams import Stream
 
 if TYPE_CHECKING:
     import grpc
 
-__all__ = ["Connection", "Transport", "connect", "create_secure_channel_and_connect"]
+__all__ = [
+    "Connection",
+    "Transport",
+    "connect",
+    "create_secure_channel_and_connect",
+    "open_connection",
+]
 
-CLOSE_SECONDS = 1.0
-"""How long the server may take to end a stream that was closed."""
 
-
-class Connection:
+class Connection(BaseConnection):
     """One stream to a server: at most one agent of one world at a time.
 
-    Any number of threads may use a connection, with any number of requests in flight;
-    every answer goes to the request it belongs to. Coroutines may await
+    Any number of threads may use a connection, with any number of pending requests; every
+    answer is given to the request that it belongs to. Coroutines may await
     `asyncio.wrap_future(connection.submit(request))`, or use `AsyncConnection`.
 
-    When an answer is late, wrong or missing, or a wait for one is interrupted, the
-    connection is dead: what is in flight and everything later fails with
-    ConnectionLostError, chained to the first cause. Forgetting to close is harmless.
+    If an answer is late, wrong or missing, or a wait for one is interrupted, the connection
+    becomes unusable: all pending and later requests fail with ConnectionLostError, chained to
+    the first cause. A connection that is garbage collected without `close` is closed then.
 
     Args:
       channel: a grpc.Channel to the server, which stays open when the connection is
-        closed; or a `Stream` of a transport, which does not.
+        closed; or a `Stream` of a transport, which is closed with the connection.
       metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
-      request_timeout: seconds that each answer may take; None for any time.
+      request_timeout: seconds that each answer may take; None for no limit.
 
     Raises:
-      SpecError: gRPC does not take the metadata.
+      SpecError: the metadata is invalid.
     """
+
+    _pipeline: ThreadedPipeline
 
     def __init__(
         self,
         channel: grpc.Channel | Stream,
-        metadata: conditions.Metadata | None = None,
+        metadata: Metadata | None = None,
         *,
         request_timeout: float | None = None,
     ):
         is_grpc = hasattr(channel, "stream_stream")
         stream: Any = GrpcStream(cast("grpc.Channel", channel), metadata) if is_grpc else channel
-        self._exchange = Exchange(stream)
-        self._request_timeout = request_timeout
-        self._lifecycle = Lifecycle()
+        super().__init__(ThreadedPipeline(stream), request_timeout)
         self._reopen: Callable[[float | None], Connection] = lambda _: Connection(
             channel, metadata, request_timeout=request_timeout
         )
-        # Runs when the connection is forgotten, and at the exit of the interpreter.
-        self._finalizer = weakref.finalize(self, self._exchange.finalizer())
-
-    @property
-    def address(self) -> str:
-        """What error messages call the server."""
-        return self._exchange.address
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether the connection is open and nothing has gone wrong with it so far."""
-        return self.poisoned_by is None
-
-    @property
-    def lifecycle(self) -> Lifecycle:
-        """What the connection is doing, as of the last answer; for reading."""
-        return self._lifecycle
-
-    @property
-    def in_flight(self) -> int:
-        """The number of requests that have no answer yet."""
-        return self._exchange.in_flight
-
-    @property
-    def poisoned_by(self) -> BaseException | None:
-        """The first thing that made the connection unusable; None while it is usable."""
-        return self._exchange.poisoned_by
-
-    def __repr__(self) -> str:
-        state = "" if self.is_usable else f", unusable: {self.poisoned_by!r}"
-        return f"<{type(self).__name__} to {self.address}{state}>"
-
-    def _repr_html_(self) -> str:
-        from dm_env_rpc_client.displays.connections import show_connection
-
-        return show_connection(self)
+        # Runs when the connection is garbage collected, and at the exit of the interpreter.
+        self._finalizer = weakref.finalize(self, self._pipeline.finalizer())
 
     def send(self, request: envelopes.Request, timeout: float | None = None) -> envelopes.Response:
         """Sends a request and waits for its answer.
@@ -119,13 +90,13 @@ class Connection:
           `Any`.
 
         Raises:
-          DmEnvRpcError: the server answered with an error; the connection is fine.
-          DeadlineExceededError: no answer in time; the connection is dead.
-          ConnectionLostError, ConnectionClosedError: it was dead, or died.
-          ProtocolError: the answer was not for this request; the connection is dead.
-          SpecError: this is no request; nothing was sent.
+          DmEnvRpcError: the server answered with an error; the connection stays usable.
+          DeadlineExceededError: no answer in time; the connection is unusable now.
+          ConnectionLostError, ConnectionClosedError: it was unusable, or became so.
+          ProtocolError: the answer was not for this request; the connection is unusable now.
+          SpecError: this is not a request message; nothing was sent.
         """
-        return self._exchange.call(self._pending(request, None, timeout))
+        return self._pipeline.call(self._pending(request, None, timeout))
 
     def submit(
         self,
@@ -134,34 +105,35 @@ class Connection:
     ) -> concurrent.futures.Future[Any]:
         """Sends a request without waiting for its answer.
 
-        Blocks only while very much is in flight (see `pipeline`).
+        Blocks only while the number or the total size of pending requests is at its limit (see
+        `protocol.pipeline`).
 
         Args:
           request: as for `send`, or already encoded.
-          interpret: makes the result of the answer. Called in the order of the answers,
-            before the next of them is looked at.
+          interpret: makes the result from the answer. Called in the order of the answers,
+            before the next answer is processed.
 
         Returns:
           A future of what `send` returns or raises. It cannot be cancelled.
 
         Raises:
-          ConnectionLostError, ConnectionClosedError: nothing can be sent any more.
-          SpecError: this is no request; nothing was sent.
+          ConnectionLostError, ConnectionClosedError: the connection is unusable.
+          SpecError: this is not a request message; nothing was sent.
         """
-        return self._exchange.submit(self._pending(request, interpret))
+        return self._pipeline.submit(self._pending(request, interpret))
 
     def start(
         self,
         request: envelopes.Outgoing,
         interpret: Callable[[Any], Any] | None = None,
     ) -> Pending:
-        """Sends a request that the caller waits for with `wait`, in the same thread.
+        """Sends a request; the caller waits for the answer with `wait`, in the same thread.
 
-        Cheaper than `submit`, whose futures somebody has to read for; here the caller
-        does, in `wait`. The arguments and errors are those of `submit`.
+        Cheaper than `submit`, which needs a second thread that reads the answers; here `wait`
+        reads them. The arguments and errors are those of `submit`.
         """
         pending = self._pending(request, interpret)
-        self._exchange.start(pending)
+        self._pipeline.start(pending)
         return pending
 
     def start_all(
@@ -169,18 +141,18 @@ class Connection:
         requests: Iterable[envelopes.Outgoing],
         interpret: Callable[[Any], Any] | None = None,
     ) -> list[Pending]:
-        """`start` for many requests, which go out together: cheaper than one by one.
+        """`start` for many requests, which are written together: cheaper than one by one.
 
         Args:
-          requests: as for `start`, in the order in which they are to be carried out.
-          interpret: makes the result of each answer; None for the answers themselves.
+          requests: as for `start`, in the order in which the server shall process them.
+          interpret: makes the result from each answer; None for the answers themselves.
 
         Returns:
-          What `wait` takes, for each.
+          For each request, what `wait` takes.
         """
         pendings = [self._pending(request, interpret) for request in requests]
         if pendings:
-            self._exchange.start(*pendings)
+            self._pipeline.start(*pendings)
         return pendings
 
     def wait(self, pending: Pending) -> Any:
@@ -190,12 +162,12 @@ class Connection:
           pending: what `start` returned.
 
         Returns:
-          What `send` returns, or what was made of it. Raises as `send` does.
+          What `send` returns, or what `interpret` made from it. Raises as `send` does.
         """
-        return self._exchange.wait(pending)
+        return self._pipeline.wait(pending)
 
     def poll(self, pending: Pending) -> bool:
-        """Reads what has arrived without waiting for more.
+        """Reads the answers that have arrived, without waiting for more.
 
         Args:
           pending: what `start` returned.
@@ -203,28 +175,28 @@ class Connection:
         Returns:
           Whether `wait` would return or raise at once.
         """
-        return self._exchange.poll(pending)
+        return self._pipeline.poll(pending)
 
     def has_unread(self) -> bool:
-        """Whether an answer, or the end of the connection, is there to be read."""
-        return self._exchange.has_unread()
+        """Whether an answer, or the end of the connection, has arrived and was not read yet."""
+        return self._pipeline.has_unread()
 
     def fileno(self) -> int:
         """Returns a file descriptor that is readable when `has_unread` may have become true.
 
-        For waiting on several connections at once, with `selectors`, when none of them has
-        anything unread. -1 where the connection has ended on this side.
+        For waiting on several connections at once, with `selectors`, if `has_unread` is false
+        for all of them. -1 if the connection was closed on this side.
         """
-        return self._exchange.fileno()
+        return self._pipeline.fileno()
 
     def reopen(self, timeout: float | None = 10.0) -> Connection:
         """Opens another connection to the same server in the same way.
 
         Args:
-          timeout: seconds until there must be a connection; None for any time.
+          timeout: seconds until there must be a connection; None for no limit.
 
         Returns:
-          A new Connection, joined to nothing. This one is left as it is.
+          A new Connection, not joined to a world. This one is left as it is.
 
         Raises:
           As `connect`.
@@ -232,13 +204,13 @@ class Connection:
         return self._reopen(timeout)
 
     def close(self) -> None:
-        """Closes the connection; a second time does nothing.
+        """Closes the connection; a second call does nothing.
 
-        Requests in flight fail with ConnectionClosedError. The server gets up to a
+        Pending requests fail with ConnectionClosedError. The server gets up to a
         second to end the stream. Raises nothing.
         """
         self._finalizer.detach()
-        self._exchange.close(CLOSE_SECONDS)
+        self._pipeline.close(CLOSE_SECONDS)
 
     def _pending(
         self,
@@ -268,68 +240,71 @@ def connect(
     *,
     timeout: float | None = 10.0,
     request_timeout: float | None = None,
-    credentials: conditions.Credentials | None = None,
+    credentials: Credentials | None = None,
     insecure: bool = False,
-    metadata: conditions.Metadata | None = None,
+    metadata: Metadata | None = None,
     transport: Transport = "auto",
 ) -> Connection:
     """Connects to a dm_env_rpc server.
 
-    A server that is not there yet is tried again until `timeout`.
+    If the server does not listen yet, the attempt is repeated until `timeout`.
 
     Args:
       address: `host:port`, `unix:path` or another gRPC target.
-      timeout: seconds until there must be a connection; None for any time.
-      request_timeout: seconds that each answer may take; None for any time. A frozen or
-        vanished machine is noticed by keepalive within 20 s in any case.
-      credentials: an ssl.SSLContext (`ssl.create_default_context()`, with own roots or a
-        client certificate as need be), whose ALPN protocol is set to h2; or credentials of
-        grpcio's, which the transport "grpc" takes; None for plaintext.
-      insecure: allow plaintext to an address that is not on this machine.
+      timeout: seconds until there must be a connection; None for no limit.
+      request_timeout: seconds that each answer may take; None for no limit. Keepalive detects
+        a server machine that is frozen or unreachable within 20 s in any case.
+      credentials: an ssl.SSLContext (`ssl.create_default_context()`, with other roots or a
+        client certificate if needed), whose ALPN protocol is set to h2; or grpcio's
+        credentials, which the transport "grpc" takes; None for plaintext.
+      insecure: allow plaintext to an address other than loopback.
       metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
-      transport: "http2" is this package's own way over a socket, the fastest; "grpc" is
-        grpcio, with all that it can; "auto" picks http2 for `host:port` and `unix:path`,
-        unless the credentials or a proxy take grpcio.
+      transport: "http2" is this package's own transport over a socket, the fastest; "grpc" is
+        grpcio, with all its features; "auto" selects http2 for `host:port` and `unix:path`,
+        unless the credentials or a proxy require grpcio.
 
     Returns:
       The Connection, which closes its channel with itself.
 
     Raises:
       ConnectionLostError: no connection within `timeout`; says why.
-      DeadlineExceededError: nothing at all came back within `timeout`.
+      DeadlineExceededError: nothing was received within `timeout`.
       SpecError: plaintext to another machine without `insecure`; local credentials for
-        another machine; no such transport; gRPC does not take the metadata.
+        another machine; an unknown transport; invalid metadata.
     """
+    endpoint = Endpoint(address, credentials, insecure, metadata, transport)
+    return open_connection(endpoint, timeout, request_timeout)
 
-    def open_connection(timeout: float | None) -> Connection:
-        stream = open_stream(
-            address, timeout, credentials, insecure, metadata, transport, answer_memory
-        )
-        connection = Connection(stream, request_timeout=request_timeout)
-        connection._reopen = open_connection
-        return connection
 
-    return open_connection(timeout)
+def open_connection(
+    endpoint: Endpoint, timeout: float | None, request_timeout: float | None
+) -> Connection:
+    """`connect` with the server and how to connect to it as one value."""
+    connection = Connection(
+        open_stream(endpoint, timeout, answer_memory), request_timeout=request_timeout
+    )
+    connection._reopen = lambda timeout: open_connection(endpoint, timeout, request_timeout)
+    return connection
 
 
 def create_secure_channel_and_connect(
     server_address: str,
     credentials: grpc.ChannelCredentials | None = None,
     timeout: float | None = None,
-    metadata: conditions.Metadata | None = None,
+    metadata: Metadata | None = None,
 ) -> Connection:
     """`connect` over a secure channel, with the signature of the reference package.
 
     Args:
       server_address: `host:port`, `unix:path` or another gRPC target.
       credentials: channel credentials; None for gRPC's local ones, which only servers on
-        this machine take.
-      timeout: seconds until there must be a connection; None for any time.
+        this machine accept.
+      timeout: seconds until there must be a connection; None for no limit.
       metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
 
     Raises:
       As `connect`.
     """
     if credentials is None:
-        credentials = grpc_channel.local_credentials(server_address)
+        credentials = local_credentials(server_address)
     return connect(server_address, timeout=timeout, credentials=credentials, metadata=metadata)

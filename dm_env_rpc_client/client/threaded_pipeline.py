@@ -1,14 +1,14 @@
-"""Requests and answers on one stream, shared by any number of threads.
+"""The pipeline for threads: requests and answers on one stream, shared by any number of threads.
 
-Nobody owns the reading. Of the threads that wait for an answer one leads: it reads,
-gives each answer to its request, and when it has its own it appoints a sleeping thread
-to go on. So a single thread that sends and waits reads for itself, without a hand-over.
-Futures have nobody who waits; a thread that starts with the first of them waits on
-their behalf by the same rules.
+There is no reader thread. One of the threads that wait for an answer leads: it reads and gives
+each answer to its request, and when it has its own answer it wakes a sleeping thread, which
+leads from then on. So a single thread that sends and waits reads its own answer, without a
+hand-over between threads. No thread waits for the answers of futures; a thread that starts with
+the first future waits for them, by the same rules.
 
-Locks are plain `threading.Lock`s in `with` statements, which a KeyboardInterrupt cannot
-leave locked, as it can a Condition or anything built on one. An interrupt anywhere
-between the writing of a request and its outcome poisons the pipeline.
+Locks are plain `threading.Lock`s in `with` statements. A KeyboardInterrupt cannot leave one
+locked, as it can a Condition or anything built on one. An interrupt anywhere between the writing
+of a request and its outcome poisons the pipeline.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from dm_env_rpc_client.errors import (
 from dm_env_rpc_client.protocol.pipeline import Pending, Pipeline
 from dm_env_rpc_client.transports.streams import Buffer, Stream
 
-__all__ = ["Exchange"]
+__all__ = ["ThreadedPipeline"]
 
 _THREAD_END_SECONDS = 0.5
 _SEND_SECONDS = 0.02
-"""Between two looks at whether the thread that reads has left the sending to another."""
+"""How often a thread that sends checks whether the reading thread has stopped reading."""
 
 
-class Exchange:
+class ThreadedPipeline:
     """Sends requests on a stream and waits for their answers.
 
     Args:
-      stream: an open stream, which the exchange closes.
+      stream: an open stream, which the pipeline closes.
     """
 
     def __init__(self, stream: Stream):
@@ -52,7 +52,7 @@ class Exchange:
         self._pid = os.getpid()
         # Held while a request is pushed and written, so that both happen in one order.
         self._write_lock = threading.Lock()
-        # Held for moments: the FIFO against its poisoning, and the sleepers.
+        # Held briefly: protects the FIFO while it is poisoned, and the sleepers.
         self._mutex = threading.Lock()
         # Held by the thread that reads.
         self._reading = threading.Lock()
@@ -65,12 +65,11 @@ class Exchange:
 
     @property
     def poisoned_by(self) -> BaseException | None:
-        """The first error that made the stream unusable; None while it is fine."""
+        """The first error that made the stream unusable; None while it is usable."""
         return self._pipeline.poisoned_by
 
-    @property
-    def in_flight(self) -> int:
-        """The number of requests that have no answer yet."""
+    def __len__(self) -> int:
+        """The number of pending requests."""
         return len(self._pipeline)
 
     def call(self, pending: Pending) -> Any:
@@ -79,13 +78,13 @@ class Exchange:
         return self.wait(pending)
 
     def start(self, *pendings: Pending) -> None:
-        """Sends requests, together; blocks while too much is in flight.
+        """Writes requests together; blocks while pending requests are at their limit.
 
         Raises:
-          ConnectionClosedError, ConnectionLostError: nothing can be sent any more.
-          ProtocolError: the server sent something that nothing asked for.
-          DeadlineExceededError: there was no room before the deadline of one. It and the
-            ones after it were not sent, and the connection is as it was.
+          ConnectionClosedError, ConnectionLostError: the stream is unusable.
+          ProtocolError: the server sent an answer while no request was pending.
+          DeadlineExceededError: the limit was not left before the deadline of a request. It and
+            the ones after it were not sent; the connection stays usable.
         """
         if os.getpid() != self._pid:
             raise ConnectionLostError(
@@ -102,13 +101,13 @@ class Exchange:
                 if oldest is not None:
                     self._await(oldest, unsent[0].deadline)
                     if not oldest.is_done:
-                        raise self._too_late(unsent[0])
+                        raise self._pipeline.late(unsent[0])
             if self._stream.has_unsent():
                 self._send_rest(pendings[-1])
         except DeadlineExceededError:
             raise
         except (ProtocolError, ConnectionLostError, ConnectionClosedError) as error:
-            # Outside the write lock: those whom it wakes may send in their turn.
+            # Outside the write lock, because the threads that it wakes may send.
             if self.poisoned_by is None:
                 self.poison(error)
             raise
@@ -125,13 +124,13 @@ class Exchange:
             self.poison(error)
             raise
         if not pending.is_done:
-            late = self._too_late(pending)
+            late = self._pipeline.late(pending)
             pending.finish(None, late)
             self.poison(late)
         return pending.result()
 
     def poll(self, pending: Pending) -> bool:
-        """Reads what has arrived; whether `wait` would return or raise at once."""
+        """Reads the answers that have arrived; returns whether `wait` would not block."""
         if not pending.is_done:
             try:
                 self._await(pending, 0.0)
@@ -153,7 +152,7 @@ class Exchange:
     def submit(self, pending: Pending) -> concurrent.futures.Future[Any]:
         """Sends a request and returns a future of its outcome."""
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        # What is on the wire cannot be called back: cancel() has nothing to cancel.
+        # A request that was written cannot be cancelled, so the future cannot either.
         future.set_running_or_notify_cancel()
         pending.waiters.append(lambda: _resolve(future, pending))
         self.start(pending)
@@ -169,22 +168,22 @@ class Exchange:
         return future
 
     def poison(self, cause: BaseException) -> None:
-        """Makes the connection unusable, fails what is in flight and ends the stream."""
-        self._fail_in_flight(cause)
+        """Makes the connection unusable, fails pending requests and ends the stream."""
+        self._fail_pending(cause)
         self._stream.abort()
-        # There is nothing more to wait for on behalf of futures.
+        # Ends the thread that waits for futures.
         self._futures.put(None)
 
     def close(self, timeout: float) -> None:
-        """Ends the stream, gracefully where nothing is in flight. Never raises."""
+        """Ends the stream, gracefully if no request is pending. Never raises."""
         if self._is_closed or os.getpid() != self._pid:
             return
         self._is_closed = True
         closed = ConnectionClosedError(f"the connection to {self.address} was closed")
         was_usable = self._pipeline.poisoned_by is None
         try:
-            in_flight = self._fail_in_flight(closed)
-            if was_usable and not in_flight:
+            failed = self._fail_pending(closed)
+            if was_usable and not failed:
                 self._stream.close(timeout)
         finally:
             self._stream.abort()
@@ -194,10 +193,10 @@ class Exchange:
             thread.join(_THREAD_END_SECONDS)
 
     def finalizer(self) -> Callable[[], None]:
-        """Returns what ends the stream without a word, for connections that nobody closed.
+        """Returns a function that aborts the stream, for connections that were not closed.
 
-        It holds the stream and no more: the exchange may hold an error, whose traceback leads
-        to frames that hold the connection, which would be kept by its own finalizer then.
+        It refers to the stream and not to the pipeline: the pipeline may refer to an error, whose
+        traceback refers to frames with the connection, which its own finalizer would keep alive.
         """
         stream, futures, pid = self._stream, self._futures, self._pid
 
@@ -209,7 +208,7 @@ class Exchange:
         return end
 
     def _push_and_write(self, pendings: Sequence[Pending]) -> int:
-        """Sends the first of them for which there is room; returns how many those are."""
+        """Writes as many of the requests as the limits allow; returns how many."""
         with self._write_lock:
             self._pipeline.check_usable()
             if not len(self._pipeline) and self._stream.has_unread():
@@ -227,17 +226,17 @@ class Exchange:
             return len(messages)
 
     def _send_rest(self, pending: Pending) -> None:
-        """Reads as long as the server does not take all of a request, lest both wait."""
+        """Reads while the server has not received all of a request; otherwise both could wait."""
         while self._stream.has_unsent() and not pending.is_done:
             if self._lead(pending, pending.deadline, until_sent=True):
-                self._appoint()
+                self._wake_sleeper()
                 if pending.deadline is not None and time.monotonic() >= pending.deadline:
-                    return  # Whoever waits for the answer says so.
+                    return  # `wait` raises the error.
             else:
                 self._stream.send_rest(_SEND_SECONDS)
 
     def _read_unasked(self) -> None:
-        """Raises what came while nothing was in flight: an extra answer, or the end."""
+        """Raises the error for an answer, or the end, that arrived while no request was pending."""
         message = self._stream.read(0)
         if message is not None:
             self._pipeline.answer(message)
@@ -245,7 +244,7 @@ class Exchange:
     def _await(self, pending: Pending, deadline: float | None) -> None:
         """Returns when `pending` is done or the deadline has passed."""
         if pending.is_done or self._lead(pending, deadline):
-            self._appoint()
+            self._wake_sleeper()
             return
         asleep = threading.Lock()
         asleep.acquire()
@@ -253,20 +252,20 @@ class Exchange:
         with self._mutex:
             self._sleepers[asleep] = None
         try:
-            # The leader may have left before it could see this sleeper: try once more.
+            # The leader may have finished before it could see this sleeper: try once more.
             while not pending.is_done and not self._lead(pending, deadline):
                 if not asleep.acquire(timeout=-1 if deadline is None else _remaining(deadline)):
                     break
         finally:
             with self._mutex:
                 self._sleepers.pop(asleep, None)
-            # It may have been this one that was appointed while it was on its way out.
-            self._appoint()
+            # This thread may have been chosen to lead just as it stopped waiting.
+            self._wake_sleeper()
 
     def _lead(self, pending: Pending, deadline: float | None, until_sent: bool = False) -> bool:
-        """Reads until `pending` is done, or sent, or late; False where another thread reads."""
+        """Reads until `pending` is done, sent or late; returns False if another thread reads."""
         me = threading.get_ident()
-        # A callback of a future runs in the thread that reads, and may wait in its turn.
+        # A callback of a future runs in the thread that reads, and may itself wait.
         is_nested = self._leader == me
         if not is_nested:
             if not self._reading.acquire(blocking=False):
@@ -282,7 +281,7 @@ class Exchange:
         except DmEnvRpcClientError as error:
             self.poison(error)
         except BaseException as error:
-            # It may have been read, and is lost then, whomever it was for.
+            # An answer may have been read and dropped, whichever request it was for.
             self.poison(error)
             raise
         finally:
@@ -297,21 +296,21 @@ class Exchange:
         except ProtocolError as error:
             self.poison(error)
             return
-        # Known before it leaves the FIFO, so that an interrupt here does not lose its waiter.
+        # Set before it is removed from the FIFO, so that its waiter is woken after an interrupt.
         self._last_answered = pending
         with self._mutex:
             self._pipeline.retire(pending)
         pending.wake()
 
-    def _appoint(self) -> None:
-        """Wakes one sleeper, who leads unless another thread does by then."""
+    def _wake_sleeper(self) -> None:
+        """Wakes one sleeping thread, which leads unless another thread does by then."""
         if self._sleepers and self._leader is None:
             with self._mutex:
                 sleeper = next(iter(self._sleepers), None)
             if sleeper is not None:
                 _release(sleeper)
 
-    def _fail_in_flight(self, cause: BaseException) -> list[Pending]:
+    def _fail_pending(self, cause: BaseException) -> list[Pending]:
         with self._mutex:
             failed = self._pipeline.poison(cause)
         for pending in failed:
@@ -325,12 +324,7 @@ class Exchange:
             try:
                 self.wait(pending)
             except Exception:
-                pass  # The future has it.
-
-    def _too_late(self, pending: Pending) -> DeadlineExceededError:
-        return DeadlineExceededError(
-            f"the server at {self.address} did not answer a {pending.field} request in time"
-        )
+                pass  # The future has the error.
 
 
 def _remaining(deadline: float) -> float:
@@ -341,7 +335,7 @@ def _release(lock: threading.Lock) -> None:
     try:
         lock.release()
     except RuntimeError:
-        pass  # Awake already.
+        pass  # It is awake already.
 
 
 def _resolve(future: concurrent.futures.Future[Any], pending: Pending) -> None:

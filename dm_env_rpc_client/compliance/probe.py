@@ -13,6 +13,7 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.protocol import envelopes
+from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.opening import open_stream
 
 __all__ = ["Probe", "describe"]
@@ -48,7 +49,7 @@ class Probe:
     """
 
     def __init__(self, address: str, timeout: float, insecure: bool = False):
-        self._stream = open_stream(address, timeout, None, insecure, None, "grpc")
+        self._stream = open_stream(Endpoint(address, insecure=insecure, transport="grpc"), timeout)
         self._timeout = timeout
         self._sent: list[str] = []
         self.is_clean = True

@@ -24,8 +24,8 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.async_connection import AsyncConnection, connect_async
 from dm_env_rpc_client.environment.base_adaptor import (
     AHEAD,
-    Adaptor,
     AutoObservations,
+    BaseAdaptor,
     per_step,
     take,
 )
@@ -41,8 +41,9 @@ from dm_env_rpc_client.protocol.envelopes import EncodedRequest
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.tensors.settings import pack_settings
-from dm_env_rpc_client.transports.conditions import Credentials, Metadata
-from dm_env_rpc_client.transports.opening import Transport
+from dm_env_rpc_client.transports.credentials import Credentials
+from dm_env_rpc_client.transports.endpoint import Transport
+from dm_env_rpc_client.transports.metadata import Metadata
 
 __all__ = ["AsyncDmEnvAdaptor", "make_async"]
 
@@ -52,7 +53,7 @@ CLEAN_UP_SECONDS = 1.0
 """How long the server may take for each step of leaving and undoing."""
 
 
-class AsyncDmEnvAdaptor(Adaptor):
+class AsyncDmEnvAdaptor(BaseAdaptor):
     """Steps a remote environment from an event loop.
 
     `DmEnvAdaptor` with `reset`, `step`, `unroll` and `close` awaited; arguments, results

@@ -26,7 +26,7 @@ from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.tensors import nesting, specs
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 
-__all__ = ["AHEAD", "AHEAD_BYTES", "Adaptor", "AutoObservations", "per_step", "take"]
+__all__ = ["AHEAD", "AHEAD_BYTES", "AutoObservations", "BaseAdaptor", "per_step", "take"]
 
 AHEAD = 64
 """Steps that `rollout` and `unroll` send ahead of the answers that they have read."""
@@ -48,7 +48,7 @@ class AutoObservations(enum.Flag):
     REQUEST_ALL_OBSERVATIONS = REQUEST_REWARD | REQUEST_DISCOUNT
 
 
-class Adaptor:
+class BaseAdaptor:
     """The part of an adaptor that does no I/O; for its arguments see `DmEnvAdaptor`."""
 
     def __init__(

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 from dm_env_rpc_client.client.connection import Connection
 
-__all__ = ["LOOK_SECONDS", "Readiness"]
+__all__ = ["LOOK_SECONDS", "ConnectionSelector"]
 
 LOOK_SECONDS = 1.0
 """How long nothing may be heard until every connection is to be looked at."""
 
 
-class Readiness:
+class ConnectionSelector:
     """Says which of several connections may have an answer.
 
     Connections go by numbers of the caller's choice. Each stays registered with the

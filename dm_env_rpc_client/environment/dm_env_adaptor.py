@@ -15,8 +15,8 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.environment.base_adaptor import (
     AHEAD,
-    Adaptor,
     AutoObservations,
+    BaseAdaptor,
     per_step,
     take,
 )
@@ -46,7 +46,7 @@ class StartedReset(NamedTuple):
     has_settings: bool
 
 
-class DmEnvAdaptor(Adaptor, dm_env.Environment):
+class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
     """Steps a remote environment.
 
     Usually made by `make`, `join_world` or `create_and_join_world`.

@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import dm_env
 
-from dm_env_rpc_client.environment.connection_selector import Readiness
+from dm_env_rpc_client.environment.connection_selector import ConnectionSelector
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedReset
 from dm_env_rpc_client.environment.worlds import make
 from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
@@ -87,7 +87,7 @@ class EnvironmentPool:
         )
         self._in_flight: dict[int, Pending] = {}
         self._arrived: collections.deque[int] = collections.deque()
-        self._readiness = Readiness()
+        self._selector = ConnectionSelector()
         self._is_closed = False
         try:
             self.check_specs()
@@ -252,7 +252,7 @@ class EnvironmentPool:
         """Leaves and destroys all worlds and closes the connections; raises nothing."""
         if not self._is_closed:
             self._is_closed = True
-            self._readiness.close()
+            self._selector.close()
             _close(self.environments)
 
     def _begin(self, indices: Iterable[int]) -> dict[int, Exception]:
@@ -325,14 +325,14 @@ class EnvironmentPool:
         elif deadlines and timeout is None:
             timeout = max(0.0, min(deadlines) - time.monotonic())
         connections = {index: self.environments[index].connection for index in self._in_flight}
-        ready = self._readiness.wait(connections, timeout)
+        ready = self._selector.wait(connections, timeout)
         if not ready and deadlines:
             return dict(self._in_flight)  # Some are late.
         return done | {index: self._in_flight[index] for index in ready}
 
     def _raise(self, failures: Mapping[int, Exception]) -> NoReturn:
         for index in failures:
-            self._readiness.forget(index)
+            self._selector.forget(index)
         addresses = {index: self._addresses[index] for index in failures}
         raise EnvironmentsFailedError(failures, addresses)
 

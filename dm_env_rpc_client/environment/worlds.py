@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.client.connection import Connection, Transport, connect
+from dm_env_rpc_client.client.connection import Connection, connect
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import (
     ConnectionLostError,
@@ -18,7 +18,9 @@ from dm_env_rpc_client.errors import (
     DmEnvRpcError,
 )
 from dm_env_rpc_client.tensors.settings import pack_settings
-from dm_env_rpc_client.transports.conditions import Credentials, Metadata
+from dm_env_rpc_client.transports.credentials import Credentials
+from dm_env_rpc_client.transports.endpoint import Transport
+from dm_env_rpc_client.transports.metadata import Metadata
 
 __all__ = [
     "DmEnvAndWorldName",

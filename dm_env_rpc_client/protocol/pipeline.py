@@ -1,14 +1,14 @@
-"""The requests in flight on one stream, and whether the stream can be trusted.
+"""The pending requests of one stream, and whether answers can still be assigned to them.
 
-Answers carry no id: the n-th answer belongs to the n-th request, and that is all that
-ties them together ("Streaming" in the protocol overview). So there is one FIFO, and at
-the first doubt about who an answer belongs to the pipeline is poisoned: everything in
-flight fails with the first cause chained, and so does everything later. An error Status
-is an answer like any other and fails only its own request.
+Answers carry no id: the n-th answer belongs to the n-th request, and nothing else relates
+them ("Streaming" in the protocol overview). So there is one FIFO. As soon as it is not certain
+which request an answer belongs to, the pipeline is poisoned: every pending request fails with
+the first cause chained, and so does every later one. An error Status is an ordinary answer and
+fails only its own request.
 
-No I/O and no locks here. The shells (`connection`, `async_connection`) write what they
-push, in the order in which they push it, feed answers to `Pipeline.answer` in the order
-in which they read them, and wake whoever waits once they are out of their locks.
+No I/O and no locks here. The shells (`client/threaded_pipeline.py`, `client/async_connection.py`)
+write requests in the order in which they push them, pass answers to `Pipeline.answer` in the
+order in which they read them, and wake the waiters after they have released their locks.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     ConnectionLostError,
+    DeadlineExceededError,
     DmEnvRpcError,
     ProtocolError,
 )
@@ -29,26 +30,26 @@ from dm_env_rpc_client.protocol.lifecycle import Lifecycle
 __all__ = ["MAX_BYTES_IN_FLIGHT", "MAX_REQUESTS_IN_FLIGHT", "Pending", "Pipeline"]
 
 MAX_REQUESTS_IN_FLIGHT = 1024
-"""Requests written and not answered. More wait for a place, so that answers never back up
-to the point where the peer stops reading."""
+"""The maximum number of pending requests. Further ones wait, so that answers never fill the
+buffers to the point where the peer stops reading."""
 
 MAX_BYTES_IN_FLIGHT = 64 << 20
-"""Bytes of such requests. A larger one travels alone."""
+"""The maximum total size of pending requests. A larger request is sent when no other is pending."""
 
 
 class Pending:
-    """A request in flight, and then what came of it.
+    """A pending request, and later its outcome.
 
     Args:
       encoded: the request.
-      interpret: makes the result of the answer's payload. It runs in the order of the
-        answers, before the next of them is looked at; an error of its own is the result
-        of this request and says nothing about the stream.
-      deadline: when the answer is due, in the shell's clock; None for never.
+      interpret: makes the result from the answer's payload. It is called in the order of the
+        answers, before the next answer is processed. An error that it raises is the outcome of
+        this request only and does not affect the stream.
+      deadline: when the answer is due, in the shell's clock; None for no limit.
 
     Attributes:
       is_sent: whether the request may have been written.
-      waiters: called once, without locks, when the outcome is there.
+      waiters: called once, without locks, when the outcome is known.
     """
 
     __slots__ = ("_outcome", "deadline", "decode", "field", "interpret", "is_sent", "message",
@@ -79,40 +80,41 @@ class Pending:
         lifecycle: Lifecycle,
         deadline: float | None = None,
     ) -> Pending:
-        """Makes a pending request whose answer `lifecycle` takes note of."""
+        """Makes a pending request whose answer updates `lifecycle`."""
         encoded = (
             request
             if isinstance(request, envelopes.EncodedRequest)
             else envelopes.encode_request(request)
         )
 
-        # Not the connection: what is in flight must not keep a forgotten one alive.
-        def take_note(answer: Any) -> Any:
+        # A function, not a method of the connection: a pending request must not keep a
+        # connection alive that nothing else refers to.
+        def follow(answer: Any) -> Any:
             lifecycle.answered(encoded.field, request, answer)
             return answer if interpret is None else interpret(answer)
 
-        return cls(encoded, take_note, deadline)
+        return cls(encoded, follow, deadline)
 
     @property
     def is_done(self) -> bool:
-        """Whether the outcome is there."""
+        """Whether the outcome is known."""
         return self._outcome is not None
 
     def finish(self, result: Any, error: BaseException | None) -> None:
-        """Sets the outcome; what comes after the first is ignored."""
+        """Sets the outcome; later calls are ignored."""
         if self._outcome is None:
             self._outcome = (result, error)
-            # It may lead to the adaptor that asked, which nobody may want any more.
+            # It may refer to the adaptor that sent the request, which may be unused by now.
             self.interpret = None
 
     def wake(self) -> None:
-        """Calls those who wait for the outcome."""
+        """Calls the waiters."""
         while self.waiters:
             self.waiters.pop()()
 
     def result(self) -> Any:
         """Returns the outcome or raises it."""
-        assert self._outcome is not None, "nobody waited for the outcome"
+        assert self._outcome is not None, "the request is still pending"
         result, error = self._outcome
         if error is not None:
             raise error
@@ -123,17 +125,17 @@ class Pipeline:
     """The FIFO of pending requests of one stream.
 
     Args:
-      address: what error messages call the other end.
+      address: how error messages name the server.
 
     Attributes:
-      poisoned_by: the first error that made the stream unusable; None while it is fine.
+      poisoned_by: the first error that made the stream unusable; None while it is usable.
     """
 
     def __init__(self, address: str):
         self.address = address
         self.poisoned_by: BaseException | None = None
         self._fifo: collections.deque[Pending] = collections.deque()
-        # Two counters: only the writer adds to one, only the reader to the other.
+        # Two counters, so that each has one writer: the sending and the reading thread.
         self._bytes_pushed = 0
         self._bytes_retired = 0
 
@@ -153,7 +155,7 @@ class Pipeline:
         return self._fifo[0] if self._fifo else None
 
     def check_usable(self) -> None:
-        """Raises, with the first cause chained, where the pipeline is poisoned."""
+        """Raises, with the first cause chained, if the pipeline is poisoned."""
         if self.poisoned_by is not None:
             raise self._consequence() from self.poisoned_by
 
@@ -171,14 +173,14 @@ class Pipeline:
           The request, done; the caller retires it and wakes its waiters.
 
         Raises:
-          ProtocolError: nothing was asked, or the answer is not for what was asked. The
-            caller poisons the pipeline; the request is among those in flight then, with
+          ProtocolError: no request is pending, or the answer does not match the oldest one. The
+            caller poisons the pipeline; the request is one of those that fail then, with
             this error as its own.
         """
         if not self._fifo:
             raise ProtocolError(
-                f"the server at {self.address} sent an answer of {len(message)} bytes that "
-                "nothing asked for"
+                f"the server at {self.address} sent an answer of {len(message)} bytes while no "
+                "request was pending"
             )
         pending = self._fifo[0]
         try:
@@ -192,23 +194,23 @@ class Pipeline:
             try:
                 result = payload if pending.interpret is None else pending.interpret(payload)
             except Exception as error:
-                # The answer came in its turn; that its content is bad is this request's matter.
+                # The answer is of the right kind, so the order holds; only its content is bad.
                 pending.finish(None, error)
             else:
                 pending.finish(result, None)
         return pending
 
     def retire(self, pending: Pending) -> None:
-        """Takes an answered request out of the FIFO."""
+        """Removes an answered request from the FIFO."""
         if self._fifo and self._fifo[0] is pending:
             self._fifo.popleft()
             self._bytes_retired += pending.size
 
     def poison(self, cause: BaseException) -> list[Pending]:
-        """Makes the pipeline unusable for good; the first cause stands.
+        """Makes the pipeline unusable for good; only the first cause is kept.
 
         Returns:
-          The requests that were in flight, failed; the caller wakes their waiters.
+          The requests that were pending, failed now; the caller wakes their waiters.
         """
         if self.poisoned_by is None:
             self.poisoned_by = cause
@@ -220,6 +222,12 @@ class Pipeline:
                 error.__cause__ = self.poisoned_by
                 pending.finish(None, error)
         return failed
+
+    def late(self, pending: Pending) -> DeadlineExceededError:
+        """Returns the error for a request whose deadline has passed."""
+        return DeadlineExceededError(
+            f"the server at {self.address} did not answer a {pending.field} request in time"
+        )
 
     def _consequence(self, during: str = "") -> ConnectionLostError | ConnectionClosedError:
         cause = self.poisoned_by

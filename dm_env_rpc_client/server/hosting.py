@@ -26,9 +26,10 @@ from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.server.shared_world import STEP_TIMEOUT, SharedWorld
 from dm_env_rpc_client.server.world import World
 from dm_env_rpc_client.server.world_registry import UNNAMED, Worlds
-from dm_env_rpc_client.transports import conditions, status
+from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.addresses import is_loopback
 from dm_env_rpc_client.transports.listening import listen
+from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
 
 __all__ = ["Server", "serve"]
 
@@ -189,7 +190,7 @@ def serve(
         options=[
             ("grpc.so_reuseport", 0),
             ("grpc.max_send_message_length", -1),
-            ("grpc.max_receive_message_length", conditions.MAX_MESSAGE_BYTES),
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
             # Clients ping through long steps; see the keepalive options of the channels.
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
         ],

@@ -1,7 +1,7 @@
-"""A file descriptor that becomes readable when another thread has something to say.
+"""A pipe to itself (the self-pipe trick): lets `select` wait for an item in a queue.
 
-It lets `select` wait for what arrives in a queue. Who waits looks into the queue first
-and selects only when that is empty: a ring says that there may be something, no more.
+The reader checks the queue first and selects only if it is empty: a readable descriptor says
+only that the queue may hold an item.
 """
 
 from __future__ import annotations
@@ -9,24 +9,27 @@ from __future__ import annotations
 import os
 import threading
 
-__all__ = ["Doorbell"]
+__all__ = ["SelfPipe"]
 
 
-class Doorbell:
-    """Costs nothing until somebody asks for its descriptor."""
+class SelfPipe:
+    """A descriptor that `notify` makes readable and `drain` unreadable.
+
+    The pipe is opened by the first call of `fileno`, so that one that is not used costs nothing.
+    """
 
     def __init__(self) -> None:
-        # So that no ring can come while the descriptors are closed: their numbers may be
-        # those of other files by then.
+        # No byte may be written while the descriptors are closed: their numbers may belong to
+        # other files then.
         self._lock = threading.Lock()
         self._ends: tuple[int, int] | None = None
         self._is_closed = False
 
     def fileno(self) -> int:
-        """Returns the descriptor, readable from the first ring to the next `quiet`.
+        """Returns the descriptor, readable from the first `notify` to the next `drain`.
 
-        A new one is readable at once, for there may have been rings before it was there.
-        -1 where the bell is closed.
+        A new descriptor is readable at once, because `notify` may have been called before it
+        was opened. -1 if the pipe is closed.
         """
         with self._lock:
             if self._is_closed:
@@ -38,7 +41,7 @@ class Doorbell:
                 os.write(self._ends[1], b"!")
             return self._ends[0]
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Makes the descriptor readable."""
         if self._ends is None:
             return
@@ -47,10 +50,10 @@ class Doorbell:
                 try:
                     os.write(self._ends[1], b"!")
                 except BlockingIOError:
-                    pass  # It rings already.
+                    pass  # The pipe is full, so it is readable already.
 
-    def quiet(self) -> None:
-        """Makes the descriptor unreadable; call it before looking into the queue."""
+    def drain(self) -> None:
+        """Makes the descriptor unreadable; call it before checking the queue."""
         if self._ends is None:
             return
         with self._lock:
@@ -58,10 +61,10 @@ class Doorbell:
                 try:
                     os.read(self._ends[0], 4096)
                 except BlockingIOError:
-                    pass  # It was quiet.
+                    pass  # The pipe is empty already.
 
     def close(self) -> None:
-        """Closes the descriptor; a second time does nothing."""
+        """Closes the descriptor; a second call does nothing."""
         with self._lock:
             ends, self._ends = self._ends, None
             self._is_closed = True

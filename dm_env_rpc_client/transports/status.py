@@ -1,10 +1,22 @@
-"""How a stream ended, as an error: gRPC status codes, and what HTTP has in their place."""
+"""Errors for streams that did not open or have ended, from gRPC, HTTP and HTTP/2 status codes."""
 
 from __future__ import annotations
 
-from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcClientError, ProtocolError
+from dm_env_rpc_client.errors import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    DmEnvRpcClientError,
+    ProtocolError,
+)
 
-__all__ = ["HTTP2_ERRORS", "PROCESS", "code_of_http_status", "silent", "stream_error"]
+__all__ = [
+    "HTTP2_ERRORS",
+    "PROCESS",
+    "code_of_http_status",
+    "not_connected",
+    "silent",
+    "stream_error",
+]
 
 PROCESS = "/dm_env_rpc.v1.Environment/Process"
 """The one method of the service Environment."""
@@ -68,7 +80,7 @@ def stream_error(address: str, code: str, details: str | None) -> DmEnvRpcClient
     """Returns the error for a stream that ended with a gRPC status.
 
     Args:
-      address: what error messages call the server.
+      address: how error messages name the server.
       code: the name of the status, or its number as text.
       details: what the server said.
     """
@@ -81,7 +93,7 @@ def stream_error(address: str, code: str, details: str | None) -> DmEnvRpcClient
         return ConnectionLostError(f"{ended} {details}" if details else ended, code)
     if code == "UNIMPLEMENTED":
         return ProtocolError(
-            f"what listens at {address} is no dm_env_rpc server, it has no {PROCESS} ({text})"
+            f"the server at {address} is not a dm_env_rpc server: it has no {PROCESS} ({text})"
         )
     return ConnectionLostError(f"stream to {address} ended with {code}: {text}", code)
 
@@ -89,3 +101,25 @@ def stream_error(address: str, code: str, details: str | None) -> DmEnvRpcClient
 def silent(address: str) -> DmEnvRpcClientError:
     """Returns the error for a server that does not answer a probe."""
     return stream_error(address, "UNAVAILABLE", "the server did not answer a probe in time")
+
+
+def not_connected(
+    address: str, timeout: float | None, code: str, details: str | None
+) -> DmEnvRpcClientError:
+    """Returns the error for a server that no connection to was opened in time.
+
+    Args:
+      address: how error messages name the server.
+      timeout: the seconds that there were; None for no limit.
+      code: the name of the gRPC status of the last attempt.
+      details: why that attempt failed.
+    """
+    prefix = f"could not connect to {address} within {timeout or 0:g} s"
+    if code in ("DEADLINE_EXCEEDED", "CANCELLED"):
+        return DeadlineExceededError(
+            f"{prefix}: no reply; check that this is the address of a dm_env_rpc server"
+        )
+    hint = "check that the server runs and listens there"
+    if "refused" not in (details or "").lower():
+        hint = "check the address and that both ends use matching credentials"
+    return ConnectionLostError(f"{prefix}: {details or code}; {hint}", code)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-__all__ = ["Allocate", "AsyncStream", "Buffer", "Stream", "plain_memory"]
+__all__ = ["MAX_MESSAGE_BYTES", "Allocate", "AsyncStream", "Buffer", "Stream", "plain_memory"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""A message; large arrays that are made of it may lie in its memory."""
+"""A message; large arrays decoded from it may share its memory."""
+
+MAX_MESSAGE_BYTES = 128 << 20
+"""The size of the largest message that is received, after decompression."""
 
 Allocate: TypeAlias = Callable[[int], memoryview]
 """Returns writable memory of so many bytes for a message.

@@ -236,9 +236,9 @@ def test_a_duplicate_answer_is_noticed_before_the_next_request_is_sent() -> None
     with ScriptedServer(script) as server, connect(server.address) as connection:
         assert connection.send(extension(1)) == extension(1)
         deadline = time.monotonic() + 5
-        while not connection._exchange._stream.has_unread() and time.monotonic() < deadline:
+        while not connection._pipeline._stream.has_unread() and time.monotonic() < deadline:
             time.sleep(0.01)
-        with pytest.raises(ProtocolError, match="nothing asked for"):
+        with pytest.raises(ProtocolError, match="while no request was pending"):
             connection.send(extension(2))
         assert len(received) == 1
         with pytest.raises(ConnectionLostError):

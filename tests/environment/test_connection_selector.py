@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client import Connection, ConnectionLostError, DmEnvRpcError, connect
-from dm_env_rpc_client.environment.connection_selector import Readiness
+from dm_env_rpc_client.environment.connection_selector import ConnectionSelector
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.testing import ScriptedServer
 from dm_env_rpc_client.testing.scripted_server import Request, Response
 from dm_env_rpc_client.transports.http2 import keepalive
-from dm_env_rpc_client.transports.self_pipe import Doorbell
+from dm_env_rpc_client.transports.self_pipe import SelfPipe
 from tests.scripted import descriptor_count, extension, served_echo, settles, time_limit
 
 
@@ -86,7 +86,7 @@ def test_a_deadline_that_has_passed_is_something_to_wait_for_no_more() -> None:
 
 
 def test_waiting_ends_with_the_first_answer(connections: dict[int, Connection], gate: Gate) -> None:
-    readiness = Readiness()
+    selector = ConnectionSelector()
     pending = {number: c.start(extension(number)) for number, c in connections.items()}
     assert not any(c.poll(pending[n]) for n, c in connections.items())
     for connection in connections.values():
@@ -94,23 +94,23 @@ def test_waiting_ends_with_the_first_answer(connections: dict[int, Connection], 
     started = time.monotonic()
     # What a new descriptor says is that one should look.
     while time.monotonic() - started < 0.3:
-        for number in readiness.wait(connections, 0.1):
+        for number in selector.wait(connections, 0.1):
             assert not connections[number].poll(pending[number])
-    assert readiness.wait(connections, 0.1) == []
+    assert selector.wait(connections, 0.1) == []
     threading.Timer(0.2, gate.open.release).start()
-    (number,) = _wait(readiness, connections, pending)
+    (number,) = _wait(selector, connections, pending)
     assert 0.3 < time.monotonic() - started < 5.0
     del connections[number]
     gate.open.release()
-    assert _wait(readiness, connections, pending) == list(connections)
-    readiness.close()
+    assert _wait(selector, connections, pending) == list(connections)
+    selector.close()
 
 
 def _wait(
-    readiness: Readiness, connections: dict[int, Connection], pending: dict[int, Pending]
+    selector: ConnectionSelector, connections: dict[int, Connection], pending: dict[int, Pending]
 ) -> list[int]:
     while True:
-        ready = readiness.wait(connections, 10.0)
+        ready = selector.wait(connections, 10.0)
         assert ready
         done = [n for n in ready if connections[n].poll(pending[n])]
         if done:
@@ -118,45 +118,45 @@ def _wait(
 
 
 def test_a_lost_connection_is_ready(gate: Gate) -> None:
-    readiness = Readiness()
+    selector = ConnectionSelector()
     with ScriptedServer(gate) as server:
         connection = connect(server.address)
         pending = connection.start(extension(1))
         assert not connection.poll(pending)
         threading.Timer(0.2, server.stop).start()
         while not connection.poll(pending):
-            assert readiness.wait({0: connection}, 10.0) == [0]
+            assert selector.wait({0: connection}, 10.0) == [0]
         with pytest.raises(ConnectionLostError):
             connection.wait(pending)
         gate.open.release(9)
     connection.close()
     # It is closed, and whoever looks is told so at once.
-    readiness.forget(0)
+    selector.forget(0)
     assert connection.fileno() == -1
-    assert readiness.wait({0: connection}, None) == [0]
-    readiness.close()
+    assert selector.wait({0: connection}, None) == [0]
+    selector.close()
 
 
 def test_one_that_is_not_waited_for_does_not_end_a_wait(
     connections: dict[int, Connection], gate: Gate
 ) -> None:
-    readiness = Readiness()
+    selector = ConnectionSelector()
     pending = {number: c.start(extension(number)) for number, c in connections.items()}
-    readiness.wait(connections, 0.0)
+    selector.wait(connections, 0.0)
     gate.open.release(2)
-    assert _wait(readiness, {3: connections[3]}, pending) == [3]
+    assert _wait(selector, {3: connections[3]}, pending) == [3]
     # The other's answer is there, unread: nobody is left whom the gate would let through.
     assert settles(lambda: len(gate.passed) == 2)
     started = time.monotonic()
     again = connections[3].start(extension(9))
-    while readiness.wait({3: connections[3]}, 0.3):
+    while selector.wait({3: connections[3]}, 0.3):
         assert not connections[3].poll(again)
         assert time.monotonic() - started < 10.0
     assert time.monotonic() - started >= 0.3
     gate.open.release()
-    assert _wait(readiness, {3: connections[3]}, {3: again}) == [3]
+    assert _wait(selector, {3: connections[3]}, {3: again}) == [3]
     assert connections[5].poll(pending[5])
-    readiness.close()
+    selector.close()
 
 
 def test_a_server_that_freezes_while_several_are_waited_for_is_noticed(
@@ -172,35 +172,35 @@ def test_a_server_that_freezes_while_several_are_waited_for_is_noticed(
             connection.wait(pending)
         server.signal(signal.SIGSTOP)
         pending = connection.start(extension(2))
-        readiness = Readiness()
+        selector = ConnectionSelector()
         with time_limit(5):
             while not connection.poll(pending):
-                assert readiness.wait({0: connection}, None) == [0]
+                assert selector.wait({0: connection}, None) == [0]
         with pytest.raises(ConnectionLostError, match="did not answer a probe"):
             connection.wait(pending)
-        readiness.close()
+        selector.close()
         server.signal(signal.SIGCONT)
 
 
-def test_a_doorbell_is_readable_from_ring_to_quiet() -> None:
+def test_a_self_pipe_is_readable_from_notify_to_drain() -> None:
     before = descriptor_count()
-    bell = Doorbell()
-    bell.ring()
-    bell.quiet()
+    pipe = SelfPipe()
+    pipe.notify()
+    pipe.drain()
     assert descriptor_count() == before
-    assert readable(bell.fileno(), 0.0)
-    bell.quiet()
-    assert not readable(bell.fileno(), 0.0)
-    bell.quiet()
+    assert readable(pipe.fileno(), 0.0)
+    pipe.drain()
+    assert not readable(pipe.fileno(), 0.0)
+    pipe.drain()
     for _ in range(100_000):  # More than a pipe holds.
-        bell.ring()
-    assert readable(bell.fileno(), 0.0)
+        pipe.notify()
+    assert readable(pipe.fileno(), 0.0)
     for _ in range(100):
-        bell.quiet()
-    assert not readable(bell.fileno(), 0.0)
-    bell.close()
-    bell.close()
-    bell.ring()
-    bell.quiet()
-    assert bell.fileno() == -1
+        pipe.drain()
+    assert not readable(pipe.fileno(), 0.0)
+    pipe.close()
+    pipe.close()
+    pipe.notify()
+    pipe.drain()
+    assert pipe.fileno() == -1
     assert descriptor_count() == before

@@ -185,7 +185,7 @@ def test_what_is_forgotten_is_freed(echo_environment_server: Server, how: str) -
             env.reset()
             env.step_async({"value": 1}).result(5)
         if how == "poisoned":
-            connection._exchange.poison(KeyboardInterrupt())
+            connection._pipeline.poison(KeyboardInterrupt())
             with pytest.raises(ConnectionLostError):
                 env.reset()
         return weakref.ref(connection)

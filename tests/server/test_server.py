@@ -176,7 +176,7 @@ def test_an_empty_request_is_refused(connection: Connection) -> None:
     encoded = envelopes.encode_request(dm_env_rpc_pb2.StepRequest())
     pending = Pending(encoded._replace(message=b""))
     with pytest.raises(DmEnvRpcError, match="no payload"):
-        connection._exchange.call(pending)
+        connection._pipeline.call(pending)
 
 
 def test_a_message_that_is_no_request_ends_the_stream(connection: Connection) -> None:
@@ -186,7 +186,7 @@ def test_a_message_that_is_no_request_ends_the_stream(connection: Connection) ->
     encoded = envelopes.encode_request(dm_env_rpc_pb2.StepRequest())
     pending = Pending(encoded._replace(message=b"\xff\xff"))
     with pytest.raises(ConnectionLostError, match="no EnvironmentRequest"):
-        connection._exchange.call(pending)
+        connection._pipeline.call(pending)
 
 
 def test_an_extension_that_nobody_registered_is_unimplemented(connection: Connection) -> None:

@@ -158,7 +158,7 @@ def test_with_too_few_left_the_sequence_is_interrupted(server: Server, vanish: b
         waiting = players.threads.submit(players.envs[0].step, RUN)
         time.sleep(0.05)
         if vanish:
-            players.connections[1]._exchange.poison(ConnectionLostError("cable cut"))
+            players.connections[1]._pipeline.poison(ConnectionLostError("cable cut"))
         else:
             players.envs[1].close()
         interrupted = waiting.result(5)
@@ -381,7 +381,7 @@ class Member(threading.Thread):
         try:
             for step in range(10_000):
                 if step == self.vanish_at or (self.is_over.is_set() and not self.heard_sent):
-                    self.connection._exchange.poison(ConnectionLostError("vanished"))
+                    self.connection._pipeline.poison(ConnectionLostError("vanished"))
                     return
                 sent = self.log.now()
                 timestep = self.env.step(STAY)
@@ -392,7 +392,7 @@ class Member(threading.Thread):
                     self.began_received = received
                     self.began_turn = int(timestep.observation["turn"])
                     # Out of the way of those who have yet to begin.
-                    self.connection._exchange.poison(ConnectionLostError("done"))
+                    self.connection._pipeline.poison(ConnectionLostError("done"))
                     return
         except BaseException as error:
             self.error = error
@@ -455,6 +455,6 @@ def test_the_world_of_four_that_all_vanish_is_free(server: Server) -> None:
     with Players(server, 4, "crowd") as players:
         players.step(STAY, STAY, STAY, STAY)
         for connection in players.connections:
-            connection._exchange.poison(ConnectionLostError("vanished"))
+            connection._pipeline.poison(ConnectionLostError("vanished"))
         assert settles(lambda: server.agent_count == agents, 2.0)
         reset_world(players.spectator, players.world)

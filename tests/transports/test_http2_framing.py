@@ -305,7 +305,7 @@ BROKEN = {
     ),
     "no such method": (
         frames.settings() + headers(*frames.RESPONSE, ("grpc-status", "12"), end=True),
-        "no dm_env_rpc server",
+        "not a dm_env_rpc server",
     ),
     "no such page": (frames.settings() + headers((":status", "404"), end=True), "HTTP status 404"),
 }

@@ -8,26 +8,25 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from dm_env_rpc_client.transports import conditions, status
+from dm_env_rpc_client.transports import status
+from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
 
-__all__ = ["GrpcAioStream"]
+__all__ = ["AsyncGrpcStream"]
 
 
-class GrpcAioStream:
+class AsyncGrpcStream:
     """An `AsyncStream` on a grpc.aio.Channel; the arguments are those of `GrpcStream`."""
 
     def __init__(
         self,
         channel: grpc.aio.Channel,
-        metadata: conditions.Metadata | None = None,
+        metadata: Metadata | None = None,
         address: str = "the channel's target",
         owns_channel: bool = False,
     ):
         self.address = address
         self._channel = channel if owns_channel else None
-        self._call: Any = channel.stream_stream(status.PROCESS)(
-            metadata=conditions.check_metadata(metadata)
-        )
+        self._call: Any = channel.stream_stream(status.PROCESS)(metadata=check_metadata(metadata))
 
     async def write(self, message: bytes) -> None:
         """See `AsyncStream.write`."""
@@ -41,11 +40,7 @@ class GrpcAioStream:
         try:
             message = await self._call.read()
         except grpc.RpcError as error:
-            raise status.stream_error(
-                self.address,
-                error.code().name,
-                error.details(),
-            ) from None
+            raise status.stream_error(self.address, error.code().name, error.details()) from None
         if isinstance(message, bytes):
             return message
         code, details = await self._call.code(), await self._call.details()

@@ -9,19 +9,24 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from dm_env_rpc_client.transports import conditions
 from dm_env_rpc_client.transports.addresses import is_loopback
-from dm_env_rpc_client.transports.status import PROCESS
+from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS
+from dm_env_rpc_client.transports.http2.keepalive import (
+    KEEPALIVE_SECONDS,
+    KEEPALIVE_TIMEOUT_SECONDS,
+)
+from dm_env_rpc_client.transports.status import PROCESS, not_connected
+from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
 
-__all__ = ["local_credentials", "open_aio_channel", "open_channel"]
+__all__ = ["local_credentials", "open_channel", "open_channel_async"]
 
 _PING = "/grpc.health.v1.Health/Check"
-"""Every gRPC server answers this, if only that it has no such method. Watching the state of
-a channel instead takes a thread, which makes closing the channel wait for 0.2 s."""
+"""Every gRPC server answers this, at least with UNIMPLEMENTED. The alternative, to watch the
+state of the channel, takes a thread that makes closing the channel wait for 0.2 s."""
 
 _PROBE_SECONDS = 0.25
-_KEEPALIVE_TIME_MS = int(conditions.KEEPALIVE_SECONDS * 1000)
-_KEEPALIVE_TIMEOUT_MS = int(conditions.KEEPALIVE_TIMEOUT_SECONDS * 1000)
+_KEEPALIVE_TIME_MS = int(KEEPALIVE_SECONDS * 1000)
+_KEEPALIVE_TIMEOUT_MS = int(KEEPALIVE_TIMEOUT_SECONDS * 1000)
 
 
 def local_credentials(address: str) -> grpc.ChannelCredentials:
@@ -41,11 +46,11 @@ def open_channel(
     Args:
       address: `host:port`, `unix:path` or another gRPC target.
       credentials: None for plaintext.
-      timeout: seconds to wait for the server; None for ever.
+      timeout: seconds to wait for the server; None for no limit.
 
     Raises:
       ConnectionLostError: there was no connection within `timeout`; says why.
-      DeadlineExceededError: nothing at all came back within `timeout`.
+      DeadlineExceededError: nothing was received within `timeout`.
     """
     options = _options(address)
     if credentials is None:
@@ -60,15 +65,14 @@ def open_channel(
                 ping(b"", timeout=_remaining(deadline), wait_for_ready=True)
             except grpc.RpcError as answer:
                 if answer.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                    # A call that does not wait for the connection gets the cause.
+                    # A call without wait_for_ready fails with the cause.
                     call: Any = channel.stream_stream(PROCESS)(iter(()), timeout=_PROBE_SECONDS)
-                    raise conditions.not_connected(
+                    raise not_connected(
                         address, timeout, call.code().name, call.details()
                     ) from None
                 if answer.code() is grpc.StatusCode.UNAVAILABLE:
-                    time.sleep(
-                        conditions.RETRY_SECONDS
-                    )  # It went away in between; it may come back.
+                    # The connection was lost in between; the server may be back soon.
+                    time.sleep(RETRY_SECONDS)
                     continue
             return channel
     except BaseException:
@@ -76,7 +80,7 @@ def open_channel(
         raise
 
 
-async def open_aio_channel(
+async def open_channel_async(
     address: str,
     credentials: grpc.ChannelCredentials | None,
     timeout: float | None,
@@ -97,9 +101,9 @@ async def open_aio_channel(
                 if answer.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                     call: Any = channel.stream_stream(PROCESS)(timeout=_PROBE_SECONDS)
                     code, details = await call.code(), await call.details()
-                    raise conditions.not_connected(address, timeout, code.name, details) from None
+                    raise not_connected(address, timeout, code.name, details) from None
                 if answer.code() is grpc.StatusCode.UNAVAILABLE:
-                    await asyncio.sleep(conditions.RETRY_SECONDS)
+                    await asyncio.sleep(RETRY_SECONDS)
                     continue
             return channel
     except BaseException:
@@ -110,13 +114,13 @@ async def open_aio_channel(
 def _options(address: str) -> list[tuple[str, Any]]:
     options: list[tuple[str, Any]] = [
         ("grpc.max_send_message_length", -1),
-        ("grpc.max_receive_message_length", conditions.MAX_MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         # A socket per connection: a shared one would share its backoff and its window.
         ("grpc.use_local_subchannel_pool", 1),
-        # A server that is just starting is found soon.
+        # Short backoffs, so that a server that is just starting is found soon.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 200),
-        # The default of the last, 60 s, would make the 15 s until a frozen peer is noticed 70.
+        # With the default of the last, 60 s, a frozen peer is detected after 70 s, not 15.
         ("grpc.keepalive_time_ms", _KEEPALIVE_TIME_MS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
         ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
@@ -127,7 +131,7 @@ def _options(address: str) -> list[tuple[str, Any]]:
 
 
 def _deadline(timeout: float | None) -> float | None:
-    """When waiting for a server ends, with time set aside to find out the cause."""
+    """When waiting for a server ends; leaves time to find out the cause."""
     if timeout is None:
         return None
     return time.monotonic() + max(timeout - _PROBE_SECONDS, timeout / 2)

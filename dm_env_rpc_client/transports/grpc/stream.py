@@ -1,9 +1,9 @@
 """The stream over grpcio, for threads.
 
-A pump thread takes messages off grpcio and puts them into a queue; whoever reads takes
-them from there. That costs one hand-over, and buys a read with a timeout, which grpcio
-does not have, and a reader that a signal can interrupt anywhere: a KeyboardInterrupt
-inside grpcio's own locking could leave a lock behind.
+A pump thread iterates over grpcio's messages and puts them into a queue, from which the reading
+thread takes them. That costs one hand-over between threads. It makes possible a read with a
+timeout, which grpcio does not have, and a reader that a signal can interrupt anywhere: a
+KeyboardInterrupt inside grpcio's own locking could leave a lock locked.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import Any
 import grpc
 
 from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError
-from dm_env_rpc_client.transports import conditions, status
-from dm_env_rpc_client.transports.self_pipe import Doorbell
+from dm_env_rpc_client.transports import status
+from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
+from dm_env_rpc_client.transports.self_pipe import SelfPipe
 
 __all__ = ["GrpcStream"]
 
 _CANCELLED_SECONDS = 0.5
-"""How long a cancelled call may take to say so."""
+"""How long a cancelled call may take to end."""
 
 
 class GrpcStream:
@@ -31,14 +32,14 @@ class GrpcStream:
     Args:
       channel: the channel.
       metadata: sent with the call.
-      address: what error messages call the other end.
+      address: how error messages name the peer.
       owns_channel: whether the channel is closed with the stream.
     """
 
     def __init__(
         self,
         channel: grpc.Channel,
-        metadata: conditions.Metadata | None = None,
+        metadata: Metadata | None = None,
         address: str = "the channel's target",
         owns_channel: bool = False,
     ):
@@ -46,11 +47,11 @@ class GrpcStream:
         self._channel = channel if owns_channel else None
         self._outbound: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._inbound: queue.SimpleQueue[bytes | DmEnvRpcClientError] = queue.SimpleQueue()
-        self._doorbell = Doorbell()
-        # The sentinel None ends the iterator. Without it grpcio's thread that waits in `get`
-        # stays for good and the interpreter cannot exit.
+        self._arrivals = SelfPipe()
+        # The sentinel None ends the iterator. Without it grpcio's thread would wait in `get`
+        # for ever, and the interpreter could not exit.
         requests = iter(self._outbound.get, None)
-        checked = conditions.check_metadata(metadata)
+        checked = check_metadata(metadata)
         call: Any = channel.stream_stream(status.PROCESS)
         try:
             self._call: Any = call(requests, metadata=checked)
@@ -59,7 +60,7 @@ class GrpcStream:
             raise ConnectionClosedError(f"the channel to {address} is closed") from error
         self._pump = threading.Thread(
             target=_pump,
-            args=(self._call, self._inbound, self._doorbell, address),
+            args=(self._call, self._inbound, self._arrivals, address),
             name=f"dm_env_rpc answers from {address}",
             daemon=True,
         )
@@ -79,7 +80,7 @@ class GrpcStream:
 
     def read(self, timeout: float | None, until_sent: bool = False) -> bytes | None:
         """See `Stream.read`."""
-        self._doorbell.quiet()
+        self._arrivals.drain()
         try:
             item = self._inbound.get(timeout is None or timeout > 0, timeout)
         except queue.Empty:
@@ -95,7 +96,7 @@ class GrpcStream:
 
     def fileno(self) -> int:
         """See `Stream.fileno`."""
-        return self._doorbell.fileno()
+        return self._arrivals.fileno()
 
     def close(self, timeout: float) -> None:
         """See `Stream.close`."""
@@ -110,13 +111,13 @@ class GrpcStream:
         self._call.cancel()
         if self._channel is not None:
             self._channel.close()
-        self._doorbell.close()
+        self._arrivals.close()
 
 
 def _pump(
     call: Iterable[bytes],
     inbound: queue.SimpleQueue[bytes | DmEnvRpcClientError],
-    doorbell: Doorbell,
+    arrivals: SelfPipe,
     address: str,
 ) -> None:
     # Not a method: a reference to the stream would keep a forgotten one alive.
@@ -124,8 +125,8 @@ def _pump(
     try:
         for message in call:
             inbound.put(message)
-            doorbell.ring()
+            arrivals.notify()
     except grpc.RpcError as error:
         code, details = error.code(), error.details()
     inbound.put(status.stream_error(address, code.name, details))
-    doorbell.ring()
+    arrivals.notify()

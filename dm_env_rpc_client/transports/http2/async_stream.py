@@ -12,7 +12,7 @@ import ssl
 from typing import Any
 
 from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError, DmEnvRpcClientError
-from dm_env_rpc_client.transports import conditions
+from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS, Endpoint
 from dm_env_rpc_client.transports.http2.client_half import ClientHalf
 from dm_env_rpc_client.transports.http2.keepalive import LOOK_SECONDS, Keepalive, Verdict
 from dm_env_rpc_client.transports.http2.targets import (
@@ -24,9 +24,9 @@ from dm_env_rpc_client.transports.http2.targets import (
     tls_context,
 )
 from dm_env_rpc_client.transports.status import silent
-from dm_env_rpc_client.transports.streams import Allocate, Buffer, plain_memory
+from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Allocate, Buffer, plain_memory
 
-__all__ = ["Http2AioStream", "open_http2_aio_stream"]
+__all__ = ["AsyncHttp2Stream", "open_http2_stream_async"]
 
 _SILENT_SECONDS = 3.0
 """What an address of several has for taking a connection."""
@@ -35,21 +35,18 @@ _PAUSE_BYTES = 64 << 20
 """Answers that wait to be taken; above this the socket is not read until some are."""
 
 
-async def open_http2_aio_stream(
-    address: str,
-    credentials: conditions.Credentials | None,
-    metadata: conditions.Metadata | None,
-    timeout: float | None,
-    allocate: Allocate = plain_memory,
-) -> Http2AioStream:
+async def open_http2_stream_async(
+    endpoint: Endpoint, timeout: float | None, allocate: Allocate = plain_memory
+) -> AsyncHttp2Stream:
     """Opens a stream; arguments and errors are those of `Http2Stream`."""
+    address = endpoint.address
     target = Target.parse(address)
-    tls = tls_context(credentials, address)
-    headers = request_headers(target, tls is not None, metadata)
+    tls = tls_context(endpoint.credentials, address)
+    headers = request_headers(target, tls is not None, endpoint.metadata)
     attempts = Attempts(address, timeout)
     while True:
-        half = ClientHalf(address, conditions.MAX_MESSAGE_BYTES, allocate)
-        stream = Http2AioStream(address, half, headers)
+        half = ClientHalf(address, MAX_MESSAGE_BYTES, allocate)
+        stream = AsyncHttp2Stream(address, half, headers)
         try:
             await asyncio.wait_for(_open(stream, target, tls), attempts.remaining)
             return stream
@@ -59,10 +56,10 @@ async def open_http2_aio_stream(
         except BaseException:
             stream.abort()
             raise
-        await asyncio.sleep(conditions.RETRY_SECONDS)
+        await asyncio.sleep(RETRY_SECONDS)
 
 
-async def _open(stream: Http2AioStream, target: Target, tls: ssl.SSLContext | None) -> None:
+async def _open(stream: AsyncHttp2Stream, target: Target, tls: ssl.SSLContext | None) -> None:
     connected = await _connect(target)
     try:
         await asyncio.get_running_loop().create_connection(
@@ -104,8 +101,8 @@ async def _connect(target: Target) -> socket.socket:
     raise error or OSError(f"no address for {target.host}")
 
 
-class Http2AioStream(asyncio.BufferedProtocol):
-    """An `AsyncStream`, made by `open_http2_aio_stream`."""
+class AsyncHttp2Stream(asyncio.BufferedProtocol):
+    """An `AsyncStream`, made by `open_http2_stream_async`."""
 
     def __init__(self, address: str, half: ClientHalf, headers: list[Header]):
         self.address = address

@@ -13,10 +13,19 @@ from __future__ import annotations
 import enum
 import time
 
-from dm_env_rpc_client.transports.conditions import KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS
 from dm_env_rpc_client.transports.http2.framing import Framing
 
-__all__ = ["LOOK_SECONDS", "Keepalive", "Verdict"]
+__all__ = [
+    "KEEPALIVE_SECONDS",
+    "KEEPALIVE_TIMEOUT_SECONDS",
+    "LOOK_SECONDS",
+    "Keepalive",
+    "Verdict",
+]
+
+# A frozen peer is detected within 15 s.
+KEEPALIVE_SECONDS = 10.0
+KEEPALIVE_TIMEOUT_SECONDS = 5.0
 
 LOOK_SECONDS = 1.0
 """How long a wait may be until the keepalive is asked."""

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError
-from dm_env_rpc_client.transports import conditions
+from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS, Endpoint
 from dm_env_rpc_client.transports.http2.client_half import ClientHalf
 from dm_env_rpc_client.transports.http2.keepalive import LOOK_SECONDS, Keepalive, Verdict
 from dm_env_rpc_client.transports.http2.targets import (
@@ -31,7 +31,7 @@ from dm_env_rpc_client.transports.http2.targets import (
     tls_context,
 )
 from dm_env_rpc_client.transports.status import silent
-from dm_env_rpc_client.transports.streams import Allocate, Buffer, plain_memory
+from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Allocate, Buffer, plain_memory
 
 __all__ = ["Http2Stream"]
 
@@ -44,14 +44,13 @@ class Http2Stream:
     """A `Stream` on a connection of its own.
 
     Args:
-      address: `host:port`, `unix:path` or `unix-abstract:name`.
-      credentials: an ssl.SSLContext; None (or gRPC's local credentials) for plaintext.
-      metadata: sent with the request.
-      timeout: seconds until the server must have shown itself; None for any time.
+      endpoint: the server; its address is `host:port`, `unix:path` or `unix-abstract:name`, its
+        credentials are an ssl.SSLContext, or None (or gRPC's local credentials) for plaintext.
+      timeout: seconds until the server must have accepted the connection; None for no limit.
       allocate: gives the memory for large messages.
 
     Raises:
-      SpecError: no address, metadata or credentials for this transport.
+      SpecError: an address or credentials that this transport does not support.
       ConnectionLostError: there was no connection within `timeout`; says why.
       DeadlineExceededError: nothing at all came back within `timeout`.
       ProtocolError: something else than an HTTP/2 server listens there.
@@ -59,17 +58,15 @@ class Http2Stream:
 
     def __init__(
         self,
-        address: str,
-        credentials: conditions.Credentials | None = None,
-        metadata: conditions.Metadata | None = None,
+        endpoint: Endpoint,
         timeout: float | None = 10.0,
         allocate: Allocate = plain_memory,
     ):
-        self.address = address
+        address = self.address = endpoint.address
         self._allocate = allocate
         target = Target.parse(address)
-        tls = tls_context(credentials, address)
-        headers = request_headers(target, tls is not None, metadata)
+        tls = tls_context(endpoint.credentials, address)
+        headers = request_headers(target, tls is not None, endpoint.metadata)
         # Held while the state of the connection is changed, and while a TLS socket is used,
         # which only one thread at a time may do.
         self._lock = threading.Lock()
@@ -85,7 +82,7 @@ class Http2Stream:
                 return
             except OSError as error:
                 attempts.failed(error)
-            time.sleep(conditions.RETRY_SECONDS)
+            time.sleep(RETRY_SECONDS)
 
     def fileno(self) -> int:
         """See `Stream.fileno`."""
@@ -184,7 +181,7 @@ class Http2Stream:
 
     def _open(self, connected: Any, headers: list[Header]) -> None:
         self._socket = connected
-        self._half = ClientHalf(self.address, conditions.MAX_MESSAGE_BYTES, self._allocate)
+        self._half = ClientHalf(self.address, MAX_MESSAGE_BYTES, self._allocate)
         self._framing = self._half.framing
         self._sending = self._framing.sending
         self._call = self._half.open(headers)

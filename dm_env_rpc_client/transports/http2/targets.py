@@ -14,9 +14,11 @@ import urllib.request
 from typing import Any, NamedTuple, TypeAlias
 
 from dm_env_rpc_client.errors import DmEnvRpcClientError, SpecError
-from dm_env_rpc_client.transports import conditions
 from dm_env_rpc_client.transports.addresses import is_loopback, parse_host_port
-from dm_env_rpc_client.transports.status import PROCESS
+from dm_env_rpc_client.transports.credentials import Credentials, is_local_credentials
+from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS
+from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
+from dm_env_rpc_client.transports.status import PROCESS, not_connected
 
 __all__ = [
     "Attempts",
@@ -65,13 +67,13 @@ class Target(NamedTuple):
         return cls("", *parse_host_port(address))
 
 
-def can_reach(address: str, credentials: conditions.Credentials | None) -> bool:
+def can_reach(address: str, credentials: Credentials | None) -> bool:
     """Whether this transport is the right one for an address where nobody says which.
 
     Other kinds of gRPC targets, credentials that only grpcio can read, and proxies are for
     grpcio.
     """
-    is_plain = credentials is None or conditions.is_local_credentials(credentials)
+    is_plain = credentials is None or is_local_credentials(credentials)
     if not _IS_POSSIBLE or not (is_plain or isinstance(credentials, ssl.SSLContext)):
         return False
     try:
@@ -81,7 +83,7 @@ def can_reach(address: str, credentials: conditions.Credentials | None) -> bool:
     return bool(target.path) or is_loopback(address) or not _needs_proxy(target.host)
 
 
-def tls_context(credentials: conditions.Credentials | None, address: str) -> ssl.SSLContext | None:
+def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext | None:
     """Returns the context for TLS; None for plaintext.
 
     Raises:
@@ -89,7 +91,7 @@ def tls_context(credentials: conditions.Credentials | None, address: str) -> ssl
     """
     if not _IS_POSSIBLE:
         raise SpecError("transport 'http2' takes a POSIX system; use transport='grpc' here")
-    if credentials is None or conditions.is_local_credentials(credentials):
+    if credentials is None or is_local_credentials(credentials):
         return None
     if not isinstance(credentials, ssl.SSLContext):
         raise SpecError(
@@ -102,15 +104,13 @@ def tls_context(credentials: conditions.Credentials | None, address: str) -> ssl
     return credentials
 
 
-def request_headers(
-    target: Target, is_tls: bool, metadata: conditions.Metadata | None
-) -> list[Header]:
+def request_headers(target: Target, is_tls: bool, metadata: Metadata | None) -> list[Header]:
     """Returns the headers of the one request that a connection makes.
 
     Raises:
       SpecError: HTTP/2 does not take the metadata.
     """
-    checked = conditions.check_metadata(metadata) or ()
+    checked = check_metadata(metadata) or ()
     version = importlib.metadata.version("dm-env-rpc-client")
     return [
         (":method", "POST"),
@@ -234,7 +234,7 @@ class Attempts:
         if self._cause is None or not isinstance(error, TimeoutError):
             self._cause = self._not_connected(error)
         is_final = isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError)
-        soon = time.monotonic() + conditions.RETRY_SECONDS
+        soon = time.monotonic() + RETRY_SECONDS
         if is_final or (self.deadline is not None and soon >= self.deadline):
             raise self._cause from error
 
@@ -244,7 +244,7 @@ class Attempts:
             text = os.strerror(error.errno)  # asyncio has texts of its own.
         else:
             text = error.strerror or str(error)
-        return conditions.not_connected(self._address, self._timeout, code, text)
+        return not_connected(self._address, self._timeout, code, text)
 
 
 def set_options(connected: socket.socket) -> None:

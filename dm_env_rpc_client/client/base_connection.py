@@ -1,0 +1,62 @@
+"""What connections for threads and for asyncio have in common: their state, for reading."""
+
+from __future__ import annotations
+
+from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
+from dm_env_rpc_client.protocol.lifecycle import Lifecycle
+from dm_env_rpc_client.protocol.pipeline import Pipeline
+
+__all__ = ["CLOSE_SECONDS", "BaseConnection"]
+
+CLOSE_SECONDS = 1.0
+"""How long the server may take to end a stream that was closed."""
+
+
+class BaseConnection:
+    """The state of a connection.
+
+    Args:
+      pipeline: the pending requests.
+      request_timeout: seconds that each answer may take; None for no limit.
+    """
+
+    _pipeline: Pipeline | ThreadedPipeline
+
+    def __init__(self, pipeline: Pipeline | ThreadedPipeline, request_timeout: float | None):
+        self._pipeline = pipeline
+        self._request_timeout = request_timeout
+        self._lifecycle = Lifecycle()
+
+    @property
+    def address(self) -> str:
+        """The server's address, as error messages name it."""
+        return self._pipeline.address
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the connection is open and no error has made it unusable."""
+        return self.poisoned_by is None
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        """The state of the connection as of the last answer; for reading."""
+        return self._lifecycle
+
+    @property
+    def in_flight(self) -> int:
+        """The number of pending requests: those that have no answer yet."""
+        return len(self._pipeline)
+
+    @property
+    def poisoned_by(self) -> BaseException | None:
+        """The first error that made the connection unusable; None while it is usable."""
+        return self._pipeline.poisoned_by
+
+    def __repr__(self) -> str:
+        state = "" if self.is_usable else f", unusable: {self.poisoned_by!r}"
+        return f"<{type(self).__name__} to {self.address}{state}>"
+
+    def _repr_html_(self) -> str:
+        from dm_env_rpc_client.displays.connections import show_connection
+
+        return show_connection(self)

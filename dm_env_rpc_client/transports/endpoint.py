@@ -1,0 +1,51 @@
+"""Which server to connect to and how: what `connect` and `make` take, as one value."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, get_args
+
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.transports.credentials import Credentials, check_encryption
+from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
+
+__all__ = ["RETRY_SECONDS", "Endpoint", "Transport"]
+
+Transport = Literal["auto", "grpc", "http2"]
+
+RETRY_SECONDS = 0.05
+"""Between two attempts to connect to a server that does not listen yet."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Endpoint:
+    """A server and how to connect to it; validated when it is made.
+
+    Attributes:
+      address: `host:port`, `unix:path` or another gRPC target.
+      credentials: TLS credentials; None for plaintext.
+      insecure: whether plaintext to another machine is allowed.
+      metadata: sent with the call.
+      transport: which transport carries the stream.
+
+    Raises:
+      SpecError: plaintext to another machine without `insecure`; local credentials for
+        another machine; an unknown transport; invalid metadata or an invalid address.
+    """
+
+    address: str
+    credentials: Credentials | None = dataclasses.field(default=None, repr=False)
+    insecure: bool = False
+    # It may hold secrets, and so may credentials.
+    metadata: Metadata | None = dataclasses.field(default=None, repr=False)
+    transport: Transport = "auto"
+
+    def __post_init__(self) -> None:
+        if self.transport not in get_args(Transport):
+            names = ", ".join(map(repr, get_args(Transport)))
+            raise SpecError(f"no transport {self.transport!r}; choose one of {names}")
+        if not self.address or not isinstance(self.address, str):
+            raise SpecError(f"a server address looks like 'localhost:50051', got {self.address!r}")
+        check_encryption(self.address, self.credentials, self.insecure)
+        # A copy, so that a list that changes later does not change the endpoint.
+        object.__setattr__(self, "metadata", check_metadata(self.metadata))

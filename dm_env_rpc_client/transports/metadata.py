@@ -1,0 +1,38 @@
+"""Metadata: the pairs that a client sends with the call, as HTTP/2 headers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from dm_env_rpc_client.errors import SpecError
+
+__all__ = ["Metadata", "check_metadata"]
+
+Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
+
+_KEY = re.compile(r"[0-9a-z_.-]+")
+_TEXT = re.compile(r"[\x20-\x7e]*")
+
+
+def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], ...] | None:
+    """Returns valid metadata as a tuple. grpcio only logs a message if it is invalid.
+
+    Raises:
+      SpecError: a key or a value contains characters that HTTP/2 headers cannot contain.
+    """
+    if metadata is None:
+        return None
+    for key, value in metadata:
+        if not isinstance(key, str) or not _KEY.fullmatch(key):
+            raise SpecError(
+                f"metadata key {key!r}: keys are lower-case letters, digits and '_', '-', '.'"
+            )
+        is_binary = key.endswith("-bin")
+        if is_binary != isinstance(value, bytes):
+            expected = "bytes" if is_binary else "text"
+            raise SpecError(f"metadata {key!r}: expected {expected}, got {type(value).__name__}")
+        if isinstance(value, str) and not _TEXT.fullmatch(value):
+            raise SpecError(f"metadata {key!r}: expected printable ASCII, got {value!r}")
+    return tuple((key, value) for key, value in metadata)
