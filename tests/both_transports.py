@@ -13,7 +13,7 @@ import pytest
 from dm_env_rpc_client.transports import opening
 from dm_env_rpc_client.transports.http2 import targets
 
-__all__ = ["obey", "pytest_generate_tests", "transport"]
+__all__ = ["forced", "obey", "pytest_generate_tests", "transport"]
 
 _VARIABLE = "TESTED_TRANSPORT"
 _can_reach = targets.can_reach
@@ -38,6 +38,11 @@ def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     return name
 
 
+def forced() -> str:
+    """The transport of the test that started this program."""
+    return os.environ[_VARIABLE]
+
+
 def obey() -> None:
     """Takes the transport of the test that started this program."""
-    vars(opening)["can_reach"] = _forced(os.environ[_VARIABLE])
+    vars(opening)["can_reach"] = _forced(forced())

@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "environment": {
         "_proto", "client", "displays", "errors", "protocol", "tensors", "transports",
     },
-    "client": {"displays", "errors", "protocol", "transports"},
+    "client": {"displays", "errors", "protocol", "runtime", "transports"},
     "bridges": {"errors", "tensors", "transports"},
     "protocol": {"_proto", "errors", "tensors"},
     "transports": {"errors"},

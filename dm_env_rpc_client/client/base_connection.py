@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dm_env_rpc_client.client.async_pipeline import AsyncPipeline
 from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
 from dm_env_rpc_client.protocol.lifecycle import Lifecycle
-from dm_env_rpc_client.protocol.pipeline import Pipeline
 
 __all__ = ["CLOSE_SECONDS", "BaseConnection"]
 
@@ -20,9 +20,9 @@ class BaseConnection:
       request_timeout: seconds that each answer may take; None for no limit.
     """
 
-    _pipeline: Pipeline | ThreadedPipeline
+    _pipeline: AsyncPipeline | ThreadedPipeline
 
-    def __init__(self, pipeline: Pipeline | ThreadedPipeline, request_timeout: float | None):
+    def __init__(self, pipeline: AsyncPipeline | ThreadedPipeline, request_timeout: float | None):
         self._pipeline = pipeline
         self._request_timeout = request_timeout
         self._lifecycle = Lifecycle()

@@ -29,6 +29,7 @@ from dm_env_rpc_client.errors import (
     ProtocolError,
 )
 from dm_env_rpc_client.protocol.pipeline import Pending, Pipeline
+from dm_env_rpc_client.runtime import forking
 from dm_env_rpc_client.transports.streams import Buffer, Stream
 
 __all__ = ["ThreadedPipeline"]
@@ -49,6 +50,12 @@ class ThreadedPipeline:
         self.address = stream.address
         self._stream = stream
         self._pipeline = Pipeline(stream.address)
+        self._futures_thread: threading.Thread | None = None
+        self._is_closed = False
+        self._prepare()
+        forking.register(self)
+
+    def _prepare(self) -> None:
         self._pid = os.getpid()
         # Held while a request is pushed and written, so that both happen in one order.
         self._write_lock = threading.Lock()
@@ -60,8 +67,6 @@ class ThreadedPipeline:
         self._sleepers: dict[threading.Lock, None] = {}
         self._last_answered: Pending | None = None
         self._futures: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
-        self._futures_thread: threading.Thread | None = None
-        self._is_closed = False
 
     @property
     def poisoned_by(self) -> BaseException | None:
@@ -87,10 +92,7 @@ class ThreadedPipeline:
             the ones after it were not sent; the connection stays usable.
         """
         if os.getpid() != self._pid:
-            raise ConnectionLostError(
-                f"the connection to {self.address} belongs to process {self._pid}, which forked "
-                "this one; open a connection of its own in each process"
-            )
+            self.after_fork_in_child()
         unsent = pendings
         try:
             while True:
@@ -118,6 +120,8 @@ class ThreadedPipeline:
 
     def wait(self, pending: Pending) -> Any:
         """Returns or raises the outcome of a request that was started."""
+        if os.getpid() != self._pid:
+            self.after_fork_in_child()
         try:
             self._await(pending, pending.deadline)
         except BaseException as error:
@@ -131,6 +135,8 @@ class ThreadedPipeline:
 
     def poll(self, pending: Pending) -> bool:
         """Reads the answers that have arrived; returns whether `wait` would not block."""
+        if os.getpid() != self._pid:
+            self.after_fork_in_child()
         if not pending.is_done:
             try:
                 self._await(pending, 0.0)
@@ -143,18 +149,20 @@ class ThreadedPipeline:
 
     def has_unread(self) -> bool:
         """Whether there is something to read; see `Stream.has_unread`."""
+        if os.getpid() != self._pid:
+            self.after_fork_in_child()
         return self._stream.has_unread()
 
     def fileno(self) -> int:
         """Returns a descriptor to select on; see `Stream.fileno`."""
+        if os.getpid() != self._pid:
+            self.after_fork_in_child()
         return self._stream.fileno()
 
     def submit(self, pending: Pending) -> concurrent.futures.Future[Any]:
         """Sends a request and returns a future of its outcome."""
-        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        # A request that was written cannot be cancelled, so the future cannot either.
-        future.set_running_or_notify_cancel()
-        pending.waiters.append(lambda: _resolve(future, pending))
+        future = _RequestFuture(pending)
+        pending.waiters.append(future.resolve)
         self.start(pending)
         with self._mutex:
             if self._futures_thread is None:
@@ -176,7 +184,9 @@ class ThreadedPipeline:
 
     def close(self, timeout: float) -> None:
         """Ends the stream, gracefully if no request is pending. Never raises."""
-        if self._is_closed or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
+            self.after_fork_in_child()
+        if self._is_closed:
             return
         self._is_closed = True
         closed = ConnectionClosedError(f"the connection to {self.address} was closed")
@@ -191,6 +201,23 @@ class ThreadedPipeline:
         thread = self._futures_thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(_THREAD_END_SECONDS)
+
+    def after_fork_in_child(self) -> None:
+        """The connection is the parent's: everything fails here, and nothing is seen there."""
+        parent = self._pid
+        self._prepare()
+        self._is_closed = True
+        self._futures_thread = None
+        self._stream.abandon()
+        lost = ConnectionLostError(
+            f"it belongs to process {parent}, which forked this one; open a connection of its own "
+            "in each process"
+        )
+        for pending in self._pipeline.poison(lost):
+            for waiter in pending.waiters:
+                if isinstance(getattr(waiter, "__self__", None), _RequestFuture):
+                    waiter.__self__.after_fork_in_child()  # type: ignore[attr-defined]
+            pending.wake()
 
     def finalizer(self) -> Callable[[], None]:
         """Returns a function that aborts the stream, for connections that were not closed.
@@ -327,6 +354,33 @@ class ThreadedPipeline:
                 pass  # The future has the error.
 
 
+class _RequestFuture(concurrent.futures.Future[Any]):
+    """The future of a request.
+
+    A request that was written cannot be cancelled, so the future cannot either.
+    """
+
+    def __init__(self, pending: Pending):
+        super().__init__()
+        self._pending = pending
+        self.set_running_or_notify_cancel()
+
+    def resolve(self) -> None:
+        """Takes the outcome of the request."""
+        try:
+            result = self._pending.result()
+        except BaseException as error:
+            self.set_exception(error)
+        else:
+            self.set_result(result)
+
+    def after_fork_in_child(self) -> None:
+        """Leaves callbacks and waiting threads to the parent; they do not exist here."""
+        self._condition = threading.Condition()
+        self._done_callbacks: list[Callable[[concurrent.futures.Future[Any]], object]] = []
+        self._waiters: list[Any] = []
+
+
 def _remaining(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
 
@@ -336,12 +390,3 @@ def _release(lock: threading.Lock) -> None:
         lock.release()
     except RuntimeError:
         pass  # It is awake already.
-
-
-def _resolve(future: concurrent.futures.Future[Any], pending: Pending) -> None:
-    try:
-        result = pending.result()
-    except BaseException as error:
-        future.set_exception(error)
-    else:
-        future.set_result(result)

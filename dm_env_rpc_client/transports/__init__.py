@@ -6,3 +6,10 @@ or socket (with the exceptions that `tests/test_layering.py` lists). It may impo
 
 Read `streams.py` first: the interface that both transports have. `opening.py` chooses one.
 """
+
+import os
+
+# With its own fork handlers, on by default, grpcio crashed 4 of 6 forked children of a process that
+# used grpc.aio, and none of 6 without them (tests/reliability/test_fork.py). It reads the variable
+# when it is imported.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

@@ -63,6 +63,11 @@ class SelfPipe:
                 except BlockingIOError:
                     pass  # The pipe is empty already.
 
+    def abandon(self) -> None:
+        """Closes a forked child's copy of the descriptors."""
+        self._lock = threading.Lock()
+        self.close()
+
     def close(self) -> None:
         """Closes the descriptor; a second call does nothing."""
         with self._lock:

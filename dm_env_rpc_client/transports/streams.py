@@ -81,6 +81,13 @@ class Stream(Protocol):
         Takes up to about `timeout` seconds, then cancels the stream. Never raises.
         """
 
+    def abandon(self) -> None:
+        """Frees this process's copy of everything, in a forked child; the peer sees nothing.
+
+        After it `has_unread` is true and `fileno` is -1. Locks may be locked by threads that do
+        not exist here.
+        """
+
     def abort(self) -> None:
         """Ends the stream at once, without waiting. A blocked `read` raises."""
 
@@ -99,6 +106,9 @@ class AsyncStream(Protocol):
 
     async def close(self, timeout: float) -> None:
         """As `Stream.close`."""
+
+    def abandon(self) -> None:
+        """As `Stream.abandon`."""
 
     def abort(self) -> None:
         """As `Stream.abort`."""

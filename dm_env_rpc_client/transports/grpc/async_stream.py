@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 
 from dm_env_rpc_client.transports import status
+from dm_env_rpc_client.transports.grpc.stream import keep_for_ever
 from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
 
 __all__ = ["AsyncGrpcStream"]
@@ -59,6 +60,10 @@ class AsyncGrpcStream:
     async def _end(self) -> None:
         await self._call.done_writing()
         await self._call.code()
+
+    def abandon(self) -> None:
+        """See `AsyncStream.abandon`."""
+        keep_for_ever(self._call, self._channel)
 
     def abort(self) -> None:
         """See `AsyncStream.abort`."""

@@ -8,6 +8,7 @@ KeyboardInterrupt inside grpcio's own locking could leave a lock locked.
 
 from __future__ import annotations
 
+import gc
 import queue
 import threading
 from collections.abc import Iterable
@@ -20,7 +21,10 @@ from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
 from dm_env_rpc_client.transports.self_pipe import SelfPipe
 
-__all__ = ["GrpcStream"]
+__all__ = ["GrpcStream", "keep_for_ever"]
+
+_abandoned: list[Any] = []
+"""What belongs to the parent of this process, kept so that it is never freed here."""
 
 _CANCELLED_SECONDS = 0.5
 """How long a cancelled call may take to end."""
@@ -105,6 +109,13 @@ class GrpcStream:
         self.abort()
         self._pump.join(_CANCELLED_SECONDS)
 
+    def abandon(self) -> None:
+        """See `Stream.abandon`."""
+        keep_for_ever(self._call, self._channel, self._outbound, self._inbound)
+        self._inbound = queue.SimpleQueue()
+        self._inbound.put(ConnectionClosedError(f"the connection to {self.address} was closed"))
+        self._arrivals.abandon()
+
     def abort(self) -> None:
         """See `Stream.abort`."""
         self._outbound.put(None)
@@ -112,6 +123,13 @@ class GrpcStream:
         if self._channel is not None:
             self._channel.close()
         self._arrivals.close()
+
+
+def keep_for_ever(*objects: Any) -> None:
+    """Keeps objects of grpcio in a forked child, where freeing them crashes or hangs."""
+    _abandoned.append(objects)
+    # Those of the parent's garbage, too: it would be collected here.
+    gc.freeze()
 
 
 def _pump(

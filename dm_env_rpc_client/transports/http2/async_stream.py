@@ -227,6 +227,17 @@ class AsyncHttp2Stream(asyncio.BufferedProtocol):
         while not self._is_lost:
             await asyncio.sleep(0)
 
+    def abandon(self) -> None:
+        """See `AsyncStream.abandon`."""
+        self._is_closed = self._is_lost = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            # The socket itself. The transport would remove it from the selector, which is shared
+            # with the parent; for a closed socket that fails, and nothing else is left to do.
+            wrapper = self._transport.get_extra_info("socket")
+            getattr(wrapper, "_sock", wrapper).close()
+
     def abort(self) -> None:
         """See `AsyncStream.abort`."""
         if self._is_closed:

@@ -124,11 +124,11 @@ class Http2Stream:
 
     def has_unread(self) -> bool:
         """See `Stream.has_unread`."""
-        if self._call.messages or self._call.failure is not None:
+        if self._call.messages or self._call.failure is not None or self._is_closed:
             return True
         with self._lock:  # One at a time; any thread may ask.
             waiting = self._is_tls and self._socket.pending()
-            return self._is_closed or bool(waiting) or self._look(0)
+            return bool(waiting) or self._look(0)
 
     def close(self, timeout: float) -> None:
         """See `Stream.close`."""
@@ -145,6 +145,13 @@ class Http2Stream:
         except (DmEnvRpcClientError, OSError, ValueError):
             pass
         self.abort()
+
+    def abandon(self) -> None:
+        """See `Stream.abandon`."""
+        self._lock = threading.Lock()
+        self._receiving = threading.Lock()
+        self._is_closed = True
+        self._socket.close()  # Not shut down: that would end the connection of the parent.
 
     def abort(self) -> None:
         """See `Stream.abort`."""

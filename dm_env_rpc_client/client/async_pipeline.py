@@ -1,0 +1,217 @@
+"""The pipeline for coroutines: requests and answers on one stream of one event loop.
+
+A task reads for as long as the stream is open, also while no request is pending, so that an
+answer that nobody asked for is noticed at once. The tasks refer to the pipeline and not to the
+connection, so a connection that nobody refers to can be freed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import os
+from typing import Any
+
+from dm_env_rpc_client.errors import (
+    ConnectionClosedError,
+    ConnectionLostError,
+    DmEnvRpcClientError,
+)
+from dm_env_rpc_client.protocol.pipeline import Pending, Pipeline
+from dm_env_rpc_client.runtime import forking
+from dm_env_rpc_client.transports.streams import AsyncStream
+
+__all__ = ["AsyncPipeline"]
+
+
+class AsyncPipeline:
+    """Sends requests on a stream and waits for their answers.
+
+    Args:
+      stream: an open stream, which the pipeline closes.
+    """
+
+    def __init__(self, stream: AsyncStream):
+        self.address = stream.address
+        self._stream = stream
+        self._pipeline = Pipeline(stream.address)
+        self._pid = os.getpid()
+        self._outbound: collections.deque[bytes] = collections.deque()
+        # Requests that wait until the number and the size of pending ones permit them.
+        self._line: collections.deque[asyncio.Future[None]] = collections.deque()
+        self._reader: asyncio.Task[None] | None = None
+        self._writer: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_closed = False
+        forking.register(self)
+
+    @property
+    def poisoned_by(self) -> BaseException | None:
+        """The first error that made the stream unusable; None while it is usable."""
+        return self._pipeline.poisoned_by
+
+    def __len__(self) -> int:
+        """The number of pending requests."""
+        return len(self._pipeline)
+
+    def begin(self) -> None:
+        """Begins to read; called in the event loop."""
+        if self._reader is None and not self._is_closed:
+            self._loop = asyncio.get_running_loop()
+            self._reader = self._loop.create_task(self._read())
+
+    async def start(self, pending: Pending, timeout: float | None) -> None:
+        """Sends a request; waits only while pending requests are at their limit.
+
+        Args:
+          pending: the request.
+          timeout: seconds until its answer is due; None for no limit.
+        """
+        self._check_process()
+        self._pipeline.check_usable()
+        timer = None
+        if timeout is not None:
+            timer = asyncio.get_running_loop().call_later(timeout, self._expire, pending)
+            pending.waiters.append(timer.cancel)
+        try:
+            await self._wait_for_room(pending)
+            if not pending.is_done:
+                self._push(pending)
+                self._admit_next()
+        except BaseException:
+            if timer is not None:
+                timer.cancel()
+            raise
+
+    async def wait(self, pending: Pending) -> Any:
+        """Returns or raises the outcome of a request that was started."""
+        self._check_process()
+        try:
+            if not pending.is_done:
+                answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                pending.waiters.append(lambda: _set(answered))
+                await answered
+        except asyncio.CancelledError as error:
+            if not pending.is_done:
+                self._poison(error)
+            raise
+        return pending.result()
+
+    async def close(self, timeout: float) -> None:
+        """Ends the stream, gracefully if no request is pending. Never raises."""
+        self._check_process()
+        if self._is_closed:
+            return
+        self._is_closed = True
+        # With pending requests the stream is cancelled: their answers are not used any more.
+        is_idle = self.poisoned_by is None and not len(self._pipeline)
+        self._poison(ConnectionClosedError(f"the connection to {self.address} was closed"), is_idle)
+        tasks = [task for task in (self._writer, self._reader) if task is not None]
+        # A cancelled task refers to its frames, and these to the pipeline and its socket.
+        self._writer = self._reader = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._stream.close(timeout if is_idle else 0.0)
+
+    def forget(self) -> None:
+        """Ends the stream of a connection that nobody refers to; any thread may call it."""
+        loop = self._loop
+        if self._is_closed or os.getpid() != self._pid or loop is None or loop.is_closed():
+            return
+        self._is_closed = True
+        loop.call_soon_threadsafe(self._end)
+
+    def after_fork_in_child(self) -> None:
+        """The connection is the parent's: everything fails here, and nothing is seen there."""
+        parent, self._pid = self._pid, os.getpid()
+        self._is_closed = True
+        self._outbound.clear()
+        self._stream.abandon()
+        lost = ConnectionLostError(
+            f"it belongs to process {parent}, which forked this one; open a connection of its own "
+            "in each process"
+        )
+        self._poison(lost, keep_stream=True)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            self.after_fork_in_child()
+
+    def _end(self) -> None:
+        for task in (self._writer, self._reader):
+            if task is not None:
+                task.cancel()
+        self._writer = self._reader = None
+        self._poison(ConnectionClosedError(f"the connection to {self.address} was freed"))
+
+    def _push(self, pending: Pending) -> None:
+        """Queues a request for writing; nothing is awaited, so both queues have one order."""
+        self._pipeline.push(pending)
+        self._outbound.append(pending.message)
+        pending.message = b""
+        self.begin()
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write())
+
+    async def _write(self) -> None:
+        while self._outbound:
+            await self._stream.write(self._outbound.popleft())
+        # Nothing was awaited since the queue was found empty, so the next push starts a new task.
+        self._writer = None
+
+    async def _read(self) -> None:
+        """Reads answers and gives them to their requests until the stream ends."""
+        try:
+            while True:
+                pending = self._pipeline.answer(await self._stream.read())
+                self._pipeline.retire(pending)
+                pending.wake()
+                self._admit_next()
+        except DmEnvRpcClientError as error:
+            self._poison(error)
+
+    async def _wait_for_room(self, pending: Pending) -> None:
+        """Returns when `pending` may be pushed or is done; first come, first served."""
+        is_woken = False
+        while not pending.is_done and (
+            (self._line and not is_woken) or not self._pipeline.has_room(pending.size)
+        ):
+            self._pipeline.check_usable()
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            (self._line.appendleft if is_woken else self._line.append)(turn)
+            pending.waiters.append(lambda turn=turn: _set(turn))  # type: ignore[misc]
+            try:
+                await turn
+            except BaseException:
+                self._admit_next()
+                raise
+            is_woken = True
+
+    def _admit_next(self) -> None:
+        """Wakes the first request in line, which wakes the next one when it was pushed."""
+        while self._line and self._pipeline.has_room(0):
+            turn = self._line.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    def _expire(self, pending: Pending) -> None:
+        late = self._pipeline.late(pending)
+        pending.finish(None, late)
+        if pending.is_sent:
+            self._poison(late)
+        pending.wake()
+
+    def _poison(self, cause: BaseException, keep_stream: bool = False) -> None:
+        for pending in self._pipeline.poison(cause):
+            pending.wake()
+        while self._line:
+            _set(self._line.popleft())
+        if not keep_stream:
+            self._stream.abort()
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
