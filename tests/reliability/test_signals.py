@@ -296,7 +296,6 @@ def test_a_connection_of_the_parent_is_refused_in_a_forked_child(
     program = textwrap.dedent(
         """
         import os, sys
-        
         from dm_env_rpc_client import ConnectionLostError, connect
         from tests.both_transports import obey
         from tests.scripted import extension
