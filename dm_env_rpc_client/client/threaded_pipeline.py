@@ -35,6 +35,9 @@ from dm_env_rpc_client.transports.streams import Buffer, Stream
 __all__ = ["ThreadedPipeline"]
 
 _THREAD_END_SECONDS = 0.5
+_LOOK_SECONDS = 1.0
+"""How often a sleeping thread checks whether the pipeline was poisoned."""
+
 _SEND_SECONDS = 0.02
 """How often a thread that sends checks whether the reading thread has stopped reading."""
 
@@ -166,17 +169,26 @@ class ThreadedPipeline:
         self.start(pending)
         with self._mutex:
             if self._futures_thread is None:
-                self._futures_thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._wait_for_futures,
                     name=f"dm_env_rpc futures of {self.address}",
                     daemon=True,
                 )
-                self._futures_thread.start()
+                thread.start()
+                # Not before: `close` joins it.
+                self._futures_thread = thread
         self._futures.put(pending)
         return future
 
     def poison(self, cause: BaseException) -> None:
         """Makes the connection unusable, fails pending requests and ends the stream."""
+        try:
+            self._end(cause)
+        except BaseException:
+            self._end(cause)  # An interrupt must not leave other threads waiting.
+            raise
+
+    def _end(self, cause: BaseException) -> None:
         self._fail_pending(cause)
         self._stream.abort()
         # Ends the thread that waits for futures.
@@ -188,7 +200,6 @@ class ThreadedPipeline:
             self.after_fork_in_child()
         if self._is_closed:
             return
-        self._is_closed = True
         closed = ConnectionClosedError(f"the connection to {self.address} was closed")
         was_usable = self._pipeline.poisoned_by is None
         try:
@@ -196,8 +207,8 @@ class ThreadedPipeline:
             if was_usable and not failed:
                 self._stream.close(timeout)
         finally:
-            self._stream.abort()
-            self._futures.put(None)
+            self.poison(closed)
+            self._is_closed = True
         thread = self._futures_thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(_THREAD_END_SECONDS)
@@ -281,8 +292,13 @@ class ThreadedPipeline:
         try:
             # The leader may have finished before it could see this sleeper: try once more.
             while not pending.is_done and not self._lead(pending, deadline):
-                if not asleep.acquire(timeout=-1 if deadline is None else _remaining(deadline)):
-                    break
+                remaining = _LOOK_SECONDS if deadline is None else _remaining(deadline)
+                if not asleep.acquire(timeout=min(remaining, _LOOK_SECONDS)):
+                    if remaining <= _LOOK_SECONDS and deadline is not None:
+                        break
+                    # An interrupt may have ended a thread between the poisoning and the waking.
+                    if self.poisoned_by is not None:
+                        self._pipeline.fail(pending)
         finally:
             with self._mutex:
                 self._sleepers.pop(asleep, None)
@@ -300,11 +316,17 @@ class ThreadedPipeline:
             self._leader = me
         try:
             while not pending.is_done:
-                remaining = None if deadline is None else _remaining(deadline)
-                message = self._stream.read(remaining, until_sent)
-                if message is None:
+                if self.poisoned_by is not None:
+                    self._pipeline.fail(pending)
                     break
-                self._deliver(message)
+                # In turns, to look at `poisoned_by`: a thread that was interrupted may have set it
+                # and not have aborted the stream.
+                remaining = _LOOK_SECONDS if deadline is None else _remaining(deadline)
+                message = self._stream.read(min(remaining, _LOOK_SECONDS), until_sent)
+                if message is not None:
+                    self._deliver(message)
+                elif remaining < _LOOK_SECONDS or (until_sent and not self._stream.has_unsent()):
+                    break
         except DmEnvRpcClientError as error:
             self.poison(error)
         except BaseException as error:

@@ -178,6 +178,8 @@ class Pipeline:
             this error as its own.
         """
         if not self._fifo:
+            # The answer to a request that failed with the pipeline is not the server's fault.
+            self.check_usable()
             raise ProtocolError(
                 f"the server at {self.address} sent an answer of {len(message)} bytes while no "
                 "request was pending"
@@ -217,11 +219,15 @@ class Pipeline:
         failed = list(self._fifo)
         self._fifo.clear()
         for pending in failed:
-            if not pending.is_done:
-                error = self._consequence(f"waiting for the answer to a {pending.field} request")
-                error.__cause__ = self.poisoned_by
-                pending.finish(None, error)
+            self.fail(pending)
         return failed
+
+    def fail(self, pending: Pending) -> None:
+        """Fails a request of a poisoned pipeline; does nothing to one that is done."""
+        if not pending.is_done:
+            error = self._consequence(f"waiting for the answer to a {pending.field} request")
+            error.__cause__ = self.poisoned_by
+            pending.finish(None, error)
 
     def late(self, pending: Pending) -> DeadlineExceededError:
         """Returns the error for a request whose deadline has passed."""
