@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "_proto", "client", "displays", "errors", "protocol", "tensors", "transports",
     },
     "client": {"displays", "errors", "protocol", "transports"},
-    "bridges": {"errors", "tensors", "transports"},
+    "bridges": {"errors", "runtime", "tensors", "transports"},
     "protocol": {"_proto", "errors", "tensors"},
     "transports": {"errors"},
     "tensors": {"_proto", "displays", "errors"},

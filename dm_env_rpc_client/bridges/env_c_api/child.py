@@ -5,10 +5,7 @@ What the library prints goes where the output of the parent goes.
 
 from __future__ import annotations
 
-import os
 import signal
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,25 +16,27 @@ from dm_env_rpc_client.bridges.env_c_api.child_pipe import MessagePipe
 from dm_env_rpc_client.bridges.env_c_api.declarations import layout
 from dm_env_rpc_client.bridges.env_c_api.library import open_context
 from dm_env_rpc_client.bridges.env_c_api.runner import Actions, LocalRunner
+from dm_env_rpc_client.runtime import children
 
 __all__ = ["answer_calls", "main"]
 
 ORPHAN_SECONDS = 5.0
-"""How long the library may take to come to an end when the parent has gone."""
+"""How long the library may take to return and be released after the parent has ended."""
 
 
-def main(reader: int, writer: int) -> None:
+def main(parent: children.Parent, reader: int, writer: int) -> None:
     """Answers calls until the parent closes its ends of the pipes.
 
     Args:
+      parent: the parent process. When it ends, this one does, even if the library does not
+        return from a call.
       reader: descriptor of the pipe with the calls.
       writer: descriptor of the pipe for the answers.
     """
     # Ctrl-C reaches the whole group of processes; the parent ends its child itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    pipe = MessagePipe(reader, writer)
-    threading.Thread(target=_end_as_orphan, args=(pipe,), daemon=True).start()
-    answer_calls(pipe)
+    children.exit_with(parent, ORPHAN_SECONDS)
+    answer_calls(MessagePipe(reader, writer))
 
 
 def answer_calls(pipe: MessagePipe) -> None:
@@ -108,10 +107,3 @@ class _Session:
     def _get(self) -> LocalRunner:
         assert self._runner is not None, "the parent opens the library first"
         return self._runner
-
-
-def _end_as_orphan(pipe: MessagePipe) -> None:
-    """Ends the process when the parent has gone, also while the library does not return."""
-    pipe.wait_for_hang_up()
-    time.sleep(ORPHAN_SECONDS)
-    os._exit(1)

@@ -104,12 +104,6 @@ class MessagePipe:
         except (ValueError, TypeError, RecursionError) as error:
             raise ProtocolError(f"what came out of the pipe is no message: {error}") from error
 
-    def wait_for_hang_up(self) -> None:
-        """Blocks until the other side has closed what this one reads from."""
-        poll = select.poll()
-        poll.register(self._reader, 0)
-        poll.poll()
-
     def close(self) -> None:
         """Closes both ends; call it once."""
         os.close(self._reader)

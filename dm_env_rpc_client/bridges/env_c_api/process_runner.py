@@ -24,6 +24,7 @@ from dm_env_rpc_client.errors import (
     ProtocolError,
     SpecError,
 )
+from dm_env_rpc_client.runtime import children
 
 __all__ = ["ProcessRunner"]
 
@@ -36,7 +37,8 @@ CLOSE_SECONDS = 5.0
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from dm_env_rpc_client.bridges.env_c_api.child import main; "
-    "main(int(sys.argv[2]), int(sys.argv[3]))"
+    "from dm_env_rpc_client.runtime.children import Parent; "
+    "main(Parent.from_start(), int(sys.argv[2]), int(sys.argv[3]))"
 )
 
 
@@ -212,7 +214,7 @@ def _start_child() -> tuple[subprocess.Popen[bytes], MessagePipe]:
     their_reader, writer = os.pipe()
     reader, their_writer = os.pipe()
     try:
-        process = subprocess.Popen(
+        process = children.start(
             [
                 sys.executable,
                 "-c",
@@ -221,7 +223,6 @@ def _start_child() -> tuple[subprocess.Popen[bytes], MessagePipe]:
                 str(their_reader),
                 str(their_writer),
             ],
-            stdin=subprocess.DEVNULL,
             pass_fds=(their_reader, their_writer),
         )
     except BaseException:
@@ -235,10 +236,6 @@ def _start_child() -> tuple[subprocess.Popen[bytes], MessagePipe]:
 
 
 def _end_child(process: subprocess.Popen[bytes], pipe: MessagePipe) -> None:
-    """Closes the pipes, at which a child that waits for calls exits; and makes sure."""
+    """Closes the pipes, at which a child that waits for calls exits; kills one that does not."""
     pipe.close()
-    try:
-        process.wait(CLOSE_SECONDS if process.poll() is None else 0)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    children.end(process, CLOSE_SECONDS)

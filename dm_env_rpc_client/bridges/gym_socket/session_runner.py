@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing.connection
-import os
+import multiprocessing.process
 import signal
-import threading
 import time
 from typing import Any, TypeVar
 
@@ -25,6 +23,7 @@ from dm_env_rpc_client.errors import (
     DeadlineExceededError,
     ProtocolError,
 )
+from dm_env_rpc_client.runtime import children
 
 __all__ = ["host", "receive", "refuse", "start_process"]
 
@@ -116,13 +115,6 @@ def _host_here(
 ) -> None:
     # Ctrl-C is for the server, which then ends its sessions.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # A killed server does not leave this process behind.
+    children.exit_with(children.Parent.from_multiprocessing())
     host(Stream(connected, peer, received), factory, options)
-
-
-def _end_with_parent() -> None:
-    """Leaves no orphan behind when the server's process is killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    multiprocessing.connection.wait([parent.sentinel])
-    os._exit(1)

@@ -25,6 +25,7 @@ from dm_env_rpc_client.bridges.env_c_api.child_pipe import MessagePipe
 from dm_env_rpc_client.bridges.env_c_api.process_runner import ProcessRunner
 from dm_env_rpc_client.bridges.env_c_api.runner import Actions
 from dm_env_rpc_client.errors import ConnectionLostError, ProtocolError
+from dm_env_rpc_client.runtime.children import Parent
 from tests.bridges.env_c_api.compiling import compile_library
 
 
@@ -125,7 +126,8 @@ def test_main_answers_calls_and_leaves_ctrl_c_to_the_parent(
     their_reader, writer = os.pipe()
     reader, their_writer = os.pipe()
     os.close(writer)
-    child.main(their_reader, their_writer)
+    gone = Parent(os.getpid(), their_reader)
+    child.main(gone, their_reader, their_writer)
     assert handlers == [(signal.SIGINT, signal.SIG_IGN)]
     assert ended.wait(10), "an orphan ends itself"
     for descriptor in (reader, their_reader, their_writer):
