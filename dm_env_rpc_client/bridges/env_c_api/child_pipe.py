@@ -17,13 +17,13 @@ import math
 import os
 import select
 import struct
-import time
 from typing import Any
 
 import numpy as np
 
 from dm_env_rpc_client.bridges.env_c_api import limits
 from dm_env_rpc_client.errors import ProtocolError
+from dm_env_rpc_client.runtime.deadline import Deadline
 
 __all__ = ["MessagePipe"]
 
@@ -72,7 +72,7 @@ class MessagePipe:
         for array in arrays:
             flat = np.ascontiguousarray(array).reshape(-1)
             pieces += [flat.view(np.uint8).data, bytes(-array.nbytes % _ALIGNMENT)]
-        deadline = _deadline(timeout)
+        deadline = Deadline.after(timeout)
         for piece in (_LENGTHS.pack(len(text), size) + text, *pieces):
             view = memoryview(piece)
             while view.nbytes:
@@ -89,7 +89,7 @@ class MessagePipe:
           TimeoutError: it did not come, or not as a whole.
           EOFError: there will be no more.
         """
-        deadline = _deadline(timeout)
+        deadline = Deadline.after(timeout)
         lengths = bytearray(_LENGTHS.size)
         self._read(memoryview(lengths), deadline)
         text_size, size = _LENGTHS.unpack(lengths)
@@ -109,7 +109,7 @@ class MessagePipe:
         os.close(self._reader)
         os.close(self._writer)
 
-    def _read(self, view: memoryview, deadline: float | None) -> None:
+    def _read(self, view: memoryview, deadline: Deadline) -> None:
         while view.nbytes:
             try:
                 count = os.readv(self._reader, [view])
@@ -154,13 +154,9 @@ def _check_lengths(text_size: int, size: int) -> None:
         )
 
 
-def _deadline(timeout: float | None) -> float | None:
-    return None if timeout is None else time.monotonic() + timeout
-
-
-def _wait(descriptor: int, event: int, deadline: float | None) -> None:
+def _wait(descriptor: int, event: int, deadline: Deadline) -> None:
     poll = select.poll()
     poll.register(descriptor, event)
-    left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-    if not poll.poll(None if left is None else math.ceil(left * 1000)) and left is not None:
+    remaining = deadline.remaining
+    if not poll.poll(None if remaining is None else math.ceil(remaining * 1000)):
         raise TimeoutError("the pipe made no progress")

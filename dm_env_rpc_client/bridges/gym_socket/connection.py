@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import weakref
 from typing import Any
 
@@ -22,6 +21,7 @@ from dm_env_rpc_client.errors import (
     DmEnvRpcError,
     ProtocolError,
 )
+from dm_env_rpc_client.runtime.deadline import Deadline
 from dm_env_rpc_client.transports.addresses import HostPort
 
 __all__ = ["Exchange"]
@@ -121,7 +121,7 @@ class Exchange:
 
     def _transfer(self, data: bytes, answer: Steps[Any] | None) -> Any:
         self._check_usable()
-        deadline = time.monotonic() + self._request_timeout
+        deadline = Deadline.after(self._request_timeout)
         with self._lock:
             if self._is_under_way:
                 # An interrupt came where even what follows an error could not run.
@@ -147,7 +147,7 @@ class Exchange:
         def one_byte() -> Steps[None]:
             yield 1
 
-        self._stream.receive(one_byte(), time.monotonic() + 1.0)
+        self._stream.receive(one_byte(), Deadline.after(1.0))
         raise ProtocolError(f"{self._stream.peer} sent an answer that nothing asked for")
 
     def _check_usable(self) -> None:

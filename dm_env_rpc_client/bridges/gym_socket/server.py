@@ -19,6 +19,7 @@ from dm_env_rpc_client.bridges.gym_socket import packet_codec, server_session, s
 from dm_env_rpc_client.bridges.gym_socket.fields import Limits
 from dm_env_rpc_client.bridges.gym_socket.tcp import Listener, Stream
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.runtime.deadline import Deadline
 from dm_env_rpc_client.transports import addresses
 
 __all__ = ["Server", "serve"]
@@ -95,9 +96,9 @@ class Server:
             sessions = dict(self._sessions)
         for stream in sessions:
             stream.shutdown()
-        deadline = time.monotonic() + grace
+        deadline = Deadline.after(grace)
         for thread in sessions.values():
-            thread.join(max(0.0, deadline - time.monotonic()))
+            thread.join(deadline.remaining)
         with self._lock:
             children = set(self._children)
         for child in children:

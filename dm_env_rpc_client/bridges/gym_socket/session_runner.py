@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import multiprocessing.process
 import signal
-import time
 from typing import Any, TypeVar
 
 from dm_env_rpc_client.bridges.gym_socket import packet_codec
@@ -24,6 +23,7 @@ from dm_env_rpc_client.errors import (
     ProtocolError,
 )
 from dm_env_rpc_client.runtime import children
+from dm_env_rpc_client.runtime.deadline import Deadline
 
 __all__ = ["host", "receive", "refuse", "start_process"]
 
@@ -70,7 +70,7 @@ def host(stream: Stream, factory: EnvironmentFactory | None, options: Options) -
 def receive(stream: Stream, steps: Steps[T], timeout: float) -> T | None:
     """Reads what a client sends; None where it has gone, is silent or breaks the protocol."""
     try:
-        return stream.receive(steps, time.monotonic() + timeout)
+        return stream.receive(steps, Deadline.after(timeout))
     except ConnectionLostError:
         pass  # How clients leave: the protocol has no packet for it.
     except (DeadlineExceededError, ProtocolError) as error:
@@ -87,7 +87,7 @@ def _send(stream: Stream, data: bytes, timeout: float) -> bool:
     """Returns whether the client has taken `data`, or could have."""
     try:
         if data:
-            stream.send(data, time.monotonic() + timeout)
+            stream.send(data, Deadline.after(timeout))
     except (ConnectionLostError, DeadlineExceededError) as error:
         _log.info("the session of %s ended: %s", stream.peer, error)
         return False

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-import time
 from typing import TypeVar
 
 from dm_env_rpc_client.bridges.gym_socket.fields import Decoder, Steps
 from dm_env_rpc_client.errors import ConnectionLostError, DeadlineExceededError
+from dm_env_rpc_client.runtime.deadline import Deadline
 from dm_env_rpc_client.transports.addresses import HostPort
 
 __all__ = ["Listener", "Stream", "connect"]
@@ -45,20 +45,20 @@ class Stream:
         self._poll = select.poll()
         self._poll.register(connected, select.POLLIN)
 
-    def send(self, data: bytes, deadline: float) -> None:
-        """Sends all of `data` until `deadline`, in the time of time.monotonic().
+    def send(self, data: bytes, deadline: Deadline) -> None:
+        """Sends all of `data` until `deadline`.
 
         Raises:
           DeadlineExceededError: the peer did not take it in time.
           ConnectionLostError: there is no connection any more.
         """
         try:
-            self.socket.settimeout(self._remaining(deadline))
+            self.socket.settimeout(_remaining(deadline))
             self.socket.sendall(data)
         except OSError as error:
             raise self._error(error) from error
 
-    def receive(self, steps: Steps[T], deadline: float) -> T:
+    def receive(self, steps: Steps[T], deadline: Deadline) -> T:
         """Reads one message until `deadline`.
 
         Raises:
@@ -102,21 +102,15 @@ class Stream:
         self.take_received()
         self._buffer = memoryview(b"")
 
-    def _receive_into(self, memory: memoryview, deadline: float) -> int:
+    def _receive_into(self, memory: memoryview, deadline: Deadline) -> int:
         try:
-            self.socket.settimeout(self._remaining(deadline))
+            self.socket.settimeout(_remaining(deadline))
             count = self.socket.recv_into(memory)
         except OSError as error:
             raise self._error(error) from error
         if not count:
             raise ConnectionLostError(f"{self.peer} ended the connection")
         return count
-
-    def _remaining(self, deadline: float) -> float:
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            raise TimeoutError
-        return remaining
 
     def _error(self, error: OSError) -> ConnectionLostError | DeadlineExceededError:
         if isinstance(error, TimeoutError):
@@ -185,3 +179,11 @@ def connect(address: HostPort, timeout: float) -> Stream:
     except BaseException:
         connected.close()
         raise
+
+
+def _remaining(deadline: Deadline) -> float | None:
+    """The timeout of a socket; TimeoutError instead of 0.0, which means non-blocking."""
+    remaining = deadline.remaining
+    if remaining == 0.0:
+        raise TimeoutError
+    return remaining
