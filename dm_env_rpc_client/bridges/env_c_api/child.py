@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dm_env_rpc_client.bridges.env_c_api import child_calls
-from dm_env_rpc_client.bridges.env_c_api.child_pipe import MessagePipe
+from dm_env_rpc_client.bridges.env_c_api.child_pipe import ChildPipe
 from dm_env_rpc_client.bridges.env_c_api.declarations import layout
 from dm_env_rpc_client.bridges.env_c_api.library import open_context
 from dm_env_rpc_client.bridges.env_c_api.runner import Actions, LocalRunner
@@ -36,17 +36,17 @@ def main(parent: children.Parent, reader: int, writer: int) -> None:
     # Ctrl-C reaches the whole group of processes; the parent ends its child itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     children.exit_with(parent, ORPHAN_SECONDS)
-    answer_calls(MessagePipe(reader, writer))
+    answer_calls(ChildPipe(reader, writer))
 
 
-def answer_calls(pipe: MessagePipe) -> None:
+def answer_calls(pipe: ChildPipe) -> None:
     """Answers calls until there are no more; then the environment is released."""
-    session = _Session()
+    calls = _Calls()
     try:
         while True:
             name, *arguments = pipe.receive()
             try:
-                pipe.send({"result": session.calls[name](*arguments)})
+                pipe.send({"result": calls.by_name[name](*arguments)})
             except BrokenPipeError:
                 raise
             except Exception as error:
@@ -55,15 +55,15 @@ def answer_calls(pipe: MessagePipe) -> None:
     except (EOFError, BrokenPipeError):
         pass  # The parent needs us no longer.
     finally:
-        session.close()
+        calls.close()
 
 
-class _Session:
+class _Calls:
     """The one environment of the process."""
 
     def __init__(self) -> None:
         self._runner: LocalRunner | None = None
-        self.calls: dict[str, Callable[..., Any]] = {
+        self.by_name: dict[str, Callable[..., Any]] = {
             "open": self._open,
             "start": lambda *args: child_calls.encode_frame(self._get().start(*args)),
             "advance": self._advance,

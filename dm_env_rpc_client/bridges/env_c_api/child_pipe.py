@@ -25,7 +25,7 @@ from dm_env_rpc_client.bridges.env_c_api import limits
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.runtime.deadline import Deadline
 
-__all__ = ["MessagePipe"]
+__all__ = ["ChildPipe"]
 
 _LENGTHS = struct.Struct("<IQ")
 
@@ -38,7 +38,7 @@ _ALIGNMENT = 8
 _DTYPES = {dtype.str: dtype for dtype in map(np.dtype, ("u1", "<i4", "<i8", "<f8"))}
 
 
-class MessagePipe:
+class ChildPipe:
     """Two pipes, one for each direction.
 
     Args:

@@ -28,7 +28,7 @@ from dm_env_rpc_client.bridges.env_c_api.library_properties import (
 )
 from dm_env_rpc_client.bridges.env_c_api.process_runner import ProcessRunner
 from dm_env_rpc_client.bridges.env_c_api.runner import Frame, LocalRunner, Runner
-from dm_env_rpc_client.bridges.env_c_api.text_settings import setting_texts
+from dm_env_rpc_client.bridges.env_c_api.text_settings import text_settings
 from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError, SpecError
 from dm_env_rpc_client.tensors import nesting
 from dm_env_rpc_client.tensors.variable_specs import VariableStringArray
@@ -132,7 +132,7 @@ class EnvCApiEnvironment(dm_env.Environment):
         self._failure: BaseException | None = None
         self._events: tuple[Event, ...] = ()
         self._last_values: list[Any] = []
-        texts = setting_texts(settings)
+        texts = text_settings(settings)
         runner: Runner
         if isolated:
             runner = ProcessRunner(

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dm_env_rpc_client.bridges.env_c_api import child_calls
-from dm_env_rpc_client.bridges.env_c_api.child_pipe import MessagePipe
+from dm_env_rpc_client.bridges.env_c_api.child_pipe import ChildPipe
 from dm_env_rpc_client.bridges.env_c_api.library import Connect, LaunchParams, Library
 from dm_env_rpc_client.bridges.env_c_api.library_properties import PropertyAttributes
 from dm_env_rpc_client.bridges.env_c_api.runner import Actions, Frame, Runner
@@ -210,7 +210,7 @@ def _portable_params(launch_params: LaunchParams) -> Any:
     )
 
 
-def _start_child() -> tuple[subprocess.Popen[bytes], MessagePipe]:
+def _start_child() -> tuple[subprocess.Popen[bytes], ChildPipe]:
     their_reader, writer = os.pipe()
     reader, their_writer = os.pipe()
     try:
@@ -232,10 +232,10 @@ def _start_child() -> tuple[subprocess.Popen[bytes], MessagePipe]:
     finally:
         os.close(their_reader)
         os.close(their_writer)
-    return process, MessagePipe(reader, writer)
+    return process, ChildPipe(reader, writer)
 
 
-def _end_child(process: subprocess.Popen[bytes], pipe: MessagePipe) -> None:
+def _end_child(process: subprocess.Popen[bytes], pipe: ChildPipe) -> None:
     """Closes the pipes, at which a child that waits for calls exits; kills one that does not."""
     pipe.close()
     children.end(process, CLOSE_SECONDS)

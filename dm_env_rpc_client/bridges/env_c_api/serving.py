@@ -11,7 +11,7 @@ import dm_env
 
 from dm_env_rpc_client.bridges.env_c_api.declarations import layout
 from dm_env_rpc_client.bridges.env_c_api.environment import EnvCApiEnvironment
-from dm_env_rpc_client.bridges.env_c_api.text_settings import setting_texts
+from dm_env_rpc_client.bridges.env_c_api.text_settings import text_settings
 from dm_env_rpc_client.errors import SpecError
 
 __all__ = ["environment_factory"]
@@ -44,7 +44,7 @@ def environment_factory(
         setting is of a type that cannot be.
     """
     layout(version)
-    defaults = setting_texts(settings)
+    defaults = text_settings(settings)
     path = os.path.abspath(library)
     if not os.path.isfile(path):
         raise SpecError(f"there is no library {path}")
@@ -56,7 +56,7 @@ def environment_factory(
             path,
             connect,
             version=version,
-            settings={**defaults, **setting_texts(create_settings)},
+            settings={**defaults, **text_settings(create_settings)},
             episode_seeds=seed,
             first_episode=episode,
             isolated=True,

@@ -10,10 +10,10 @@ import numpy as np
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import nesting
 
-__all__ = ["setting_texts"]
+__all__ = ["text_settings"]
 
 
-def setting_texts(settings: Mapping[str, Any]) -> dict[str, str]:
+def text_settings(settings: Mapping[str, Any]) -> dict[str, str]:
     """Returns settings as strings by flat name.
 
     Args:

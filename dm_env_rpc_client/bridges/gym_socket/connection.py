@@ -1,6 +1,6 @@
 """Packets and their answers on the client's side: deadlines, poison, close.
 
-Packets carry no id, so at the first doubt about what an answer belongs to the exchange is
+Packets carry no id, so at the first doubt about what an answer belongs to the connection is
 poisoned: it answers nothing any more and says what came first.
 """
 
@@ -24,13 +24,13 @@ from dm_env_rpc_client.errors import (
 from dm_env_rpc_client.runtime.deadline import Deadline
 from dm_env_rpc_client.transports.addresses import HostPort
 
-__all__ = ["Exchange"]
+__all__ = ["PacketConnection"]
 
 CLOSE_SECONDS = 1.0
 """How long `close` waits for another thread to notice it."""
 
 
-class Exchange:
+class PacketConnection:
     """A connection to a server, one packet at a time.
 
     Args:
@@ -42,7 +42,7 @@ class Exchange:
 
     Attributes:
       bounds: what is known of the observations' size.
-      poisoned_by: the first thing that made the exchange unusable; None while it is usable.
+      poisoned_by: the first thing that made the connection unusable; None while it is usable.
 
     Raises:
       ConnectionLostError, DeadlineExceededError: no connection.
@@ -66,8 +66,8 @@ class Exchange:
         self._is_under_way = False
         self._pid = os.getpid()
         self._stream = tcp.connect(address, timeout)
-        # Runs when the exchange is forgotten, and at the exit of the interpreter. It knows the
-        # stream alone: `poisoned_by` has a traceback, which leads to whoever used the exchange.
+        # Runs when the connection is forgotten, and at the exit of the interpreter. It knows the
+        # stream alone: `poisoned_by` has a traceback, which leads to whoever used the connection.
         self._finalizer = weakref.finalize(self, self._stream.close)
 
     def shake_hands(self, env_name: str) -> None:
@@ -76,7 +76,7 @@ class Exchange:
         _raise_refusal(self._transfer(data, packet_codec.read_error(self._limits)))
 
     def ask(self, request: packets.Request) -> Any:
-        """Sends a packet and returns its answer (see `wire.read_answer`); None for none.
+        """Sends a packet and returns its answer (see `packet_codec.read_answer`); None for none.
 
         Raises:
           SpecError: the packet cannot be; nothing was sent.
@@ -98,7 +98,7 @@ class Exchange:
         _raise_refusal(self.ask(request))
 
     def poison(self, cause: BaseException) -> BaseException:
-        """Makes the exchange unusable, if it was not, and returns `cause`."""
+        """Makes the connection unusable, if it was not, and returns `cause`."""
         if self.poisoned_by is None:
             self.poisoned_by = cause
             self._stream.shutdown()
@@ -125,7 +125,7 @@ class Exchange:
         with self._lock:
             if self._is_under_way:
                 # An interrupt came where even what follows an error could not run.
-                self.poison(ConnectionLostError("an exchange was interrupted"))
+                self.poison(ConnectionLostError("a request was interrupted"))
             self._check_usable()
             self._is_under_way = True
             try:

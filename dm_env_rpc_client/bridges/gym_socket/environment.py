@@ -17,7 +17,7 @@ from dm_env_rpc_client.bridges.gym_socket import (
     space_json,
     space_specs,
 )
-from dm_env_rpc_client.bridges.gym_socket.connection import Exchange
+from dm_env_rpc_client.bridges.gym_socket.connection import PacketConnection
 from dm_env_rpc_client.bridges.gym_socket.fields import Limits, ObservationBounds
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.transports import addresses
@@ -88,9 +88,9 @@ class GymSocketEnvironment(dm_env.Environment):
         self._env_name = env_name
         self._is_running = False
         self._info: Mapping[str, Any] = {}
-        self._exchange = Exchange(host_port, timeout, request_timeout, dialect, limits)
+        self._connection = PacketConnection(host_port, timeout, request_timeout, dialect, limits)
         try:
-            self._exchange.shake_hands(env_name)
+            self._connection.shake_hands(env_name)
             if env_name:
                 self._read_spaces(observation_dtype, action_dtype)
         except BaseException:
@@ -104,7 +104,7 @@ class GymSocketEnvironment(dm_env.Environment):
     @property
     def poisoned_by(self) -> BaseException | None:
         """The first thing that made the environment unusable; None while it is usable."""
-        return self._exchange.poisoned_by
+        return self._connection.poisoned_by
 
     @property
     def info(self) -> Mapping[str, Any]:
@@ -133,7 +133,7 @@ class GymSocketEnvironment(dm_env.Environment):
           As `step`.
         """
         self._check_environment()
-        observation = self._observation(self._exchange.ask(packets.Reset()))
+        observation = self._observation(self._connection.ask(packets.Reset()))
         self._is_running = True
         self._info = {}
         return dm_env.restart(observation)
@@ -159,11 +159,11 @@ class GymSocketEnvironment(dm_env.Environment):
         jsonable = samples.to_jsonable(self._action_spec, action, "the action", check_bounds=True)
         # Until the step is complete; an interrupt in the middle of it leads to a reset.
         self._is_running = False
-        answer: packets.StepAnswer = self._exchange.ask(packets.Step(jsonable))
+        answer: packets.StepAnswer = self._connection.ask(packets.Step(jsonable))
         observation = self._observation(answer.observation)
         if not isinstance(answer.info, dict):
             error = ProtocolError(f"a step's info is a JSON object, got {answer.info!r:.60}")
-            raise self._exchange.poison(error)
+            raise self._connection.poison(error)
         self._info = answer.info
         self._is_running = not answer.done
         if not answer.done:
@@ -189,7 +189,7 @@ class GymSocketEnvironment(dm_env.Environment):
           As `step`.
         """
         self._check_environment()
-        jsonable = self._exchange.ask(packets.SampleAction())
+        jsonable = self._connection.ask(packets.SampleAction())
         return self._from_server(self._action_spec, jsonable, "the sampled action")
 
     def monitor(
@@ -210,7 +210,7 @@ class GymSocketEnvironment(dm_env.Environment):
           DmEnvRpcError: the server refused, in the latest dialect. Otherwise as `step`.
         """
         self._check_environment()
-        self._exchange.command(packets.Monitor(directory, resume, force, video))
+        self._connection.command(packets.Monitor(directory, resume, force, video))
 
     def render(self) -> None:
         """Has the server render the environment where it runs; it does not answer.
@@ -219,7 +219,7 @@ class GymSocketEnvironment(dm_env.Environment):
           As `step`.
         """
         self._check_environment()
-        self._exchange.command(packets.Render())
+        self._connection.command(packets.Render())
 
     def upload(self, directory: str, api_key: str, algorithm_id: str = "") -> None:
         """Has the server upload a monitor's directory.
@@ -232,7 +232,7 @@ class GymSocketEnvironment(dm_env.Environment):
         Raises:
           DmEnvRpcError: the server refused. Otherwise as `step`.
         """
-        self._exchange.command(packets.Upload(directory, api_key, algorithm_id))
+        self._connection.command(packets.Upload(directory, api_key, algorithm_id))
 
     def configure_universe(self, settings: Any) -> None:
         """Configures a Universe environment; only in the latest dialect.
@@ -244,7 +244,7 @@ class GymSocketEnvironment(dm_env.Environment):
           DmEnvRpcError: the server refused. Otherwise as `step`.
         """
         self._check_environment()
-        self._exchange.command(packets.UniverseConfigure(settings))
+        self._connection.command(packets.UniverseConfigure(settings))
 
     def wrap_universe(self, wrapper: str, settings: Any) -> None:
         """Wraps the environment in a Universe wrapper; only in the latest dialect.
@@ -259,12 +259,12 @@ class GymSocketEnvironment(dm_env.Environment):
           DmEnvRpcError: the server refused. Otherwise as `step`.
         """
         self._check_environment()
-        self._exchange.command(packets.UniverseWrap(wrapper, settings))
+        self._connection.command(packets.UniverseWrap(wrapper, settings))
         self._read_spaces(*self._box_dtypes)
 
     def close(self) -> None:
         """Ends the session; a second time does nothing. Raises nothing."""
-        self._exchange.close()
+        self._connection.close()
 
     def _read_spaces(
         self, observation_dtype: npt.DTypeLike | None, action_dtype: npt.DTypeLike | None
@@ -281,16 +281,16 @@ class GymSocketEnvironment(dm_env.Environment):
         leaf = space_specs.single_leaf(observation_spec)
         # Nested lists have brackets beside their elements.
         values = 64 + 4 * space_specs.element_count(observation_spec)
-        self._exchange.bounds = ObservationBounds(
+        self._connection.bounds = ObservationBounds(
             None if leaf is None else leaf.shape, max(values, bounded_json.MAX_VALUES)
         )
 
     def _read_space(self, which: packets.WhichSpace) -> space_json.Space:
-        value = self._exchange.ask(packets.GetSpace(which))
+        value = self._connection.ask(packets.GetSpace(which))
         try:
             return space_json.from_json(value, f"the {which.name.lower()} space")
         except ProtocolError as error:
-            raise self._exchange.poison(error) from None
+            raise self._connection.poison(error) from None
 
     def _observation(self, value: Any) -> Any:
         spec = self._observation_spec
@@ -302,7 +302,7 @@ class GymSocketEnvironment(dm_env.Environment):
         try:
             return samples.from_jsonable(spec, value, where, check_bounds=False)
         except SpecError as error:
-            raise self._exchange.poison(
+            raise self._connection.poison(
                 ProtocolError(f"the server at {self.address} broke its own space: {error}")
             ) from None
 

@@ -1,4 +1,4 @@
-"""The packets of gym-socket-api, as values; `wire` makes bytes of them.
+"""The packets of gym-socket-api, as values; `packet_codec` makes bytes of them.
 
 The numbers are those of "Command packets" in the protocol document; 7 and 8 are the latest
 dialect's.

@@ -17,7 +17,7 @@ from types import TracebackType
 
 from dm_env_rpc_client.bridges.gym_socket import packet_codec, server_session, session_runner
 from dm_env_rpc_client.bridges.gym_socket.fields import Limits
-from dm_env_rpc_client.bridges.gym_socket.tcp import Listener, Stream
+from dm_env_rpc_client.bridges.gym_socket.tcp import Listener, TcpStream
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.runtime.deadline import Deadline
 from dm_env_rpc_client.transports import addresses
@@ -58,7 +58,7 @@ class Server:
         self._max_connections = max_connections
         self._processes = processes
         self._lock = threading.Lock()
-        self._sessions: dict[Stream, threading.Thread] = {}
+        self._sessions: dict[TcpStream, threading.Thread] = {}
         self._children: set[multiprocessing.process.BaseProcess] = set()
         self._stopped = threading.Event()
         # A thread of the server does not keep it alive.
@@ -110,7 +110,7 @@ class Server:
                 _log.warning("an environment is still in a step; its thread is left behind")
         self._stopped.set()
 
-    def admit(self, stream: Stream) -> None:
+    def admit(self, stream: TcpStream) -> None:
         """Starts the session of a client that has connected, over its stream."""
         with self._lock:
             count = len(self._sessions)
@@ -136,7 +136,7 @@ class Server:
     ) -> None:
         self.stop()
 
-    def _serve(self, stream: Stream, is_full: bool) -> None:
+    def _serve(self, stream: TcpStream, is_full: bool) -> None:
         try:
             self._serve_session(stream, is_full)
         except Exception as error:
@@ -147,7 +147,7 @@ class Server:
             with self._lock:
                 del self._sessions[stream]
 
-    def _serve_session(self, stream: Stream, is_full: bool) -> None:
+    def _serve_session(self, stream: TcpStream, is_full: bool) -> None:
         options = self._options
         handshake = session_runner.receive(
             stream, packet_codec.read_handshake(options.limits), options.handshake_timeout
@@ -168,7 +168,9 @@ class Server:
         else:
             session_runner.host(stream, self._factories[name] if name else None, options)
 
-    def _host_in_process(self, stream: Stream, factory: server_session.EnvironmentFactory) -> None:
+    def _host_in_process(
+        self, stream: TcpStream, factory: server_session.EnvironmentFactory
+    ) -> None:
         try:
             child = session_runner.start_process(stream, factory, self._options)
         except Exception as error:

@@ -28,7 +28,13 @@ from dm_env_rpc_client.bridges.gym_socket.fields import Limits
 from dm_env_rpc_client.bridges.gym_socket.gymnasium_environment import GymnasiumEnvironment
 from dm_env_rpc_client.errors import SpecError
 
-__all__ = ["EnvironmentFactory", "Options", "RefusedPacketError", "Session", "make_environment"]
+__all__ = [
+    "EnvironmentFactory",
+    "Options",
+    "RefusedPacketError",
+    "ServerSession",
+    "make_environment",
+]
 
 EnvironmentFactory = Callable[[], Any]
 """Makes a dm_env.Environment or a gymnasium.Env."""
@@ -68,7 +74,7 @@ def make_environment(factory: EnvironmentFactory) -> dm_env.Environment:
     )
 
 
-class Session:
+class ServerSession:
     """Answers the packets of one client.
 
     An environment may have more than dm_env asks for: `info`, a mapping that goes out with
@@ -254,16 +260,16 @@ class Session:
         return monitor.folder_below(self._options.monitor_directory, directory)
 
 
-_HANDLERS: dict[type, Callable[[Session, Any], bytes]] = {
-    packets.Reset: Session._reset,
-    packets.Step: Session._step,
-    packets.GetSpace: Session._get_space,
-    packets.SampleAction: Session._sample_action,
-    packets.Monitor: Session._monitor,
-    packets.Render: Session._render,
-    packets.Upload: Session._upload,
-    packets.UniverseConfigure: Session._configure_universe,
-    packets.UniverseWrap: Session._wrap_universe,
+_HANDLERS: dict[type, Callable[[ServerSession, Any], bytes]] = {
+    packets.Reset: ServerSession._reset,
+    packets.Step: ServerSession._step,
+    packets.GetSpace: ServerSession._get_space,
+    packets.SampleAction: ServerSession._sample_action,
+    packets.Monitor: ServerSession._monitor,
+    packets.Render: ServerSession._render,
+    packets.Upload: ServerSession._upload,
+    packets.UniverseConfigure: ServerSession._configure_universe,
+    packets.UniverseWrap: ServerSession._wrap_universe,
 }
 
 

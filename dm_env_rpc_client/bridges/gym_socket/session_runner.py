@@ -13,10 +13,10 @@ from dm_env_rpc_client.bridges.gym_socket.server_session import (
     EnvironmentFactory,
     Options,
     RefusedPacketError,
-    Session,
+    ServerSession,
     make_environment,
 )
-from dm_env_rpc_client.bridges.gym_socket.tcp import Stream
+from dm_env_rpc_client.bridges.gym_socket.tcp import TcpStream
 from dm_env_rpc_client.errors import (
     ConnectionLostError,
     DeadlineExceededError,
@@ -35,7 +35,7 @@ REFUSE_SECONDS = 1.0
 """How long a client may take to read that it is refused."""
 
 
-def host(stream: Stream, factory: EnvironmentFactory | None, options: Options) -> None:
+def host(stream: TcpStream, factory: EnvironmentFactory | None, options: Options) -> None:
     """Makes the environment, answers the handshake, and then packets until the client goes.
 
     Args:
@@ -47,7 +47,7 @@ def host(stream: Stream, factory: EnvironmentFactory | None, options: Options) -
       Exception: the environment failed; the client has been told, or cut off.
     """
     try:
-        session = Session(None if factory is None else make_environment(factory), options)
+        session = ServerSession(None if factory is None else make_environment(factory), options)
     except Exception as error:
         message = f"the environment could not be made: {type(error).__name__}: {error}"
         refuse(stream, message[:1000])
@@ -67,7 +67,7 @@ def host(stream: Stream, factory: EnvironmentFactory | None, options: Options) -
         session.close()
 
 
-def receive(stream: Stream, steps: Steps[T], timeout: float) -> T | None:
+def receive(stream: TcpStream, steps: Steps[T], timeout: float) -> T | None:
     """Reads what a client sends; None where it has gone, is silent or breaks the protocol."""
     try:
         return stream.receive(steps, Deadline.after(timeout))
@@ -78,12 +78,12 @@ def receive(stream: Stream, steps: Steps[T], timeout: float) -> T | None:
     return None
 
 
-def refuse(stream: Stream, message: str) -> None:
+def refuse(stream: TcpStream, message: str) -> None:
     """Answers a handshake with an error, as far as the client still listens."""
     _send(stream, packet_codec.encode_error(message), REFUSE_SECONDS)
 
 
-def _send(stream: Stream, data: bytes, timeout: float) -> bool:
+def _send(stream: TcpStream, data: bytes, timeout: float) -> bool:
     """Returns whether the client has taken `data`, or could have."""
     try:
         if data:
@@ -95,7 +95,7 @@ def _send(stream: Stream, data: bytes, timeout: float) -> bool:
 
 
 def start_process(
-    stream: Stream, factory: EnvironmentFactory, options: Options
+    stream: TcpStream, factory: EnvironmentFactory, options: Options
 ) -> multiprocessing.process.BaseProcess:
     """Starts a process that hosts a session; the caller keeps its own end of the socket open.
 
@@ -117,4 +117,4 @@ def _host_here(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A killed server does not leave this process behind.
     children.exit_with(children.Parent.from_multiprocessing())
-    host(Stream(connected, peer, received), factory, options)
+    host(TcpStream(connected, peer, received), factory, options)

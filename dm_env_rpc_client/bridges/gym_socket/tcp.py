@@ -16,14 +16,14 @@ from dm_env_rpc_client.errors import ConnectionLostError, DeadlineExceededError
 from dm_env_rpc_client.runtime.deadline import Deadline
 from dm_env_rpc_client.transports.addresses import HostPort
 
-__all__ = ["Listener", "Stream", "connect"]
+__all__ = ["Listener", "TcpStream", "connect"]
 
 T = TypeVar("T")
 
 _BUFFER_BYTES = 1 << 16
 
 
-class Stream:
+class TcpStream:
     """One connection, used by one thread at a time but for `shutdown`.
 
     Args:
@@ -138,12 +138,12 @@ class Listener:
         self.is_closed = False
         self.address = HostPort(address.host, self._socket.getsockname()[1])
 
-    def accept(self) -> Stream:
+    def accept(self) -> TcpStream:
         """Waits for a connection; OSError once the listener is closed."""
         while True:
             connected, (host, port, *_) = self._socket.accept()
             try:
-                return Stream(connected, f"the client at {HostPort(host, port)}")
+                return TcpStream(connected, f"the client at {HostPort(host, port)}")
             except OSError:
                 connected.close()  # It has gone again.
 
@@ -156,7 +156,7 @@ class Listener:
         self._socket.close()
 
 
-def connect(address: HostPort, timeout: float) -> Stream:
+def connect(address: HostPort, timeout: float) -> TcpStream:
     """Connects to a server.
 
     Raises:
@@ -175,7 +175,7 @@ def connect(address: HostPort, timeout: float) -> Stream:
             f"could not connect to {address}: {error}; check that the server runs and listens there"
         ) from error
     try:
-        return Stream(connected, f"the server at {address}")
+        return TcpStream(connected, f"the server at {address}")
     except BaseException:
         connected.close()
         raise

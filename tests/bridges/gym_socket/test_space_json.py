@@ -32,7 +32,7 @@ def sent_and_received(space: space_json.Space) -> space_json.Space:
 
 
 @given(SPACES)
-def test_spaces_survive_the_wire(space: space_json.Space) -> None:
+def test_spaces_survive_a_round_trip(space: space_json.Space) -> None:
     assert sent_and_received(space) == space
 
 
@@ -42,7 +42,7 @@ def test_spaces_survive_being_specs(space: space_json.Space) -> None:
 
 
 @given(SPACES, st.integers(0, 2**32 - 1))
-def test_elements_survive_the_wire(space: space_json.Space, seed: int) -> None:
+def test_elements_survive_a_round_trip(space: space_json.Space, seed: int) -> None:
     spec = space_specs.space_to_spec(space, "action")
     element = samples.sample(spec, np.random.default_rng(seed))
     jsonable = samples.to_jsonable(spec, element, "the action", check_bounds=True)
