@@ -1,6 +1,6 @@
 """The child process: runs a library and answers the calls of `ProcessRunner`.
 
-What the library prints goes where the output of the parent goes.
+It shares standard output and standard error with the parent, so the library prints there.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def main(parent: children.Parent, reader: int, writer: int) -> None:
       reader: descriptor of the pipe with the calls.
       writer: descriptor of the pipe for the answers.
     """
-    # Ctrl-C reaches the whole group of processes; the parent ends its child itself.
+    # Ctrl-C reaches the whole process group; the parent ends its child itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     children.exit_with(parent, ORPHAN_SECONDS)
     answer_calls(ChildPipe(reader, writer))
 
 
 def answer_calls(pipe: ChildPipe) -> None:
-    """Answers calls until there are no more; then the environment is released."""
+    """Answers calls until the pipe ends; then releases the environment."""
     calls = _Calls()
     try:
         while True:
@@ -50,16 +50,16 @@ def answer_calls(pipe: ChildPipe) -> None:
             except BrokenPipeError:
                 raise
             except Exception as error:
-                # An answer beyond the limits is among these: it was not sent.
+                # Including an answer above the limits, which was not sent.
                 pipe.send({"error": child_calls.encode_error(error)})
     except (EOFError, BrokenPipeError):
-        pass  # The parent needs us no longer.
+        pass  # The parent has closed the pipe.
     finally:
         calls.close()
 
 
 class _Calls:
-    """The one environment of the process."""
+    """The calls by name, and the one environment of the process."""
 
     def __init__(self) -> None:
         self._runner: LocalRunner | None = None

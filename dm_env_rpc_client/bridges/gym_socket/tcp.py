@@ -1,7 +1,7 @@
-"""TCP streams of gym-socket-api. The one file of this bridge that touches sockets.
+"""TCP streams of gym-socket-api. The only file of this bridge that touches sockets.
 
-Both ends set TCP_NODELAY: packets are small and each waits for the one before, which is
-what Nagle's algorithm delays.
+Both ends set TCP_NODELAY: packets are small and each is sent after the answer to the one
+before, and Nagle's algorithm would delay them.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _BUFFER_BYTES = 1 << 16
 
 
 class TcpStream:
-    """One connection, used by one thread at a time but for `shutdown`.
+    """One connection. Only one thread at a time may use it, except for `shutdown`.
 
     Args:
       connected: the socket.
-      peer: what error messages call the other end.
-      received: bytes that were read from the socket and belong to what comes next.
+      peer: the name of the other end in error messages.
+      received: bytes that were already read from the socket and come first.
 
     Attributes:
       socket: the socket.
@@ -49,8 +49,8 @@ class TcpStream:
         """Sends all of `data` until `deadline`.
 
         Raises:
-          DeadlineExceededError: the peer did not take it in time.
-          ConnectionLostError: there is no connection any more.
+          DeadlineExceededError: the peer did not read it in time.
+          ConnectionLostError: the connection ended.
         """
         try:
             self.socket.settimeout(_remaining(deadline))
@@ -62,7 +62,7 @@ class TcpStream:
         """Reads one message until `deadline`.
 
         Raises:
-          ProtocolError: what came is no such message.
+          ProtocolError: the peer sent an invalid message.
           DeadlineExceededError: it was not complete in time.
           ConnectionLostError: the connection ended first.
         """
@@ -73,7 +73,7 @@ class TcpStream:
                 continue
             target = decoder.target
             if len(target) >= _BUFFER_BYTES:
-                # Straight into the memory of an array.
+                # Directly into the memory of an array.
                 decoder.advance(self._receive_into(target, deadline))
             else:
                 self._start = 0
@@ -81,11 +81,11 @@ class TcpStream:
         return decoder.result
 
     def has_unread(self) -> bool:
-        """Whether the peer has sent, or ended, something that nobody has read."""
+        """Whether unread bytes have arrived, or the end of the connection."""
         return self._start < self._end or bool(self._poll.poll(0))
 
     def take_received(self) -> bytes:
-        """Returns what was read from the socket and nobody asked for yet."""
+        """Returns, and removes, the bytes that were read from the socket and not yet used."""
         received = bytes(self._buffer[self._start : self._end])
         self._start = self._end
         return received
@@ -114,22 +114,22 @@ class TcpStream:
 
     def _error(self, error: OSError) -> ConnectionLostError | DeadlineExceededError:
         if isinstance(error, TimeoutError):
-            return DeadlineExceededError(f"{self.peer} did not answer, or read, in time")
+            return DeadlineExceededError(f"{self.peer} did not answer, or did not read, in time")
         return ConnectionLostError(f"the connection to {self.peer} broke: {error}")
 
 
 class Listener:
-    """Takes connections.
+    """Accepts connections.
 
     Args:
-      address: where; port 0 takes a free one.
+      address: the address to listen at; port 0 selects a free one.
 
     Attributes:
-      address: where it listens.
-      is_closed: whether it does no longer.
+      address: the address at which it listens.
+      is_closed: whether it was closed.
 
     Raises:
-      OSError: it cannot listen there.
+      OSError: it cannot listen at the address.
     """
 
     def __init__(self, address: HostPort):
@@ -145,10 +145,10 @@ class Listener:
             try:
                 return TcpStream(connected, f"the client at {HostPort(host, port)}")
             except OSError:
-                connected.close()  # It has gone again.
+                connected.close()  # The client has already disconnected.
 
     def close(self) -> None:
-        """Stops listening and wakes whoever is in `accept`."""
+        """Stops listening and wakes the thread that is in `accept`."""
         self.is_closed = True
         with contextlib.suppress(OSError):
             # Closing alone would leave a thread in accept().
@@ -160,19 +160,19 @@ def connect(address: HostPort, timeout: float) -> TcpStream:
     """Connects to a server.
 
     Raises:
-      ConnectionLostError: nobody listens there; says why.
-      DeadlineExceededError: there was no connection within `timeout` seconds.
+      ConnectionLostError: the connection was refused or failed; the text gives the reason.
+      DeadlineExceededError: no connection was established within `timeout` seconds.
     """
     try:
         connected = socket.create_connection(address, timeout)
     except TimeoutError:
         raise DeadlineExceededError(
-            f"could not connect to {address} within {timeout:g} s: nothing there answers; is that "
-            "the address of a gym-socket-api server?"
+            f"could not connect to {address} within {timeout:g} s: no response; check that this is "
+            "the address of a gym-socket-api server"
         ) from None
     except (OSError, UnicodeError) as error:
         raise ConnectionLostError(
-            f"could not connect to {address}: {error}; check that the server runs and listens there"
+            f"could not connect to {address}: {error}; check that the server is running"
         ) from error
     try:
         return TcpStream(connected, f"the server at {address}")

@@ -198,16 +198,16 @@ def test_an_interrupted_call_is_the_last_one(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(KeyboardInterrupt):
         runner.read_property("speed")
     monkeypatch.undo()
-    with pytest.raises(ConnectionLostError, match="is gone"):
+    with pytest.raises(ConnectionLostError, match="has ended"):
         runner.read_property("speed")
     runner.close()
 
 
 @pytest.mark.parametrize("answer", [None, [], {}, {"result": 1, "error": 2}, {"other": 1}, "x"])
-def test_what_is_no_answer_ends_the_child(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+def test_an_invalid_answer_ends_the_child(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
     runner = open_runner()
     monkeypatch.setattr(ChildPipe, "receive", lambda pipe, timeout=None: answer)
-    with pytest.raises(ProtocolError, match="sent what is no answer"):
+    with pytest.raises(ProtocolError, match="sent an invalid answer"):
         runner.read_property("speed")
     monkeypatch.undo()
     assert runner._process.returncode is not None

@@ -104,12 +104,12 @@ def test_other_errors_arrive_by_their_text() -> None:
         [["SpecError"], ["x"]],
     ],
 )
-def test_errors_that_cannot_be(message: Any) -> None:
-    with pytest.raises(ProtocolError, match="sent what cannot be"):
+def test_invalid_errors(message: Any) -> None:
+    with pytest.raises(ProtocolError, match="sent an invalid answer"):
         child_calls.decode_error(message)
 
 
-def test_properties_that_cannot_be() -> None:
+def test_invalid_properties() -> None:
     listed = {"a": PropertyAttributes.READ_WRITABLE, "b": PropertyAttributes.NONE}
     assert child_calls.decode_properties(child_calls.encode_properties(listed)) == listed
     for message in (None, [["a"]], [[1, 1]], [["a", 64]], [["a", True]]):

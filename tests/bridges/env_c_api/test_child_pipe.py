@@ -113,7 +113,7 @@ def test_the_end_of_the_pipe(scribble: Any) -> None:
         framed({"dtype": "|u1", "shape": [0, 2**62, 2**62]}),
     ],
 )
-def test_what_is_no_message(scribble: Any, data: bytes) -> None:
+def test_an_invalid_message(scribble: Any, data: bytes) -> None:
     with pytest.raises(ProtocolError):
         scribble(data)
 
