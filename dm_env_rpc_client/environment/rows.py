@@ -20,6 +20,7 @@ from dm_env_rpc_client.tensors.variable_specs import (
     VariableArray,
     VariableBoundedArray,
     VariableStringArray,
+    set_shape,
 )
 
 __all__ = ["Rows", "batch_spec", "split_action"]
@@ -37,9 +38,8 @@ def batch_spec(spec: specs.Array, count: int) -> specs.Array:
     if isinstance(spec, specs.StringArray):
         return specs.StringArray(shape, spec.string_type, spec.name)
     if isinstance(spec, specs.BoundedArray) and not (spec.minimum.ndim or spec.maximum.ndim):
-        # Given the shape, dm_env would compare the two scalars in arrays of that shape.
         bounded = specs.BoundedArray((), spec.dtype, spec.minimum, spec.maximum, spec.name)
-        bounded._shape = shape
+        set_shape(bounded, shape)
         return bounded
     if isinstance(spec, specs.BoundedArray):
         return specs.BoundedArray(shape, spec.dtype, spec.minimum, spec.maximum, spec.name)

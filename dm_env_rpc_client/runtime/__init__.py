@@ -1,4 +1,6 @@
-"""What a program needs of Python and the operating system, whatever protocol it speaks.
+"""Tools of Python and the operating system that are independent of any protocol.
 
-Imports nothing but the standard library and `errors`.
+`deadline.py`: one timeout for several waits. `children.py`: child processes that end with
+their parent. `objects.py` and `setting_text.py`: objects and settings named on a command line.
+May import the standard library and `errors`. The files are independent of one another.
 """

@@ -1,4 +1,4 @@
-"""Objects that a person names on a command line as MODULE:NAME."""
+"""Objects named on a command line as MODULE:NAME."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["guarded", "load_object", "raised_by"]
 
 
 def load_object(reference: str, what: str) -> Any:
-    """Imports the object that MODULE:NAME names, from the current folder too.
+    """Imports the object that MODULE:NAME names; modules in the current folder are found too.
 
     Args:
       reference: MODULE:NAME.
-      what: what it is for, for error messages.
+      what: the purpose of the object, for error messages.
 
     Raises:
-      SpecError: there is none, or its module cannot be imported.
+      SpecError: the module cannot be imported, or has no such object.
     """
     module_name, found, name = reference.partition(":")
     if not found or not module_name or not name:
@@ -47,15 +47,15 @@ def load_object(reference: str, what: str) -> Any:
 
 
 def guarded(function: Callable[..., Any], what: str) -> Callable[..., Any]:
-    """Returns a function of the user's own that says, when it fails, that it was the one.
+    """Returns a function of the user's own whose errors name it as their cause.
 
     Args:
-      function: what `load_object` found.
-      what: what it is for, for error messages.
+      function: a function that `load_object` returned.
+      what: the purpose of the function, for error messages.
 
     Returns:
-      A function with the same arguments and result, which raises SpecError where the other
-      raises anything else.
+      A function with the same arguments and result. It raises SpecError instead of any other
+      exception.
     """
 
     @functools.wraps(function)
@@ -71,7 +71,7 @@ def guarded(function: Callable[..., Any], what: str) -> Callable[..., Any]:
 
 
 def raised_by(error: BaseException) -> str:
-    """Says which error it is and, other than a traceback, in one line where it comes from."""
+    """Describes an error and the place that raised it in one line, unlike a traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{where}"

@@ -1,4 +1,4 @@
-"""Settings as they are written on a command line: NAME=VALUE."""
+"""Settings as text on a command line: NAME=VALUE."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["parse_settings"]
 
 
 def parse_settings(settings: Iterable[str] | None) -> dict[str, Any]:
-    """Parses NAME=VALUE strings; a value is JSON, or else the text as it stands.
+    """Parses NAME=VALUE strings; a value that is not JSON is text.
 
     Raises:
-      SpecError: one has no `=`, or a value is JSON that cannot be a tensor.
+      SpecError: a setting has no `=` or no name, or its value is null.
     """
     parsed: dict[str, Any] = {}
     for setting in settings or []:

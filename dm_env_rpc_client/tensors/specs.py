@@ -19,6 +19,7 @@ from dm_env_rpc_client.tensors.variable_specs import (
     VariableArray,
     VariableBoundedArray,
     VariableStringArray,
+    set_shape,
 )
 
 __all__ = [
@@ -141,10 +142,8 @@ def tensor_spec_to_dm_env_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> specs.
         return VariableBoundedArray(shape, codec.dtype, low, high, name)
     if np.ndim(low) or np.ndim(high):
         return specs.BoundedArray(shape, codec.dtype, low, high, name)
-    # Given the shape, dm_env would compare the two scalars in arrays of that shape, which
-    # the server may have made gigabytes.
     bounded = specs.BoundedArray((), codec.dtype, low, high, name)
-    bounded._shape = shape
+    set_shape(bounded, shape)
     return bounded
 
 

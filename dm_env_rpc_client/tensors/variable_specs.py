@@ -7,13 +7,23 @@ subclasses accept any length along that axis and are otherwise what they inherit
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from dm_env import specs
 
-__all__ = ["VariableArray", "VariableBoundedArray", "VariableStringArray"]
+__all__ = ["VariableArray", "VariableBoundedArray", "VariableStringArray", "set_shape"]
+
+
+def set_shape(spec: specs.BoundedArray, shape: Iterable[int]) -> None:
+    """Gives a shape to a new spec that was made with shape () and scalar bounds.
+
+    Given the shape, dm_env would refuse -1, and would compare the two bounds in arrays of that
+    shape, which a server may have made gigabytes. It has no public way to avoid that.
+    """
+    spec._shape = tuple(int(size) for size in shape)
 
 
 class _VariableShape(specs.Array):
@@ -56,7 +66,7 @@ class VariableBoundedArray(_VariableShape, specs.BoundedArray):
         self, shape: Any, dtype: Any, minimum: Any, maximum: Any, name: str | None = None
     ) -> None:
         super().__init__((), dtype, minimum, maximum, name)
-        self._shape = tuple(int(size) for size in shape)
+        set_shape(self, shape)
 
     def __reduce__(self) -> Any:
         return type(self), (self.shape, self.dtype, self.minimum, self.maximum, self.name)

@@ -1,22 +1,20 @@
-"""An environment author's own server, started for tests and stopped for sure."""
+"""An environment author's own server, started for tests and always stopped."""
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import socket
 import subprocess
-import sys
 import tempfile
 import time
-from pathlib import Path
 
 from dm_env_rpc_client.client.connection import connect
 from dm_env_rpc_client.errors import DmEnvRpcClientError
+from dm_env_rpc_client.runtime import children
+from dm_env_rpc_client.runtime.deadline import Deadline
 
 __all__ = ["ServerProcess", "ServerProcessError"]
 
-_SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _ATTEMPT_SECONDS = 0.5
 _PAUSE_SECONDS = 0.05
 _STOP_SECONDS = 10.0
@@ -24,21 +22,21 @@ _SHOWN_BYTES = 4000
 
 
 class ServerProcessError(DmEnvRpcClientError):
-    """A server did not start; says what it printed."""
+    """A server did not start; the text includes what it printed."""
 
 
 class ServerProcess:
     """A server in a process group of its own, under a supervisor.
 
     The supervisor ends the whole group when `stop` is called, and also when the process
-    that made this object dies, however it does.
+    that made this object ends, even by SIGKILL.
 
     Args:
-      command: the command line, with `{port}` where the port goes.
-      timeout: seconds until the server must take connections.
+      command: the command line; `{port}` in it is replaced by a free port.
+      timeout: seconds until the server must accept connections.
 
     Attributes:
-      address: where it listens.
+      address: the address at which it listens.
 
     Raises:
       ServerProcessError: it ended, or did not listen within `timeout`.
@@ -50,13 +48,8 @@ class ServerProcess:
         self._command = command.replace("{port}", str(port))
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  # closed in `stop`
         try:
-            # -I: the environment variables and the folder of the tests are the command's.
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", str(_SUPERVISOR), *shlex.split(self._command)],
-                stdin=subprocess.PIPE,
-                stdout=self._output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+            self._process = children.start_supervised(
+                shlex.split(self._command), stdout=self._output, stderr=subprocess.STDOUT
             )
         except BaseException:
             self._output.close()
@@ -74,26 +67,18 @@ class ServerProcess:
         return self._output.read()[-_SHOWN_BYTES:].decode(errors="replace")
 
     def stop(self) -> None:
-        """Ends the server and everything in its process group; again does nothing."""
-        stdin = self._process.stdin
-        assert stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            stdin.close()
-        try:
-            self._process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        """Ends the server and everything in its process group; a second time does nothing."""
+        children.end(self._process, _STOP_SECONDS)
         self._output.close()
 
     def _wait_until_it_listens(self, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
+        deadline = Deadline.after(timeout)
         while True:
             try:
                 connect(self.address, timeout=_ATTEMPT_SECONDS).close()
                 return
             except DmEnvRpcClientError as error:
-                self._check_is_alive(error, time.monotonic() > deadline, timeout)
+                self._check_is_alive(error, deadline.has_passed, timeout)
             time.sleep(_PAUSE_SECONDS)
 
     def _check_is_alive(self, error: DmEnvRpcClientError, is_late: bool, timeout: float) -> None:

@@ -14,6 +14,7 @@ from dm_env_rpc_client.tensors.variable_specs import (
     VariableArray,
     VariableBoundedArray,
     VariableStringArray,
+    set_shape,
 )
 
 SPECS = [
@@ -82,3 +83,10 @@ def test_bounds_are_kept() -> None:
     twin = pickle.loads(pickle.dumps(bounded))
     assert (twin.minimum, twin.maximum) == (-1, 1)
     assert bounded != VariableBoundedArray((2, -1), np.float32, -1, 2, "a")
+
+
+def test_a_shape_is_set_without_arrays_of_that_shape() -> None:
+    spec = specs.BoundedArray((), np.int32, 0, 5, "a")
+    set_shape(spec, [1 << 40, 3])
+    assert spec.shape == (1 << 40, 3)
+    assert (spec.minimum.shape, spec.maximum.shape) == ((), ())

@@ -1,19 +1,16 @@
-"""A server in a process starts, and goes for sure, however the one who started it goes."""
+"""A server in a process starts, and ends with the process that started it."""
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from pathlib import Path
 
 import pytest
 
 from dm_env_rpc_client import make
-from dm_env_rpc_client.testing import ServerProcess, ServerProcessError, supervisor
+from dm_env_rpc_client.testing import ServerProcess, ServerProcessError
 from tests.scripted import settles, time_limit
 
 SERVE = f"{sys.executable} -m dm_env_rpc_client.cli serve catch --address localhost:{{port}}"
@@ -57,8 +54,7 @@ def test_a_command_that_does_not_exist_is_told() -> None:
 
 
 GRANDCHILD = """
-import signal, subprocess, sys, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
+import subprocess, sys, time
 child = subprocess.Popen(["sleep", "300"])
 with open(sys.argv[1], "w") as pids:
     pids.write(f"{child.pid} ")
@@ -68,7 +64,7 @@ time.sleep(300)
 
 def test_a_killed_parent_takes_the_whole_group_along(tmp_path: Path) -> None:
     pids, program = tmp_path / "pids", tmp_path / "server.py"
-    program.write_text(GRANDCHILD.replace("signal.SIG_IGN", "signal.SIG_DFL"))
+    program.write_text(GRANDCHILD)
     parent = subprocess.Popen(
         [
             sys.executable,
@@ -91,26 +87,3 @@ def test_a_killed_parent_takes_the_whole_group_along(tmp_path: Path) -> None:
         parent.kill()
         parent.wait(10)
     assert settles(lambda: not is_alive(sleeper), 10)
-
-
-def test_the_supervisor_ends_what_does_not_end_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervisor, "_GRACE_SECONDS", 0.2)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    pids, program = tmp_path / "pids", tmp_path / "server.py"
-    program.write_text(GRANDCHILD)
-    reading, writing = os.pipe()
-    with os.fdopen(reading) as stdin, os.fdopen(writing, "w") as stdout:
-        monkeypatch.setattr(sys, "stdin", stdin)
-
-        def close_when_started() -> None:
-            assert settles(lambda: pids.exists() and pids.read_text().endswith(" "), 20)
-            stdout.close()
-
-        thread = threading.Thread(target=close_when_started)
-        thread.start()
-        code = supervisor.main([sys.executable, str(program), str(pids)])
-        thread.join(10)
-    assert code == -signal.SIGKILL
-    assert settles(lambda: not is_alive(int(pids.read_text())))

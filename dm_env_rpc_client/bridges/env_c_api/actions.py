@@ -1,8 +1,8 @@
-"""Actions by name, checked, as the arrays that the interface takes.
+"""Actions by name, validated, as the arrays that the interface takes.
 
-Actions are sticky: what an action leaves out keeps its value for the rest of the episode.
-The interface does not say what holds before anything was set, so an episode begins with
-0, or the bound that is nearest to it, and with empty texts.
+Actions are sticky: a value that an action leaves out stays the same for the rest of the
+episode. The interface does not define the values before any was set, so an episode begins
+with 0, or the bound that is nearest to it, and with empty texts.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _FLOAT64 = np.dtype(np.float64)
 
 
 class StickyActions:
-    """The actions of one environment, as they are set now.
+    """The current action values of one environment.
 
     Args:
-      description: says which actions there are.
+      description: lists the actions.
     """
 
     def __init__(self, description: Description):
@@ -49,22 +49,22 @@ class StickyActions:
         self.reset()
 
     def reset(self) -> None:
-        """Goes back to the values with which an episode begins."""
+        """Restores the values with which an episode begins."""
         self._values = tuple(list(defaults) for defaults in self._defaults)
         self._is_changed = [bool(defaults) for defaults in self._defaults]
 
     def update(self, action: Any) -> Actions:
-        """Sets what an action names.
+        """Sets the values in an action.
 
         Args:
-          action: a mapping from names to scalars, nested where names have periods or flat.
+          action: a mapping from names to scalars; nested at the periods in the names, or flat.
 
         Returns:
-          All values of each kind of which one was named, or which was never returned.
+          All values of each kind that the action changes or that was not returned before.
 
         Raises:
-          SpecError: the action is no mapping, names what does not exist, or a value is of
-            another type or shape or out of bounds. Nothing is set then.
+          SpecError: the action is not a mapping, has an unknown name, or has a value of
+            another type or shape or out of bounds. No value is set then.
         """
         if not isinstance(action, Mapping):
             raise SpecError(

@@ -1,70 +1,69 @@
 """The child process: runs a library and answers the calls of `ProcessRunner`.
 
-What the library prints goes where the output of the parent goes.
+It shares standard output and standard error with the parent, so the library prints there.
 """
 
 from __future__ import annotations
 
-import os
 import signal
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from dm_env_rpc_client.bridges.env_c_api import child_calls
-from dm_env_rpc_client.bridges.env_c_api.child_pipe import MessagePipe
+from dm_env_rpc_client.bridges.env_c_api.child_pipe import ChildPipe
 from dm_env_rpc_client.bridges.env_c_api.declarations import layout
 from dm_env_rpc_client.bridges.env_c_api.library import open_context
 from dm_env_rpc_client.bridges.env_c_api.runner import Actions, LocalRunner
+from dm_env_rpc_client.runtime import children
 
 __all__ = ["answer_calls", "main"]
 
 ORPHAN_SECONDS = 5.0
-"""How long the library may take to come to an end when the parent has gone."""
+"""How long the library may take to return and be released after the parent has ended."""
 
 
-def main(reader: int, writer: int) -> None:
+def main(parent: children.Parent, reader: int, writer: int) -> None:
     """Answers calls until the parent closes its ends of the pipes.
 
     Args:
+      parent: the parent process. When it ends, this one does, even if the library does not
+        return from a call.
       reader: descriptor of the pipe with the calls.
       writer: descriptor of the pipe for the answers.
     """
-    # Ctrl-C reaches the whole group of processes; the parent ends its child itself.
+    # Ctrl-C reaches the whole process group; the parent ends its child itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    pipe = MessagePipe(reader, writer)
-    threading.Thread(target=_end_as_orphan, args=(pipe,), daemon=True).start()
-    answer_calls(pipe)
+    children.exit_with(parent, ORPHAN_SECONDS)
+    answer_calls(ChildPipe(reader, writer))
 
 
-def answer_calls(pipe: MessagePipe) -> None:
-    """Answers calls until there are no more; then the environment is released."""
-    session = _Session()
+def answer_calls(pipe: ChildPipe) -> None:
+    """Answers calls until the pipe ends; then releases the environment."""
+    calls = _Calls()
     try:
         while True:
             name, *arguments = pipe.receive()
             try:
-                pipe.send({"result": session.calls[name](*arguments)})
+                pipe.send({"result": calls.by_name[name](*arguments)})
             except BrokenPipeError:
                 raise
             except Exception as error:
-                # An answer beyond the limits is among these: it was not sent.
+                # Including an answer above the limits, which was not sent.
                 pipe.send({"error": child_calls.encode_error(error)})
     except (EOFError, BrokenPipeError):
-        pass  # The parent needs us no longer.
+        pass  # The parent has closed the pipe.
     finally:
-        session.close()
+        calls.close()
 
 
-class _Session:
-    """The one environment of the process."""
+class _Calls:
+    """The calls by name, and the one environment of the process."""
 
     def __init__(self) -> None:
         self._runner: LocalRunner | None = None
-        self.calls: dict[str, Callable[..., Any]] = {
+        self.by_name: dict[str, Callable[..., Any]] = {
             "open": self._open,
             "start": lambda *args: child_calls.encode_frame(self._get().start(*args)),
             "advance": self._advance,
@@ -108,10 +107,3 @@ class _Session:
     def _get(self) -> LocalRunner:
         assert self._runner is not None, "the parent opens the library first"
         return self._runner
-
-
-def _end_as_orphan(pipe: MessagePipe) -> None:
-    """Ends the process when the parent has gone, also while the library does not return."""
-    pipe.wait_for_hang_up()
-    time.sleep(ORPHAN_SECONDS)
-    os._exit(1)

@@ -1,4 +1,4 @@
-"""What the messages between the two processes hold: calls, answers and errors.
+"""The contents of the messages between the two processes: calls, answers and errors.
 
 A call is `[name, *arguments]`. An answer is `{"result": ...}` or `{"error": [class, args]}`.
 """
@@ -60,7 +60,7 @@ def encode_description(description: Description) -> Any:
 
 
 def decode_description(message: Any) -> Description:
-    """Undoes `encode_description`; ProtocolError where the message is none."""
+    """Reverses `encode_description`; ProtocolError if the message is invalid."""
 
     def decode() -> Description:
         name, discrete, continuous, texts, observations, events, fps = message
@@ -95,7 +95,7 @@ def encode_frame(frame: Frame) -> Any:
 
 
 def decode_frame(message: Any, description: Description) -> Frame:
-    """Undoes `encode_frame`; ProtocolError where it does not fit the description."""
+    """Reverses `encode_frame`; ProtocolError if it does not fit the description."""
 
     def decode() -> Frame:
         status, reward, observations, events = message
@@ -109,7 +109,7 @@ def decode_frame(message: Any, description: Description) -> Frame:
                 for described, value in zip(expected, observations, strict=True)
             )
         if not fits:
-            raise ValueError("observations that do not fit the specs")
+            raise ValueError("the observations do not fit the specs")
         return Frame(
             Status(status),
             _is(float, reward),
@@ -133,12 +133,12 @@ def encode_properties(properties: dict[str, PropertyAttributes]) -> Any:
 
 
 def decode_properties(message: Any) -> dict[str, PropertyAttributes]:
-    """Undoes `encode_properties`; ProtocolError where the message is none."""
+    """Reverses `encode_properties`; ProtocolError if the message is invalid."""
     return _checked(lambda: {_is(str, k): PropertyAttributes(_is(int, a)) for k, a in message})
 
 
 def decode_text(message: Any) -> str:
-    """Returns a message that is a string; ProtocolError where it is none."""
+    """Returns a message that is a string; ProtocolError if it is not."""
     return _checked(lambda: str(_is(str, message)))
 
 
@@ -155,7 +155,7 @@ def encode_error(error: Exception) -> Any:
 
 
 def decode_error(message: Any) -> DmEnvRpcClientError:
-    """Undoes `encode_error`; ProtocolError where the message is none."""
+    """Reverses `encode_error`; ProtocolError if the message is invalid."""
 
     def decode() -> DmEnvRpcClientError:
         name, arguments = message
@@ -189,7 +189,7 @@ _ERRORS: dict[str, Callable[..., DmEnvRpcClientError]] = {
 
 def _is(type_: Any, value: Any) -> Any:
     if not isinstance(value, type_) or isinstance(value, bool):
-        raise TypeError(f"{value!r} where {type_} is expected")
+        raise TypeError(f"expected {type_}, got {value!r}")
     return value
 
 
@@ -197,4 +197,4 @@ def _checked(decode: Callable[[], T]) -> T:
     try:
         return decode()
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:
-        raise ProtocolError(f"the child process sent what cannot be: {error}") from error
+        raise ProtocolError(f"the child process sent an invalid answer: {error}") from error

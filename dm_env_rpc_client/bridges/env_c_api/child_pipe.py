@@ -1,13 +1,13 @@
 """Messages between a process and the child that runs a library for it.
 
-A message is JSON, followed by the bytes of the arrays that the JSON stands for:
+A message is JSON, followed by the bytes of the arrays that the JSON describes:
 
     uint32 length of the JSON, uint64 length of the bytes, JSON, bytes
 
-A library that goes wrong can write anything into the child's pipe, so what comes out of it
-is read like what comes from a stranger: bounds first, no pickles, and only dtypes that the
-interface has. Library names are never keys of a JSON object, where they could be taken
-for the description of an array.
+A faulty library can write anything into the child's pipe, so its messages are untrusted:
+lengths are checked first, nothing is unpickled, and only the dtypes of the interface are
+allowed. Names from the library are never keys of a JSON object, since such an object could
+look like the description of an array.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import math
 import os
 import select
 import struct
-import time
 from typing import Any
 
 import numpy as np
 
 from dm_env_rpc_client.bridges.env_c_api import limits
 from dm_env_rpc_client.errors import ProtocolError
+from dm_env_rpc_client.runtime.deadline import Deadline
 
-__all__ = ["MessagePipe"]
+__all__ = ["ChildPipe"]
 
 _LENGTHS = struct.Struct("<IQ")
 
 _MAX_JSON_BYTES = 1 << 28
-# Observations, and those of events, each with padding for as many arrays as there can be.
+# Observations, and those of events, each with padding for the maximum number of arrays.
 _MAX_ARRAY_BYTES = 2 * limits.MAX_BYTES + (1 << 24)
 
 _ALIGNMENT = 8
@@ -38,26 +38,26 @@ _ALIGNMENT = 8
 _DTYPES = {dtype.str: dtype for dtype in map(np.dtype, ("u1", "<i4", "<i8", "<f8"))}
 
 
-class MessagePipe:
+class ChildPipe:
     """Two pipes, one for each direction.
 
     Args:
-      reader: the descriptor to read from; it belongs to this object.
-      writer: the descriptor to write to; the same.
+      reader: the descriptor to read from; this object owns it.
+      writer: the descriptor to write to; this object owns it.
     """
 
     def __init__(self, reader: int, writer: int):
         self._reader, self._writer = reader, writer
-        # So that a deadline holds in the middle of a message too.
+        # So that a timeout also applies in the middle of a message.
         os.set_blocking(reader, False)
         os.set_blocking(writer, False)
 
     def send(self, message: Any, timeout: float | None = None) -> None:
-        """Sends what JSON can hold, and arrays in it.
+        """Sends a JSON value that may contain arrays.
 
         Raises:
-          ProtocolError: the message is beyond the limits; nothing was sent.
-          TimeoutError, BrokenPipeError: it was not sent, or in part.
+          ProtocolError: the message exceeds the limits; nothing was sent.
+          TimeoutError, BrokenPipeError: it was not sent, or only in part.
         """
         arrays: list[np.ndarray[Any, Any]] = []
 
@@ -72,7 +72,7 @@ class MessagePipe:
         for array in arrays:
             flat = np.ascontiguousarray(array).reshape(-1)
             pieces += [flat.view(np.uint8).data, bytes(-array.nbytes % _ALIGNMENT)]
-        deadline = _deadline(timeout)
+        deadline = Deadline.after(timeout)
         for piece in (_LENGTHS.pack(len(text), size) + text, *pieces):
             view = memoryview(piece)
             while view.nbytes:
@@ -85,11 +85,11 @@ class MessagePipe:
         """Returns the next message; its arrays are writable and share no memory.
 
         Raises:
-          ProtocolError: it is no message.
-          TimeoutError: it did not come, or not as a whole.
-          EOFError: there will be no more.
+          ProtocolError: it is invalid.
+          TimeoutError: it did not arrive in time, or only in part.
+          EOFError: the other side has closed the pipe.
         """
-        deadline = _deadline(timeout)
+        deadline = Deadline.after(timeout)
         lengths = bytearray(_LENGTHS.size)
         self._read(memoryview(lengths), deadline)
         text_size, size = _LENGTHS.unpack(lengths)
@@ -102,20 +102,14 @@ class MessagePipe:
             arrays = _Arrays(data)
             return json.loads(text, object_hook=arrays.replace)
         except (ValueError, TypeError, RecursionError) as error:
-            raise ProtocolError(f"what came out of the pipe is no message: {error}") from error
-
-    def wait_for_hang_up(self) -> None:
-        """Blocks until the other side has closed what this one reads from."""
-        poll = select.poll()
-        poll.register(self._reader, 0)
-        poll.poll()
+            raise ProtocolError(f"an invalid message came through the pipe: {error}") from error
 
     def close(self) -> None:
         """Closes both ends; call it once."""
         os.close(self._reader)
         os.close(self._writer)
 
-    def _read(self, view: memoryview, deadline: float | None) -> None:
+    def _read(self, view: memoryview, deadline: Deadline) -> None:
         while view.nbytes:
             try:
                 count = os.readv(self._reader, [view])
@@ -128,7 +122,7 @@ class MessagePipe:
 
 
 class _Arrays:
-    """Puts arrays in the place of their descriptions, in the order of the message."""
+    """Replaces the descriptions of arrays by arrays, in the order of the message."""
 
     def __init__(self, data: np.ndarray[Any, Any]):
         self._data = data
@@ -160,13 +154,9 @@ def _check_lengths(text_size: int, size: int) -> None:
         )
 
 
-def _deadline(timeout: float | None) -> float | None:
-    return None if timeout is None else time.monotonic() + timeout
-
-
-def _wait(descriptor: int, event: int, deadline: float | None) -> None:
+def _wait(descriptor: int, event: int, deadline: Deadline) -> None:
     poll = select.poll()
     poll.register(descriptor, event)
-    left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-    if not poll.poll(None if left is None else math.ceil(left * 1000)) and left is not None:
+    remaining = deadline.remaining
+    if not poll.poll(None if remaining is None else math.ceil(remaining * 1000)):
         raise TimeoutError("the pipe made no progress")

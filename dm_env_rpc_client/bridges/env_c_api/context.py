@@ -1,8 +1,8 @@
 """A context and the functions of its library, one method for each.
 
-A thin layer: it maps arguments, return codes and pointers, copies whatever the library
-points to before it returns, and knows the numbers that the interface allows. It does not
-know in which order functions may be called; that is the business of `LocalRunner`.
+A thin layer: it maps arguments, return codes and pointers, copies all memory of the library
+before it returns, and checks the ranges of numbers. It does not check the order of calls;
+`LocalRunner` is responsible for that.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Status(enum.IntEnum):
 
 
 class FixedObservation(NamedTuple):
-    """An observation whose type and shape never change, as `observation` writes it."""
+    """The type and the shape of an observation in which neither ever changes."""
 
     type_number: int
     shape: list[int]
@@ -52,14 +52,14 @@ class FixedObservation(NamedTuple):
 class Context:
     """One environment inside a library.
 
-    Not for several threads at once. Any method but `release` may raise ProtocolError: the
-    library broke the interface.
+    Not thread-safe. Any method but `release` raises ProtocolError if the library breaks the
+    interface.
 
     Args:
       layout: the version of the interface.
       api: a filled `EnvCApi*` of that version.
       handle: the library's `void*` for the environment.
-      keep_alive: objects that the library may still point to.
+      keep_alive: objects to which the library may hold pointers.
     """
 
     def __init__(self, layout: Layout, api: Any, handle: Any, keep_alive: Sequence[Any] = ()):
@@ -69,7 +69,7 @@ class Context:
         self._handle = handle
         self._call = {name: getattr(api, name) for name in layout.functions}
         self._observation = ffi.new("EnvCApi_Observation*")
-        # Views into the struct above, which cost too much to look up in every step.
+        # Views into the struct above; a look-up in every step would be slow.
         self._observation_spec = self._observation.spec
         self._observation_payload = self._observation.payload
         self._event = ffi.new("EnvCApi_Event*")
@@ -79,18 +79,18 @@ class Context:
         self._texts: tuple[Any, ...] = ()
 
     def setting(self, key: str, value: str) -> None:
-        """Applies a setting; SpecError with the library's message where it refuses."""
+        """Applies a setting; SpecError with the library's message if it is refused."""
         texts = self._c_text(key, "setting"), self._c_text(value, f"setting {key!r}")
         code = self._call["setting"](self._handle, *texts)
         if code:
-            raise SpecError(f"setting {key!r} cannot be {value!r}: {self.error_message()}")
+            raise SpecError(f"setting {key!r}: {value!r} is invalid: {self.error_message()}")
 
     def init(self) -> None:
-        """Ends the settings; LibraryError where that fails."""
+        """Ends the settings; LibraryError if that fails."""
         self._check("init", self._call["init"](self._handle))
 
     def start(self, episode: int, seed: int) -> bool:
-        """Starts an episode; False where the library asks to be called again (EAGAIN)."""
+        """Starts an episode; False if the library asks to be called again (EAGAIN)."""
         code = self._call["start"](self._handle, episode, seed)
         if code == errno.EAGAIN:
             return False
@@ -102,30 +102,30 @@ class Context:
         self._call["release_context"](self._handle)
 
     def error_message(self) -> str:
-        """Returns what the library says about a failure; for right after the failure."""
+        """Returns the library's message; to be called right after a failure."""
         pointer = self._call["error_message"](self._handle)
         try:
             message = memory.copy_text(self.layout.ffi, pointer, "error_message")
         except ProtocolError as error:
-            # The failure itself is worth more than a complaint about its text.
+            # The failure is more important than an invalid message about it.
             return f"(no message: {error})"
         return message or "(no message)"
 
     def write_property(self, key: str, value: str) -> None:
-        """Writes a property; PropertyError where the library refuses."""
+        """Writes a property; PropertyError if the library refuses."""
         texts = self._c_text(key, "property"), self._c_text(value, f"property {key!r}")
         result = self._call["write_property"](self._handle, *texts)
         self._check_property("write", key, result)
 
     def read_property(self, key: str) -> str:
-        """Reads a property; PropertyError where the library refuses."""
+        """Reads a property; PropertyError if the library refuses."""
         value = self.layout.ffi.new("const char**")
         result = self._call["read_property"](self._handle, self._c_text(key, "property"), value)
         self._check_property("read", key, result)
         return memory.copy_text(self.layout.ffi, value[0], f"value of property {key!r}")
 
     def list_property(self, key: str) -> dict[str, PropertyAttributes]:
-        """Lists the properties right below one; PropertyError where the library refuses."""
+        """Lists the properties directly below one; PropertyError if the library refuses."""
         callback, listings = _property_callback(self.layout)
         token = next(_tokens)
         listing = listings[token] = _Listing()
@@ -137,7 +137,7 @@ class Context:
                 callback,
             )
         finally:
-            # From here on a callback that comes late finds nothing to write to.
+            # A callback that comes later finds no listing and does nothing.
             del listings[token]
         self._check_property("list", key, result)
         if listing.problem is not None:
@@ -149,14 +149,14 @@ class Context:
         return self._name("environment_name")
 
     def count(self, function: str) -> int:
-        """Returns what a function such as "observation_count" counts."""
+        """Returns the result of a function such as "observation_count"."""
         count: int = self._call[function](self._handle)
         if not 0 <= count <= limits.MAX_COUNT:
             raise ProtocolError(f"{function}: is {count}; expected 0 to {limits.MAX_COUNT}")
         return count
 
     def name(self, function: str, index: int) -> str:
-        """Returns what a function such as "observation_name" says about an index."""
+        """Returns the result of a function such as "observation_name" for an index."""
         return self._name(function, index)
 
     def action_discrete_bounds(self, index: int) -> tuple[Any, Any]:
@@ -170,8 +170,8 @@ class Context:
     def observation_spec(self, index: int) -> tuple[ObservationType, tuple[int, ...] | None]:
         """Returns the type and the shape of an observation.
 
-        In the shape, 0 stands for a length that changes; None is a shape of which even the
-        number of dimensions does, which some libraries say with 0 dimensions, others with -1.
+        In the shape, 0 is a length that changes. The shape is None if even the number of
+        dimensions changes, which some libraries declare as 0 dimensions, others as -1.
         """
         where = f"observation_spec of {index}"
         spec = self.layout.ffi.new("EnvCApi_ObservationSpec*")
@@ -190,7 +190,7 @@ class Context:
         return type_, shape
 
     def fps(self) -> int | None:
-        """Returns the steps per second of wall clock; None where the version has none."""
+        """Returns the steps per second of wall clock; None if the version has no `fps`."""
         function = self._call.get("fps")
         return None if function is None else int(function(self._handle))
 
@@ -201,7 +201,7 @@ class Context:
         return memory.copy_observation(self.layout, self._observation, budget, where)
 
     def fixed_observation(self, index: int, fixed: FixedObservation) -> Any:
-        """As `observation` for an array of which type and shape are known, and faster."""
+        """As `observation`, but faster, for an array of fixed type and shape."""
         self._get_observation(index)
         spec, ffi = self._observation_spec, self.layout.ffi
         pointer = self._observation_payload.bytes
@@ -218,13 +218,13 @@ class Context:
         value = memory.copy_observation(self.layout, self._observation, limits.MAX_BYTES, where)
         raise ProtocolError(
             f"{where}: has type {spec.type} and shape {list(np.shape(value))}; observation_spec "
-            f"says type {fixed.type_number} and shape {fixed.shape}"
+            f"declares type {fixed.type_number} and shape {fixed.shape}"
         )
 
     def event_count(self) -> int:
         """Returns the number of events since the last advance."""
         count: int = self._call["event_count"](self._handle)
-        # As `count`; written out, for this is asked in every step.
+        # As `count`; written out, because this is called in every step.
         return count if count == 0 else self.count("event_count")
 
     def event(self, index: int, names: Sequence[str], budget: int) -> Event:
@@ -256,7 +256,7 @@ class Context:
 
     def act_discrete(self, actions: Sequence[int]) -> None:
         """Sets the discrete actions until they are set again."""
-        # The arrays of actions live on: the interface does not say that they are copied.
+        # The arrays of actions are kept: the interface does not promise that they are copied.
         self._discrete = self.layout.ffi.new("int[]", actions)
         self._call["act_discrete"](self._handle, self._discrete)
 
@@ -269,7 +269,7 @@ class Context:
         """Sets the text actions until they are set again."""
         ffi = self.layout.ffi
         encoded = [memory.encode(action, "text action") for action in actions]
-        # ffi.new adds the null at the end, which the interface asks for beside the length.
+        # ffi.new adds the null at the end, which the interface requires besides the length.
         buffers = [ffi.new("char[]", data) for data in encoded]
         array = ffi.new("EnvCApi_TextAction[]", len(buffers))
         for i, (buffer, data) in enumerate(zip(buffers, encoded, strict=True)):
@@ -277,7 +277,7 @@ class Context:
             array[i].len = len(data)
         former, self._texts = self._texts, (array, *buffers)
         self._call["act_text"](self._handle, array)
-        del former  # Until here the library may have looked at it.
+        del former  # The library may have read it until now.
 
     def advance(self, steps: int) -> tuple[Status, float]:
         """Advances by a number of steps.
@@ -297,7 +297,7 @@ class Context:
             raise ProtocolError(f"advance: returned status {number}; expected 0 to 3")
         if math.isnan(reward):
             raise ProtocolError(
-                "advance: the reward is NaN, or was not stored; expected a number, even if it is 0"
+                "advance: the reward is NaN or was not stored; expected a number, which may be 0"
             )
         return _STATUSES[number], reward
 
@@ -313,7 +313,7 @@ class Context:
         return memory.copy_text(self.layout.ffi, self._call[function](self._handle, *index), where)
 
     def _bounds(self, function: str, array_type: str, index: int) -> tuple[Any, Any]:
-        # The wrong way round, so that bounds which the library leaves alone are refused.
+        # Initially reversed, so that bounds which the library does not write are refused.
         pair = self.layout.ffi.new(array_type, [1, 0])
         self._call[function](self._handle, index, pair, pair + 1)
         return pair[0], pair[1]
@@ -347,7 +347,7 @@ _tokens = itertools.count(1)
 
 
 class _Listing:
-    """What the callbacks of one list_property have said."""
+    """The results of the callbacks of one list_property."""
 
     def __init__(self) -> None:
         self.found: dict[str, PropertyAttributes] = {}
@@ -364,10 +364,10 @@ class _Listing:
 
 @functools.cache
 def _property_callback(layout_: Layout) -> tuple[Any, dict[int, _Listing]]:
-    """The one callback for all contexts of a version, and the listings that go on.
+    """Returns the callback for all contexts of a version, and the listings in progress.
 
-    It lives as long as the process, since a library may call it when it should no longer.
-    `userdata` is a number to look up, never a pointer to follow.
+    The callback is never freed, because a library may call it after list_property has
+    returned. `userdata` is a number to look up, never a pointer to follow.
     """
     listings: dict[int, _Listing] = {}
     ffi = layout_.ffi
@@ -378,7 +378,7 @@ def _property_callback(layout_: Layout) -> tuple[Any, dict[int, _Listing]]:
             try:
                 listing.add(ffi, key, attributes)
             except BaseException as error:
-                # Nothing may be raised through the library's C frames.
+                # An exception cannot pass through the library's C frames.
                 listing.problem = str(error) or type(error).__name__
 
     return ffi.callback("EnvCApi_PropertyCallback", on_property), listings

@@ -1,11 +1,11 @@
 """The layouts of EnvCApi, by version, for cffi in ABI mode.
 
-No two versions are compatible in binary form and nothing in the struct says which one it
-is, so whoever opens a library names the version. 2.0 dropped the deprecated functions
-`fps` and `act`; 2.1 added integer observations; 2.2 has the layout of 2.1.
+No two versions are binary compatible, and the struct does not contain its version, so the
+caller states it. 2.0 removed the deprecated functions `fps` and
+`act`; 2.1 added integer observations; 2.2 has the layout of 2.1.
 
-Enumerations are declared as plain ints: a library may return any number, and here it is
-compared with what the interface knows before it becomes an enumeration.
+Enumerations are declared as plain ints: a library may return any number, and each is checked
+before it becomes an enumeration.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dm_env_rpc_client.errors import SpecError
 __all__ = ["VERSIONS", "Layout", "header", "layout"]
 
 VERSIONS = ("1.4", "2.0", "2.1", "2.2")
-"""The versions of the interface that are known."""
+"""The supported versions of the interface."""
 
 _STRUCTS = """
 typedef struct { int type; int dims; const int* shape; } EnvCApi_ObservationSpec;
@@ -98,7 +98,7 @@ class Layout:
       functions: the names of the function pointers, in the order of the struct.
       observation_types: the type of an observation by its number in C.
       ffi: a `cffi.FFI` to which the structs of this version are declared.
-      size: bytes that the struct of function pointers takes.
+      size: the size of the struct of function pointers, in bytes.
     """
 
     version: str
@@ -109,7 +109,7 @@ class Layout:
 
 
 def header(version: str) -> str:
-    """Returns C declarations of a version, to compile an engine or a test with.
+    """Returns the C declarations of a version, for compiling an engine or a test.
 
     Raises:
       SpecError: the version is unknown.
@@ -147,8 +147,8 @@ def layout(version: str) -> Layout:
 def _check_version(version: str) -> None:
     if version not in VERSIONS:
         raise SpecError(
-            f"unknown EnvCApi version {version!r}; a library states the one it was compiled "
-            f"with in its env_c_api.h, and known are {', '.join(VERSIONS)}"
+            f"unknown EnvCApi version {version!r}; use the version of the env_c_api.h with which "
+            f"the library was compiled, one of {', '.join(VERSIONS)}"
         )
 
 

@@ -1,6 +1,6 @@
-"""What a library says of its environment once `init` has succeeded, and dm_env's specs of it.
+"""The description of an environment, known once `init` has succeeded, and its dm_env specs.
 
-Pure data: the same description is read from C and received from a child process.
+Pure data: it is read from C or received from a child process.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ class ObservationType(enum.Enum):
 
 
 def checked_size(shape: Iterable[int], item_bytes: int, where: str) -> int:
-    """Returns the bytes of an array; a 0 gives none.
+    """Returns the size of an array in bytes, which is 0 if a length is 0.
 
     Raises:
-      ProtocolError: a size is negative, or the bytes are beyond the budget.
+      ProtocolError: a length is negative, or the array exceeds the limit.
     """
     size = item_bytes
     sizes = list(shape)
     for length in sizes:
         if length < 0:
             raise ProtocolError(f"{where}: shape {sizes} has a negative size")
-        # A 0 does not hide the other lengths: NumPy has no array whose strides overflow.
+        # A 0 does not hide the other lengths: NumPy refuses an array whose strides overflow.
         size *= length or 1
-    # Python's integers do not overflow, so this also refuses what would wrap in C.
+    # Python's integers do not overflow, so this also refuses sizes that would wrap in C.
     if size > limits.MAX_BYTES:
         raise ProtocolError(
             f"{where}: shape {sizes} takes {size} bytes; at most {limits.MAX_BYTES} are allowed"
@@ -66,8 +66,8 @@ class ObservationDescription:
     Attributes:
       name: its name.
       type: the type of its elements.
-      shape: its shape, in which 0 stands for a length that changes; None where even the
-        number of dimensions does.
+      shape: its shape, in which 0 is a length that changes; None if even the number of
+        dimensions changes.
     """
 
     name: str
@@ -76,7 +76,7 @@ class ObservationDescription:
 
     @property
     def fixed_bytes(self) -> int:
-        """The bytes that each one takes; 0 where they change."""
+        """The size of each one in bytes; 0 if it changes."""
         if self.shape is None or 0 in self.shape or self.type is ObservationType.STRING:
             return 0
         return math.prod(self.shape) * int(self.type.value.itemsize)
@@ -114,7 +114,7 @@ class ObservationDescription:
         return {self.name: specs.Array(self.shape, dtype, self.name)}
 
     def conforms(self, type_: ObservationType, shape: tuple[int, ...]) -> bool:
-        """Whether an observation of this type and shape is one of these."""
+        """Whether an observation of this type and shape conforms to this description."""
         if type_ is not self.type:
             return False
         if self.shape is None:
@@ -124,7 +124,7 @@ class ObservationDescription:
         )
 
     def value_conforms(self, value: Any) -> bool:
-        """Whether a Python value is one of these."""
+        """Whether a Python value conforms to this description."""
         if self.type is ObservationType.STRING:
             return isinstance(value, str)
         return (
@@ -153,12 +153,12 @@ class Description:
       texts: names of text actions.
       observations: observations, in the order of the library.
       events: names of the types of events, by their ID.
-      fps: steps per second of wall clock, an advice; None where the version of the
-        interface has none.
+      fps: recommended steps per second of wall clock; None if the version of the interface
+        has no `fps`.
 
     Raises:
-      ProtocolError: two actions or two observations share a name, bounds are NaN or the
-        wrong way round, or the observations are larger than the budget.
+      ProtocolError: two actions or two observations share a name, bounds are NaN or
+        reversed, or the observations exceed the limit.
     """
 
     name: str

@@ -28,7 +28,7 @@ from dm_env_rpc_client.bridges.env_c_api.library_properties import (
 )
 from dm_env_rpc_client.bridges.env_c_api.process_runner import ProcessRunner
 from dm_env_rpc_client.bridges.env_c_api.runner import Frame, LocalRunner, Runner
-from dm_env_rpc_client.bridges.env_c_api.text_settings import setting_texts
+from dm_env_rpc_client.bridges.env_c_api.text_settings import text_settings
 from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError, SpecError
 from dm_env_rpc_client.tensors import nesting
 from dm_env_rpc_client.tensors.variable_specs import VariableStringArray
@@ -38,7 +38,7 @@ __all__ = ["EnvCApiEnvironment"]
 _INT32 = np.iinfo(np.int32)
 
 START_ATTEMPTS = 10
-"""Calls of `start` for one episode, with pauses between that add up to half a second."""
+"""Calls of `start` for one episode; the pauses between them add up to half a second."""
 
 REQUEST_SECONDS = 120.0
 """How long one call may take in a child process."""
@@ -48,56 +48,58 @@ class EnvCApiEnvironment(dm_env.Environment):
     """Drives a library that exposes an environment by EnvCApi (env_c_api.h).
 
     Actions are a dict: int32 scalars for discrete, float64 scalars for continuous and
-    strings for text actions. They are sticky: one that a step leaves out keeps its value
+    strings for text actions. They are sticky: a value that a step leaves out stays the same
     to the end of the episode, and each episode begins with 0 (or the bound nearest to it)
-    and empty texts. Values are checked before the library sees any of them.
+    and empty texts. All values of an action are validated before any reaches the library.
 
     Observations are a dict: float64, uint8, int32 or int64 arrays and `str`. A length
     that changes is -1 in the spec. An observation with several such lengths, or with any
     number of dimensions, is a group of `values`, flat in row-major order, and `shape`.
-    Arrays belong to the caller: writable, and never touched again.
+    Arrays belong to the caller: they are writable, and later steps do not change them.
 
-    Nothing may be observed once an episode has ended, so a LAST step repeats, in new
-    arrays, the observations handed out by the step before, and has no events. Its discount
-    is 0 where the status is Terminated and 1 where it is Interrupted. After an exception
-    `step` raises until `reset` has begun a new episode; a refused action changes nothing.
+    The interface forbids to observe after an episode has ended, so a LAST step repeats, in
+    new arrays, the observations of the step before, and has no events. Its discount is 0 if
+    the status is Terminated and 1 if it is Interrupted. After an exception `step` raises
+    until `reset` has begun a new episode; a refused action changes nothing.
 
-    Threads may share an environment; their calls are carried out one after another.
+    Threads may share an environment; their calls are serialized.
 
     Args:
-      library: the path of the library; None where `connect` is an address or a callable.
-      connect: makes the context: the name of an exported function, its address (an int,
-        or "+0x1234" counted from where the library is loaded), or a callable that returns
+      library: the path of the library; None if `connect` is an address or a callable.
+      connect: makes the context: the name of an exported function, its address (an int, or
+        "+0x1234", an offset from the library's load address), or a callable that returns
         the filled struct and the context. See `library.Connect`.
-      version: that of the env_c_api.h with which the library was compiled: 1.4, 2.0, 2.1
-        or 2.2. They are not compatible, and a library does not tell.
+      version: the version of the env_c_api.h with which the library was compiled: 1.4, 2.0,
+        2.1 or 2.2. They are not compatible, and a library does not contain its version.
       settings: applied before `init`; nested or flat names, values str, bool, int or
         float.
       launch_params: for a connect function that takes a struct first: its bytes, a list
         of C strings, or a cffi pointer.
-      episode_seeds: the seed of the first episode, from which the later ones count up; or
-        an iterable with the seed of each; None for random ones. Seeds are int32.
-      first_episode: the ID of the first episode, from which the later ones count up.
-      frames_per_step: how many of its own steps the environment takes in each of ours.
-      observations: the names of those to read in every step; None for all.
-      events_observation: a name under which the events are an observation too, strings
-        [-1], each one event as JSON; see `events.event_text`. None for none.
+      episode_seeds: the seed of the first episode, which is incremented for each later one;
+        or an iterable with the seed of each; None for random ones. Seeds are int32.
+      first_episode: the ID of the first episode, which is incremented for each later one.
+      frames_per_step: how many steps of the library each step of this environment takes.
+      observations: the names of the observations to read in every step; None for all.
+      events_observation: a name under which the events become an observation too, strings
+        [-1], each one event as JSON; see `events.event_text`. None for no such observation.
       nested_tensors: False for flat dictionaries with the periods left in the names.
-      start_attempts: calls of `start` for one episode while it returns EAGAIN.
-      isolated: runs the library in a child process, whose death is an error and no more.
-      request_timeout: seconds that each call may take in the child process; None for any
-        time.
+      start_attempts: the maximum number of calls of `start` for one episode while it returns
+        EAGAIN.
+      isolated: runs the library in a child process, so that a crash of the library is only
+        an error here.
+      request_timeout: seconds that each call may take in the child process; None for no
+        limit.
 
     Attributes:
       name: the name of the environment.
-      fps: steps per second of wall clock, an advice; None from version 2.0 on.
+      fps: recommended steps per second of wall clock; None from version 2.0 on.
 
     Raises:
-      SpecError: an argument cannot be, or the library refuses a setting.
+      SpecError: an argument is invalid, or the library refuses a setting.
       LibraryError: the library reports that it failed, with its message.
       ProtocolError: the library breaks the interface.
-      ConnectionLostError, DeadlineExceededError: the child process died, or hangs and was
-        ended; the environment is of no use then.
+      ConnectionLostError, DeadlineExceededError: the child process died, or did not respond
+        and was killed; the environment is unusable from then on.
     """
 
     def __init__(
@@ -132,7 +134,7 @@ class EnvCApiEnvironment(dm_env.Environment):
         self._failure: BaseException | None = None
         self._events: tuple[Event, ...] = ()
         self._last_values: list[Any] = []
-        texts = setting_texts(settings)
+        texts = text_settings(settings)
         runner: Runner
         if isolated:
             runner = ProcessRunner(
@@ -161,7 +163,7 @@ class EnvCApiEnvironment(dm_env.Environment):
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What happened in the last `step` or `reset`; empty after a LAST step."""
+        """The events of the last `step` or `reset`; empty after a LAST step."""
         return self._events
 
     def reset(self) -> dm_env.TimeStep:
@@ -171,27 +173,27 @@ class EnvCApiEnvironment(dm_env.Environment):
           A FIRST TimeStep.
 
         Raises:
-          SpecError: `episode_seeds` has no seed left, or one that is no int32.
-          LibraryError: the library cannot start the episode, or asks to try again for too
-            long. Otherwise as `step`.
+          SpecError: `episode_seeds` has no seed left, or the seed is not an int32.
+          LibraryError: the library cannot start the episode, or asks to try again too often.
+          Exception: the other errors of `step`.
         """
         with self._lock:
             return self._start(self._open_runner())
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        """Takes a step, or begins an episode where none is running.
+        """Takes a step, or begins an episode if none is running.
 
         Args:
-          action: values by name, nested or flat; any of them may be left out. Where an
-            episode begins it is ignored.
+          action: values by name, nested or flat; any of them may be left out. It is ignored
+            if the step begins an episode.
 
         Returns:
           The TimeStep, with the reward as a float.
 
         Raises:
           SpecError: the action does not conform; nothing has changed.
-          LibraryError: the status is Error, with the message of the library; or no episode
-            is running since an earlier exception.
+          LibraryError: the status is Error; the text contains the library's message.
+          DmEnvRpcClientError: an earlier exception ended the episode; call `reset`.
           ProtocolError: the library breaks the interface.
           ConnectionClosedError: the environment is closed.
           ConnectionLostError, DeadlineExceededError: see the class.
@@ -215,28 +217,30 @@ class EnvCApiEnvironment(dm_env.Environment):
             return dm_env.truncation(frame.reward, observation)
 
     def action_spec(self) -> dict[str, Any]:
-        """Returns the specs of the actions, by name, nested as they are."""
+        """Returns the specs of the actions, by name, nested like the actions."""
         return self._nest(dict(self._action_specs))
 
     def observation_spec(self) -> dict[str, Any]:
-        """Returns the specs of the observations, by name, nested as they are."""
+        """Returns the specs of the observations, by name, nested like the observations."""
         return self._nest(dict(self._observation_specs))
 
     def read_property(self, key: str) -> str:
         """Returns the value of a property.
 
         Raises:
-          PropertyError: there is none, or it is not readable. Otherwise as `step`.
+          PropertyError: there is no such property, or it is not readable.
+          Exception: the other errors of `step`.
         """
         with self._lock:
             return self._open_runner().read_property(key)
 
     def write_property(self, key: str, value: str) -> None:
-        """Sets a property; when that takes effect is the library's affair.
+        """Sets a property; the library decides when that takes effect.
 
         Raises:
-          PropertyError: there is none, it is not writable, or does not take the value.
-            Otherwise as `step`.
+          PropertyError: there is no such property, it is not writable, or the value is
+            invalid.
+          Exception: the other errors of `step`.
         """
         with self._lock:
             self._open_runner().write_property(key, value)
@@ -247,11 +251,12 @@ class EnvCApiEnvironment(dm_env.Environment):
         """Returns the attributes of the properties below one, by key.
 
         Args:
-          key: of a listable property; libraries tend to have their list of all under "".
-          recursive: list those below listable ones too.
+          key: the key of a listable property; most libraries list all properties under "".
+          recursive: also list the properties below listable ones.
 
         Raises:
-          PropertyError: there is none, or it is not listable. Otherwise as `step`.
+          PropertyError: there is no such property, or it is not listable.
+          Exception: the other errors of `step`.
         """
         with self._lock:
             list_property = self._open_runner().list_property
@@ -304,7 +309,7 @@ class EnvCApiEnvironment(dm_env.Environment):
         return dm_env.restart(self._observe(frame))
 
     def _run(self, call: Callable[..., Frame], *arguments: Any) -> Frame:
-        """Starts or advances; what comes in between leaves no episode that goes on."""
+        """Starts or advances; after an exception no episode is running."""
         self._is_running, self._events = False, ()
         try:
             frame = call(*arguments)

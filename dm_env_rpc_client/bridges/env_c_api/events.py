@@ -1,4 +1,4 @@
-"""Events: what happened since the last advance."""
+"""Events, which the library reports for each advance."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Event(NamedTuple):
     Attributes:
       id: the number of its type.
       name: the name of its type.
-      observations: what came with it: arrays (float64, uint8, int32 or int64, of any
-        shape) and `str`. They belong to the caller.
+      observations: the observations of the event: arrays (float64, uint8, int32 or int64,
+        of any shape) and `str`. They belong to the caller.
     """
 
     id: int
@@ -27,7 +27,7 @@ class Event(NamedTuple):
 
 
 def event_text(event: Event) -> str:
-    """Returns an event as JSON, for agents that get events as an observation.
+    """Returns an event as JSON, for agents that receive events as an observation.
 
     The object has `id`, `name` and `observations`: nested lists of numbers, and strings.
     As in the JSON form of protobuf, numbers that JSON lacks are "NaN", "Infinity" and

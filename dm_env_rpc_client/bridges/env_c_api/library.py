@@ -23,26 +23,26 @@ from dm_env_rpc_client.errors import LibraryError, ProtocolError, SpecError
 __all__ = ["Connect", "LaunchParams", "Library", "open_context"]
 
 Library = str | os.PathLike[str] | None
-"""The path of a library; None where `connect` needs none."""
+"""The path of a library; None if `connect` needs no library."""
 
 Connect = str | int | Callable[[], tuple[Any, Any]]
 """The name of a symbol, the address of a function, or a Python callable.
 
-An address is an int in the memory of this process, or a ctypes or cffi function; or
-"+0x1234", counted from where the library is loaded, for functions that it does not export.
+An address is an int in the memory of this process, a ctypes or cffi function, or "+0x1234", an
+offset from the library's load address, for functions that it does not export.
 
 A callable returns the filled struct (a cffi pointer, an address, or an object with its bytes
 such as a ctypes.Structure) and the context (a cffi pointer, a ctypes.c_void_p, or an address).
 """
 
 LaunchParams = Any
-"""What is passed to the connect function first.
+"""The first argument of the connect function.
 
 The bytes of a struct, a list of C strings (a struct of as many `const char*`), or a cffi
-pointer; None for a connect function that takes no such argument.
+pointer; None for a connect function without this argument.
 """
 
-# The base of what CDLL returns for a symbol, which ctypes gives no public name.
+# The base class of CDLL's functions, for which ctypes has no public name.
 _CFunction: Any = ctypes.CFUNCTYPE(None).__base__
 
 _GUARD_BYTES = 64 * ctypes.sizeof(ctypes.c_void_p)
@@ -54,7 +54,7 @@ _RTLD_DI_LINKMAP = 2
 def open_context(
     layout: Layout, library: Library, connect: Connect, launch_params: LaunchParams = None
 ) -> Context:
-    """Loads a library, where there is one, and makes a context.
+    """Loads a library, unless it is None, and makes a context.
 
     Args:
       layout: the version of the interface that the library was compiled with.
@@ -63,13 +63,13 @@ def open_context(
       launch_params: see `LaunchParams`.
 
     Returns:
-      The context, whose functions are all there.
+      The context, which has all functions of the version.
 
     Raises:
-      SpecError: the library or the symbol is not found, or an argument cannot be.
+      SpecError: the library or the symbol is not found, or an argument is invalid.
       LibraryError: the connect function failed.
-      ProtocolError: there is no context, a function is missing, or the struct is of
-        another version.
+      ProtocolError: the context is null, a function is missing, or the struct is of another
+        version.
     """
     loaded = None if library is None else _load(library)
     if isinstance(connect, _CFunction):
@@ -78,9 +78,7 @@ def open_context(
         connect = int(layout.ffi.cast("uintptr_t", connect))
     if callable(connect):
         if launch_params is not None:
-            raise SpecError(
-                "launch_params is for a function in C; a callable binds its own arguments"
-            )
+            raise SpecError("launch_params is for a C function; a callable binds its own arguments")
         struct, context = connect()
         api, handle = _copy_struct(layout, struct), _as_pointer(layout, context)
         keep_alive: list[Any] = [struct, context]
@@ -90,7 +88,7 @@ def open_context(
         api, handle, keep_alive = _connect(layout, address, params)
     _check_functions(layout, api)
     if not handle:
-        raise ProtocolError("the connect function succeeded without a context: it is null")
+        raise ProtocolError("the connect function succeeded, but its context is null")
     return Context(layout, api, handle, [loaded, *keep_alive])
 
 
@@ -106,7 +104,7 @@ def _address(loaded: ctypes.CDLL | None, connect: str | int) -> int:
     if isinstance(connect, int):
         return connect
     if loaded is None:
-        raise SpecError(f"connect is {connect!r}, which needs a library to be looked up in")
+        raise SpecError(f"connect is {connect!r}, which needs a library; library is None")
     if connect.startswith("+"):
         try:
             offset = int(connect, 0)
@@ -119,31 +117,31 @@ def _address(loaded: ctypes.CDLL | None, connect: str | int) -> int:
         address = ctypes.cast(loaded[connect], ctypes.c_void_p).value
     except AttributeError as error:
         raise SpecError(
-            f"{loaded._name} exports no function {connect!r}; one that is not exported is named "
-            "by its offset in the library, such as '+0x1234'"
+            f"{loaded._name} exports no function {connect!r}; for a function that is not exported, "
+            "pass its offset in the library, such as '+0x1234'"
         ) from error
     assert address is not None, "a symbol that is found has an address"
     return address
 
 
 def _load_address(loaded: ctypes.CDLL) -> int:
-    """Where a library is loaded, which is the first member of its link_map."""
+    """Returns the load address of a library, the first member of its link_map."""
     first_member = ctypes.POINTER(ctypes.c_size_t)()
     try:
         dlinfo = ctypes.CDLL(None).dlinfo
     except (AttributeError, TypeError) as error:
-        raise SpecError("offsets into a library need dlinfo, which this system lacks") from error
+        raise SpecError("offsets into a library need dlinfo; this system lacks it") from error
     handle = ctypes.c_void_p(loaded._handle)
     if dlinfo(handle, _RTLD_DI_LINKMAP, ctypes.byref(first_member)):
-        raise SpecError(f"cannot find out where {loaded._name} is loaded")
+        raise SpecError(f"cannot determine the load address of {loaded._name}")
     return int(first_member[0])
 
 
 def _as_params(layout: Layout, launch_params: LaunchParams) -> tuple[Any, ...]:
-    """Returns the pointer to pass, and what it points to in turn."""
+    """Returns the pointer to pass, and the objects that it refers to."""
     ffi = layout.ffi
     if isinstance(launch_params, bytes):
-        # Doubles, for a struct wants an alignment that an array of chars need not have.
+        # Doubles, because a struct needs an alignment that an array of chars may not have.
         struct = ffi.new("double[]", len(launch_params) // 8 + 1)
         ffi.memmove(struct, launch_params, len(launch_params))
         return (struct,)
@@ -166,8 +164,8 @@ def _connect(
     layout: Layout, address: int, params: tuple[Any, ...] | None
 ) -> tuple[Any, Any, list[Any]]:
     ffi = layout.ffi
-    # The version that the caller named may be wrong. What lies behind the struct is there
-    # to be overwritten by a library whose own struct is larger.
+    # The caller may have stated a wrong version. A library whose struct is larger then
+    # overwrites the guard behind this one.
     memory = ffi.new("double[]", (layout.size + _GUARD_BYTES) // 8)
     guard = ffi.buffer(memory)[layout.size :]
     ffi.buffer(memory)[layout.size :] = _GUARD[: len(guard)]
@@ -189,7 +187,7 @@ def _connect(
 
 
 def _copy_struct(layout: Layout, struct: Any) -> Any:
-    """Copies the functions, which the library could otherwise change under our feet."""
+    """Copies the functions, so that the library cannot change them later."""
     ffi = layout.ffi
     api = ffi.new("EnvCApi*")
     if isinstance(struct, int):

@@ -12,7 +12,7 @@ __all__ = ["PropertyAttributes", "PropertyResult", "list_recursively"]
 
 
 class PropertyAttributes(enum.Flag):
-    """What can be done with a property; the values are those of the interface."""
+    """The allowed operations on a property; the values are those of the interface."""
 
     NONE = 0
     READABLE = 1
@@ -32,12 +32,12 @@ class PropertyAttributes(enum.Flag):
 
     @property
     def is_listable(self) -> bool:
-        """Whether properties stand below it."""
+        """Whether the properties below it can be listed."""
         return PropertyAttributes.LISTABLE in self
 
 
 class PropertyResult(enum.Enum):
-    """How an operation on a property went; the values are those of the interface."""
+    """The result of an operation on a property; the values are those of the interface."""
 
     SUCCESS = 0
     NOT_FOUND = 1
@@ -52,15 +52,14 @@ def list_recursively(
 
     Args:
       list_property: lists one level.
-      key: where to begin.
+      key: the property to begin with.
 
     Returns:
-      Attributes by key. A key that turns up again is not listed again.
+      Attributes by key. A key that occurs several times is listed once.
 
     Raises:
       PropertyError: as `list_property`.
-      ProtocolError: there are more properties, or more levels of them, than the limits
-        allow.
+      ProtocolError: the number of properties, or of their levels, exceeds the limits.
     """
     found: dict[str, PropertyAttributes] = {}
     level = [key]

@@ -1,4 +1,4 @@
-"""How much a library may ask for. What is beyond is refused before memory is taken."""
+"""Limits on the data of a library, which are checked before memory is allocated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_DIMENSIONS = packing.MAX_DIMENSIONS
 """Dimensions of an observation."""
 
 MAX_BYTES = 1 << 28
-"""Bytes of all observations of one step; the same again for those of its events."""
+"""Bytes of all observations of one step; the observations of its events have the same limit."""
 
 MAX_COUNT = 1 << 16
 """Actions, observations, event types, pending events, or properties."""
@@ -25,4 +25,4 @@ MAX_TEXT_BYTES = 1 << 20
 """Bytes of a name, a message or the value of a property."""
 
 MAX_PROPERTY_DEPTH = 64
-"""Lists of properties inside one another."""
+"""Levels of nested properties."""

@@ -1,8 +1,8 @@
-"""Copies of what a library points to. Bounds come first, then memory is read.
+"""Copies from the memory of a library. Sizes are checked before memory is read.
 
 Every pointer is valid only until the next call into the library, so nothing here keeps
-one. A pointer that is not null may still lead nowhere; only a process of its own helps
-against that.
+one. A pointer that is not null may still be invalid; only a child process protects against
+that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 UNSET = -(2**31)
-"""Stands in what a library is to fill in, so that what it left alone shows."""
+"""The initial value of fields that the library fills in; it shows which ones it did not."""
 
 
 def copy_text(ffi: Any, pointer: Any, where: str) -> str:
@@ -45,17 +45,17 @@ def copy_text(ffi: Any, pointer: Any, where: str) -> str:
 
 
 def encode(text: str, where: str) -> bytes:
-    """Encodes a string for C; SpecError where it holds a null or cannot be UTF-8."""
+    """Encodes a string for C; SpecError if it contains a null or is invalid as UTF-8."""
     if "\0" in text:
-        raise SpecError(f"{where}: {text!r} holds a null character, at which C would end it")
+        raise SpecError(f"{where}: {text!r} contains a null character, which would end it in C")
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise SpecError(f"{where}: {text!r} cannot be UTF-8: {error}") from error
+        raise SpecError(f"{where}: {text!r} is invalid as UTF-8: {error}") from error
 
 
 def decode(data: bytes, where: str) -> str:
-    """Decodes UTF-8; ProtocolError where it is none, for the protocol's strings are text."""
+    """Decodes UTF-8; ProtocolError if it is invalid, since the protocol's strings are text."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -63,18 +63,18 @@ def decode(data: bytes, where: str) -> str:
 
 
 def known_type(layout: Layout, number: int, where: str) -> ObservationType:
-    """Returns the type that a number stands for in this version, or ProtocolError."""
+    """Returns the type with a number; ProtocolError if this version has no such type."""
     type_ = layout.observation_types.get(number)
     if type_ is None:
         raise ProtocolError(
-            f"{where}: has type {number}, which version {layout.version} does not have; either "
-            "the library is broken or it was compiled with another version"
+            f"{where}: has type {number}, which version {layout.version} does not have; the "
+            "library is broken or was compiled with another version"
         )
     return type_
 
 
 def read_shape(ffi: Any, spec: Any, where: str) -> tuple[int, ...]:
-    """Copies the shape out of an EnvCApi_ObservationSpec with at least 0 dimensions."""
+    """Copies the shape of an EnvCApi_ObservationSpec with 0 or more dimensions."""
     dims = spec.dims
     if dims == UNSET:
         raise ProtocolError(f"{where}: the library did not fill it in")
@@ -95,14 +95,14 @@ def copy_observation(layout: Layout, observation: Any, budget: int, where: str) 
     Args:
       layout: the version.
       observation: the EnvCApi_Observation.
-      budget: how many bytes it may take.
-      where: what it is, for error messages.
+      budget: its maximum size in bytes.
+      where: the name of the observation in error messages.
 
     Returns:
       A new writable array, or a `str`.
 
     Raises:
-      ProtocolError: it breaks the interface or the limits.
+      ProtocolError: it breaks the interface or exceeds the limits.
     """
     ffi, spec, pointer = layout.ffi, observation.spec, observation.payload.bytes
     shape = read_shape(ffi, spec, where)
@@ -113,7 +113,7 @@ def copy_observation(layout: Layout, observation: Any, budget: int, where: str) 
     size = checked_size(shape, 1 if is_text else type_.value.itemsize, where)
     if size > budget:
         raise ProtocolError(
-            f"{where}: takes {size} bytes, and with those before it the step is beyond "
+            f"{where}: takes {size} bytes; together with those before it the step exceeds "
             f"{limits.MAX_BYTES}"
         )
     if size and not pointer:

@@ -1,4 +1,4 @@
-"""Runs a library in a child process, so that it can take nothing with it when it dies."""
+"""Runs a library in a child process, so that its crash does not end this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dm_env_rpc_client.bridges.env_c_api import child_calls
-from dm_env_rpc_client.bridges.env_c_api.child_pipe import MessagePipe
+from dm_env_rpc_client.bridges.env_c_api.child_pipe import ChildPipe
 from dm_env_rpc_client.bridges.env_c_api.library import Connect, LaunchParams, Library
 from dm_env_rpc_client.bridges.env_c_api.library_properties import PropertyAttributes
 from dm_env_rpc_client.bridges.env_c_api.runner import Actions, Frame, Runner
@@ -24,40 +24,43 @@ from dm_env_rpc_client.errors import (
     ProtocolError,
     SpecError,
 )
+from dm_env_rpc_client.runtime import children
 
 __all__ = ["ProcessRunner"]
 
 T = TypeVar("T")
 
 CLOSE_SECONDS = 5.0
-"""How long the child may take to release the environment, and again to exit."""
+"""How long the child may take to release the environment, and as long again to exit."""
 
-# The path of modules is the parent's, as it is for the children of multiprocessing.
+# The child gets the module path of the parent, as the children of multiprocessing do.
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from dm_env_rpc_client.bridges.env_c_api.child import main; "
-    "main(int(sys.argv[2]), int(sys.argv[3]))"
+    "from dm_env_rpc_client.runtime.children import Parent; "
+    "main(Parent.from_start(), int(sys.argv[2]), int(sys.argv[3]))"
 )
 
 
 class ProcessRunner(Runner):
     """Runs an environment in a child process.
 
-    After a doubt - the child died, did not answer in time, or sent what is no answer - the
-    child is ended and every later call fails with the first cause chained.
+    If the child dies, misses a deadline or sends an invalid answer, or if a call is
+    interrupted, the child is killed and every later call fails with the first cause chained.
 
     Args:
       library: the path of the library.
       connect: the name of an exported function, or an offset such as "+0x1234".
       version: as for `layout`.
-      settings: as for `LocalRunner`, like `observations` and `start_attempts`.
-      launch_params: bytes, or a sequence of C strings; None for none.
-      observations: the names of those to read; None for all.
-      start_attempts: calls of `start` for one episode.
-      request_timeout: seconds that each call may take; None for any time.
+      settings: as for `LocalRunner`.
+      launch_params: bytes, or a sequence of C strings; None for no such argument.
+      observations: as for `LocalRunner`.
+      start_attempts: as for `LocalRunner`.
+      request_timeout: seconds that each call may take; None for no limit.
 
     Raises:
-      SpecError: an argument means nothing in another process. Otherwise as the calls.
+      SpecError: an argument is only valid in this process.
+      Exception: the errors of the calls.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class ProcessRunner(Runner):
         self._broken: Exception | None = None
         params = _portable_params(launch_params)
         self._process, self._pipe = _start_child()
-        # Runs when the runner is forgotten, and at the exit of the interpreter.
+        # Runs when the runner is garbage-collected, and at the exit of the interpreter.
         self._end = weakref.finalize(self, _end_child, self._process, self._pipe)
         try:
             self.description = self._call(
@@ -127,7 +130,7 @@ class ProcessRunner(Runner):
                 self._pipe.send(["close"], CLOSE_SECONDS)
                 self._pipe.receive(CLOSE_SECONDS)
             except (OSError, EOFError, ProtocolError):
-                pass  # Its end is what is wanted.
+                pass  # The child is ended below.
         self._end()
 
     def _decode_frame(self, message: Any) -> Frame:
@@ -136,7 +139,7 @@ class ProcessRunner(Runner):
     def _call(self, decode: Callable[[Any], T], name: str, *arguments: Any) -> T:
         if self._broken is not None:
             raise ConnectionLostError(
-                f"the child process that ran {self._path} is gone; make a new environment"
+                f"the child process that ran {self._path} has ended; make a new environment"
             ) from self._broken
         try:
             self._pipe.send([name, *arguments], self._timeout)
@@ -146,8 +149,8 @@ class ProcessRunner(Runner):
                 return decode(answer["result"])
         except TimeoutError:
             failure: Exception = DeadlineExceededError(
-                f"{self._path} did not come back from {name} within {self._timeout} s; its child "
-                "process was ended"
+                f"{self._path} did not return from {name} within {self._timeout} s; its child "
+                "process was killed"
             )
         except (EOFError, BrokenPipeError):
             failure = ConnectionLostError(
@@ -157,7 +160,7 @@ class ProcessRunner(Runner):
         except ProtocolError as garbage:
             failure = garbage
         except BaseException:
-            # Interrupted: the answer would be taken for that of the next call.
+            # Interrupted: the next call would receive this call's answer.
             self._break(ConnectionLostError(f"a call of {name} was interrupted"))
             raise
         else:
@@ -188,11 +191,11 @@ def _error_of(answer: Any) -> Exception | None:
         return child_calls.decode_error(answer["error"])
     if isinstance(answer, dict) and answer.keys() == {"result"}:
         return None
-    raise ProtocolError("the child process sent what is no answer")
+    raise ProtocolError("the child process sent an invalid answer")
 
 
 def _portable_params(launch_params: LaunchParams) -> Any:
-    """Launch parameters as arrays of bytes, which go into a message."""
+    """Launch parameters as arrays of bytes, which a message may contain."""
     if launch_params is None:
         return None
     if isinstance(launch_params, bytes):
@@ -203,16 +206,16 @@ def _portable_params(launch_params: LaunchParams) -> Any:
         texts = (t if isinstance(t, bytes) else t.encode() for t in launch_params)
         return [np.frombuffer(text, np.uint8) for text in texts]
     raise SpecError(
-        f"launch_params is {launch_params!r}; a child process takes the bytes of a struct without "
-        "pointers, or a list of strings"
+        f"launch_params is {launch_params!r}; for a child process it is the bytes of a struct "
+        "without pointers, or a list of strings"
     )
 
 
-def _start_child() -> tuple[subprocess.Popen[bytes], MessagePipe]:
+def _start_child() -> tuple[subprocess.Popen[bytes], ChildPipe]:
     their_reader, writer = os.pipe()
     reader, their_writer = os.pipe()
     try:
-        process = subprocess.Popen(
+        process = children.start(
             [
                 sys.executable,
                 "-c",
@@ -221,7 +224,6 @@ def _start_child() -> tuple[subprocess.Popen[bytes], MessagePipe]:
                 str(their_reader),
                 str(their_writer),
             ],
-            stdin=subprocess.DEVNULL,
             pass_fds=(their_reader, their_writer),
         )
     except BaseException:
@@ -231,14 +233,10 @@ def _start_child() -> tuple[subprocess.Popen[bytes], MessagePipe]:
     finally:
         os.close(their_reader)
         os.close(their_writer)
-    return process, MessagePipe(reader, writer)
+    return process, ChildPipe(reader, writer)
 
 
-def _end_child(process: subprocess.Popen[bytes], pipe: MessagePipe) -> None:
-    """Closes the pipes, at which a child that waits for calls exits; and makes sure."""
+def _end_child(process: subprocess.Popen[bytes], pipe: ChildPipe) -> None:
+    """Closes the pipes, upon which the child exits; kills it if it does not."""
     pipe.close()
-    try:
-        process.wait(CLOSE_SECONDS if process.poll() is None else 0)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    children.end(process, CLOSE_SECONDS)

@@ -1,6 +1,6 @@
-"""Runs the environment of a library, in the order that the interface demands.
+"""Runs the environment of a library, in the order of calls that the interface requires.
 
-A `Runner` is what `EnvCApiEnvironment` drives: here or in a process of its own.
+`EnvCApiEnvironment` drives a `Runner`, in this process or in a child process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dm_env_rpc_client.errors import LibraryError, ProtocolError, SpecError
 __all__ = ["Actions", "Frame", "LocalRunner", "Runner"]
 
 START_PAUSE_SECONDS = 0.001
-"""The pause before the second attempt to start; it doubles with each one."""
+"""The pause before the second attempt to start; it doubles with each attempt."""
 
 
 class Actions(NamedTuple):
@@ -38,14 +38,14 @@ class Actions(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """What is known after `start` or `advance`.
+    """The result of `start` or `advance`.
 
     Attributes:
       status: Running, Terminated or Interrupted.
-      reward: what accrued; 0.0 after `start`.
-      observations: values in the order of those that were asked for; None where the
-        status is not Running, for nothing may be observed then.
-      events: what happened; empty where the status is not Running.
+      reward: the reward of the advance; 0.0 after `start`.
+      observations: the values of the requested observations, in their order; None if the
+        status is not Running, since the interface then forbids to observe.
+      events: the events since the last advance; empty if the status is not Running.
     """
 
     status: Status
@@ -55,13 +55,13 @@ class Frame(NamedTuple):
 
 
 class Runner(abc.ABC):
-    """An environment that is ready to start an episode. Not for several threads at once."""
+    """An environment that is ready to start an episode. Not thread-safe."""
 
     description: Description
 
     @abc.abstractmethod
     def start(self, episode: int, seed: int) -> Frame:
-        """Starts an episode and returns what is to be seen at its beginning."""
+        """Starts an episode and returns its first frame."""
 
     @abc.abstractmethod
     def advance(self, actions: Actions, steps: int) -> Frame:
@@ -77,7 +77,7 @@ class Runner(abc.ABC):
 
     @abc.abstractmethod
     def list_property(self, key: str) -> dict[str, PropertyAttributes]:
-        """Lists the properties right below one."""
+        """Lists the properties directly below one."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -88,17 +88,17 @@ class LocalRunner(Runner):
     """Runs a context in this process.
 
     Args:
-      context: a new context; it belongs to the runner, which releases it exactly once,
-        also when the runner is forgotten or the arguments are wrong.
+      context: a new context. The runner owns it and releases it exactly once, also if the
+        runner is garbage-collected or an argument is invalid.
       settings: applied before `init`.
-      observations: the names of those to read; None for all.
-      start_attempts: how often `start` may be called for one episode while it returns
+      observations: the names of the observations to read; None for all.
+      start_attempts: the maximum number of calls of `start` for one episode while it returns
         EAGAIN.
 
     Raises:
       SpecError: the library refuses a setting.
       LibraryError: `init` failed.
-      ProtocolError: what the library says of itself breaks the interface.
+      ProtocolError: the library's description of itself breaks the interface.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class LocalRunner(Runner):
         start_attempts: int,
     ):
         self._context = context
-        # Runs when the runner is forgotten, and at the exit of the interpreter.
+        # Runs when the runner is garbage-collected, and at the exit of the interpreter.
         self._release = weakref.finalize(self, context.release)
         self._start_attempts = start_attempts
         try:
@@ -129,7 +129,7 @@ class LocalRunner(Runner):
         self._variable_bytes = limits.MAX_BYTES - fixed_bytes
 
     def start(self, episode: int, seed: int) -> Frame:
-        """See `Runner.start`; LibraryError where it fails."""
+        """See `Runner.start`; LibraryError if it fails."""
         pause = START_PAUSE_SECONDS
         for attempt in range(self._start_attempts):
             if attempt:
@@ -140,12 +140,12 @@ class LocalRunner(Runner):
         raise LibraryError(
             "start",
             errno.EAGAIN,
-            f"it asked to be called again (EAGAIN) {self._start_attempts} times; its last "
+            f"it returned EAGAIN {self._start_attempts} times; its last "
             f"message: {self._context.error_message()}",
         )
 
     def advance(self, actions: Actions, steps: int) -> Frame:
-        """See `Runner.advance`; LibraryError where the status is Error."""
+        """See `Runner.advance`; LibraryError if the status is Error."""
         context = self._context
         if actions.discrete is not None:
             context.act_discrete(actions.discrete)
@@ -172,7 +172,7 @@ class LocalRunner(Runner):
         self._release()
 
     def _frame(self, status: Status, reward: float) -> Frame:
-        """Copies what may be read only now: before the next call, and while Running."""
+        """Copies observations and events, which are valid until the next call while Running."""
         if status is not Status.RUNNING:
             return Frame(status, reward, None, ())
         context, budget = self._context, self._variable_bytes
@@ -185,8 +185,8 @@ class LocalRunner(Runner):
             value = context.observation(index, budget, where)
             if not described.value_conforms(value):
                 raise ProtocolError(
-                    f"{where}: is {_kind(value)}; observation_spec says {described.type.name} of "
-                    f"shape {described.shape}, where 0 is any length"
+                    f"{where}: is {_kind(value)}; observation_spec declares {described.type.name} "
+                    f"of shape {described.shape} (0 is any length)"
                 )
             budget -= len(value) if isinstance(value, str) else value.nbytes
             observations.append(value)
@@ -224,7 +224,7 @@ def _fixed(described: ObservationDescription, type_number: int) -> FixedObservat
 def _describe(
     context: Context, wanted: Collection[str] | None
 ) -> tuple[Description, Sequence[int]]:
-    """Asks for all that is known after `init`, and the indices of the wanted observations."""
+    """Returns the description, known after `init`, and the indices of the observations to read."""
     discrete, continuous, texts, names, events = (
         [context.name(f"{what}_name", i) for i in range(context.count(f"{what}_count"))]
         for what in (

@@ -1,4 +1,4 @@
-"""A library as something to serve; nothing here knows the server."""
+"""A library as an environment factory for a server; imports no server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import dm_env
 
 from dm_env_rpc_client.bridges.env_c_api.declarations import layout
 from dm_env_rpc_client.bridges.env_c_api.environment import EnvCApiEnvironment
-from dm_env_rpc_client.bridges.env_c_api.text_settings import setting_texts
+from dm_env_rpc_client.bridges.env_c_api.text_settings import text_settings
 from dm_env_rpc_client.errors import SpecError
 
 __all__ = ["environment_factory"]
@@ -25,26 +25,26 @@ def environment_factory(
     settings: Mapping[str, Any] = MappingProxyType({}),
     **kwargs: Any,
 ) -> Callable[..., dm_env.Environment]:
-    """Returns what `dm_env_rpc_client.server.serve` takes, for a library.
+    """Returns an environment factory for `dm_env_rpc_client.server.serve`.
 
-    Every world is a context of its own in a child process of its own, so that a library
-    that crashes is an error of one world. The settings of CreateWorld are those of the
-    library, but for two: `seed`, of the first episode, from which the later ones count up,
-    and `episode`, the ID of the first.
+    Every world is a context of its own in a child process of its own, so that a crash of the
+    library is an error in one world only. The settings of CreateWorld are settings of the
+    library, except for two: `seed`, the seed of the first episode, and `episode`, its ID. Both
+    are incremented for each later episode.
 
     Args:
       library: the path of the library.
       connect: the name of its connect function, or "+0x1234", its offset.
-      version: that of the env_c_api.h with which the library was compiled.
-      settings: of the library; those of CreateWorld are laid over them.
+      version: the version of the env_c_api.h with which the library was compiled.
+      settings: settings of the library; the settings of CreateWorld override them.
       **kwargs: further arguments of `EnvCApiEnvironment`.
 
     Raises:
-      SpecError: there is no such file, the version is unknown, cffi is not installed, or a
-        setting is of a type that cannot be.
+      SpecError: there is no such file, the version is unknown, cffi is not installed, or the
+        type of a setting is invalid.
     """
     layout(version)
-    defaults = setting_texts(settings)
+    defaults = text_settings(settings)
     path = os.path.abspath(library)
     if not os.path.isfile(path):
         raise SpecError(f"there is no library {path}")
@@ -56,7 +56,7 @@ def environment_factory(
             path,
             connect,
             version=version,
-            settings={**defaults, **setting_texts(create_settings)},
+            settings={**defaults, **text_settings(create_settings)},
             episode_seeds=seed,
             first_episode=episode,
             isolated=True,

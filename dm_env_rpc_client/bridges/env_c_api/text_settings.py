@@ -1,4 +1,4 @@
-"""Settings as the strings that the interface takes."""
+"""Settings as strings, the form in which the interface takes them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import nesting
 
-__all__ = ["setting_texts"]
+__all__ = ["text_settings"]
 
 
-def setting_texts(settings: Mapping[str, Any]) -> dict[str, str]:
+def text_settings(settings: Mapping[str, Any]) -> dict[str, str]:
     """Returns settings as strings by flat name.
 
     Args:
-      settings: values by name, nested or with periods in the names: str, as they are;
-        bool, as "true" or "false"; int or float, in their shortest exact form.
+      settings: values by name, nested or with periods in the names. A str stays as it is, a
+        bool becomes "true" or "false", an int or float its shortest exact form.
 
     Raises:
-      SpecError: a value is something else, or two have one name.
+      SpecError: a value is of another type, or two values have the same name.
     """
     flat = nesting.flatten_dict(settings, nesting.SEPARATOR, strict=False)
     return {name: _text(name, value) for name, value in flat.items()}
@@ -37,6 +37,6 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, int | float):
         return repr(value)
     raise SpecError(
-        f"setting {name!r} is of type {type(value).__name__}; a library takes strings, so give a "
+        f"setting {name!r} is of type {type(value).__name__}; a library takes strings, so pass a "
         "str, a bool, an int or a float"
     )

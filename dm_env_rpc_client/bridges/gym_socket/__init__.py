@@ -1,4 +1,13 @@
-"""gym-socket-api, a byte protocol over TCP, joined to dm_env in both directions."""
+"""gym-socket-api, a byte protocol over TCP, joined to dm_env in both directions.
+
+`GymSocketEnvironment` is the client, `serve` the server. Read `packets.py` first: it lists the
+packets and their answers. `fields.py` and `packet_codec.py` make bytes of them, `space_json.py`,
+`space_specs.py` and `samples.py` translate spaces and their elements; none of these does I/O.
+Above them are `connection.py` and `environment.py` for the client, and `server_session.py`,
+`session_runner.py` and `server.py` for the server. Only `tcp.py` touches sockets.
+
+May import `errors`, `runtime`, `tensors` and the addresses of `transports`; never grpc.
+"""
 
 from dm_env_rpc_client.bridges.gym_socket.environment import GymSocketEnvironment
 from dm_env_rpc_client.bridges.gym_socket.fields import Limits

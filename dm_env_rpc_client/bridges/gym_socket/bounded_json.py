@@ -1,10 +1,10 @@
-"""JSON from a peer that may mean harm, and JSON for a peer that takes the standard's word.
+"""JSON from a peer that may be hostile, and JSON for a peer that follows the standard strictly.
 
-What a text asks for is counted before it is parsed: a megabyte of brackets would otherwise
-become thirty megabytes of lists, or overrun the parser's stack.
+The values in a text are counted before it is parsed: a megabyte of brackets would otherwise
+become thirty megabytes of lists, or overflow the parser's stack.
 
-NaN and Infinity are no JSON and are never written. They are read, as float values, for
-that is how servers in Python write them.
+The standard has no NaN and no Infinity, so they are never written. They are read, as float
+values, because servers in Python write them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_DEPTH = 32
 """Levels of lists and objects."""
 
 MAX_VALUES = 1 << 16
-"""Values in one text, where nothing else is known about it."""
+"""Values in one text, if nothing else is known about it."""
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
@@ -37,7 +37,7 @@ def decode(text: bytes | bytearray, where: str, max_values: int = MAX_VALUES) ->
     Args:
       text: the bytes.
       where: what they are, for error messages.
-      max_values: how many values, keys included, it may hold.
+      max_values: the maximum number of values, keys included.
 
     Raises:
       ProtocolError: it is not UTF-8, not JSON, too deep, or holds too many values.
@@ -47,7 +47,7 @@ def decode(text: bytes | bytearray, where: str, max_values: int = MAX_VALUES) ->
     if values > max_values:
         raise ProtocolError(
             f"{where}: JSON of {len(text)} bytes with about {values} values; at most "
-            f"{max_values} are taken"
+            f"{max_values} are allowed"
         )
     if containers > MAX_DEPTH and _depth(text) > MAX_DEPTH:
         raise ProtocolError(f"{where}: JSON more than {MAX_DEPTH} levels deep")
@@ -62,19 +62,19 @@ def encode(value: Any, where: str) -> bytes:
     """Writes JSON without white space, in ASCII.
 
     Raises:
-      SpecError: JSON cannot hold the value; `where` says what it is.
+      SpecError: JSON has no form for the value; `where` names the value in the message.
     """
     try:
         return _ENCODER.encode(value).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
-        raise SpecError(f"{where}: JSON cannot hold it: {error}") from None
+        raise SpecError(f"{where}: invalid as JSON: {error}") from None
 
 
 def jsonable(value: Any, depth: int = MAX_DEPTH // 2) -> Any:
-    """Returns what JSON can hold of diagnostics, such as a step's info.
+    """Returns a JSON value for diagnostics, such as a step's info.
 
-    NumPy values become numbers and lists, NaN and infinities null, keys strings; what
-    JSON has no form for, or lies deeper than `depth`, becomes its type's name.
+    NumPy values become numbers and lists, NaN and infinities null, keys strings. A value that
+    JSON has no form for, or that is nested deeper than `depth`, becomes the name of its type.
     """
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufU":
         value = value.tolist()
@@ -90,9 +90,9 @@ def jsonable(value: Any, depth: int = MAX_DEPTH // 2) -> Any:
 
 
 def _depth(text: bytes | bytearray) -> int:
-    """How deep brackets outside strings nest, as far as `text` is JSON."""
-    # Escaped quotes do not end a string; taking the escapes out pair by pair, from the
-    # left, leaves the quotes that do.
+    """The depth to which brackets outside strings are nested, provided `text` is JSON."""
+    # Escaped quotes do not end a string. Once the escapes are removed, pair by pair from the
+    # left, the quotes that remain do.
     structure = text.replace(rb"\\", b"").replace(rb"\"", b"").translate(None, _ALL_BUT_STRUCTURE)
     depth = deepest = 0
     in_string = False

@@ -1,14 +1,13 @@
 """Packets and their answers on the client's side: deadlines, poison, close.
 
-Packets carry no id, so at the first doubt about what an answer belongs to the exchange is
-poisoned: it answers nothing any more and says what came first.
+Packets carry no id. At the first doubt about which packet an answer belongs to, the connection
+is poisoned: every later call fails with the first cause chained.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-import time
 import weakref
 from typing import Any
 
@@ -22,30 +21,31 @@ from dm_env_rpc_client.errors import (
     DmEnvRpcError,
     ProtocolError,
 )
+from dm_env_rpc_client.runtime.deadline import Deadline
 from dm_env_rpc_client.transports.addresses import HostPort
 
-__all__ = ["Exchange"]
+__all__ = ["PacketConnection"]
 
 CLOSE_SECONDS = 1.0
-"""How long `close` waits for another thread to notice it."""
+"""How long `close` waits for another thread to leave its request."""
 
 
-class Exchange:
+class PacketConnection:
     """A connection to a server, one packet at a time.
 
     Args:
-      address: where the server listens.
-      timeout: seconds until there must be a connection.
+      address: the address of the server.
+      timeout: seconds until the connection must be established.
       request_timeout: seconds that each answer may take.
-      dialect: that of the server.
-      limits: the most that the server may send.
+      dialect: the server's dialect.
+      limits: limits on what the server sends.
 
     Attributes:
       bounds: what is known of the observations' size.
-      poisoned_by: the first thing that made the exchange unusable; None while it is usable.
+      poisoned_by: the first error that made the connection unusable; None while it is usable.
 
     Raises:
-      ConnectionLostError, DeadlineExceededError: no connection.
+      ConnectionLostError, DeadlineExceededError: no connection was established.
     """
 
     def __init__(
@@ -63,26 +63,30 @@ class Exchange:
         self._dialect = dialect
         self._limits = limits
         self._lock = threading.Lock()
-        self._is_under_way = False
+        self._is_waiting = False
         self._pid = os.getpid()
         self._stream = tcp.connect(address, timeout)
-        # Runs when the exchange is forgotten, and at the exit of the interpreter. It knows the
-        # stream alone: `poisoned_by` has a traceback, which leads to whoever used the exchange.
+        # Runs when this object is garbage-collected, and at the exit of the interpreter. It
+        # refers to the stream alone: the traceback of `poisoned_by` refers to the frames that
+        # used this object, so a reference to it would keep this object alive.
         self._finalizer = weakref.finalize(self, self._stream.close)
 
     def shake_hands(self, env_name: str) -> None:
-        """Names the environment; DmEnvRpcError where the server refuses it."""
+        """Names the environment; DmEnvRpcError if the server refuses it."""
         data = packet_codec.encode_request(packets.Handshake(env_name), self._dialect)
         _raise_refusal(self._transfer(data, packet_codec.read_error(self._limits)))
 
     def ask(self, request: packets.Request) -> Any:
-        """Sends a packet and returns its answer (see `wire.read_answer`); None for none.
+        """Sends a packet and returns its answer (see `packet_codec.read_answer`).
+
+        Returns:
+          The answer; None for a packet without an answer.
 
         Raises:
-          SpecError: the packet cannot be; nothing was sent.
-          ProtocolError: the answer is none.
-          DeadlineExceededError, ConnectionLostError, ConnectionClosedError: there is no
-            answer and will be none.
+          SpecError: the packet is invalid; nothing was sent.
+          ProtocolError: the answer is invalid.
+          DeadlineExceededError, ConnectionLostError, ConnectionClosedError: no answer came,
+            and none will.
         """
         data = packet_codec.encode_request(request, self._dialect)
         return self._transfer(
@@ -93,12 +97,13 @@ class Exchange:
         """Sends a packet that is answered with an error string, or not at all.
 
         Raises:
-          DmEnvRpcError: the server refused. Otherwise as `ask`.
+          DmEnvRpcError: the server refused.
+          Exception: the other errors of `ask`.
         """
         _raise_refusal(self.ask(request))
 
     def poison(self, cause: BaseException) -> BaseException:
-        """Makes the exchange unusable, if it was not, and returns `cause`."""
+        """Makes the connection unusable, unless it is already, and returns `cause`."""
         if self.poisoned_by is None:
             self.poisoned_by = cause
             self._stream.shutdown()
@@ -111,29 +116,30 @@ class Exchange:
         if self.poisoned_by is None:
             self.poisoned_by = ConnectionClosedError("close() was called")
         if os.getpid() == self._pid:
-            # Wakes a thread that waits for an answer. In a forked child it would end the
+            # Wakes a thread that waits for an answer. In a forked child this would end the
             # parent's session.
             self._stream.shutdown()
-            # Until that thread is out of the socket; another file could get its number.
+            # Waits until that thread no longer uses the socket: once the socket is closed,
+            # another file may get its descriptor.
             if self._lock.acquire(timeout=CLOSE_SECONDS):
                 self._lock.release()
         self._stream.close()
 
     def _transfer(self, data: bytes, answer: Steps[Any] | None) -> Any:
         self._check_usable()
-        deadline = time.monotonic() + self._request_timeout
+        deadline = Deadline.after(self._request_timeout)
         with self._lock:
-            if self._is_under_way:
-                # An interrupt came where even what follows an error could not run.
-                self.poison(ConnectionLostError("an exchange was interrupted"))
+            if self._is_waiting:
+                # An interrupt kept the error handling below from running.
+                self.poison(ConnectionLostError("a request was interrupted"))
             self._check_usable()
-            self._is_under_way = True
+            self._is_waiting = True
             try:
                 if self._stream.has_unread():
-                    self._find_out_what_is_unread()
+                    self._raise_for_unread()
                 self._stream.send(data, deadline)
                 result = None if answer is None else self._stream.receive(answer, deadline)
-                self._is_under_way = False
+                self._is_waiting = False
                 return result
             except BaseException as error:
                 if isinstance(self.poisoned_by, ConnectionClosedError):
@@ -141,14 +147,14 @@ class Exchange:
                 self.poison(error)
                 raise
 
-    def _find_out_what_is_unread(self) -> None:
-        """Raises: the server ended the connection, or sent what nothing asked for."""
+    def _raise_for_unread(self) -> None:
+        """Raises the reason for unread bytes: an end, or an answer without a request."""
 
         def one_byte() -> Steps[None]:
             yield 1
 
-        self._stream.receive(one_byte(), time.monotonic() + 1.0)
-        raise ProtocolError(f"{self._stream.peer} sent an answer that nothing asked for")
+        self._stream.receive(one_byte(), Deadline.after(1.0))
+        raise ProtocolError(f"{self._stream.peer} sent an answer without a request")
 
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:
@@ -162,12 +168,12 @@ class Exchange:
         if cause is not None:
             reason = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
             raise ConnectionLostError(
-                f"the session with {self._address} can no longer tell which answer belongs to "
-                f"which packet after {reason}; open a new one"
+                f"the session with {self._address} cannot match answers to packets any more after "
+                f"{reason}; open a new one"
             ) from cause
 
 
 def _raise_refusal(message: str | None) -> None:
     if message:
-        # The protocol has texts and no codes.
+        # The protocol has error texts, but no codes.
         raise DmEnvRpcError(status_pb2.Status(code=code_pb2.UNKNOWN, message=message))

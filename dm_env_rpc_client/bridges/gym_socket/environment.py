@@ -17,7 +17,7 @@ from dm_env_rpc_client.bridges.gym_socket import (
     space_json,
     space_specs,
 )
-from dm_env_rpc_client.bridges.gym_socket.connection import Exchange
+from dm_env_rpc_client.bridges.gym_socket.connection import PacketConnection
 from dm_env_rpc_client.bridges.gym_socket.fields import Limits, ObservationBounds
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.transports import addresses
@@ -29,36 +29,37 @@ class GymSocketEnvironment(dm_env.Environment):
     """Steps an environment that a gym-socket-api server hosts.
 
     Spaces become specs: Box a BoundedArray, Discrete a DiscreteArray, MultiBinary an int8
-    BoundedArray from 0 to 1, MultiDiscrete an int64 one, Tuple a tuple. A Box does not say
-    its dtype: it is uint8 where it goes from 0 to 255 throughout, otherwise float64.
+    BoundedArray from 0 to 1, MultiDiscrete an int64 one, Tuple a tuple. A Box has no dtype in
+    this protocol: it becomes uint8 if all its bounds are 0 and 255, otherwise float64.
 
-    A step that is done is LAST with discount 0, or 1 where its info says
-    `TimeLimit.truncated`. A step before the first reset or after a LAST step ignores its
+    The step that ends an episode is LAST. Its discount is 0, or 1 if `TimeLimit.truncated` is
+    true in its info. A step before the first reset or after a LAST step ignores its
     action and begins an episode. Arrays in a TimeStep belong to the caller.
 
-    Packets carry no id, so at the first doubt about what an answer belongs to (a missed
-    deadline, a malformed answer, an interrupted wait) the environment is unusable: every
+    Packets carry no id. At the first doubt about which packet an answer belongs to (a missed
+    deadline, a malformed answer, an interrupted wait) the environment becomes unusable: every
     later call raises ConnectionLostError, chained to the first cause.
 
     Args:
       address: `host:port` of the server.
-      env_name: what the server calls the environment; "" for a session without one, which
-        can do nothing but `upload`.
-      timeout: seconds until there must be a connection.
-      request_timeout: seconds that each answer may take, that to the name included.
-      dialect: "first", that of the protocol document, or "latest", whose Monitor answers
-        and which knows Universe. Both ends must speak the same one.
-      observation_dtype: of every Box in the observations, instead of what is said above.
-      action_dtype: of every Box in the actions, instead of float64.
-      insecure: allow an address that is not on this machine; nothing is encrypted.
-      limits: the most that the server may send.
+      env_name: the server's name for the environment; "" for a session without an
+        environment, which can only `upload`.
+      timeout: seconds until the connection must be established.
+      request_timeout: seconds that each answer may take, the one to `env_name` included.
+      dialect: "first", the dialect of the protocol document, or "latest", in which Monitor
+        has an answer and Universe has packets. Both ends must use the same dialect.
+      observation_dtype: the dtype of every Box in the observations, instead of the rule above.
+      action_dtype: the dtype of every Box in the actions, instead of the rule above.
+      insecure: allow an address other than loopback; nothing is encrypted.
+      limits: limits on what the server sends.
 
     Raises:
-      ConnectionLostError, DeadlineExceededError: no connection, or it was lost.
-      DmEnvRpcError: the server refused the environment; says why.
-      ProtocolError: what the server sent is not the protocol.
-      SpecError: a space of an unknown type; another machine without `insecure`; an
-        argument that cannot be.
+      ConnectionLostError, DeadlineExceededError: no connection was established, or it was
+        lost.
+      DmEnvRpcError: the server refused the environment; the text gives the reason.
+      ProtocolError: the server broke the protocol.
+      SpecError: a space is of an unknown type, the address is not loopback and `insecure` is
+        False, or an argument is invalid.
     """
 
     def __init__(
@@ -78,8 +79,8 @@ class GymSocketEnvironment(dm_env.Environment):
         host_port = addresses.parse_host_port(address)
         if not (insecure or addresses.is_loopback(address)):
             raise SpecError(
-                f"{address} is not on this machine, and gym-socket-api has no encryption; pass "
-                "insecure=True to send in the clear, or tunnel it"
+                f"{address} is not a loopback address, and gym-socket-api has no encryption; pass "
+                "insecure=True to send plaintext, or use a tunnel"
             )
         limits = limits or Limits()
         if len(env_name.encode(errors="replace")) > limits.name:
@@ -88,9 +89,9 @@ class GymSocketEnvironment(dm_env.Environment):
         self._env_name = env_name
         self._is_running = False
         self._info: Mapping[str, Any] = {}
-        self._exchange = Exchange(host_port, timeout, request_timeout, dialect, limits)
+        self._connection = PacketConnection(host_port, timeout, request_timeout, dialect, limits)
         try:
-            self._exchange.shake_hands(env_name)
+            self._connection.shake_hands(env_name)
             if env_name:
                 self._read_spaces(observation_dtype, action_dtype)
         except BaseException:
@@ -103,12 +104,12 @@ class GymSocketEnvironment(dm_env.Environment):
 
     @property
     def poisoned_by(self) -> BaseException | None:
-        """The first thing that made the environment unusable; None while it is usable."""
-        return self._exchange.poisoned_by
+        """The first error that made the environment unusable; None while it is usable."""
+        return self._connection.poisoned_by
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """What the server said beside the last step; empty after a reset."""
+        """The info that the server sent with the last step; empty after a reset."""
         return self._info
 
     @property
@@ -133,37 +134,39 @@ class GymSocketEnvironment(dm_env.Environment):
           As `step`.
         """
         self._check_environment()
-        observation = self._observation(self._exchange.ask(packets.Reset()))
+        observation = self._observation(self._connection.ask(packets.Reset()))
         self._is_running = True
         self._info = {}
         return dm_env.restart(observation)
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        """Takes a step, or begins an episode where none is running.
+        """Takes a step, or begins an episode if none is running.
 
         Args:
-          action: what conforms to `action_spec`, or can be cast to it without changing.
+          action: a value that conforms to `action_spec`, or that can be cast to it without a
+            change of value.
 
         Returns:
-          The TimeStep: `reward` a float, `discount` 1.0, or 0.0 at a true end.
+          The TimeStep: `reward` is a float, `discount` is 1.0, or 0.0 if the episode ended
+          for another reason than a time limit.
 
         Raises:
           SpecError: the action does not conform; nothing was sent.
           ProtocolError: the server broke the protocol or its own space.
-          DeadlineExceededError, ConnectionLostError, ConnectionClosedError: there is no
-            answer and will be none.
+          DeadlineExceededError, ConnectionLostError, ConnectionClosedError: no answer came,
+            and none will.
         """
         self._check_environment()
         if not self._is_running:
             return self.reset()
         jsonable = samples.to_jsonable(self._action_spec, action, "the action", check_bounds=True)
-        # Until the step is complete; an interrupt in the middle of it leads to a reset.
+        # Until the step is complete: after an interrupted step the next one is a reset.
         self._is_running = False
-        answer: packets.StepAnswer = self._exchange.ask(packets.Step(jsonable))
+        answer: packets.StepAnswer = self._connection.ask(packets.Step(jsonable))
         observation = self._observation(answer.observation)
         if not isinstance(answer.info, dict):
             error = ProtocolError(f"a step's info is a JSON object, got {answer.info!r:.60}")
-            raise self._exchange.poison(error)
+            raise self._connection.poison(error)
         self._info = answer.info
         self._is_running = not answer.done
         if not answer.done:
@@ -189,50 +192,52 @@ class GymSocketEnvironment(dm_env.Environment):
           As `step`.
         """
         self._check_environment()
-        jsonable = self._exchange.ask(packets.SampleAction())
+        jsonable = self._connection.ask(packets.SampleAction())
         return self._from_server(self._action_spec, jsonable, "the sampled action")
 
     def monitor(
         self, directory: str, *, resume: bool = False, force: bool = False, video: bool = False
     ) -> None:
-        """Has the server record the episodes from the next reset on.
+        """Asks the server to record the episodes from the next reset on.
 
-        The first dialect has no answer to this, so a server that refuses shows it, if at
-        all, by ending the session.
+        The first dialect has no answer to this packet: a server that refuses can only end the
+        session.
 
         Args:
-          directory: a path as the server sees it, where the recording goes.
-          resume: add to a recording that is there.
-          force: remove a recording that is there.
-          video: ask for video too; only the latest dialect can.
+          directory: the folder of the recording, a path on the server's machine.
+          resume: append to an existing recording.
+          force: remove an existing recording.
+          video: record video too; only in the latest dialect.
 
         Raises:
-          DmEnvRpcError: the server refused, in the latest dialect. Otherwise as `step`.
+          DmEnvRpcError: the server refused, in the latest dialect.
+          Exception: the other errors of `step`.
         """
         self._check_environment()
-        self._exchange.command(packets.Monitor(directory, resume, force, video))
+        self._connection.command(packets.Monitor(directory, resume, force, video))
 
     def render(self) -> None:
-        """Has the server render the environment where it runs; it does not answer.
+        """Asks the server to render the environment on its own machine; there is no answer.
 
         Raises:
           As `step`.
         """
         self._check_environment()
-        self._exchange.command(packets.Render())
+        self._connection.command(packets.Render())
 
     def upload(self, directory: str, api_key: str, algorithm_id: str = "") -> None:
-        """Has the server upload a monitor's directory.
+        """Asks the server to upload a monitor's directory.
 
         Args:
-          directory: a path as the server sees it.
+          directory: a path on the server's machine.
           api_key: the key of the account to upload to.
-          algorithm_id: what the recording is a result of.
+          algorithm_id: the algorithm that the recording shows.
 
         Raises:
-          DmEnvRpcError: the server refused. Otherwise as `step`.
+          DmEnvRpcError: the server refused.
+          Exception: the other errors of `step`.
         """
-        self._exchange.command(packets.Upload(directory, api_key, algorithm_id))
+        self._connection.command(packets.Upload(directory, api_key, algorithm_id))
 
     def configure_universe(self, settings: Any) -> None:
         """Configures a Universe environment; only in the latest dialect.
@@ -241,30 +246,32 @@ class GymSocketEnvironment(dm_env.Environment):
           settings: a JSON value.
 
         Raises:
-          DmEnvRpcError: the server refused. Otherwise as `step`.
+          DmEnvRpcError: the server refused.
+          Exception: the other errors of `step`.
         """
         self._check_environment()
-        self._exchange.command(packets.UniverseConfigure(settings))
+        self._connection.command(packets.UniverseConfigure(settings))
 
     def wrap_universe(self, wrapper: str, settings: Any) -> None:
         """Wraps the environment in a Universe wrapper; only in the latest dialect.
 
-        The spaces are asked for again, since a wrapper may change them.
+        The spaces are requested again, because a wrapper may change them.
 
         Args:
           wrapper: the name of the wrapper.
           settings: a JSON value.
 
         Raises:
-          DmEnvRpcError: the server refused. Otherwise as `step`.
+          DmEnvRpcError: the server refused.
+          Exception: the other errors of `step`.
         """
         self._check_environment()
-        self._exchange.command(packets.UniverseWrap(wrapper, settings))
+        self._connection.command(packets.UniverseWrap(wrapper, settings))
         self._read_spaces(*self._box_dtypes)
 
     def close(self) -> None:
         """Ends the session; a second time does nothing. Raises nothing."""
-        self._exchange.close()
+        self._connection.close()
 
     def _read_spaces(
         self, observation_dtype: npt.DTypeLike | None, action_dtype: npt.DTypeLike | None
@@ -279,18 +286,18 @@ class GymSocketEnvironment(dm_env.Environment):
         self._action_space, self._observation_space = action_space, observation_space
         self._action_spec, self._observation_spec = action_spec, observation_spec
         leaf = space_specs.single_leaf(observation_spec)
-        # Nested lists have brackets beside their elements.
+        # Nested lists add brackets to the count of values.
         values = 64 + 4 * space_specs.element_count(observation_spec)
-        self._exchange.bounds = ObservationBounds(
+        self._connection.bounds = ObservationBounds(
             None if leaf is None else leaf.shape, max(values, bounded_json.MAX_VALUES)
         )
 
     def _read_space(self, which: packets.WhichSpace) -> space_json.Space:
-        value = self._exchange.ask(packets.GetSpace(which))
+        value = self._connection.ask(packets.GetSpace(which))
         try:
             return space_json.from_json(value, f"the {which.name.lower()} space")
         except ProtocolError as error:
-            raise self._exchange.poison(error) from None
+            raise self._connection.poison(error) from None
 
     def _observation(self, value: Any) -> Any:
         spec = self._observation_spec
@@ -302,13 +309,12 @@ class GymSocketEnvironment(dm_env.Environment):
         try:
             return samples.from_jsonable(spec, value, where, check_bounds=False)
         except SpecError as error:
-            raise self._exchange.poison(
+            raise self._connection.poison(
                 ProtocolError(f"the server at {self.address} broke its own space: {error}")
             ) from None
 
     def _check_environment(self) -> None:
         if not self._env_name:
             raise SpecError(
-                'a session with the environment name "" has no environment to act on; it can '
-                "upload, and that is all"
+                'a session with the environment name "" has no environment; it can only upload'
             )

@@ -1,9 +1,8 @@
-"""The fields that packets are made of, and reading them as they come.
+"""The fields of packets, and how they are read from bytes in pieces of any size.
 
-What comes in is described by generators, `Steps`, that ask for the next bytes and return
-the message; a `Decoder` runs one on bytes that come in pieces of any size. A length is
-checked before memory is taken for what it announces, so a peer costs no more than `Limits`
-says.
+A message is read by a generator, `Steps`, which yields how many bytes it needs next and
+returns the message; a `Decoder` runs it. A length is checked before memory is allocated for
+it, so a peer cannot make this process allocate more than `Limits` allows.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ __all__ = [
 T = TypeVar("T")
 
 Steps: TypeAlias = Generator["int | memoryview", "bytes | bytearray", T]
-"""Yields how many bytes it wants, or memory to fill; returns the message."""
+"""Yields the number of bytes that it needs, or memory to fill; returns the message."""
 
 _U32 = struct.Struct("<I")
 _FIRST_BYTES = 1 << 16
@@ -41,13 +40,13 @@ _FIRST_BYTES = 1 << 16
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """The most that a peer may send, in bytes.
+    """The maximum sizes of what a peer sends, in bytes.
 
     Attributes:
-      name: an environment's or wrapper's name.
-      field: any other field. A byte list of a known space may have that space's size.
-      space: the JSON of a space. Twice a number for each pixel of a 210x160x3 screen is
-        more than the megabyte of a field.
+      name: the name of an environment or a wrapper.
+      field: any other field. If the space of a byte list is known, its size is the limit.
+      space: the JSON of a space. Two numbers for each pixel of a 210x160x3 screen take more
+        than the megabyte of a field.
     """
 
     name: int = 256
@@ -56,11 +55,11 @@ class Limits:
 
 
 class ObservationBounds(NamedTuple):
-    """What the observation space says of its observations' size.
+    """The limits that follow from the observation space.
 
     Attributes:
-      shape: of a byte list; None where the space is not one array.
-      values: how many values JSON may hold.
+      shape: the shape of a byte list; None if the space is not one array.
+      values: the maximum number of values in JSON.
     """
 
     shape: tuple[int, ...] | None = None
@@ -80,8 +79,8 @@ class Decoder(Generic[T]):
     def __init__(self, steps: Steps[T]):
         self._steps = steps
         self._result: T | None = None
-        # The bytes of the field that is under way, unless its memory was given, and how many
-        # of them there are to be.
+        # The bytes of the current field, unless `steps` yielded memory for it, and the number of
+        # bytes that the field will have.
         self._own: bytes | bytearray = b""
         self._wanted = 0
         self._memory = memoryview(self._own)
@@ -93,20 +92,21 @@ class Decoder(Generic[T]):
     def result(self) -> T:
         """The message, once it is complete."""
         assert self.is_done, "the message is not complete"
-        return self._result  # type: ignore[return-value]  # None is a T where T says so.
+        return self._result  # type: ignore[return-value]  # None only if T includes it.
 
     @property
     def target(self) -> memoryview:
-        """Where the next bytes belong; whoever writes there calls `advance`."""
+        """The memory for the next bytes; call `advance` after writing to it."""
         return self._memory[self._filled :]
 
     def advance(self, count: int) -> None:
-        """Takes note that `count` bytes were written to `target`."""
+        """Continues after `count` bytes were written to `target`."""
         self._filled += count
         if self._filled < len(self._memory):
             return
         if self._filled < self._wanted:
-            # As the bytes come, so that announcing a megabyte costs nobody one.
+            # The memory grows with the bytes that arrive, so that a length alone does not
+            # allocate a megabyte.
             grown = bytearray(min(self._wanted, 2 * self._filled))
             grown[: self._filled] = self._own
             self._own, self._memory = grown, memoryview(grown)
@@ -114,7 +114,7 @@ class Decoder(Generic[T]):
             self._resume(self._own)
 
     def feed(self, data: bytes | bytearray | memoryview) -> int:
-        """Takes the bytes that belong to the message and returns how many they were.
+        """Reads the bytes that belong to the message and returns their number.
 
         Raises:
           ProtocolError: they break the protocol.
@@ -145,16 +145,16 @@ class Decoder(Generic[T]):
 
 
 def encode_string(text: str, where: str) -> bytes:
-    """Returns a string with its length; SpecError where no field can hold it."""
+    """Returns a string after its length; SpecError if a field cannot hold it."""
     try:
         data = text.encode()
     except (AttributeError, UnicodeEncodeError) as error:
-        raise SpecError(f"{where}: {text!r} is no Unicode string: {error}") from None
+        raise SpecError(f"{where}: {text!r} is not a Unicode string: {error}") from None
     return _with_length(data, where)
 
 
 def encode_json(value: Any, where: str) -> bytes:
-    """Returns JSON with its length; SpecError where JSON or a field cannot hold it."""
+    """Returns JSON after its length; SpecError if JSON or a field cannot hold the value."""
     return _with_length(bounded_json.encode(value, where), where)
 
 
@@ -174,22 +174,22 @@ def read_json(limit: int, where: str, max_values: int = bounded_json.MAX_VALUES)
 
 
 def read_bool(where: str) -> Steps[bool]:
-    """Reads a bool, which is 0 or 1 and nothing else."""
+    """Reads a bool: a byte that is 0 or 1."""
     (byte,) = yield 1
     return decode_bool(byte, where)
 
 
 def decode_bool(byte: int, where: str) -> bool:
-    """Returns the bool that a byte is."""
+    """Returns a byte as a bool; ProtocolError if it is neither 0 nor 1."""
     if byte > 1:
-        raise ProtocolError(f"{where}: byte {byte:#04x} where a bool stands; expected 0 or 1")
+        raise ProtocolError(f"{where}: byte {byte:#04x} for a bool; expected 0 or 1")
     return byte == 1
 
 
 def check_length(length: int, limit: int, where: str) -> None:
-    """Raises ProtocolError where a length is above a limit."""
+    """Raises ProtocolError if a length is above a limit."""
     if length > limit:
-        raise ProtocolError(f"{where}: {length} bytes are announced; at most {limit} are taken")
+        raise ProtocolError(f"{where}: has a length of {length} bytes; at most {limit} are allowed")
 
 
 def _with_length(data: bytes, where: str) -> bytes:

@@ -20,15 +20,15 @@ __all__ = ["GymnasiumEnvironment"]
 class GymnasiumEnvironment(dm_env.Environment):
     """Steps a Gymnasium environment.
 
-    The end of an episode has discount 0 where Gymnasium calls it terminated, 1 where it is
-    truncated only.
+    The last step of an episode has discount 0 if Gymnasium reports it as terminated, and 1 if
+    it is only truncated.
 
     Args:
       environment: the environment; closed with this one.
-      seed: of the first reset; None for a new one each time.
+      seed: the seed of the first reset; None for a random one.
 
     Raises:
-      SpecError: a space of a type that dm_env has no spec for.
+      SpecError: dm_env has no spec for a space of this type.
     """
 
     def __init__(self, environment: gymnasium.Env[Any, Any], seed: int | None = None):
@@ -41,7 +41,7 @@ class GymnasiumEnvironment(dm_env.Environment):
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """What the environment said beside the last step or reset."""
+        """The info that the environment returned with the last step or reset."""
         return self._info
 
     def reset(self) -> dm_env.TimeStep:
@@ -52,7 +52,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         return dm_env.restart(_arrays(observation))
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        """Takes a step, or begins an episode where none is running."""
+        """Takes a step, or begins an episode if none is running."""
         if not self._is_running:
             return self.reset()
         observation, reward, terminated, truncated, self._info = self._environment.step(
@@ -66,11 +66,11 @@ class GymnasiumEnvironment(dm_env.Environment):
         return dm_env.transition(float(reward), _arrays(observation))
 
     def action_spec(self) -> Any:
-        """Returns the spec of actions: a structure where the space is a Tuple or Dict."""
+        """Returns the spec of actions: a structure if the space is a Tuple or Dict."""
         return self._action_spec
 
     def observation_spec(self) -> Any:
-        """Returns the spec of observations: a structure where the space is a Tuple or Dict."""
+        """Returns the spec of observations: a structure if the space is a Tuple or Dict."""
         return self._observation_spec
 
     def sample_action(self) -> Any:
@@ -78,7 +78,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         return _arrays(self._environment.action_space.sample())
 
     def render(self) -> None:
-        """Renders the environment, where it was made with a mode to render in."""
+        """Renders the environment, if it was made with a render mode."""
         if self._environment.render_mode is not None:
             self._environment.render()
 
@@ -104,7 +104,7 @@ def _spec(space: gymnasium.Space[Any], name: str) -> Any:
     if isinstance(space, spaces.MultiBinary):
         return specs.BoundedArray(space.shape, np.int8, 0, 1, name)
     if isinstance(space, spaces.MultiDiscrete):
-        # `nvec` counts and may be of any integer dtype; a spec has limits.
+        # `nvec` holds numbers of values and may have any integer dtype; a spec holds bounds.
         low = space.start.astype(np.int64)
         return specs.BoundedArray(space.shape, np.int64, low, low + space.nvec - 1, name)
     if isinstance(space, spaces.Text):
@@ -125,7 +125,7 @@ def _arrays(value: Any) -> Any:
 
 
 def _plain(spec: Any, action: Any) -> Any:
-    """The action as Gymnasium's spaces have it: a Discrete is an int, not an array."""
+    """The action in the form of Gymnasium's spaces: a Discrete is an int, not an array."""
     if isinstance(spec, Mapping):
         return {key: _plain(part, action[key]) for key, part in spec.items()}
     if isinstance(spec, tuple):

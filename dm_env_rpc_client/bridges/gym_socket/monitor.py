@@ -1,6 +1,6 @@
-"""What a Monitor packet asks for: a recording of the episodes, below a folder.
+"""The recording that a Monitor packet asks for, in a folder below the operator's.
 
-The recording is the file `episodes.jsonl`: a line of JSON for each episode that ended, with
+It is the file `episodes.jsonl`, with a line of JSON for each episode that has ended:
 "episode" (from 0), "reward" (the sum), "length" (steps), "seconds" (since its reset) and
 "is_terminated" (false at a time limit).
 """
@@ -24,12 +24,12 @@ class EpisodeRecorder:
     """Writes a line for each episode.
 
     Args:
-      folder: where; made where it does not exist.
-      resume: add to the recording that is there.
-      force: remove the recording that is there.
+      folder: the folder of the recording; created if it does not exist.
+      resume: append to an existing recording.
+      force: remove an existing recording.
 
     Raises:
-      SpecError: there is a recording, and neither is said.
+      SpecError: a recording exists, and neither `resume` nor `force` is True.
       OSError: the folder or the file cannot be written.
     """
 
@@ -42,8 +42,8 @@ class EpisodeRecorder:
         elif self._path.exists():
             if not resume:
                 raise SpecError(
-                    f"{folder.name!r} has a recording already; send resume to add to it, or force "
-                    "to remove it"
+                    f"{folder.name!r} has a recording already; send resume to append to it, or "
+                    "force to remove it"
                 )
             with self._path.open(encoding="utf-8") as lines:
                 self._count = sum(1 for _ in lines)
@@ -51,7 +51,7 @@ class EpisodeRecorder:
         self._start: float | None = None
 
     def record(self, timestep: dm_env.TimeStep) -> None:
-        """Takes note of a step; what was under way before the first reset is left out."""
+        """Records a step; the steps before the first reset are left out."""
         if timestep.first():
             self._start = time.monotonic()
             self._reward = 0.0
@@ -83,13 +83,14 @@ def folder_below(root: pathlib.Path, directory: str) -> pathlib.Path:
       directory: the client's path, relative to `root` or absolute.
 
     Raises:
-      SpecError: it leads elsewhere, by "..", a link or from the start; or it is no path.
+      SpecError: it is not below `root`, because of "..", a link or an absolute path; or it is
+        not a valid path.
     """
     root = root.resolve()
     try:
         folder = (root / directory).resolve()
     except (ValueError, OSError, RuntimeError) as error:  # NUL, too long, a loop of links.
-        raise SpecError(f"{directory!r} is no path: {error}") from None
+        raise SpecError(f"{directory!r} is not a path: {error}") from None
     if folder == root or not folder.is_relative_to(root):
         raise SpecError(f"{directory!r} is not below the folder that this server records to")
     return folder

@@ -1,14 +1,15 @@
-"""The byte protocol gym-socket-api, both directions and both dialects, without I/O.
+"""The packets of gym-socket-api as bytes: both directions and both dialects, without I/O.
 
-What goes out is made whole by the `encode_...` functions; what comes in is read by the
-`Steps` that the `read_...` functions return, on bytes in pieces of any size.
+The `encode_...` functions return whole messages. The `read_...` functions return `Steps`,
+which read a message from bytes in pieces of any size.
 
 Integers are little endian, strings UTF-8, booleans a byte that is 0 or 1, floats IEEE 754.
-Only one packet is under way at a time ("Command packets" in the protocol document), and
-whether it has an answer depends on the dialect alone: see `read_answer`.
+A client sends the next packet only after the answer to the one before ("Command packets" in
+the protocol document). Whether a packet has an answer depends on the dialect alone: see
+`read_answer`.
 
-Dialects: "first" is the protocol document's. "latest" has an answer to Monitor, a flag
-`video` in it, and two more packets, for Universe.
+Dialects: "first" is the one of the protocol document. In "latest" Monitor has a flag `video`
+and an answer, and there are two more packets, for Universe.
 """
 
 from __future__ import annotations
@@ -81,16 +82,16 @@ MAX_SPACE_VALUES = 1 << 18
 
 
 def check_dialect(dialect: str) -> None:
-    """Raises SpecError where there is no such dialect."""
+    """Raises SpecError if there is no such dialect."""
     if dialect not in ("first", "latest"):
-        raise SpecError(f"no dialect {dialect!r} of gym-socket-api; choose 'first' or 'latest'")
+        raise SpecError(f"gym-socket-api has no dialect {dialect!r}; choose 'first' or 'latest'")
 
 
 def encode_request(request: Handshake | Request, dialect: Dialect = "first") -> bytes:
     """Returns the bytes of a handshake or packet.
 
     Raises:
-      SpecError: the dialect has no such packet, or no field can hold a value.
+      SpecError: the dialect has no such packet, or a value does not fit its field.
     """
     if isinstance(request, Handshake):
         return b"\0" + encode_string(request.env_name, "the environment name")
@@ -98,15 +99,15 @@ def encode_request(request: Handshake | Request, dialect: Dialect = "first") -> 
         if isinstance(request, UniverseConfigure | UniverseWrap):
             raise SpecError("only the latest dialect has packets for Universe")
         if isinstance(request, Monitor) and request.video:
-            raise SpecError("only the latest dialect can ask Monitor for video")
+            raise SpecError("only the latest dialect has video in Monitor")
     return bytes([_NUMBERS[type(request)]]) + _ENCODERS[type(request)](request, dialect)
 
 
 def read_handshake(limits: Limits) -> Steps[Handshake]:
-    """Reads what a client sends first."""
+    """Reads the first message of a client."""
     (flags,) = yield 1
     if flags:
-        raise ProtocolError(f"handshake flags {flags:#04x}; expected 0, no flag has a meaning")
+        raise ProtocolError(f"handshake flags {flags:#04x}; expected 0, since no flags are defined")
     return Handshake((yield from read_string(limits.name, "the environment name")))
 
 
@@ -219,11 +220,10 @@ def read_answer(
     limits: Limits,
     bounds: ObservationBounds | None = None,
 ) -> Steps[Any] | None:
-    """Returns what reads the answer to a request; None where it has none.
+    """Returns the `Steps` that read the answer to a request; None if it has no answer.
 
-    What it returns is for Reset an observation as in `StepAnswer`, for Step a `StepAnswer`,
-    for Get Space and Sample Actions a JSON value, for the others an error string, "" for
-    success.
+    The answer to Reset is an observation as in `StepAnswer`, to Step a `StepAnswer`, to Get
+    Space and Sample Action a JSON value, and to the others an error string, "" for success.
     """
     reader = _ANSWERS[type(request)]
     if reader is None or (isinstance(request, Monitor) and dialect == "first"):
@@ -232,7 +232,7 @@ def read_answer(
 
 
 def read_error(limits: Limits) -> Steps[str]:
-    """Reads an error string, "" for success, as a handshake is answered."""
+    """Reads an error string, "" for success, such as the answer to a handshake."""
     return read_string(limits.field, "the error message")
 
 
@@ -247,7 +247,7 @@ def encode_space(space: Any) -> bytes:
 
 
 def encode_action(action: Any) -> bytes:
-    """Returns an action, from a JSON value."""
+    """Returns the bytes of an action, which is a JSON value."""
     return bytes([_JSON]) + encode_json(action, "the action")
 
 
@@ -279,7 +279,7 @@ def _read_error_answer(limits: Limits, bounds: ObservationBounds) -> Steps[str]:
 def _read_action(limits: Limits) -> Steps[Any]:
     (kind,) = yield 1
     if kind != _JSON:
-        raise ProtocolError(f"action type {kind}; expected 0 (JSON), the only one there is")
+        raise ProtocolError(f"action type {kind}; expected 0 (JSON), the only one")
     return (yield from read_json(limits.field, "the action"))
 
 
@@ -308,14 +308,14 @@ def _read_byte_list(
     limit = limits.field if expected is None else 4 + 4 * len(expected) + math.prod(expected)
     check_length(length, limit, "the byte list")
     if length < 4:
-        raise ProtocolError(f"a byte list of {length} bytes, which has no room for its dimensions")
+        raise ProtocolError(f"a byte list of {length} bytes has no number of dimensions")
     (dimensions,) = _U32.unpack((yield 4))
     if dimensions > _MAX_DIMENSIONS or length < 4 + 4 * dimensions:
         raise ProtocolError(f"a byte list of {length} bytes with {dimensions} dimensions")
     shape = struct.unpack(f"<{dimensions}I", (yield 4 * dimensions))
     if expected is not None and shape != expected:
         raise ProtocolError(
-            f"a byte list of shape {list(shape)}; expected {list(expected)}, as the space says"
+            f"a byte list of shape {list(shape)}; expected {list(expected)}, the space's shape"
         )
     size = math.prod(shape)
     if length != 4 + 4 * dimensions + size:
@@ -325,7 +325,7 @@ def _read_byte_list(
         )
     try:
         array = np.empty(shape, np.uint8)
-    except ValueError as error:  # [0, 2**32 - 1, 2**32 - 1] holds nothing and is too large.
+    except ValueError as error:  # [0, 2**32 - 1, 2**32 - 1] has no elements, and NumPy refuses it.
         raise ProtocolError(f"a byte list of shape {list(shape)}: {error}") from None
     if size:
         yield array.reshape(-1).data

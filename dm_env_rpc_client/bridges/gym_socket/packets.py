@@ -1,7 +1,7 @@
-"""The packets of gym-socket-api, as values; `wire` makes bytes of them.
+"""The packets of gym-socket-api as values; `packet_codec` encodes and decodes them.
 
-The numbers are those of "Command packets" in the protocol document; 7 and 8 are the latest
-dialect's.
+The numbers are those of "Command packets" in the protocol document; only the latest dialect
+has 7 and 8.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 
 TRUNCATED = "TimeLimit.truncated"
-"""The entry of a step's info that tells a time limit from a true end."""
+"""The entry of a step's info that is true if a time limit ended the episode."""
 
 
 class WhichSpace(enum.IntEnum):
@@ -41,7 +41,7 @@ class WhichSpace(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Handshake:
-    """The initial connection: the environment to make, "" for none."""
+    """A client's first message: the environment to make, "" for none."""
 
     env_name: str
 
@@ -72,7 +72,7 @@ class SampleAction:
 
 @dataclasses.dataclass(frozen=True)
 class Monitor:
-    """Packet 4; only the latest dialect has `video` and answers, with an error string."""
+    """Packet 4; only the latest dialect has `video` and an answer, an error string."""
 
     directory: str
     resume: bool = False

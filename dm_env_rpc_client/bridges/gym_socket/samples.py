@@ -1,7 +1,8 @@
 """Elements of a space as JSON values and as arrays that conform to dm_env specs.
 
-"to_jsonable" and "from_jsonable" are what the protocol document calls them ("Actions",
-"Observations"). An array is nested lists, an element of a Tuple the list of its parts.
+The protocol document uses the names "to_jsonable" and "from_jsonable" ("Actions",
+"Observations"). The JSON value of an array is nested lists, that of an element of a Tuple the
+list of its parts.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ def to_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> Any
 
     Args:
       spec: a dm_env spec, or a structure of them.
-      value: what conforms to it, or can be cast to it without changing.
-      where: what it is, for error messages.
-      check_bounds: whether an element outside its bounds is an error. Actions are checked;
-        environments often leave the bounds of their observations, and so may these.
+      value: a value that conforms to it, or can be cast to it without a change of value.
+      where: the name of the value in error messages.
+      check_bounds: whether a value outside its bounds is an error. It is for actions.
+        Observations of many environments exceed their bounds, so theirs are not checked.
 
     Raises:
-      SpecError: another structure, shape or type; outside its bounds; a NaN or infinity,
-        which JSON does not have. The message says where.
+      SpecError: the structure, shape or type differs, a value is outside its bounds, or a
+        value is NaN or infinite, which JSON cannot express. The message contains the path.
     """
     if isinstance(spec, Mapping):
         if not isinstance(value, Mapping) or set(value) != set(spec):
@@ -55,14 +56,14 @@ def to_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> Any
         return np.asarray(value).tolist()
     array = conform(spec, casting.as_array(value, where), where)
     if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
-        raise SpecError(f"{where}: {_describe(array)} has a NaN or infinity, which JSON has not")
+        raise SpecError(f"{where}: {_describe(array)} has a NaN or infinity; JSON has neither")
     if check_bounds:
         _check_bounds(spec, array, where)
     return array.tolist()
 
 
 def from_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> Any:
-    """Returns the element of a space that a JSON value is; undoes `to_jsonable`.
+    """Returns the element of a space that a JSON value represents: `to_jsonable` reversed.
 
     Returns:
       The structure of `spec`, with new arrays of its dtypes and shapes.
@@ -87,7 +88,7 @@ def from_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> A
             ],
         )
     if spec.dtype.kind not in "biuf":
-        raise SpecError(f"{where}: gym-socket-api has no form for {spec}")
+        raise SpecError(f"{where}: gym-socket-api has no encoding for {spec}")
     array = _array(value, where)
     if array.size == 0 and 0 in spec.shape and array.shape == spec.shape[: array.ndim]:
         array = array.reshape(spec.shape)  # Lists end at the first axis without elements.
@@ -98,7 +99,7 @@ def from_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> A
 
 
 def conform(spec: specs.Array, array: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:
-    """Returns `array` in the dtype of `spec`; SpecError where shape or a value does not fit."""
+    """Returns `array` in the dtype of `spec`; SpecError if its shape or a value does not fit."""
     if array.shape != spec.shape:
         raise SpecError(f"{where}: has shape {list(array.shape)}; expected {list(spec.shape)}")
     return casting.exact_cast(array, spec.dtype, where)
@@ -107,8 +108,8 @@ def conform(spec: specs.Array, array: npt.NDArray[Any], where: str) -> npt.NDArr
 def sample(spec: Any, random: np.random.Generator) -> Any:
     """Returns a random element.
 
-    Integers are uniform within their bounds. So are floats between finite bounds; with
-    one bound their distance to it is exponential, with none they are normal.
+    Integers are uniform within their bounds, and so are floats with two finite bounds. The
+    distance of a float to a single finite bound is exponential; without one it is normal.
     """
     if isinstance(spec, Mapping):
         return {key: sample(part, random) for key, part in spec.items()}
@@ -135,7 +136,7 @@ def sample(spec: Any, random: np.random.Generator) -> Any:
     with np.errstate(invalid="ignore", over="ignore"):
         value = np.where(np.isfinite(low), low + distance, value)
         value = np.where(np.isfinite(high) & ~np.isfinite(low), high - distance, value)
-        # Weighted, for high - low may overflow.
+        # A weighted sum, because high - low may overflow.
         inside = low * (1 - fraction) + high * fraction
         value = np.where(np.isfinite(low) & np.isfinite(high), inside, value)
     return np.clip(value, low, high).astype(spec.dtype)
@@ -147,13 +148,13 @@ def _like(spec: Any, parts: list[Any]) -> Any:
 
 
 def _array(value: Any, where: str) -> npt.NDArray[Any]:
-    """An array of nested lists of numbers, as they come out of JSON."""
+    """Returns nested lists of numbers, decoded from JSON, as an array."""
     try:
         array = np.array(value)
     except ValueError as error:
-        raise SpecError(f"{where}: {_describe(value)} is no array: {error}") from None
+        raise SpecError(f"{where}: {_describe(value)} is not an array: {error}") from None
     if array.dtype.kind not in "biuf":
-        raise SpecError(f"{where}: {_describe(value)} is no array of 64-bit numbers")
+        raise SpecError(f"{where}: {_describe(value)} is not an array of 64-bit numbers")
     return array
 
 

@@ -17,8 +17,9 @@ from types import TracebackType
 
 from dm_env_rpc_client.bridges.gym_socket import packet_codec, server_session, session_runner
 from dm_env_rpc_client.bridges.gym_socket.fields import Limits
-from dm_env_rpc_client.bridges.gym_socket.tcp import Listener, Stream
+from dm_env_rpc_client.bridges.gym_socket.tcp import Listener, TcpStream
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.runtime.deadline import Deadline
 from dm_env_rpc_client.transports import addresses
 
 __all__ = ["Server", "serve"]
@@ -26,19 +27,19 @@ __all__ = ["Server", "serve"]
 _log = logging.getLogger(__name__)
 
 STOP_SECONDS = 1.0
-"""How long sessions may go on when the server stops."""
+"""The default grace of `Server.stop`."""
 
 REFUSALS = 16
-"""Clients beyond the limit that are told so at the same time; more are cut off."""
+"""Clients above the limit that get an error at the same time; further ones are disconnected."""
 
 
 class Server:
     """A running server; made by `serve`.
 
     Attributes:
-      address: where it listens, such as "localhost:5001".
-      errors: the last exceptions that were the environments' fault, oldest first; the
-        sessions they happened in have ended.
+      address: the address at which it listens, such as "localhost:5001".
+      errors: the last 100 exceptions that the environments caused, oldest first; each has
+        ended its session.
     """
 
     def __init__(
@@ -57,10 +58,11 @@ class Server:
         self._max_connections = max_connections
         self._processes = processes
         self._lock = threading.Lock()
-        self._sessions: dict[Stream, threading.Thread] = {}
+        self._sessions: dict[TcpStream, threading.Thread] = {}
         self._children: set[multiprocessing.process.BaseProcess] = set()
         self._stopped = threading.Event()
-        # A thread of the server does not keep it alive.
+        # The accepting thread has only a weak reference, so that it does not keep the server
+        # alive.
         self._finalizer = weakref.finalize(self, listener.close)
         self._accepting = threading.Thread(
             target=_accept,
@@ -83,9 +85,9 @@ class Server:
         """Stops serving and ends every session; a second time does nothing.
 
         Args:
-          grace: seconds that environments may take over the step they are in and over
-            closing. Processes that take longer are killed; threads cannot be, and are
-            left to end with the interpreter.
+          grace: seconds that environments may take to finish their current step and to close.
+            Processes that take longer are killed. Threads cannot be killed; they end with the
+            interpreter.
         """
         if self._finalizer.detach() is None:
             return
@@ -95,9 +97,9 @@ class Server:
             sessions = dict(self._sessions)
         for stream in sessions:
             stream.shutdown()
-        deadline = time.monotonic() + grace
+        deadline = Deadline.after(grace)
         for thread in sessions.values():
-            thread.join(max(0.0, deadline - time.monotonic()))
+            thread.join(deadline.remaining)
         with self._lock:
             children = set(self._children)
         for child in children:
@@ -106,11 +108,11 @@ class Server:
             if thread.is_alive():
                 thread.join(STOP_SECONDS if children else 0.0)
             if thread.is_alive():
-                _log.warning("an environment is still in a step; its thread is left behind")
+                _log.warning("an environment is still in a step; its thread goes on")
         self._stopped.set()
 
-    def admit(self, stream: Stream) -> None:
-        """Starts the session of a client that has connected, over its stream."""
+    def admit(self, stream: TcpStream) -> None:
+        """Starts the session of a new client, over its stream."""
         with self._lock:
             count = len(self._sessions)
             if count >= self._max_connections + REFUSALS or self._finalizer.peek() is None:
@@ -135,7 +137,7 @@ class Server:
     ) -> None:
         self.stop()
 
-    def _serve(self, stream: Stream, is_full: bool) -> None:
+    def _serve(self, stream: TcpStream, is_full: bool) -> None:
         try:
             self._serve_session(stream, is_full)
         except Exception as error:
@@ -146,7 +148,7 @@ class Server:
             with self._lock:
                 del self._sessions[stream]
 
-    def _serve_session(self, stream: Stream, is_full: bool) -> None:
+    def _serve_session(self, stream: TcpStream, is_full: bool) -> None:
         options = self._options
         handshake = session_runner.receive(
             stream, packet_codec.read_handshake(options.limits), options.handshake_timeout
@@ -167,17 +169,19 @@ class Server:
         else:
             session_runner.host(stream, self._factories[name] if name else None, options)
 
-    def _host_in_process(self, stream: Stream, factory: server_session.EnvironmentFactory) -> None:
+    def _host_in_process(
+        self, stream: TcpStream, factory: server_session.EnvironmentFactory
+    ) -> None:
         try:
             child = session_runner.start_process(stream, factory, self._options)
         except Exception as error:
-            session_runner.refuse(stream, f"no process could be started: {type(error).__name__}")
+            session_runner.refuse(stream, f"could not start a process: {type(error).__name__}")
             raise
         with self._lock:
             self._children.add(child)
         try:
             if self._finalizer.peek() is None:
-                child.kill()  # `stop` may have looked for children before this one came.
+                child.kill()  # `stop` may have run before this child was in the set.
             # This end of the socket stays open, so that `stop` can shut it down.
             child.join()
         finally:
@@ -206,60 +210,63 @@ def serve(
     """Serves dm_env or Gymnasium environments to gym-socket-api clients.
 
     Each connection is a session with an environment of its own, which is closed when the
-    client goes. What a client names is looked up in `environments` and nowhere else.
+    client disconnects. A client can only choose from `environments`.
 
     Specs are sent as spaces: a DiscreteArray as Discrete, an int8 or bool vector from 0 to
     1 as MultiBinary, another integer vector as MultiDiscrete, other arrays as Box, a
-    tuple as Tuple. A mapping is the Tuple of its values in the order of their keys, or the
-    one value that it has. Observations that are one uint8 array travel as byte lists. Of
-    discounts only the last one of an episode travels, and only as 0 (done) or not (done at
-    a time limit).
+    tuple as Tuple. A mapping is sent as the Tuple of its values in the order of their keys, or
+    as its value if it has only one. An observation that is one uint8 array is sent as a byte
+    list. Only the last discount of an episode is sent, as a flag: whether a time limit ended
+    the episode.
 
-    The protocol answers errors in few places. Where it has none (an action that does not
-    fit, a Step before Reset, a Monitor that the first dialect cannot refuse, an
-    environment that raises), the session ends, and the log and `Server.errors` say why.
+    The protocol has error answers for few packets. For an error without an answer (an action
+    that does not fit, a Step before Reset, a refused Monitor in the first dialect, an
+    environment that raises), the session ends, and the log and `Server.errors` give the
+    reason.
 
     Args:
-      environments: callables that make an environment, by the name that clients ask for.
+      environments: callables that make an environment, by the name that clients send.
         Several threads may call one at once.
-      address: `host:port`; port 0 takes a free one.
-      dialect: "first", that of the protocol document, or "latest". Clients cannot ask
-        which, so both ends must be told the same.
+      address: `host:port`; port 0 selects a free one.
+      dialect: "first", the dialect of the protocol document, or "latest". The protocol does
+        not negotiate it, so both ends must be configured alike.
       processes: host each session in a process of its own, so that an environment that
-        crashes harms that session only. The factories and handlers must be picklable, and
+        crashes ends only its own session. The factories and handlers must be picklable, and
         environments cannot use multiprocessing themselves.
-      insecure: allow an address that other machines reach; nothing is encrypted and
-        clients are not asked who they are.
+      insecure: allow an address other than loopback; nothing is encrypted and clients are not
+        authenticated.
       monitor_directory: the folder below which Monitor may record (see `monitor`); None
-        refuses it.
-      upload: called with the folder, the API key and the algorithm id of an Upload; what
-        it raises is the answer. The folder is below `monitor_directory`. None refuses.
+        refuses the packet.
+      upload: called with the folder, the API key and the algorithm id of an Upload; if it
+        raises, the error is the answer. The folder is below `monitor_directory`. None refuses
+        the packet.
       configure_universe: called with the environment and the JSON value of a Universe
-        configure packet. None refuses.
+        configure packet. None refuses the packet.
       wrap_universe: called with the environment, the wrapper's name and its settings;
-        returns the wrapped environment. None refuses.
-      max_connections: clients beyond this are refused.
+        returns the wrapped environment. None refuses the packet.
+      max_connections: the maximum number of clients; further ones are refused.
       handshake_timeout: seconds that a client may take to name its environment.
-      idle_timeout: seconds that it may take to send its next packet, or to read an answer.
-      limits: the most that it may send.
+      idle_timeout: seconds that a client may take to send its next packet, or to read an
+        answer.
+      limits: limits on what a client sends.
 
     Returns:
       The running Server.
 
     Raises:
-      SpecError: an open address without `insecure`; what processes are to get cannot be
-        pickled; an argument that cannot be.
-      OSError: the address cannot be listened on.
+      SpecError: the address is not loopback and `insecure` is False; a factory or handler
+        cannot be pickled for a process; or an argument is invalid.
+      OSError: the server cannot listen at the address.
     """
     packet_codec.check_dialect(dialect)
     host_port = addresses.parse_host_port(address)
     if not (insecure or addresses.is_loopback(address)):
         raise SpecError(
-            f"other machines reach {address}, and gym-socket-api has neither encryption nor "
-            "passwords; pass insecure=True to serve to whoever comes"
+            f"{address} is not a loopback address, and gym-socket-api has neither encryption nor "
+            "authentication; pass insecure=True to serve every client that connects"
         )
     if upload is not None and monitor_directory is None:
-        raise SpecError("upload needs monitor_directory, below which it finds what to upload")
+        raise SpecError("upload needs monitor_directory, the folder that contains what it uploads")
     limits = limits or Limits()
     for name in environments:
         if not name or len(name.encode()) > limits.name:
@@ -285,7 +292,8 @@ def _check_picklable(what: object) -> None:
         multiprocessing.reduction.ForkingPickler.dumps(what)
     except Exception as error:
         raise SpecError(
-            f"processes=True takes what can be pickled, such as functions of a module: {error}"
+            "processes=True needs factories and handlers that can be pickled, such as functions of "
+            f"a module: {error}"
         ) from error
 
 
@@ -296,7 +304,7 @@ def _accept(listener: Listener, server: weakref.ref[Server]) -> None:
         except OSError as error:
             if listener.is_closed:
                 return
-            _log.warning("could not take a connection: %s", error)
+            _log.warning("could not accept a connection: %s", error)
             time.sleep(0.1)
             continue
         running = server()

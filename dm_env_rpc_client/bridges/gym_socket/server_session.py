@@ -1,8 +1,8 @@
 """One client's session on the server: packets in, answers out, no I/O on sockets.
 
-The protocol answers an error in few places. Where it has none, as for an action that does
-not fit its space, the session raises and its connection ends: a client that went on would
-be told what never happened.
+The protocol has error answers for few packets. For an error without an answer, such as an
+action that does not fit its space, the session raises and its connection ends: any answer
+would describe a step that never happened.
 """
 
 from __future__ import annotations
@@ -28,7 +28,13 @@ from dm_env_rpc_client.bridges.gym_socket.fields import Limits
 from dm_env_rpc_client.bridges.gym_socket.gymnasium_environment import GymnasiumEnvironment
 from dm_env_rpc_client.errors import SpecError
 
-__all__ = ["EnvironmentFactory", "Options", "RefusedPacketError", "Session", "make_environment"]
+__all__ = [
+    "EnvironmentFactory",
+    "Options",
+    "RefusedPacketError",
+    "ServerSession",
+    "make_environment",
+]
 
 EnvironmentFactory = Callable[[], Any]
 """Makes a dm_env.Environment or a gymnasium.Env."""
@@ -40,7 +46,7 @@ WrapHandler = Callable[[dm_env.Environment, str, Any], dm_env.Environment]
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How sessions are served; see `serve` for the meanings."""
+    """How sessions are served; see the arguments of `serve`."""
 
     dialect: packet_codec.Dialect = "first"
     limits: Limits = dataclasses.field(default_factory=Limits)
@@ -53,11 +59,11 @@ class Options:
 
 
 class RefusedPacketError(Exception):
-    """The client may not send this, or not now, and the protocol has no answer to say so."""
+    """A packet is invalid, or invalid at this time, and has no error answer."""
 
 
 def make_environment(factory: EnvironmentFactory) -> dm_env.Environment:
-    """Calls a factory and returns a dm_env.Environment around what it made."""
+    """Calls a factory and returns its environment as a dm_env.Environment."""
     made = factory()
     if isinstance(made, dm_env.Environment):
         return made
@@ -68,19 +74,19 @@ def make_environment(factory: EnvironmentFactory) -> dm_env.Environment:
     )
 
 
-class Session:
+class ServerSession:
     """Answers the packets of one client.
 
-    An environment may have more than dm_env asks for: `info`, a mapping that goes out with
-    each step; `sample_action()`; `render()`. Without them the info says only whether a
-    time limit ended the episode, actions are sampled from the spec, and Render does nothing.
+    An environment may have members beyond those of dm_env: `info`, a mapping that is sent with
+    each step; `sample_action()`; `render()`. Without them the info only tells whether a time
+    limit ended the episode, actions are sampled from the spec, and Render does nothing.
 
     Args:
       environment: the environment, which the session closes; None for the empty name.
       options: how to serve it.
 
     Raises:
-      SpecError: a space cannot be sent.
+      SpecError: the protocol has no space for a spec.
     """
 
     def __init__(self, environment: dm_env.Environment | None, options: Options):
@@ -93,12 +99,12 @@ class Session:
             self._adopt_specs(environment)
 
     def answer(self, request: packets.Request) -> bytes:
-        """Carries out a packet and returns its answer; nothing where it has none.
+        """Handles a packet and returns its answer; b"" if it has no answer.
 
         Raises:
-          RefusedPacketError: the client is at fault.
-          Exception: the environment is: what it raises, or SpecError where what it
-            returns does not fit its spec.
+          RefusedPacketError: the packet is invalid.
+          Exception: the environment failed: its own exception, or SpecError if its
+            observation does not fit its spec.
         """
         answer = _HANDLERS[type(request)](self, request)
         if packet_codec.read_answer(request, self._options.dialect, self._options.limits) is None:
@@ -119,7 +125,7 @@ class Session:
     def _step(self, request: packets.Step) -> bytes:
         environment = self._hosted()
         if not self._is_running:
-            raise RefusedPacketError("a Step while no episode runs; send Reset first")
+            raise RefusedPacketError("a Step while no episode is running; send Reset first")
         try:
             action = samples.from_jsonable(
                 self._action_spec, request.action, "the action", check_bounds=True
@@ -162,7 +168,7 @@ class Session:
             self._recorder = monitor.EpisodeRecorder(folder, request.resume, request.force)
         except (SpecError, OSError) as error:
             if self._options.dialect == "first":
-                # There is no answer to say it with.
+                # Monitor has no answer in this dialect.
                 raise RefusedPacketError(f"Monitor is refused: {error}") from error
             return packet_codec.encode_error(_one_line(error))
         return packet_codec.encode_error("")
@@ -177,7 +183,7 @@ class Session:
         upload = self._options.upload
         if upload is None:
             return packet_codec.encode_error(
-                "this server does not upload; its operator gave no handler"
+                "this server does not upload: its operator configured no handler"
             )
         return self._attempt(
             lambda: upload(
@@ -207,7 +213,7 @@ class Session:
         return self._attempt(adopt)
 
     def _attempt(self, action: Callable[[], None]) -> bytes:
-        """Does what may fail on this client's account alone; returns the error string."""
+        """Runs an action that may fail without ending the session; returns the error string."""
         try:
             action()
         except Exception as error:
@@ -217,7 +223,7 @@ class Session:
     def _hosted(self) -> dm_env.Environment:
         if self._environment is None:
             raise RefusedPacketError(
-                'a packet that acts on an environment, in a session with the name "", without one'
+                'a packet for an environment, in a session with the name "", which has none'
             )
         return self._environment
 
@@ -233,7 +239,7 @@ class Session:
         self._leaf = space_specs.single_leaf(observation_spec)
 
     def _observation(self, timestep: dm_env.TimeStep) -> Any:
-        """A uint8 array, which travels as a byte list, or a JSON value."""
+        """A uint8 array, which is sent as a byte list, or a JSON value."""
         value = timestep.observation
         if self._leaf is not None and self._leaf.dtype == np.uint8:
             while isinstance(value, Mapping) and len(value) == 1:
@@ -250,20 +256,20 @@ class Session:
 
     def _monitor_folder(self, directory: str) -> pathlib.Path:
         if self._options.monitor_directory is None:
-            raise SpecError("this server does not record; its operator named no folder for it")
+            raise SpecError("this server does not record: its operator configured no folder")
         return monitor.folder_below(self._options.monitor_directory, directory)
 
 
-_HANDLERS: dict[type, Callable[[Session, Any], bytes]] = {
-    packets.Reset: Session._reset,
-    packets.Step: Session._step,
-    packets.GetSpace: Session._get_space,
-    packets.SampleAction: Session._sample_action,
-    packets.Monitor: Session._monitor,
-    packets.Render: Session._render,
-    packets.Upload: Session._upload,
-    packets.UniverseConfigure: Session._configure_universe,
-    packets.UniverseWrap: Session._wrap_universe,
+_HANDLERS: dict[type, Callable[[ServerSession, Any], bytes]] = {
+    packets.Reset: ServerSession._reset,
+    packets.Step: ServerSession._step,
+    packets.GetSpace: ServerSession._get_space,
+    packets.SampleAction: ServerSession._sample_action,
+    packets.Monitor: ServerSession._monitor,
+    packets.Render: ServerSession._render,
+    packets.Upload: ServerSession._upload,
+    packets.UniverseConfigure: ServerSession._configure_universe,
+    packets.UniverseWrap: ServerSession._wrap_universe,
 }
 
 

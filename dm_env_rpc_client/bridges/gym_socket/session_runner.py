@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing.connection
-import os
+import multiprocessing.process
 import signal
-import threading
-import time
 from typing import Any, TypeVar
 
 from dm_env_rpc_client.bridges.gym_socket import packet_codec
@@ -16,15 +13,17 @@ from dm_env_rpc_client.bridges.gym_socket.server_session import (
     EnvironmentFactory,
     Options,
     RefusedPacketError,
-    Session,
+    ServerSession,
     make_environment,
 )
-from dm_env_rpc_client.bridges.gym_socket.tcp import Stream
+from dm_env_rpc_client.bridges.gym_socket.tcp import TcpStream
 from dm_env_rpc_client.errors import (
     ConnectionLostError,
     DeadlineExceededError,
     ProtocolError,
 )
+from dm_env_rpc_client.runtime import children
+from dm_env_rpc_client.runtime.deadline import Deadline
 
 __all__ = ["host", "receive", "refuse", "start_process"]
 
@@ -33,11 +32,11 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 REFUSE_SECONDS = 1.0
-"""How long a client may take to read that it is refused."""
+"""How long a client may take to read a refusal."""
 
 
-def host(stream: Stream, factory: EnvironmentFactory | None, options: Options) -> None:
-    """Makes the environment, answers the handshake, and then packets until the client goes.
+def host(stream: TcpStream, factory: EnvironmentFactory | None, options: Options) -> None:
+    """Makes the environment, answers the handshake, and then packets until the client leaves.
 
     Args:
       stream: the connection, from which the handshake has been read.
@@ -45,12 +44,12 @@ def host(stream: Stream, factory: EnvironmentFactory | None, options: Options) -
       options: how to serve.
 
     Raises:
-      Exception: the environment failed; the client has been told, or cut off.
+      Exception: the environment failed; the client got an error or was disconnected.
     """
     try:
-        session = Session(None if factory is None else make_environment(factory), options)
+        session = ServerSession(None if factory is None else make_environment(factory), options)
     except Exception as error:
-        message = f"the environment could not be made: {type(error).__name__}: {error}"
+        message = f"could not make the environment: {type(error).__name__}: {error}"
         refuse(stream, message[:1000])
         raise
     try:
@@ -68,27 +67,27 @@ def host(stream: Stream, factory: EnvironmentFactory | None, options: Options) -
         session.close()
 
 
-def receive(stream: Stream, steps: Steps[T], timeout: float) -> T | None:
-    """Reads what a client sends; None where it has gone, is silent or breaks the protocol."""
+def receive(stream: TcpStream, steps: Steps[T], timeout: float) -> T | None:
+    """Reads a message; None if the client left, sent nothing in time or broke the protocol."""
     try:
-        return stream.receive(steps, time.monotonic() + timeout)
+        return stream.receive(steps, Deadline.after(timeout))
     except ConnectionLostError:
-        pass  # How clients leave: the protocol has no packet for it.
+        pass  # Clients leave like this: the protocol has no packet for it.
     except (DeadlineExceededError, ProtocolError) as error:
         _log.warning("ended the session of %s: %s", stream.peer, error)
     return None
 
 
-def refuse(stream: Stream, message: str) -> None:
-    """Answers a handshake with an error, as far as the client still listens."""
+def refuse(stream: TcpStream, message: str) -> None:
+    """Answers a handshake with an error, if the client is still connected."""
     _send(stream, packet_codec.encode_error(message), REFUSE_SECONDS)
 
 
-def _send(stream: Stream, data: bytes, timeout: float) -> bool:
-    """Returns whether the client has taken `data`, or could have."""
+def _send(stream: TcpStream, data: bytes, timeout: float) -> bool:
+    """Sends `data` and returns whether the connection is still usable."""
     try:
         if data:
-            stream.send(data, time.monotonic() + timeout)
+            stream.send(data, Deadline.after(timeout))
     except (ConnectionLostError, DeadlineExceededError) as error:
         _log.info("the session of %s ended: %s", stream.peer, error)
         return False
@@ -96,14 +95,14 @@ def _send(stream: Stream, data: bytes, timeout: float) -> bool:
 
 
 def start_process(
-    stream: Stream, factory: EnvironmentFactory, options: Options
+    stream: TcpStream, factory: EnvironmentFactory, options: Options
 ) -> multiprocessing.process.BaseProcess:
-    """Starts a process that hosts a session; the caller keeps its own end of the socket open.
+    """Starts a process that hosts a session; the caller keeps its copy of the socket open.
 
     Raises:
       Exception: the process could not be started.
     """
-    # A forked child would have the locks of this process's other threads.
+    # A forked child would inherit locks that other threads of this process hold.
     context = multiprocessing.get_context("spawn")
     arguments = (stream.socket, stream.peer, stream.take_received(), factory, options)
     process = context.Process(target=_host_here, args=arguments, daemon=True)
@@ -116,13 +115,6 @@ def _host_here(
 ) -> None:
     # Ctrl-C is for the server, which then ends its sessions.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    host(Stream(connected, peer, received), factory, options)
-
-
-def _end_with_parent() -> None:
-    """Leaves no orphan behind when the server's process is killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    multiprocessing.connection.wait([parent.sentinel])
-    os._exit(1)
+    # If the server is killed, this process ends too.
+    children.exit_with(children.Parent.from_multiprocessing())
+    host(TcpStream(connected, peer, received), factory, options)

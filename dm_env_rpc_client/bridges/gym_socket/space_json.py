@@ -1,6 +1,6 @@
 """The spaces of gym-socket-api and their JSON form ("Spaces" in the protocol document).
 
-Infinite bounds are written as 1e30, which JSON can hold, and read back from there.
+Infinite bounds are written as 1e30, since JSON has no infinity, and read back as infinite.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Box:
             and np.array_equal(self.high, other.high)
         )
 
-    __hash__ = None  # type: ignore[assignment]  # arrays have none either
+    __hash__ = None  # type: ignore[assignment]  # its arrays have no hash either
 
     def __repr__(self) -> str:
         return f"Box(low={self.low.tolist()}, high={self.high.tolist()})"
@@ -98,7 +98,7 @@ class Tuple:
 
 @dataclasses.dataclass(frozen=True)
 class UnknownSpace:
-    """A space that the protocol has no form for and sends by its name alone."""
+    """A space that the protocol does not describe; only the name of its type is sent."""
 
     type: str
 
@@ -129,11 +129,13 @@ def from_json(value: Any, where: str) -> Space:
 
     Args:
       value: what `bounded_json.decode` returned.
-      where: whose space it is, for error messages.
+      where: the name of the space in error messages.
+
+    Returns:
+      The space; an `UnknownSpace` if its type is unknown.
 
     Raises:
-      ProtocolError: it describes no space, or more than MAX_ELEMENTS elements. A type
-        that is not known is an `UnknownSpace`.
+      ProtocolError: it does not describe a space, or one of more than MAX_ELEMENTS elements.
     """
     space = _read(value, where)
     _check_size(_size(space), where)
@@ -151,7 +153,7 @@ def _read(value: Any, where: str) -> Space:
 def _read_box(value: Mapping[str, Any], where: str) -> Box:
     shape = tuple(_integers(value, "shape", where))
     if len(shape) > 32 or any(size < 0 or size > MAX_ELEMENTS for size in shape):
-        raise ProtocolError(f"{where}: impossible shape {_short(list(shape))}")
+        raise ProtocolError(f"{where}: invalid shape {_short(list(shape))}")
     size = math.prod(shape)
     _check_size(size, where)
     low = _numbers(value, "low", size, where)
@@ -159,7 +161,7 @@ def _read_box(value: Mapping[str, Any], where: str) -> Box:
     low[low <= -_INFINITE] = -np.inf
     high[high >= _INFINITE] = np.inf
     if not np.all(low <= high):  # NaN fails every comparison.
-        raise ProtocolError(f"{where}: a low is above its high, or no number")
+        raise ProtocolError(f"{where}: a low is above its high, or is not a number")
     return Box(low.reshape(shape), high.reshape(shape))
 
 
@@ -177,7 +179,7 @@ def _read_multi_discrete(value: Mapping[str, Any], where: str) -> MultiDiscrete:
     if len(low) != len(high) or any(a > b for a, b in zip(low, high, strict=True)):
         raise ProtocolError(f"{where}: low {_short(low)} and high {_short(high)} do not match")
     if any(not -(1 << 63) <= bound < 1 << 63 for bound in low + high):
-        raise ProtocolError(f"{where}: a bound that no 64-bit integer holds")
+        raise ProtocolError(f"{where}: a bound does not fit a 64-bit integer")
     return MultiDiscrete(low, high)
 
 
@@ -220,15 +222,15 @@ def _numbers(value: Mapping[str, Any], key: str, size: int, where: str) -> npt.N
     elements = value.get(key)
     if not isinstance(elements, list) or len(elements) != size:
         raise ProtocolError(
-            f'{where}: "{key}" is a flat list of {size} numbers, as the shape says, got '
+            f'{where}: "{key}" is a flat list of {size} numbers, according to the shape, got '
             f"{_short(elements)}"
         )
     if not {type(element) for element in elements} <= {int, float}:
-        raise ProtocolError(f'{where}: "{key}" has elements that are no numbers')
+        raise ProtocolError(f'{where}: "{key}" has elements that are not numbers')
     try:
         return np.array(elements, np.float64)
     except OverflowError:
-        raise ProtocolError(f'{where}: "{key}" has a number that no float64 holds') from None
+        raise ProtocolError(f'{where}: "{key}" has a number that does not fit a float64') from None
 
 
 def _is_integer(value: Any) -> bool:
@@ -250,7 +252,7 @@ def _size(space: Space) -> int:
 
 def _check_size(size: int, where: str) -> None:
     if size > MAX_ELEMENTS:
-        raise ProtocolError(f"{where}: {size} elements; at most {MAX_ELEMENTS} are taken")
+        raise ProtocolError(f"{where}: {size} elements; at most {MAX_ELEMENTS} are allowed")
 
 
 def _short(value: Any) -> str:

@@ -1,7 +1,7 @@
 """Spaces of gym-socket-api to dm_env specs, and specs to spaces.
 
-A Box says no dtype. One from 0 to 255 throughout is an image and becomes uint8, what byte
-lists hold; any other becomes float64, which every JSON number fits.
+A Box has no dtype. If all its bounds are 0 and 255, it is an image and becomes uint8, the type
+of byte lists; any other becomes float64, as JSON numbers do.
 
 | space | spec |
 | --- | --- |
@@ -11,8 +11,8 @@ lists hold; any other becomes float64, which every JSON number fits.
 | MultiDiscrete | BoundedArray, int64 [n], low to high |
 | Tuple | tuple |
 
-The way back loses dtypes and names, and a mapping, of which spaces know nothing, is the
-Tuple of its values in the order of their keys; a mapping of one value is that value.
+The conversion to spaces loses dtypes and names. There is no space for a mapping: it becomes
+the Tuple of its values in the order of their keys, or its value if it has only one.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def space_to_spec(space: Space, name: str, box_dtype: npt.DTypeLike | None = Non
 
     Args:
       space: the space.
-      name: of the spec; subspaces have their index behind it, as in "action.0".
-      box_dtype: the dtype of every Box; None as above. Bounds that it cannot hold become
-        its limits.
+      name: the name of the spec; a subspace appends its index, as in "action.0".
+      box_dtype: the dtype of every Box; None for the rule above. Bounds outside its range
+        become the limits of the range.
 
     Raises:
-      SpecError: the type of the space is not known.
+      SpecError: the type of the space is unknown.
     """
     if isinstance(space, Tuple):
         return tuple(
@@ -75,7 +75,7 @@ def space_to_spec(space: Space, name: str, box_dtype: npt.DTypeLike | None = Non
 def spec_to_space(spec: Any) -> Space:
     """Returns the space of a dm_env spec, or of a structure of them.
 
-    A spec that is no number, bool or array of these is an `UnknownSpace`.
+    A spec of other values than numbers, bools and arrays of these is an `UnknownSpace`.
 
     Raises:
       SpecError: a dimension is of variable length.
@@ -105,7 +105,7 @@ def spec_to_space(spec: Any) -> Space:
 
 
 def leaves(spec: Any) -> Iterator[specs.Array]:
-    """Yields the specs of a structure, in the order in which a Tuple has them."""
+    """Yields the specs of a structure, in the order of the parts of a Tuple."""
     if isinstance(spec, tuple | list | Mapping):
         for part in _parts(spec):
             yield from leaves(part)
@@ -114,7 +114,7 @@ def leaves(spec: Any) -> Iterator[specs.Array]:
 
 
 def single_leaf(spec: Any) -> specs.Array | None:
-    """Returns the spec whose values travel as one array; None for a Tuple."""
+    """Returns the spec whose values are sent as one array; None for a Tuple."""
     while isinstance(spec, Mapping) and len(spec) == 1:
         (spec,) = spec.values()
     return None if isinstance(spec, tuple | list | Mapping) else spec
@@ -139,7 +139,7 @@ def _cast_bounds(bounds: npt.NDArray[np.float64], dtype: np.dtype[Any]) -> npt.N
         with np.errstate(over="ignore"):
             return bounds.astype(dtype)
     info = np.iinfo(dtype)
-    # As Python numbers, for float64 cannot hold the limits of int64.
+    # As Python numbers, because float64 cannot represent the limits of int64.
     within = [int(max(info.min, min(info.max, bound))) for bound in bounds.ravel().tolist()]
     return np.array(within, dtype).reshape(bounds.shape)
 
@@ -154,7 +154,7 @@ def _bounds(spec: specs.Array) -> tuple[Any, Any]:
 
 
 def _is_binary(spec: specs.Array) -> bool:
-    """Whether this is how `space_to_spec` writes a MultiBinary."""
+    """Whether this is the spec that `space_to_spec` makes of a MultiBinary."""
     return bool(
         isinstance(spec, specs.BoundedArray)
         and spec.dtype == np.int8

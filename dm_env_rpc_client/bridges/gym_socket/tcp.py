@@ -1,7 +1,7 @@
-"""TCP streams of gym-socket-api. The one file of this bridge that touches sockets.
+"""TCP streams of gym-socket-api. The only file of this bridge that touches sockets.
 
-Both ends set TCP_NODELAY: packets are small and each waits for the one before, which is
-what Nagle's algorithm delays.
+Both ends set TCP_NODELAY: packets are small and each is sent after the answer to the one
+before, and Nagle's algorithm would delay them.
 """
 
 from __future__ import annotations
@@ -9,27 +9,27 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-import time
 from typing import TypeVar
 
 from dm_env_rpc_client.bridges.gym_socket.fields import Decoder, Steps
 from dm_env_rpc_client.errors import ConnectionLostError, DeadlineExceededError
+from dm_env_rpc_client.runtime.deadline import Deadline
 from dm_env_rpc_client.transports.addresses import HostPort
 
-__all__ = ["Listener", "Stream", "connect"]
+__all__ = ["Listener", "TcpStream", "connect"]
 
 T = TypeVar("T")
 
 _BUFFER_BYTES = 1 << 16
 
 
-class Stream:
-    """One connection, used by one thread at a time but for `shutdown`.
+class TcpStream:
+    """One connection. Only one thread at a time may use it, except for `shutdown`.
 
     Args:
       connected: the socket.
-      peer: what error messages call the other end.
-      received: bytes that were read from the socket and belong to what comes next.
+      peer: the name of the other end in error messages.
+      received: bytes that were already read from the socket and come first.
 
     Attributes:
       socket: the socket.
@@ -45,24 +45,24 @@ class Stream:
         self._poll = select.poll()
         self._poll.register(connected, select.POLLIN)
 
-    def send(self, data: bytes, deadline: float) -> None:
-        """Sends all of `data` until `deadline`, in the time of time.monotonic().
+    def send(self, data: bytes, deadline: Deadline) -> None:
+        """Sends all of `data` until `deadline`.
 
         Raises:
-          DeadlineExceededError: the peer did not take it in time.
-          ConnectionLostError: there is no connection any more.
+          DeadlineExceededError: the peer did not read it in time.
+          ConnectionLostError: the connection ended.
         """
         try:
-            self.socket.settimeout(self._remaining(deadline))
+            self.socket.settimeout(_remaining(deadline))
             self.socket.sendall(data)
         except OSError as error:
             raise self._error(error) from error
 
-    def receive(self, steps: Steps[T], deadline: float) -> T:
+    def receive(self, steps: Steps[T], deadline: Deadline) -> T:
         """Reads one message until `deadline`.
 
         Raises:
-          ProtocolError: what came is no such message.
+          ProtocolError: the peer sent an invalid message.
           DeadlineExceededError: it was not complete in time.
           ConnectionLostError: the connection ended first.
         """
@@ -73,7 +73,7 @@ class Stream:
                 continue
             target = decoder.target
             if len(target) >= _BUFFER_BYTES:
-                # Straight into the memory of an array.
+                # Directly into the memory of an array.
                 decoder.advance(self._receive_into(target, deadline))
             else:
                 self._start = 0
@@ -81,11 +81,11 @@ class Stream:
         return decoder.result
 
     def has_unread(self) -> bool:
-        """Whether the peer has sent, or ended, something that nobody has read."""
+        """Whether unread bytes have arrived, or the end of the connection."""
         return self._start < self._end or bool(self._poll.poll(0))
 
     def take_received(self) -> bytes:
-        """Returns what was read from the socket and nobody asked for yet."""
+        """Returns, and removes, the bytes that were read from the socket and not yet used."""
         received = bytes(self._buffer[self._start : self._end])
         self._start = self._end
         return received
@@ -102,9 +102,9 @@ class Stream:
         self.take_received()
         self._buffer = memoryview(b"")
 
-    def _receive_into(self, memory: memoryview, deadline: float) -> int:
+    def _receive_into(self, memory: memoryview, deadline: Deadline) -> int:
         try:
-            self.socket.settimeout(self._remaining(deadline))
+            self.socket.settimeout(_remaining(deadline))
             count = self.socket.recv_into(memory)
         except OSError as error:
             raise self._error(error) from error
@@ -112,30 +112,24 @@ class Stream:
             raise ConnectionLostError(f"{self.peer} ended the connection")
         return count
 
-    def _remaining(self, deadline: float) -> float:
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            raise TimeoutError
-        return remaining
-
     def _error(self, error: OSError) -> ConnectionLostError | DeadlineExceededError:
         if isinstance(error, TimeoutError):
-            return DeadlineExceededError(f"{self.peer} did not answer, or read, in time")
+            return DeadlineExceededError(f"{self.peer} did not answer, or did not read, in time")
         return ConnectionLostError(f"the connection to {self.peer} broke: {error}")
 
 
 class Listener:
-    """Takes connections.
+    """Accepts connections.
 
     Args:
-      address: where; port 0 takes a free one.
+      address: the address to listen at; port 0 selects a free one.
 
     Attributes:
-      address: where it listens.
-      is_closed: whether it does no longer.
+      address: the address at which it listens.
+      is_closed: whether it was closed.
 
     Raises:
-      OSError: it cannot listen there.
+      OSError: it cannot listen at the address.
     """
 
     def __init__(self, address: HostPort):
@@ -144,17 +138,17 @@ class Listener:
         self.is_closed = False
         self.address = HostPort(address.host, self._socket.getsockname()[1])
 
-    def accept(self) -> Stream:
+    def accept(self) -> TcpStream:
         """Waits for a connection; OSError once the listener is closed."""
         while True:
             connected, (host, port, *_) = self._socket.accept()
             try:
-                return Stream(connected, f"the client at {HostPort(host, port)}")
+                return TcpStream(connected, f"the client at {HostPort(host, port)}")
             except OSError:
-                connected.close()  # It has gone again.
+                connected.close()  # The client has already disconnected.
 
     def close(self) -> None:
-        """Stops listening and wakes whoever is in `accept`."""
+        """Stops listening and wakes the thread that is in `accept`."""
         self.is_closed = True
         with contextlib.suppress(OSError):
             # Closing alone would leave a thread in accept().
@@ -162,26 +156,34 @@ class Listener:
         self._socket.close()
 
 
-def connect(address: HostPort, timeout: float) -> Stream:
+def connect(address: HostPort, timeout: float) -> TcpStream:
     """Connects to a server.
 
     Raises:
-      ConnectionLostError: nobody listens there; says why.
-      DeadlineExceededError: there was no connection within `timeout` seconds.
+      ConnectionLostError: the connection was refused or failed; the text gives the reason.
+      DeadlineExceededError: no connection was established within `timeout` seconds.
     """
     try:
         connected = socket.create_connection(address, timeout)
     except TimeoutError:
         raise DeadlineExceededError(
-            f"could not connect to {address} within {timeout:g} s: nothing there answers; is that "
-            "the address of a gym-socket-api server?"
+            f"could not connect to {address} within {timeout:g} s: no response; check that this is "
+            "the address of a gym-socket-api server"
         ) from None
     except (OSError, UnicodeError) as error:
         raise ConnectionLostError(
-            f"could not connect to {address}: {error}; check that the server runs and listens there"
+            f"could not connect to {address}: {error}; check that the server is running"
         ) from error
     try:
-        return Stream(connected, f"the server at {address}")
+        return TcpStream(connected, f"the server at {address}")
     except BaseException:
         connected.close()
         raise
+
+
+def _remaining(deadline: Deadline) -> float | None:
+    """The timeout of a socket; TimeoutError instead of 0.0, which means non-blocking."""
+    remaining = deadline.remaining
+    if remaining == 0.0:
+        raise TimeoutError
+    return remaining

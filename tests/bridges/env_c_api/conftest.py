@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment
+from dm_env_rpc_client.bridges.env_c_api.child_pipe import ChildPipe
 from tests.bridges.env_c_api.compiling import compile_library
 
 MakeEnvironment = Callable[..., EnvCApiEnvironment]
@@ -38,3 +40,14 @@ def make() -> Iterator[MakeEnvironment]:
     yield make_environment
     for environment in made:
         environment.close()
+
+
+@pytest.fixture
+def pipes() -> Iterator[tuple[ChildPipe, ChildPipe]]:
+    """The two ends: what one sends, the other receives."""
+    reader, other_writer = os.pipe()
+    other_reader, writer = os.pipe()
+    pair = ChildPipe(reader, writer), ChildPipe(other_reader, other_writer)
+    yield pair
+    for pipe in pair:
+        pipe.close()

@@ -21,10 +21,11 @@ from dm_env_rpc_client.bridges.env_c_api import (
     child_pipe,
     process_runner,
 )
-from dm_env_rpc_client.bridges.env_c_api.child_pipe import MessagePipe
+from dm_env_rpc_client.bridges.env_c_api.child_pipe import ChildPipe
 from dm_env_rpc_client.bridges.env_c_api.process_runner import ProcessRunner
 from dm_env_rpc_client.bridges.env_c_api.runner import Actions
 from dm_env_rpc_client.errors import ConnectionLostError, ProtocolError
+from dm_env_rpc_client.runtime.children import Parent
 from tests.bridges.env_c_api.compiling import compile_library
 
 
@@ -66,7 +67,7 @@ def test_calls_are_answered_until_the_pipe_is_closed() -> None:
     """The loop of the child, in a thread of this process."""
     their_reader, writer = os.pipe()
     reader, their_writer = os.pipe()
-    there, here = MessagePipe(their_reader, their_writer), MessagePipe(reader, writer)
+    there, here = ChildPipe(their_reader, their_writer), ChildPipe(reader, writer)
     thread = threading.Thread(target=child.answer_calls, args=(there,))
     thread.start()
 
@@ -103,7 +104,7 @@ def test_an_answer_beyond_the_limits_is_an_error(monkeypatch: pytest.MonkeyPatch
     runner.close()
     their_reader, writer = os.pipe()
     reader, their_writer = os.pipe()
-    there, here = MessagePipe(their_reader, their_writer), MessagePipe(reader, writer)
+    there, here = ChildPipe(their_reader, their_writer), ChildPipe(reader, writer)
     thread = threading.Thread(target=child.answer_calls, args=(there,))
     thread.start()
     path = compile_library("complete", "1.4")
@@ -125,7 +126,8 @@ def test_main_answers_calls_and_leaves_ctrl_c_to_the_parent(
     their_reader, writer = os.pipe()
     reader, their_writer = os.pipe()
     os.close(writer)
-    child.main(their_reader, their_writer)
+    gone = Parent(os.getpid(), their_reader)
+    child.main(gone, their_reader, their_writer)
     assert handlers == [(signal.SIGINT, signal.SIG_IGN)]
     assert ended.wait(10), "an orphan ends itself"
     for descriptor in (reader, their_reader, their_writer):
@@ -186,26 +188,26 @@ def test_a_signal_without_a_name_is_told_by_its_number() -> None:
 
 def test_an_interrupted_call_is_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = open_runner()
-    real = MessagePipe.receive
+    real = ChildPipe.receive
 
-    def interrupted(pipe: MessagePipe, timeout: float | None = None) -> Any:
+    def interrupted(pipe: ChildPipe, timeout: float | None = None) -> Any:
         real(pipe, timeout)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(MessagePipe, "receive", interrupted)
+    monkeypatch.setattr(ChildPipe, "receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
         runner.read_property("speed")
     monkeypatch.undo()
-    with pytest.raises(ConnectionLostError, match="is gone"):
+    with pytest.raises(ConnectionLostError, match="has ended"):
         runner.read_property("speed")
     runner.close()
 
 
 @pytest.mark.parametrize("answer", [None, [], {}, {"result": 1, "error": 2}, {"other": 1}, "x"])
-def test_what_is_no_answer_ends_the_child(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+def test_an_invalid_answer_ends_the_child(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
     runner = open_runner()
-    monkeypatch.setattr(MessagePipe, "receive", lambda pipe, timeout=None: answer)
-    with pytest.raises(ProtocolError, match="sent what is no answer"):
+    monkeypatch.setattr(ChildPipe, "receive", lambda pipe, timeout=None: answer)
+    with pytest.raises(ProtocolError, match="sent an invalid answer"):
         runner.read_property("speed")
     monkeypatch.undo()
     assert runner._process.returncode is not None

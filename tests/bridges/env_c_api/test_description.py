@@ -1,4 +1,4 @@
-"""Descriptions and settings: pure data, no library."""
+"""Descriptions: pure data, no library."""
 
 from __future__ import annotations
 
@@ -15,12 +15,7 @@ from dm_env_rpc_client.bridges.env_c_api.description import (
     ObservationType,
     checked_size,
 )
-from dm_env_rpc_client.bridges.env_c_api.library_properties import (
-    PropertyAttributes,
-    list_recursively,
-)
-from dm_env_rpc_client.bridges.env_c_api.text_settings import setting_texts
-from dm_env_rpc_client.errors import ProtocolError, SpecError
+from dm_env_rpc_client.errors import ProtocolError
 
 BYTES, STRING = ObservationType.BYTES, ObservationType.STRING
 
@@ -114,32 +109,3 @@ def test_discrete_actions(bounds: tuple[int, int], kind: type[specs.Array]) -> N
     spec = description.action_specs()["move"]
     assert type(spec) is kind
     assert (spec.minimum, spec.maximum, spec.dtype) == (*bounds, np.int32)
-
-
-def test_settings_are_strings() -> None:
-    settings = {"a": True, "b": {"c": 1, "d": 0.1}, "e": "text", "f": np.float32(0.5)}
-    expected = {"a": "true", "b.c": "1", "b.d": "0.1", "e": "text", "f": "0.5"}
-    assert setting_texts(settings) == expected
-    assert setting_texts({"a": np.False_}) == {"a": "false"}
-    with pytest.raises(SpecError, match=r"setting 'b\.c' is of type bytes; a library takes"):
-        setting_texts({"b": {"c": b"1"}})
-
-
-def test_a_key_that_turns_up_again_is_not_listed_again() -> None:
-    tree = {"": ["a", "b"], "a": ["", "a", "c"], "b": ["c"], "c": []}
-    listed = []
-
-    def list_property(key: str) -> dict[str, PropertyAttributes]:
-        listed.append(key)
-        return dict.fromkeys(tree[key], PropertyAttributes.LISTABLE)
-
-    assert sorted(list_recursively(list_property, "")) == ["", "a", "b", "c"]
-    assert sorted(listed) == ["", "", "a", "b", "c"]
-
-
-def test_properties_have_a_limit() -> None:
-    def list_property(key: str) -> dict[str, PropertyAttributes]:
-        return dict.fromkeys((f"{key}.{i}" for i in range(300)), PropertyAttributes.LISTABLE)
-
-    with pytest.raises(ProtocolError, match="more than 65536 properties below ''"):
-        list_recursively(list_property, "")

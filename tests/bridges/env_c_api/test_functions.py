@@ -32,7 +32,7 @@ def test_every_function_of_a_version_is_called(version: str) -> None:
     before = {name: calls(library, name) for name in functions}
 
     context.setting("length", "3")
-    with pytest.raises(SpecError, match="setting 'color' cannot be 'red': no setting 'color'"):
+    with pytest.raises(SpecError, match="setting 'color': 'red' is invalid: no setting 'color'"):
         context.setting("color", "red")
     context.init()
     context.write_property("speed", "12")

@@ -27,7 +27,7 @@ WHEN_OPENED = {
     "fails": "connect function failed with code 5",
     "null_function": "leaves advance null",
     "all_null": "leaves setting, init, .* null",
-    "null_context": "without a context: it is null",
+    "null_context": "its context is null",
     "larger_struct": "compiled with another version",
     "null_name": "observation_name of 0: is null",
     "empty_name": "an action has an empty name",
@@ -55,7 +55,7 @@ WHEN_OPENED = {
 }
 
 WHEN_STARTED = {
-    "endless_eagain": r"EAGAIN\) 3 times; its last message: never ready",
+    "endless_eagain": r"EAGAIN 3 times; its last message: never ready",
     "null_message": r"start failed with code 3: \(no message: error_message: is null",
     "no_observation": "observation 'camera': the library did not fill it in",
     "null_payload": r"observation 'camera': has shape \[72, 96, 3\] and a null payload",
@@ -65,7 +65,7 @@ WHEN_STARTED = {
     "many_dims": "observation 'camera': has 33 dimensions",
     "negative_length": r"observation 'camera': shape \[72, 96, -3\] has a negative size",
     "large_camera": "observation 'camera': shape .* takes 17179869176 bytes",
-    "wrong_row": r"observation 'camera': is uint8 of shape \(2, 9\); observation_spec says BYTES",
+    "wrong_row": r"observation 'camera': is uint8 of shape \(2, 9\); observation_spec declares",
     "latin_text": "observation 'camera': is not UTF-8",
     "negative_events": "event_count: is -1",
     "huge_events": "event_count: is 2147483647",
@@ -73,12 +73,12 @@ WHEN_STARTED = {
     "unknown_event": "event 0: has id 2; there are 2 types",
     "null_event_observations": "event 0: has 3 observations and a null pointer",
     "negative_event_observations": "event 0: has -3 observations",
-    "large_events": "event 0: observation 1: takes 268435456 bytes, and with those before it",
+    "large_events": "event 0: observation 1: takes 268435456 bytes; together with those before it",
 }
 
 WHEN_STEPPED = {
     "unknown_status": "advance: returned status 42",
-    "no_reward": "advance: the reward is NaN, or was not stored",
+    "no_reward": "advance: the reward is NaN or was not stored",
     "nan_reward": "advance: the reward is NaN",
     "speechless_error": r"advance failed with code 2: \(no message\)",
 }
@@ -197,7 +197,7 @@ def test_a_library_that_ends_its_process(make: MakeEnvironment, library: str) ->
     environment.reset()
     with pytest.raises(ConnectionLostError, match=f"died in advance: .*{WHEN_KILLED[library]}"):
         environment.step({})
-    with pytest.raises(ConnectionLostError, match="is gone; make a new environment") as later:
+    with pytest.raises(ConnectionLostError, match="has ended; make a new environment") as later:
         environment.reset()
     assert "died in advance" in str(later.value.__cause__)
 
@@ -215,7 +215,7 @@ def test_a_library_that_hangs(make: MakeEnvironment) -> None:
     environment = make("connect_hangs", isolated=True, request_timeout=3.0)
     environment.reset()
     begin = time.monotonic()
-    with pytest.raises(DeadlineExceededError, match=r"did not come back from advance within 3\.0"):
+    with pytest.raises(DeadlineExceededError, match=r"did not return from advance within 3\.0"):
         environment.step({})
     assert 3.0 <= time.monotonic() - begin < 5.0
     with pytest.raises(ConnectionLostError):

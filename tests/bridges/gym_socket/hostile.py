@@ -91,7 +91,7 @@ def mutate(rng: random.Random, data: bytes) -> bytes:
 
 def to_session(data: bytes, dialect: packet_codec.Dialect) -> str:
     """Gives bytes to a server's session, packet after packet."""
-    hosted_session = server_session.Session(
+    hosted_session = server_session.ServerSession(
         hosted.Frames(), server_session.Options(dialect=dialect)
     )
     while data:

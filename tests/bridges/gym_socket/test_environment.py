@@ -286,7 +286,7 @@ def test_an_answer_that_nothing_asked_for_is_the_end() -> None:
         environment.reset()
         assert sent.wait(5)
         time.sleep(0.1)  # Until it has come through.
-        with pytest.raises(ProtocolError, match="nothing asked for"):
+        with pytest.raises(ProtocolError, match="an answer without a request"):
             environment.reset()
         assert_unusable(environment, ProtocolError)
 
@@ -489,7 +489,7 @@ def test_limits_are_the_callers_to_set() -> None:
 
     with (
         ScriptedPeer(script) as server,
-        pytest.raises(ProtocolError, match="25 bytes are announced; at most 10"),
+        pytest.raises(ProtocolError, match="has a length of 25 bytes; at most 10"),
     ):
         GymSocketEnvironment(server.address, "ab", limits=Limits(space=10))
 

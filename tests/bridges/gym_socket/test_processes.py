@@ -78,7 +78,7 @@ def test_processes_end_with_their_session_and_with_the_server(server: Server) ->
 def test_a_hanging_step_does_not_outlive_the_server(server: Server) -> None:
     with GymSocketEnvironment(server.address, "Counter", request_timeout=30) as environment:
         pid = pid_of(environment)
-        environment._exchange._request_timeout = 0.2
+        environment._connection._request_timeout = 0.2
         with pytest.raises(TimeoutError):
             environment.step(4)
         server.stop(0.2)

@@ -75,7 +75,7 @@ def test_a_session_byte_for_byte(server: Server) -> None:
         client.send(b"\x05")  # Render, without an answer.
         client.ask(step(0), b"\x00\x03\x00\x00\x00[3]\x00\x00\x00\x00\x00\x00\xf0\x3f\x01")
         client.expect(b"\x02\x00\x00\x00{}")
-        refusal = b"this server does not upload; its operator gave no handler"
+        refusal = b"this server does not upload: its operator configured no handler"
         client.ask(
             b"\x06\x01\x00\x00\x00m\x00\x00\x00\x00\x00\x00\x00\x00",
             len(refusal).to_bytes(4, "little") + refusal,
@@ -320,7 +320,7 @@ def test_monitor_records_below_the_operators_folder_only(tmp_path: pathlib.Path)
         GymSocketEnvironment(server.address, "Counter", dialect="latest") as environment,
     ):
         for path in ("..", "../other", "/tmp", "way-out/other", "", ".", "a/../../b", "nul\0"):
-            with pytest.raises(DmEnvRpcError, match=r"not below the folder|is no path"):
+            with pytest.raises(DmEnvRpcError, match=r"not below the folder|is not a path"):
                 environment.monitor(path)
         with pytest.raises(DmEnvRpcError, match="not video"):
             environment.monitor("run", video=True)
