@@ -31,12 +31,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "notebook": {
         "_proto", "displays", "environment", "errors", "extensions", "server", "tensors",
     },
-    "pytest_plugin": {"testing"},
+    "pytest_plugin": {"compliance", "testing"},
     "gymnasium": set(),
     "__init__": {"_proto", "client", "environment", "errors", "tensors"},
     "adaptors": {"environment", "errors", "protocol", "tensors"},
     "testing": {
-        "_proto", "client", "compliance", "environment", "errors", "protocol", "runtime", "server",
+        "_proto", "client", "compliance", "environment", "errors", "protocol", "server",
         "transports",
     },
     "compliance": {"_proto", "errors", "protocol", "runtime", "tensors", "transports"},

@@ -27,6 +27,7 @@ __all__ = [
     "World",
     "check_address",
     "check_listening_address",
+    "check_seconds",
     "complete_policy",
     "open_connection",
     "open_environment",
@@ -85,7 +86,8 @@ def _is_address(address: str, lowest_port: int) -> bool:
     return address.startswith(_SCHEMES)
 
 
-def _check_seconds(seconds: float) -> float:
+def check_seconds(seconds: float) -> float:
+    """Returns a positive, finite number of seconds; BadParameter for others."""
     if not 0 < seconds < math.inf:
         raise typer.BadParameter(f"a time in seconds is more than 0, got {seconds:g}")
     return seconds
@@ -115,7 +117,7 @@ Timeout = Annotated[
     typer.Option(
         "--timeout",
         metavar="SECONDS",
-        callback=_check_seconds,
+        callback=check_seconds,
         help="How long to wait for a connection and for each answer.",
     ),
 ]

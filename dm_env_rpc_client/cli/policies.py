@@ -38,9 +38,9 @@ def make_policy(name: str, action_spec: Any, seed: int | None) -> Policy:
         constant = tree.map_structure(lambda spec: spec.generate_value(), action_spec)
         return lambda _: constant
     if ":" not in name:
-        raise UsageError(f"no policy {name!r}; choose random, constant or MODULE:FUNCTION")
+        raise UsageError(f"unknown policy {name!r}; choose random, constant or MODULE:FUNCTION")
     function = load_object(name, "a policy")
     if not callable(function):
-        raise UsageError(f"{name} is no function")
+        raise UsageError(f"{name} is not a function")
     policy = guarded(function, f"the policy {name}")
     return lambda timestep: policy(timestep, action_spec)
