@@ -120,15 +120,15 @@ def _play(
     rate: float | None,
 ) -> str:
     from dm_env_rpc_client.cli.playing.keyboard import Keyboard
-    from dm_env_rpc_client.cli.playing.play_loop import Game
+    from dm_env_rpc_client.cli.playing.play_loop import PlayLoop
     from dm_env_rpc_client.cli.playing.screen import Screen
 
     screen = Screen(console)
     keyboard = Keyboard(screen.hide, screen.show)
-    game = Game(env, title, bindings, rate, screen, keyboard)
+    loop = PlayLoop(env, title, bindings, rate, screen, keyboard)
     with keyboard, screen:
-        game.play()
+        loop.play()
     return (
-        f"{game.view.episode} episodes, {game.view.total_steps} steps; "
-        f"return of the last: {game.view.episode_return:g}"
+        f"{loop.view.episode} episodes, {loop.view.total_steps} steps; "
+        f"return of the last: {loop.view.episode_return:g}"
     )

@@ -8,7 +8,7 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.options import Options
 from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
 from dm_env_rpc_client.compliance.probe import Probe
-from dm_env_rpc_client.compliance.probe_agent import Agent
+from dm_env_rpc_client.compliance.probe_agent import ProbeAgent
 
 __all__ = ["Companion"]
 
@@ -29,7 +29,7 @@ class Companion:
 
     def __init__(self, probe: Probe, request: dm_env_rpc_pb2.JoinWorldRequest, options: Options):
         joined = probe.accept(request, "a JoinWorldResponse for each agent that the world needs")
-        self._agent = Agent(probe, joined, request.world_name, options)
+        self._agent = ProbeAgent(probe, joined, request.world_name, options)
         self._is_stopped = False
         self._thread = threading.Thread(target=self._act, name="companion", daemon=True)
         self._thread.start()

@@ -20,7 +20,7 @@ from dm_env_rpc_client.tensors.sampling import sample
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.tensors.spec_manager import SpecManager, TensorField
 
-__all__ = ["Agent", "unknown_uid"]
+__all__ = ["ProbeAgent", "unknown_uid"]
 
 Actions = Mapping[int, dm_env_rpc_pb2.Tensor]
 
@@ -33,7 +33,7 @@ def unknown_uid(uids: Iterable[int]) -> int:
     return max(uids, default=0) + 1000
 
 
-class Agent:
+class ProbeAgent:
     """A joined connection, its specs, and what it is doing.
 
     Args:

@@ -14,7 +14,7 @@ from dm_env_rpc_client.compliance.companion import Companion
 from dm_env_rpc_client.compliance.options import Options
 from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
 from dm_env_rpc_client.compliance.probe import Probe
-from dm_env_rpc_client.compliance.probe_agent import Agent
+from dm_env_rpc_client.compliance.probe_agent import ProbeAgent
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.tensors.settings import pack_settings
 
@@ -93,7 +93,7 @@ class Trial:
             world_name=world_name, settings=pack_settings(self.options.join_settings)
         )
 
-    def join(self, probe: Probe | None = None, world_name: str | None = None) -> Agent:
+    def join(self, probe: Probe | None = None, world_name: str | None = None) -> ProbeAgent:
         """Joins a world and returns the agent.
 
         Args:
@@ -104,7 +104,7 @@ class Trial:
         name = self.create_world(probe) if world_name is None else world_name
         joined = probe.accept(self.join_request(name), "a JoinWorldResponse")
         self._accompany(name)
-        return Agent(probe, joined, name, self.options)
+        return ProbeAgent(probe, joined, name, self.options)
 
     def dismiss_companions(self, world_name: str) -> None:
         """Takes the companions out of a world."""
@@ -118,7 +118,7 @@ class Trial:
             probe = Probe(self._address, self.options.timeout, self.options.insecure)
             companions.append(Companion(probe, self.join_request(world_name), self.options))
 
-    def join_beside(self, other: Agent) -> Agent:
+    def join_beside(self, other: ProbeAgent) -> ProbeAgent:
         """Joins the world of another agent; NotOfferedError where it takes one agent only."""
         if self.options.several_agents is False:
             raise NotOfferedError("a world takes one agent only")
@@ -128,7 +128,7 @@ class Trial:
         answer = probe.ask(self.join_request(other.world_name), "a JoinWorldResponse")
         if not isinstance(answer, dm_env_rpc_pb2.JoinWorldResponse):
             raise NotOfferedError(f"a world takes one agent only: {answer.message}")
-        return Agent(probe, answer, other.world_name, self.options)
+        return ProbeAgent(probe, answer, other.world_name, self.options)
 
     def __enter__(self) -> Trial:
         return self

@@ -20,13 +20,13 @@ from dm_env_rpc_client.cli.playing.screen import Screen, View
 from dm_env_rpc_client.errors import DmEnvRpcError
 from dm_env_rpc_client.tensors import nesting
 
-__all__ = ["Game"]
+__all__ = ["PlayLoop"]
 
 _MOST_SENT = 4
 """Controls whose values in the latest action are shown."""
 
 
-class Game:
+class PlayLoop:
     """An environment that is played by keys.
 
     Without a rate nothing happens until a key is pressed. With one, steps are taken by the

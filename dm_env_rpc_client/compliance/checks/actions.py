@@ -16,7 +16,7 @@ from google.protobuf import any_pb2
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import overview, reference
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
-from dm_env_rpc_client.compliance.probe_agent import Agent
+from dm_env_rpc_client.compliance.probe_agent import ProbeAgent
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.tensors import packing
 from dm_env_rpc_client.tensors.spec_manager import TensorField
@@ -28,7 +28,7 @@ _MAX_ELEMENTS = 16
 Tensor = dm_env_rpc_pb2.Tensor
 
 
-def _joined(trial: Trial, needs_any_value: bool = False) -> Agent:
+def _joined(trial: Trial, needs_any_value: bool = False) -> ProbeAgent:
     """An agent in a sequence with something to do."""
     agent = trial.join()
     if not agent.specs.actions:
@@ -43,13 +43,13 @@ def _with(valid: Mapping[int, Tensor], uid: int, tensor: Tensor) -> dict[int, Te
     return {**valid, uid: tensor}
 
 
-def _refused(agent: Agent, field: TensorField, tensor: Tensor, why: str) -> None:
+def _refused(agent: ProbeAgent, field: TensorField, tensor: Tensor, why: str) -> None:
     agent.run()
     actions = _with(agent.valid_actions(), field.uid, tensor)
     agent.refuse_step(f"an error, for {field.label} {why}", actions)
 
 
-def _taken(agent: Agent, field: TensorField, tensor: Tensor, why: str) -> None:
+def _taken(agent: ProbeAgent, field: TensorField, tensor: Tensor, why: str) -> None:
     agent.run()
     actions = _with(agent.valid_actions(), field.uid, tensor)
     agent.step(actions, expected=f"a StepResponse, for {field.label} {why}")

@@ -10,7 +10,7 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import overview, reference
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.probe import describe
-from dm_env_rpc_client.compliance.probe_agent import Agent, unknown_uid
+from dm_env_rpc_client.compliance.probe_agent import ProbeAgent, unknown_uid
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors.spec_manager import TensorField
@@ -20,7 +20,7 @@ _STEPS = 12
 """Steps of which the observations are looked at."""
 
 
-def _joined(trial: Trial) -> Agent:
+def _joined(trial: Trial) -> ProbeAgent:
     """An agent that has something to observe."""
     agent = trial.join()
     if not agent.specs.observations:
@@ -29,7 +29,7 @@ def _joined(trial: Trial) -> Agent:
 
 
 def _check_uids(
-    agent: Agent, response: dm_env_rpc_pb2.StepResponse, requested: Iterable[int]
+    agent: ProbeAgent, response: dm_env_rpc_pb2.StepResponse, requested: Iterable[int]
 ) -> None:
     if set(response.observations) != set(requested):
         raise agent.probe.violation(
@@ -87,7 +87,7 @@ def unknown_observations_are_refused(trial: Trial) -> None:
 
 
 def _check_values(
-    trial: Trial, check: Callable[[Agent, TensorField, dm_env_rpc_pb2.Tensor], None]
+    trial: Trial, check: Callable[[ProbeAgent, TensorField, dm_env_rpc_pb2.Tensor], None]
 ) -> None:
     """Runs `check` on every observation of some steps, across sequences and a reset."""
     agent = _joined(trial)
@@ -105,7 +105,7 @@ def _check_values(
 def observations_have_the_shape_and_type_of_their_specs(trial: Trial) -> None:
     """Looks at payload, number of elements and shape; a variable length is any."""
 
-    def check(agent: Agent, field: TensorField, tensor: dm_env_rpc_pb2.Tensor) -> None:
+    def check(agent: ProbeAgent, field: TensorField, tensor: dm_env_rpc_pb2.Tensor) -> None:
         try:
             field.unpack(tensor)
         except SpecError as error:
@@ -120,7 +120,7 @@ def observations_have_the_shape_and_type_of_their_specs(trial: Trial) -> None:
 def observations_are_within_their_bounds(trial: Trial) -> None:
     """Compares every element with the bound of the whole or its own."""
 
-    def check(agent: Agent, field: TensorField, tensor: dm_env_rpc_pb2.Tensor) -> None:
+    def check(agent: ProbeAgent, field: TensorField, tensor: dm_env_rpc_pb2.Tensor) -> None:
         minimum, maximum = field.bounds
         if minimum is None and maximum is None:
             return

@@ -6,7 +6,7 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import overview, reference
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.probe import describe
-from dm_env_rpc_client.compliance.probe_agent import Agent
+from dm_env_rpc_client.compliance.probe_agent import ProbeAgent
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.protocol import lifecycle
 from dm_env_rpc_client.protocol.lifecycle import State
@@ -99,14 +99,14 @@ def a_reset_in_flight_ends_the_sequence(trial: Trial) -> None:
     agent.took(last)
 
 
-def _check_same(agent: Agent, before: dm_env_rpc_pb2.ActionObservationSpecs) -> None:
+def _check_same(agent: ProbeAgent, before: dm_env_rpc_pb2.ActionObservationSpecs) -> None:
     if agent.specs != before:
         raise agent.probe.violation(
             f"the specs that there were: {describe(before)}", describe(agent.specs)
         )
 
 
-def _plain_reset(agent: Agent) -> None:
+def _plain_reset(agent: ProbeAgent) -> None:
     """A Reset without settings."""
     answer = agent.probe.accept(dm_env_rpc_pb2.ResetRequest(), "a ResetResponse")
     if agent.state is State.RUNNING:

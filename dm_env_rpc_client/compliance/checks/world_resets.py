@@ -5,7 +5,7 @@ from __future__ import annotations
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import reference
 from dm_env_rpc_client.compliance.probe import Probe, describe
-from dm_env_rpc_client.compliance.probe_agent import Agent
+from dm_env_rpc_client.compliance.probe_agent import ProbeAgent
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.tensors.settings import pack_settings
@@ -53,7 +53,7 @@ def an_agent_resets_its_world(trial: Trial) -> None:
     agent.check_is_running("a sequence has begun")
 
 
-def _check_is_told(trial: Trial, agent: Agent, caller: Probe) -> None:
+def _check_is_told(trial: Trial, agent: ProbeAgent, caller: Probe) -> None:
     """The agent gets an INTERRUPTED step before the caller its answer, and begins anew."""
     uids = agent.specs.observations
     if caller.has_answer(trial.options.quiet_seconds):
