@@ -137,25 +137,26 @@ def _run(address: str, options: Options, only: str, as_json: bool) -> list[Resul
 
 @contextlib.contextmanager
 def _ending_between_checks() -> Iterator[Callable[[], None]]:
-    """Puts off the first signal to end until a check has undone what it did to the server.
+    """Delays the first SIGINT or SIGTERM until the running check has cleaned up at the server.
 
     Yields:
-      What raises as the signal would have, if one has come. A second one ends at once.
+      A function that raises what the signal stands for, if one has come. A second signal ends
+      the command at once.
     """
     came: list[int] = []
 
-    def take_note(number: int, frame: FrameType | None) -> None:
+    def record(number: int, frame: FrameType | None) -> None:
         came.append(number)
         for each, handler in before.items():
             signal.signal(each, handler)
         if console.is_terminal:
-            console.print("ending with the check that runs; once more ends at once")
+            console.print("stopping when the running check has ended; once more stops at once")
 
     def raise_if_told() -> None:
         if came:
             raise KeyboardInterrupt if came[0] == signal.SIGINT else Terminated
 
-    before = {each: signal.signal(each, take_note) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {each: signal.signal(each, record) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield raise_if_told
     finally:

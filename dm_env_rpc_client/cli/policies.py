@@ -22,14 +22,14 @@ def make_policy(name: str, action_spec: Any, seed: int | None) -> Policy:
     """Returns a policy by its name.
 
     Args:
-      name: "random" draws every action from its spec; "constant" takes the value that
-        the spec generates; MODULE:FUNCTION is called with the TimeStep and the action
-        spec and returns the action.
-      action_spec: the environment's.
+      name: "random" samples every action from its spec; "constant" takes the value that
+        the spec generates; MODULE:FUNCTION is a function that takes the TimeStep and the
+        action spec and returns the action.
+      action_spec: of the environment.
       seed: of the random policy.
 
     Raises:
-      UsageError: there is no such policy.
+      UsageError: the policy does not exist.
     """
     if name == "random":
         random = np.random.default_rng(seed)

@@ -223,7 +223,7 @@ class Options:
 
     @classmethod
     def from_flags(cls, given: Mapping[str, Any]) -> Options:
-        """Makes options of the values of flags.
+        """Returns options made of the values of flags.
 
         Args:
           given: by the name of the field: a list of NAME=VALUE texts for settings, "yes" or "no"

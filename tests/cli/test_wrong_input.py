@@ -30,8 +30,8 @@ NO_SERVERS = [
     ("{http}", 1, "is no gRPC server"),
     ("{silent}", 3, "is that the address of a dm_env_rpc server?"),
     ("{hangs_up}", 3, "check the address"),
-    ("no-such-host.invalid:1", 2, "not on this machine; --insecure"),
-    ("192.0.2.1:50051", 2, "not on this machine; --insecure"),
+    ("no-such-host.invalid:1", 2, "not on this machine; pass --insecure"),
+    ("192.0.2.1:50051", 2, "not on this machine; pass --insecure"),
     ("localhost", 2, "an address looks like localhost:50051"),
     ("http://localhost:50051", 2, "an address looks like localhost:50051"),
     ("localhost:99999", 2, "an address looks like localhost:50051"),
@@ -88,7 +88,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("properties list {catch} --interface x", 2, "'x'"),
     ("properties list {catch} --create rows=3", 2, "add --new-world"),
     ("properties list {catch} --join a=3", 2, "--world NAME or --new-world"),
-    ("properties list {catch} --world w --new-world", 2, "--world is for a world that exists"),
+    ("properties list {catch} --world w --new-world", 2, "--world is for an existing world"),
     ("properties set {catch} key", 2, "looks like physics.gravity=1.62"),
     ("properties set {catch} =1", 2, "looks like physics.gravity=1.62"),
     ("play --rate 0", 2, "more than 0"),
@@ -135,7 +135,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("serve os:sep", 2, "not callable"),
     ("serve", 2, "name what to serve"),
     ("serve catch --c-library lib.so:f", 2, "name what to serve"),
-    ("serve ftp://somewhere", 2, "no environments at ftp://"),
+    ("serve ftp://somewhere", 2, "unknown scheme ftp://"),
     ("serve gym-socket://localhost:5001", 2, "looks like gym-socket://HOST:PORT/NAME"),
     ("serve --c-library lib.so", 2, "looks like PATH:CONNECT"),
     ("serve --c-library ./no-such-lib.so:connect", 2, "there is no library"),
@@ -149,7 +149,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("serve catch --protocol gym-socket --address 5001", 2, "looks like localhost:50051"),
     ("serve catch --protocol gym-socket --address 0.0.0.0:0", 2, "insecure"),
     # Play has no terminal here.
-    ("play {catch}", 2, "needs a terminal, but the standard input is none"),
+    ("play {catch}", 2, "needs a terminal, but the standard input is not one"),
     ("play {catch} --keys left", 2, "needs a terminal"),
 ]
 

@@ -169,7 +169,7 @@ def test_a_game_from_beginning_to_end(window: Window) -> None:
 
     with serve(Catch) as server, somebody(window, act):
         play(server.address, create=["rows=20"])
-    window.sees("2 episodes, 3 steps; return of the last: 0")
+    window.sees("2 episodes, 3 steps; return of the last episode: 0")
 
 
 def test_several_controls_and_texts(window: Window) -> None:
@@ -331,7 +331,7 @@ def test_observations_that_are_no_pictures(value: Any, shown: str) -> None:
 def test_there_must_be_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     result = typer.testing.CliRunner().invoke(app, ["play", "localhost:1"])
     assert result.exit_code == 2
-    assert "needs a terminal, but the standard input is none" in result.stderr
+    assert "needs a terminal, but the standard input is not one" in result.stderr
     monkeypatch.setitem(sys.modules, "termios", None)
     with pytest.raises(UsageError, match="POSIX"):
         command._terminal()
@@ -347,4 +347,4 @@ def test_rates_that_are_none() -> None:
     for rate in ("0", "-1", "nan", "2000"):
         result = typer.testing.CliRunner().invoke(app, ["play", "--rate", rate])
         assert result.exit_code == 2
-        assert "steps a second" in result.stderr
+        assert "steps per second" in result.stderr
