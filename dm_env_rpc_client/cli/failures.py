@@ -22,6 +22,7 @@ from dm_env_rpc_client.cli.plain_text import one_line
 from dm_env_rpc_client.runtime.objects import raised_by
 
 __all__ = [
+    "INTERRUPTED",
     "Terminated",
     "UsageError",
     "console",

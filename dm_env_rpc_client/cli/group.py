@@ -10,7 +10,7 @@ from typing import Any
 import typer
 import typer.core
 
-from dm_env_rpc_client.cli.failures import one_line_errors
+from dm_env_rpc_client.cli.failures import INTERRUPTED, one_line_errors
 
 __all__ = ["Commands", "examples"]
 
@@ -26,14 +26,20 @@ def examples(*lines: str) -> str:
 class Commands(typer.core.TyperGroup):
     """A group of commands that end with a line instead of a traceback."""
 
+    _has_reported = False
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Shows the help if there are no arguments, which is not an error."""
         return super().parse_args(ctx, args or ["--help"])
 
     def invoke(self, ctx: Any) -> Any:
         """Runs a command; an exception becomes a line and an exit code."""
-        with one_line_errors():
-            return super().invoke(ctx)
+        try:
+            with one_line_errors():
+                return super().invoke(ctx)
+        except typer.Exit:
+            self._has_reported = True
+            raise
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Parses the command line, runs the command and exits."""
@@ -45,6 +51,9 @@ class Commands(typer.core.TyperGroup):
         try:
             with one_line_errors():
                 code = super().main(*args, **{**kwargs, "standalone_mode": False})
+                if code == INTERRUPTED and not self._has_reported:
+                    # Typer turns an interrupt before `invoke` into this code, without a word.
+                    raise KeyboardInterrupt
                 if not code:
                     sys.stdout.flush()
         except typer.Exit as ended:

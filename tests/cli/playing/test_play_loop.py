@@ -12,7 +12,6 @@ import struct
 import sys
 import termios
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from dm_env_rpc_client.cli import play as command
 from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.cli.failures import Terminated, UsageError
 from dm_env_rpc_client.cli.playing.keyboard import HangUp, Keyboard, decode
-from dm_env_rpc_client.cli.playing.screen import describe
+from dm_env_rpc_client.cli.playing.screen import Screen, View, describe
 from dm_env_rpc_client.server import Catch, serve
 from tests.environments import Broken, Robot
 from tests.scripted import settles
@@ -162,7 +161,6 @@ def test_a_game_from_beginning_to_end(window: Window) -> None:
         window.sees("step 3 .*after paddle=1")
         window.type("p")
         window.type("\x1b")
-        time.sleep(0.2)
         window.type("r")
         window.sees("episode 2 .*step 0 ")
         window.type("q")
@@ -213,16 +211,25 @@ def test_refusals_are_shown(window: Window) -> None:
         play(server.address, create=["at=step"])
 
 
-def test_the_window_changes(window: Window) -> None:
+def test_the_window_changes(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[int, int]] = []
+    draw = Screen.draw
+
+    def recording(self: Screen, view: View, width: int, height: int) -> None:
+        draw(self, view, width, height)
+        drawn.append((height, width))
+
     def act() -> None:
         window.sees("step 0")
         for rows, columns in ((50, 120), (3, 20), (1, 1), (30, 90)):
             window.resize(rows, columns)
+            drawn.clear()
             os.kill(os.getpid(), signal.SIGWINCH)
-            time.sleep(0.1)
+            assert settles(lambda size=(rows, columns): size in drawn, 20)  # type: ignore[misc]
         window.sees("space: step")
         window.type("q")
 
+    monkeypatch.setattr(Screen, "draw", recording)
     with serve(Robot) as server, somebody(window, act):
         play(server.address)
 
