@@ -48,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def dm_env_rpc_address(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The address of the server under test, which --dm-env-rpc-command starts."""
+    """The address of the server under test; starts the one of --dm-env-rpc-command."""
     from dm_env_rpc_client.testing import fixtures
 
     with fixtures.address(request.config) as address:
@@ -59,7 +59,7 @@ def dm_env_rpc_address(request: pytest.FixtureRequest) -> Iterator[str]:
 def dm_env_rpc_server() -> Iterator[Callable[..., Server]]:
     """Hosts environments in the test: call it with the arguments of `server.serve`.
 
-    All servers stop at the end of the test, which fails with what failed in them.
+    All servers stop at the end of the test, which fails with the first error in one of them.
     """
     from dm_env_rpc_client.testing import fixtures
 
@@ -82,7 +82,7 @@ def dm_env_rpc_connection(
 def dm_env_rpc_env(
     dm_env_rpc_address: str, request: pytest.FixtureRequest
 ) -> Iterator[DmEnvAdaptor]:
-    """The environment of the server under test, in a world of its own."""
+    """The environment of the server under test, in a new world or the one that was named."""
     from dm_env_rpc_client.testing import fixtures
 
     with fixtures.environment(dm_env_rpc_address, request.config) as env:
@@ -91,7 +91,7 @@ def dm_env_rpc_env(
 
 @pytest.fixture(scope="session")
 def dm_env_rpc_compliance_options(request: pytest.FixtureRequest) -> Options:
-    """What the options say of the server under test, for the compliance suite."""
+    """The options of the compliance suite for the server under test."""
     from dm_env_rpc_client.testing import fixtures
 
     return fixtures.compliance_options(request.config)

@@ -1,6 +1,7 @@
-"""What the fixtures of the pytest plugin do.
+"""The bodies of the pytest plugin's fixtures.
 
-Apart from the plugin, so that its file need not import the package before it is used.
+They are separate from the plugin, because every pytest run imports the plugin's file, and this
+one imports most of the package.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ def _option(config: pytest.Config, name: str) -> Any:
 
 @contextlib.contextmanager
 def address(config: pytest.Config) -> Iterator[str]:
-    """Yields the address of the server under test; starts and stops the command's.
+    """Yields the address of the server under test; starts and stops the one of the command.
 
     Raises:
       pytest.UsageError: the options name no server, or two.
-      ServerProcessError: the command did not start one.
+      ServerProcessError: the command did not start a server.
     """
     given, command = _option(config, "address"), _option(config, "command")
     if bool(given) == bool(command):
         raise pytest.UsageError(
-            "name the server under test by --dm-env-rpc-address HOST:PORT or start it by "
-            "--dm-env-rpc-command 'COMMAND --port={port}', one of the two; or define a fixture "
-            "dm_env_rpc_address of your own"
+            "pass one of the two: --dm-env-rpc-address HOST:PORT for a running server, or "
+            "--dm-env-rpc-command 'COMMAND --port={port}' to start one; or define a fixture "
+            "dm_env_rpc_address in your conftest.py"
         )
     if given:
         yield given
@@ -53,7 +54,7 @@ def address(config: pytest.Config) -> Iterator[str]:
 
 @contextlib.contextmanager
 def servers() -> Iterator[Callable[..., hosting.Server]]:
-    """Yields `serve`; stops all that it made, and raises what first failed in them."""
+    """Yields `serve`; stops all its servers at the end and raises the first error in them."""
     started: list[hosting.Server] = []
 
     def serve(environment: Any, *args: Any, **kwargs: Any) -> hosting.Server:

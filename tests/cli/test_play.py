@@ -70,7 +70,7 @@ def test_keys_change_the_frame_and_quitting_restores_the_terminal(
     terminal.press("Space", "Space")
     over = terminal.waits_for("step 5 .*over: terminated")
     assert re.search(r"reward -?1 +return -?1 +discount 0", over)
-    assert "space: begin anew" in over
+    assert "space: next episode" in over
     terminal.press("Space")
     terminal.waits_for("episode 2 +step 0")
 
@@ -100,7 +100,7 @@ def test_real_time_steps_by_the_clock_and_waits_at_the_end(
     terminal.waits_for("episode 2 +step [1-5] ")
     terminal.press("p")
     paused = terminal.waits_for("paused")
-    assert "p: go on" in paused
+    assert "p: continue" in paused
     terminal.press("p")
     terminal.waits_for("episode 2 .*over: terminated")
     terminal.press("q")
