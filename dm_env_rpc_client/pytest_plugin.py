@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "replaced by a free port.",
     )
     for flag in FLAGS.values():
-        group.addoption(f"--dm-env-rpc-{flag.name}", help=flag.help, **_BY_KIND[flag.kind])
+        group.addoption(f"--dm-env-rpc-{flag.name}", help=flag.usage(), **_BY_KIND[flag.kind])
 
 
 @pytest.fixture(scope="session")

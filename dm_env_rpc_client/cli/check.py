@@ -49,18 +49,15 @@ def _parameter(field: str, flag: Flag) -> inspect.Parameter:
     """Returns the parameter that gives the command a flag."""
     annotation, details = _BY_KIND[flag.kind]
     names = [f"--{flag.name}" + (f"/--{flag.opposite}" if flag.opposite else "")]
-    help_text = flag.help
     if flag.kind is Kind.POLICY:
         names.append("-p")
     elif flag.kind is Kind.COUNT:
         details = {**details, "min": flag.minimum}
-    elif flag.kind in (Kind.SETTINGS, Kind.NAMES):
-        help_text += " Repeatable."
     return inspect.Parameter(
         field,
         inspect.Parameter.KEYWORD_ONLY,
         default=getattr(Options, field, None),
-        annotation=Annotated[annotation, typer.Option(*names, help=help_text, **details)],
+        annotation=Annotated[annotation, typer.Option(*names, help=flag.usage(), **details)],
     )
 
 

@@ -51,6 +51,11 @@ class Flag(NamedTuple):
     opposite: str = ""
     minimum: int = 0
 
+    def usage(self) -> str:
+        """Returns the help text for a command line."""
+        is_repeatable = self.kind in (Kind.SETTINGS, Kind.NAMES)
+        return f"{self.help} Repeatable." if is_repeatable else self.help
+
 
 def _flag(*row: Any, **rest: Any) -> dict[str, Flag]:
     """Returns the metadata of a field with a flag, which is made of the arguments."""

@@ -36,8 +36,8 @@ def test_every_field_is_a_flag_of_the_command_and_an_option_of_pytest() -> None:
         ]
         assert f"--{flag.name}" in declared
         assert (f"--{flag.opposite}" in declared) == (flag.kind is Kind.YES_OR_NO)
-        assert option.help.startswith(flag.help)
-        assert of_pytest[f"--dm-env-rpc-{flag.name}"]["help"] == flag.help
+        assert option.help == flag.usage()
+        assert of_pytest[f"--dm-env-rpc-{flag.name}"]["help"] == flag.usage()
     assert set(of_command) - set(FLAGS) == {"address", "only", "as_json"}
     assert len(of_pytest) - len(FLAGS) == len(["address", "command"])
 
