@@ -107,7 +107,8 @@ def test_importing_the_pytest_plugin_imports_nothing_heavy() -> None:
     ).stdout.split()
     assert {"grpc", "numpy", "google.protobuf", "dm_env"} & set(loaded) == set()
     ours = {name for name in loaded if name.startswith(NAME)}
-    assert ours == {NAME, f"{NAME}.pytest_plugin"}
+    light = ("pytest_plugin", "compliance", "compliance.options")
+    assert ours == {NAME, *(f"{NAME}.{module}" for module in light)}
 
 
 def test_importing_the_package_imports_nothing_optional() -> None:

@@ -1,4 +1,7 @@
 """The command `dm-env-rpc`; see `dm-env-rpc --help`.
 
-One file for each command, and `app.py` with all of them. May import every room below it.
+Read `app.py` first: it adds the commands. Each command has a file of its own (`run`, `serve`,
+`inspect`, `play`, `properties`, `check`, `bench`), and `playing/` is the terminal of `play`.
+`entry.py` starts the command, `group.py` and `failures.py` turn errors into lines and exit codes,
+`arguments.py` has the arguments that several commands share. May import every room below it.
 """

@@ -1,9 +1,12 @@
-"""The commands together."""
+"""The command line: all commands, `--version` and `-h`."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from dm_env_rpc_client import __version__
 from dm_env_rpc_client.cli import bench, check, inspect, play, properties, run, serve
 from dm_env_rpc_client.cli.group import Commands, examples
 
@@ -12,26 +15,52 @@ __all__ = ["app"]
 app = typer.Typer(
     cls=Commands,
     help=(
-        "Remote reinforcement-learning environments over dm_env_rpc: serve them, look at them, "
-        "run agents in them and play them.\n\n"
-        "An address looks like localhost:50051. Every command has a --help of its own, with "
-        "examples.\n\n"
-        "Exit codes: 0 all went well; 1 the server refused or broke the protocol, or a check "
-        "failed; 2 wrong usage; 3 no connection, or no answer in time; 130 interrupted."
+        "Serves, inspects, tests, measures and plays remote reinforcement-learning environments "
+        "over the dm_env_rpc protocol.\n\n"
+        "ADDRESS is the address of a server, such as localhost:50051. Each command has its own "
+        "--help with examples.\n\n"
+        "Exit codes: 0 success; 1 the server refused a request, broke the protocol or failed a "
+        "check; 2 wrong usage; 3 no connection, or no answer in time; 70 a defect of dm-env-rpc; "
+        "130 interrupted; 143 terminated."
     ),
     epilog=examples(
-        "dm-env-rpc run                            # random episodes of Catch, a small game",
-        "dm-env-rpc play                           # the same in this terminal, by keys",
-        "dm-env-rpc serve catch                    # a server at localhost:50051",
-        "dm-env-rpc inspect localhost:50051        # its actions and observations",
-        "dm-env-rpc check localhost:50051          # does it keep to the protocol?",
+        "dm-env-rpc run                            # random episodes of Catch, an example game",
+        "dm-env-rpc play                           # play Catch with the keyboard",
+        "dm-env-rpc serve catch                    # serve Catch at localhost:50051",
+        "dm-env-rpc inspect localhost:50051        # show its actions and observations",
+        "dm-env-rpc check localhost:50051          # test it against the protocol",
     ),
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"dm-env-rpc {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options_of_all_commands(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
 app.command("run", epilog=run.EXAMPLES)(run.run)
 app.command("serve", epilog=serve.EXAMPLES)(serve.serve)
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect)
 app.command("play", epilog=play.EXAMPLES)(play.play)
-app.add_typer(properties.app, name="properties", help="Reads, writes and lists properties.")
+app.add_typer(
+    properties.app,
+    name="properties",
+    help="Lists, reads and writes properties of a server or world.",
+)
 app.command("check", epilog=check.EXAMPLES)(check.check)
 app.command("bench", epilog=bench.EXAMPLES)(bench.bench)

@@ -1,4 +1,4 @@
-"""What several commands take: addresses, settings, and where to run."""
+"""Arguments that several commands share: addresses, settings, worlds, timeouts."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ __all__ = [
     "World",
     "check_address",
     "check_listening_address",
+    "check_seconds",
     "complete_policy",
     "open_connection",
     "open_environment",
@@ -39,10 +40,10 @@ _SCHEMES = ("unix:", "unix-abstract:", "dns:", "ipv4:", "ipv6:", "vsock:")
 
 
 def check_address(address: str, insecure: bool) -> None:
-    """Checks that an address can be that of a server, and that going there is allowed.
+    """Checks the form of a server's address, and that connecting to it is allowed.
 
     Raises:
-      UsageError: it is none; or not on this machine, without `insecure`.
+      UsageError: the form is wrong, or it is not on this machine and `insecure` is False.
     """
     from dm_env_rpc_client.transports.addresses import is_loopback
 
@@ -53,16 +54,16 @@ def check_address(address: str, insecure: bool) -> None:
         )
     if not insecure and not is_loopback(address):
         raise UsageError(
-            f"{address} is not on this machine; --insecure connects to it all the same, "
-            "in plaintext that anybody on the way can read"
+            f"{address} is not on this machine; pass --insecure to connect in plaintext, which "
+            "others on the network can read"
         )
 
 
 def check_listening_address(address: str, insecure: bool) -> None:
-    """Checks that a server can listen at an address, and that it is allowed to.
+    """Checks the form of an address to listen at, and that listening there is allowed.
 
     Raises:
-      UsageError: it cannot; or other machines reach it, without `insecure`.
+      UsageError: the form is wrong, or other machines can reach it and `insecure` is False.
     """
     from dm_env_rpc_client.transports.addresses import is_loopback
 
@@ -73,8 +74,8 @@ def check_listening_address(address: str, insecure: bool) -> None:
         )
     if not insecure and not is_loopback(address):
         raise UsageError(
-            f"other machines reach {address}; --insecure serves them, in plaintext that anybody "
-            "on the way can read"
+            f"other machines can reach {address}; pass --insecure to serve them in plaintext, "
+            "which others on the network can read"
         )
 
 
@@ -85,49 +86,61 @@ def _is_address(address: str, lowest_port: int) -> bool:
     return address.startswith(_SCHEMES)
 
 
-def _check_seconds(seconds: float) -> float:
+def check_seconds(seconds: float) -> float:
+    """Returns a positive, finite number of seconds; BadParameter for others."""
     if not 0 < seconds < math.inf:
-        raise typer.BadParameter(f"a time in seconds is more than 0, got {seconds:g}")
+        raise typer.BadParameter(
+            f"a number of seconds must be finite and more than 0, got {seconds:g}"
+        )
     return seconds
 
 
 def complete_policy(incomplete: str) -> list[str]:
-    """Returns the names of policies that begin like this, for the completion of shells."""
+    """Returns the names of policies that begin with a text, for shell completion."""
     return [name for name in ("random", "constant") if name.startswith(incomplete)]
 
 
 Address = Annotated[
-    str, typer.Argument(metavar="ADDRESS", help="The server, such as localhost:50051.")
+    str, typer.Argument(metavar="ADDRESS", help="Address of the server, such as localhost:50051.")
 ]
 CreateSettings = Annotated[
     list[str] | None,
-    typer.Option("--create", metavar="NAME=VALUE", help="A setting of the world; repeatable."),
+    typer.Option(
+        "--create",
+        metavar="NAME=VALUE",
+        help="Setting with which the world is created. Repeatable.",
+    ),
 ]
 JoinSettings = Annotated[
     list[str] | None,
-    typer.Option("--join", metavar="NAME=VALUE", help="A setting of the agent; repeatable."),
+    typer.Option(
+        "--join", metavar="NAME=VALUE", help="Setting with which the agent joins. Repeatable."
+    ),
 ]
 World = Annotated[
-    str | None, typer.Option("--world", help="Join this world instead of creating one.")
+    str | None,
+    typer.Option(
+        "--world", metavar="NAME", help="Name of an existing world to join instead of a new one."
+    ),
 ]
 Timeout = Annotated[
     float,
     typer.Option(
         "--timeout",
         metavar="SECONDS",
-        callback=_check_seconds,
-        help="How long to wait for a connection and for each answer.",
+        callback=check_seconds,
+        help="Timeout in seconds for connecting and for each answer.",
     ),
 ]
 Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Allow plaintext to or from other machines.")
+    bool, typer.Option("--insecure", help="Allow plaintext connections with other machines.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
 
 
 @contextlib.contextmanager
 def waiting(for_what: str) -> Iterator[None]:
-    """Shows, on a terminal, that the command waits and what for."""
+    """Shows on a terminal what the command waits for."""
     if console.is_terminal:
         with console.status(for_what):
             yield
@@ -137,7 +150,7 @@ def waiting(for_what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_connection(address: str, timeout: float, insecure: bool) -> Iterator[Connection]:
-    """Connects, and closes the connection at the end; errors as `check_address`, `connect`."""
+    """Connects, and closes the connection at the end; raises as `check_address` and `connect`."""
     from dm_env_rpc_client.client.connection import connect
 
     check_address(address, insecure)
@@ -156,7 +169,7 @@ def open_environment(
     timeout: float,
     insecure: bool,
 ) -> Iterator[DmEnvAdaptor]:
-    """Creates and joins a world, or joins one that exists; undoes it at the end."""
+    """Creates and joins a world, or joins an existing one, and undoes this at the end."""
     from dm_env_rpc_client.environment.worlds import join_world, make
 
     check_address(address, insecure)
@@ -169,7 +182,7 @@ def open_environment(
             yield env
         return
     if create:
-        raise UsageError("--create is for a world that is created, --world for one that exists")
+        raise UsageError("--create is for a new world, --world joins an existing one")
     with open_connection(address, timeout, insecure) as connection:
         with waiting(f"joining {world}"):
             env = join_world(connection, world, join)

@@ -30,13 +30,13 @@ EXAMPLES = examples(
 )
 
 _ACTIONS = 256
-"""Actions that are drawn before the clock starts, and taken in turn."""
+"""Actions that are sampled before the measurement and then taken in turn."""
 
 _PERCENTILES = (50, 90, 99, 99.9)
 _PHASES = ("encode", "send", "wait", "decode")
 _DEPTHS = (1, 2, 4, 8, 16, 32, 64)
 _ROUNDS = 3
-"""How often each depth has its turn; the median counts."""
+"""How often each depth is measured; the median is reported."""
 
 _WAITING_PART = 0.4
 _PIPELINE_PART = 0.4
@@ -45,16 +45,21 @@ _WARM_UP = 3
 _SHOW_SECONDS = 0.1
 
 Tell = Callable[[float], None]
-"""Is told how many seconds of the measurement have passed."""
+"""Takes the number of seconds of the measurement that have passed."""
 
 
 def bench(
     address: arguments.Address,
     seconds: Annotated[
-        float, typer.Option(min=0.1, help="How long to measure, in all; slow steps take longer.")
+        float,
+        typer.Option(
+            min=0.1,
+            metavar="SECONDS",
+            help="Duration of the whole measurement. Slow steps can make it longer.",
+        ),
     ] = 5.0,
     transport: Annotated[
-        str, typer.Option(help="How the stream is carried: auto, or the name of a transport.")
+        str, typer.Option(metavar="NAME", help="Transport of the stream: auto, http2 or grpc.")
     ] = "auto",
     policy: Annotated[
         str,
@@ -62,10 +67,12 @@ def bench(
             "--policy",
             "-p",
             autocompletion=arguments.complete_policy,
-            help="random or constant; steps are sent ahead of answers, so no other can be.",
+            metavar="POLICY",
+            help="Source of actions: random or constant. No other policy is possible, because "
+            "steps are sent before the answers to earlier ones arrive.",
         ),
     ] = "random",
-    seed: Annotated[int, typer.Option(min=0, help="Of the random policy.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the random policy.")] = 0,
     create: arguments.CreateSettings = None,
     join: arguments.JoinSettings = None,
     world: arguments.World = None,
@@ -73,11 +80,12 @@ def bench(
     insecure: arguments.Insecure = False,
     as_json: arguments.Json = False,
 ) -> None:
-    """Measures how fast an environment can be stepped, and where the time goes.
+    """Measures how fast an environment steps, and how the time of a step is spent.
 
-    Latency is that of a step that is waited for; `wait` of its phases is the way there, the
-    server and the way back. The server's own part is estimated, by comparison with requests
-    that it only answers. The pipeline is steps with several in flight, as `rollout` takes them.
+    Latency is the time of one step when nothing else is pending. Its phase `wait` contains the
+    network in both directions and the work of the server. The share of the server is estimated
+    by comparison with requests that the server only answers. The last table shows the throughput
+    if several steps are pending at once, as `rollout` sends them.
     """
     from dm_env_rpc_client.cli.policies import make_policy
     from dm_env_rpc_client.cli.results import print_json
@@ -85,8 +93,8 @@ def bench(
 
     if policy not in ("random", "constant"):
         raise UsageError(
-            f"no policy {policy!r} here; choose random or constant, which need no answer to the "
-            "step before"
+            f"bench cannot use the policy {policy!r}; choose random or constant, which do not "
+            "depend on the answer to the previous step"
         )
     create_settings = arguments.parse_settings(create)
     join_settings = arguments.parse_settings(join)
@@ -119,7 +127,7 @@ def _environment(
     from dm_env_rpc_client.environment.worlds import join_world, make
 
     if world is not None and create:
-        raise UsageError("--create is for a world that is created, --world for one that exists")
+        raise UsageError("--create is for a new world, --world joins an existing one")
     arguments.check_address(address, insecure)
     how: Any = {
         "timeout": timeout,
@@ -172,7 +180,7 @@ def _measure(stopwatch: Stopwatch, seconds: float, tell: Tell) -> dict[str, Any]
     while passed() < seconds * _WAITING_PART:
         steps.append(stopwatch.step())
     pipeline = _pipeline(stopwatch, seconds * _PIPELINE_PART, passed)
-    # Last, for a server that does not bear it ends the stream.
+    # Last, because some servers end the stream at an unknown request.
     server = _server(stopwatch, passed() + seconds * _SERVER_PART, passed)
     request_bytes = sum(step.request_bytes for step in steps) / len(steps)
     answer_bytes = sum(step.answer_bytes for step in steps) / len(steps)
@@ -226,7 +234,7 @@ def _pipeline(
 
 
 def _server(stopwatch: Stopwatch, end: float, passed: Callable[[], float]) -> dict[str, Any]:
-    """Estimates the server's part of the wait; steps and empty requests take turns."""
+    """Estimates the server's share of the wait; steps and unknown requests alternate."""
     import numpy as np
 
     from dm_env_rpc_client.errors import DmEnvRpcClientError
@@ -252,8 +260,8 @@ def _print(result: dict[str, Any]) -> None:
     out = rich.console.Console(highlight=False, soft_wrap=True)
     latency = result["latency_us"]
     out.print(
-        f"{result['steps']} steps, {result['request_bytes']:.0f} bytes there and "
-        f"{result['answer_bytes']:.0f} back; times in us"
+        f"{result['steps']} steps; a request has {result['request_bytes']:.0f} bytes, an answer "
+        f"{result['answer_bytes']:.0f}; times in us"
     )
     times = rich.table.Table(box=rich.box.SIMPLE)
     times.add_column("")
@@ -268,15 +276,16 @@ def _print(result: dict[str, Any]) -> None:
     server = result["server"]
     if server["estimate_us"] is None:
         reason = rich.markup.escape(server["reason"])
-        out.print(f"what part of the wait is the server's is not known: {reason}")
+        out.print(f"the server's share of the wait is unknown: {reason}")
     else:
         out.print(
-            f"the server takes about {_us(server['estimate_us'])} of it, with the bytes of its "
-            f"answer: in turns, a step waits {_us(server['wait_us'])} and a request that the "
-            f"server only answers {_us(server['round_trip_us'])}"
+            f"the server's share of the wait is about {_us(server['estimate_us'])}, including the "
+            f"transfer of a larger answer: measured alternately, a step waits "
+            f"{_us(server['wait_us'])} and a request that the server only answers "
+            f"{_us(server['round_trip_us'])}"
         )
     pipeline = rich.table.Table(box=rich.box.SIMPLE)
-    for name in ("in flight", "steps/s", "MB/s"):
+    for name in ("pending", "steps/s", "MB/s"):
         pipeline.add_column(name, justify="right")
     for row in result["pipeline"]:
         pipeline.add_row(

@@ -19,14 +19,16 @@ Library = Annotated[
     typer.Option(
         "--c-library",
         metavar="PATH:CONNECT",
-        help="Serve a library with the interface EnvCApi, each world in a process of its own. "
-        "CONNECT is the name of its connect function, or its offset, such as +0x1234.",
+        help="Library with the C interface EnvCApi to serve, in one process per world. CONNECT is "
+        "the name of its connect function, or the offset of it, such as +0x1234.",
     ),
 ]
 Version = Annotated[
     str,
     typer.Option(
-        "--c-version", help="The version of env_c_api.h with which the library was compiled."
+        "--c-version",
+        metavar="VERSION",
+        help="Version of env_c_api.h with which the library was compiled.",
     ),
 ]
 Params = Annotated[
@@ -34,13 +36,14 @@ Params = Annotated[
     typer.Option(
         "--c-param",
         metavar="TEXT",
-        help="A C string of the struct that the connect function takes first; repeatable.",
+        help="C string in the struct that is the first argument of the connect function. "
+        "Repeatable.",
     ),
 ]
 
 
 def library_source(library: str, version: str, params: list[str] | None) -> Source:
-    """Returns what makes the environments of a library.
+    """Returns the source of the environments of a library.
 
     Args:
       library: PATH:CONNECT.
@@ -48,7 +51,7 @@ def library_source(library: str, version: str, params: list[str] | None) -> Sour
       params: C strings for the connect function.
 
     Raises:
-      UsageError: the library has another form.
+      UsageError: `library` has another form.
       SpecError: as `environment_factory`.
     """
     from dm_env_rpc_client.bridges.env_c_api import environment_factory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import inspect
 import signal
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -16,9 +17,10 @@ import typer
 from dm_env_rpc_client.cli import arguments
 from dm_env_rpc_client.cli.failures import REFUSED, Terminated, UsageError, console
 from dm_env_rpc_client.cli.group import examples
+from dm_env_rpc_client.compliance.options import FLAGS, Flag, Kind, Options
 
 if TYPE_CHECKING:
-    from dm_env_rpc_client.compliance import Options, Outcome, Result
+    from dm_env_rpc_client.compliance import Outcome, Result
 
 __all__ = ["EXAMPLES", "check"]
 
@@ -28,98 +30,63 @@ EXAMPLES = examples(
     "dm-env-rpc check localhost:50051 --only reset --json",
 )
 
-Settings = list[str] | None
-
 _STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
 
+# The type of a parameter, and what its flag takes beside its name and help text.
+_BY_KIND: dict[Kind, tuple[Any, dict[str, Any]]] = {
+    Kind.SETTINGS: (list[str] | None, {"metavar": "NAME=VALUE"}),
+    Kind.NAMES: (list[str] | None, {"metavar": "NAME"}),
+    Kind.TEXT: (str | None, {"metavar": "NAME"}),
+    Kind.POLICY: (str, {"metavar": "POLICY", "autocompletion": arguments.complete_policy}),
+    Kind.COUNT: (int, {"metavar": "N"}),
+    Kind.SECONDS: (float, {"metavar": "SECONDS", "callback": arguments.check_seconds}),
+    Kind.YES_OR_NO: (bool | None, {}),
+    Kind.SWITCH: (bool, {}),
+}
 
-def _settings(option: str, what: str) -> Any:
-    return typer.Option(option, metavar="NAME=VALUE", help=f"{what}; repeatable.")
+
+def _parameter(field: str, flag: Flag) -> inspect.Parameter:
+    """Returns the parameter that gives the command a flag."""
+    annotation, details = _BY_KIND[flag.kind]
+    names = [f"--{flag.name}" + (f"/--{flag.opposite}" if flag.opposite else "")]
+    if flag.kind is Kind.POLICY:
+        names.append("-p")
+    elif flag.kind is Kind.COUNT:
+        details = {**details, "min": flag.minimum}
+    return inspect.Parameter(
+        field,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=getattr(Options, field, None),
+        annotation=Annotated[annotation, typer.Option(*names, help=flag.usage(), **details)],
+    )
 
 
+def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command a flag for each option of the suite, in place of its `**given`."""
+    own = inspect.signature(command, eval_str=True).parameters
+    address, *rest = (each for each in own.values() if each.kind is not each.VAR_KEYWORD)
+    parameters = [address, *(_parameter(*row) for row in FLAGS.items()), *rest]
+    # Both are read: by `inspect.signature` and by `typing.get_type_hints`.
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
+
+
+@_with_flags
 def check(
     address: arguments.Address,
-    create: arguments.CreateSettings = None,
-    invalid_create: Annotated[
-        Settings, _settings("--invalid-create", "A create setting to be refused")
-    ] = None,
-    required_create: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="A create setting that cannot be left out; repeatable."),
-    ] = None,
-    join: arguments.JoinSettings = None,
-    invalid_join: Annotated[
-        Settings, _settings("--invalid-join", "A join setting to be refused")
-    ] = None,
-    reset: Annotated[Settings, _settings("--reset", "A setting of a Reset")] = None,
-    invalid_reset: Annotated[
-        Settings, _settings("--invalid-reset", "A reset setting to be refused")
-    ] = None,
-    reset_world: Annotated[Settings, _settings("--reset-world", "A ResetWorld setting")] = None,
-    world: Annotated[
-        str | None, typer.Option(help="A world that exists; none is created then.")
-    ] = None,
-    policy: Annotated[
-        str,
-        typer.Option(
-            "--policy",
-            "-p",
-            autocompletion=arguments.complete_policy,
-            help="random, constant or MODULE:FUNCTION.",
-        ),
-    ] = "random",
-    seed: Annotated[int, typer.Option(min=0, help="Of the random policy.")] = 0,
-    several_worlds: Annotated[
-        bool | None,
-        typer.Option(
-            "--several-worlds/--one-world",
-            help="Whether several worlds can exist at once; found out where not given.",
-        ),
-    ] = None,
-    several_agents: Annotated[
-        bool | None,
-        typer.Option(
-            "--several-agents/--one-agent",
-            help="Whether a world takes several agents; found out where not given.",
-        ),
-    ] = None,
-    companions: Annotated[
-        int,
-        typer.Option(min=0, help="How many more agents a world waits for; they act on their own."),
-    ] = 0,
-    max_steps: Annotated[
-        int, typer.Option(min=1, help="Steps to wait for the end of a sequence.")
-    ] = 200,
+    *,
     only: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only checks with this in their name.")
+        str | None, typer.Option(metavar="TEXT", help="Run only checks with TEXT in their name.")
     ] = None,
-    timeout: arguments.Timeout = 10.0,
-    insecure: arguments.Insecure = False,
     as_json: arguments.Json = False,
+    **given: Any,
 ) -> None:
-    """Checks a server, in any language, against the protocol; exit code 1 if any check fails."""
+    """Checks a server against the protocol; exits with code 1 if a check fails."""
     from dm_env_rpc_client.cli.results import print_json
-    from dm_env_rpc_client.compliance import Options, Outcome
+    from dm_env_rpc_client.compliance import Outcome
 
-    options = Options(
-        create_settings=arguments.parse_settings(create),
-        invalid_create_settings=arguments.parse_settings(invalid_create),
-        required_create_settings=tuple(required_create or ()),
-        join_settings=arguments.parse_settings(join),
-        invalid_join_settings=arguments.parse_settings(invalid_join),
-        reset_settings=arguments.parse_settings(reset),
-        invalid_reset_settings=arguments.parse_settings(invalid_reset),
-        reset_world_settings=arguments.parse_settings(reset_world),
-        world_name=world,
-        policy=policy,
-        seed=seed,
-        several_worlds=several_worlds,
-        several_agents=several_agents,
-        companions=companions,
-        max_steps=max_steps,
-        timeout=timeout,
-        insecure=insecure,
-    )
+    options = Options.from_flags(given)
     results = _run(address, options, only or "", as_json)
     counts = collections.Counter(dict.fromkeys(Outcome, 0))
     counts.update(result.outcome for result in results)
@@ -167,25 +134,26 @@ def _run(address: str, options: Options, only: str, as_json: bool) -> list[Resul
 
 @contextlib.contextmanager
 def _ending_between_checks() -> Iterator[Callable[[], None]]:
-    """Puts off the first signal to end until a check has undone what it did to the server.
+    """Delays the first SIGINT or SIGTERM until the running check has cleaned up at the server.
 
     Yields:
-      What raises as the signal would have, if one has come. A second one ends at once.
+      A function that raises what the signal stands for, if one has come. A second signal ends
+      the command at once.
     """
     came: list[int] = []
 
-    def take_note(number: int, frame: FrameType | None) -> None:
+    def record(number: int, frame: FrameType | None) -> None:
         came.append(number)
         for each, handler in before.items():
             signal.signal(each, handler)
         if console.is_terminal:
-            console.print("ending with the check that runs; once more ends at once")
+            console.print("stopping when the running check has ended; once more stops at once")
 
     def raise_if_told() -> None:
         if came:
             raise KeyboardInterrupt if came[0] == signal.SIGINT else Terminated
 
-    before = {each: signal.signal(each, take_note) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {each: signal.signal(each, record) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield raise_if_told
     finally:

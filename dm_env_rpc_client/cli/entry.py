@@ -1,4 +1,4 @@
-"""Where the command starts: before anything that may be missing is imported."""
+"""The entry point of the command, which must import nothing that may be missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["main"]
 def main() -> None:
     """Runs the command line."""
     _open_closed_streams()
-    # grpc writes to stderr by itself what it raises as well.
+    # grpc would also write to stderr what it raises.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from dm_env_rpc_client.cli.app import app
@@ -21,7 +21,7 @@ def main() -> None:
         log_in_one_line()
         app(prog_name="dm-env-rpc")
     except KeyboardInterrupt:
-        # Also while the command line is being built, before its own handling begins.
+        # During the imports, or while typer builds the command line: `Commands` handles later ones.
         sys.stderr.write("error: interrupted\n")
         sys.exit(130)
     except ModuleNotFoundError as error:
@@ -34,10 +34,10 @@ def main() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Makes what the shell closed (`>&-`) fail as files do, and nothing else take its number."""
+    """Reopens streams that the shell closed (`>&-`), so that no other file gets their numbers."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            # For the other direction, so that what reads or writes there is told.
+            # Opened for the other direction, so that reading or writing it is an error.
             other_way = os.O_WRONLY if name == "stdin" else os.O_RDONLY
             descriptor = os.open(os.devnull, other_way)
             if descriptor != number:
@@ -45,5 +45,5 @@ def _open_closed_streams() -> None:
                 os.close(descriptor)
             setattr(sys, name, open(number, "r" if name == "stdin" else "w"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        # A terminal or a file may have an encoding that lacks a character.
+        # The encoding of a terminal or file may lack a character.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]

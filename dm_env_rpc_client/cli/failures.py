@@ -22,6 +22,7 @@ from dm_env_rpc_client.cli.plain_text import one_line
 from dm_env_rpc_client.runtime.objects import raised_by
 
 __all__ = [
+    "INTERRUPTED",
     "Terminated",
     "UsageError",
     "console",
@@ -41,51 +42,51 @@ TERMINATED = 143
 TRACEBACK_VARIABLE = "DM_ENV_RPC_TRACEBACK"
 
 console = rich.console.Console(stderr=True, soft_wrap=True, highlight=False)
-"""For everything but results, which go to stdout."""
+"""Stderr, for everything but results, which go to stdout."""
 
 _SIGNALS_TO_END = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
-# Typer has no public name for the errors of its parser but this one.
+# Typer exports the base class of its parser errors only as a base of BadParameter.
 _ParserError = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "UsageError")
 
 
 class UsageError(Exception):
-    """The command was called wrongly; says how and what would be right."""
+    """The command line is wrong; the message says what is wrong and what would be right."""
 
 
 class Terminated(BaseException):
-    """The process got SIGTERM, or its terminal has gone: it puts everything in order and ends."""
+    """The process got SIGTERM, or its terminal was closed: it cleans up and ends."""
 
 
 def end_in_order() -> None:
-    """Has signals to end raise `Terminated`: worlds are destroyed and the terminal restored."""
+    """Makes signals to end raise `Terminated`: worlds are destroyed, the terminal is restored."""
 
     def end(number: int, frame: FrameType | None) -> None:
         ignore_signals_to_end()
         raise Terminated
 
     for number in _SIGNALS_TO_END:
-        # Under nohup it stays ignored.
+        # nohup ignores SIGHUP, and that is kept.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, end)
 
 
 def ignore_signals_to_end() -> None:
-    """Lets the process put things in order: often several signals come."""
+    """Ignores further signals to end, so that the process can clean up: often several come."""
     for number in _SIGNALS_TO_END:
         signal.signal(number, signal.SIG_IGN)
 
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turns what goes wrong in a command into a line on stderr and an exit code."""
+    """Turns an exception of a command into a line on stderr and an exit code."""
     try:
         yield
     except (typer.Exit, SystemExit):
         raise
     except BaseException as error:
         message, code = _describe(error)
-        with contextlib.suppress(OSError):  # Nobody may be there to read it.
+        with contextlib.suppress(OSError):  # Stderr may be closed.
             _show_traceback(error)
             if message:
                 console.print(f"[bold red]error:[/] {rich.markup.escape(one_line(message))}")
@@ -103,7 +104,7 @@ class _OneLine(logging.Formatter):
 
 
 def log_in_one_line() -> None:
-    """Has warnings and errors of the package, and of what it serves, told without tracebacks."""
+    """Prints warnings and errors of the package and of served environments without tracebacks."""
     handler = logging.StreamHandler()
     handler.setFormatter(_OneLine())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
@@ -118,12 +119,12 @@ def _describe(error: BaseException) -> tuple[str, int]:
     from dm_env_rpc_client.errors import DeadlineExceededError, DmEnvRpcClientError, SpecError
 
     if isinstance(error, ImportError):
-        # What interrupts the import of a module in C comes out of it as the cause of another.
+        # If the import of a C module is interrupted, it raises ImportError from the interrupt.
         error = next((each for each in _causes(error) if not isinstance(each, Exception)), error)
     if isinstance(error, _ParserError):
         return _parser_message(error), WRONG_USAGE
     if isinstance(error, BrokenPipeError):
-        return "", REFUSED  # Whoever reads, such as `head`, has had enough.
+        return "", REFUSED  # The reader, such as `head`, has closed the pipe.
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", INTERRUPTED
     if isinstance(error, Terminated):
@@ -136,7 +137,7 @@ def _describe(error: BaseException) -> tuple[str, int]:
         return str(error), REFUSED
     if isinstance(error, OSError):
         return str(error), REFUSED
-    report = f"please report it, with what {TRACEBACK_VARIABLE}=1 shows"
+    report = f"please report it, with the traceback that {TRACEBACK_VARIABLE}=1 shows"
     return f"this is a defect of dm-env-rpc: {raised_by(error)}; {report}", DEFECT
 
 

@@ -1,4 +1,4 @@
-"""What holds for the whole command line: one-line errors, exit codes, help without arguments."""
+"""Behaviour of all commands: one-line errors, exit codes, help without arguments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import typer
 import typer.core
 
-from dm_env_rpc_client.cli.failures import one_line_errors
+from dm_env_rpc_client.cli.failures import INTERRUPTED, one_line_errors
 
 __all__ = ["Commands", "examples"]
 
@@ -19,42 +19,51 @@ _COMPLETION_VARIABLE = "_DM_ENV_RPC_COMPLETE"
 
 
 def examples(*lines: str) -> str:
-    """Returns the end of a help text that shows commands to try."""
+    """Returns the end of a help text, with commands to try."""
     return "Examples:\n\n" + "\n".join(f"  {line}" for line in lines)
 
 
 class Commands(typer.core.TyperGroup):
-    """A group of commands in which nothing ends with a traceback."""
+    """A group of commands that end with a line instead of a traceback."""
+
+    _has_reported = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Without arguments there is help, and that is no error."""
+        """Shows the help if there are no arguments, which is not an error."""
         return super().parse_args(ctx, args or ["--help"])
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs a command; what it raises becomes a line and an exit code."""
-        with one_line_errors():
-            return super().invoke(ctx)
+        """Runs a command; an exception becomes a line and an exit code."""
+        try:
+            with one_line_errors():
+                return super().invoke(ctx)
+        except typer.Exit:
+            self._has_reported = True
+            raise
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Parses the command line, runs the command and exits."""
         if _COMPLETION_VARIABLE in os.environ:
-            # The shell asks while somebody types: no word about what goes wrong.
+            # The shell asks during typing, and errors must not appear in the line.
             with contextlib.suppress(Exception):
                 super().main(*args, **kwargs)
             sys.exit(1)
         try:
             with one_line_errors():
                 code = super().main(*args, **{**kwargs, "standalone_mode": False})
+                if code == INTERRUPTED and not self._has_reported:
+                    # Typer turns an interrupt before `invoke` into this code, without a word.
+                    raise KeyboardInterrupt
                 if not code:
                     sys.stdout.flush()
         except typer.Exit as ended:
             code = ended.exit_code
-        _forget_what_cannot_be_written()
+        _discard_unwritable_output()
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _forget_what_cannot_be_written() -> None:
-    """Python would try again at exit, and complain in its own way."""
+def _discard_unwritable_output() -> None:
+    """Python would try to write it again at exit, and print an error of its own."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

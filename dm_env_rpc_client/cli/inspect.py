@@ -32,7 +32,7 @@ def inspect(
     insecure: arguments.Insecure = False,
     as_json: arguments.Json = False,
 ) -> None:
-    """Shows the actions and observations of an environment."""
+    """Shows the specs of actions, observations, reward and discount of an environment."""
     from dm_env_rpc_client.cli.results import print_json
 
     with arguments.open_environment(
@@ -60,7 +60,7 @@ def inspect(
 
 
 def describe(spec: specs.Array) -> dict[str, Any]:
-    """Returns a spec as JSON has it; bounds are numbers, or nested lists per element."""
+    """Returns a spec as JSON; a bound is a number, or nested lists with one per element."""
     from dm_env import specs
 
     is_string = isinstance(spec, specs.StringArray)
@@ -75,7 +75,7 @@ def describe(spec: specs.Array) -> dict[str, Any]:
 
 
 def _finite(bound: Any) -> Any:
-    """JSON has no infinity: a bound that is none becomes null."""
+    """Returns a bound as JSON, which has no infinity: an infinite bound becomes null."""
     import numpy as np
 
     if np.ndim(bound):

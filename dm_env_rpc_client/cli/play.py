@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["EXAMPLES", "play"]
 
 EXAMPLES = examples(
-    "dm-env-rpc play                                   # Catch, a small game",
+    "dm-env-rpc play                                   # Catch, an example game",
     "dm-env-rpc play localhost:50051 --create rows=6",
     "dm-env-rpc play localhost:50051 --rate 10 --keys a=0 --keys d=2 --keys idle=1",
     "dm-env-rpc play localhost:50051 --keys w=throttle:+=0.1 --keys s=throttle:-=0.1",
@@ -30,7 +30,9 @@ EXAMPLES = examples(
 
 def _check_rate(rate: float | None) -> float | None:
     if rate is not None and not 0 < rate <= 1000:
-        raise typer.BadParameter(f"steps a second are more than 0, up to 1000, got {rate:g}")
+        raise typer.BadParameter(
+            f"steps per second must be more than 0 and at most 1000, got {rate:g}"
+        )
     return rate
 
 
@@ -39,8 +41,8 @@ def play(
         str | None,
         typer.Argument(
             metavar="ADDRESS",
-            help="The server, such as localhost:50051; without one, Catch, a small game, is "
-            "served in a process of its own.",
+            help="Address of the server, such as localhost:50051. If not given, the command "
+            "starts a server of Catch, an example game.",
         ),
     ] = None,
     rate: Annotated[
@@ -48,16 +50,18 @@ def play(
         typer.Option(
             metavar="STEPS/S",
             callback=_check_rate,
-            help="Play in real time; without it every step waits for a key.",
+            help="Steps per second, for a game in real time. If not given, every step waits "
+            "for a key.",
         ),
     ] = None,
     keys: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=[ACTION:]VALUE",
-            help="What a key sets; repeatable. KEY is a character, left, right, up, down, space, "
-            "enter, backspace, escape, or idle, which is for none. += or -= before VALUE changes "
-            "it by that much.",
+            help="Binds a key to a value of an action. KEY is a character, left, right, up, down, "
+            "space, enter, tab, backspace, escape, or idle for the value while no key is pressed. "
+            "ACTION is only needed if there are several. += or -= before VALUE adds or subtracts. "
+            "Repeatable.",
         ),
     ] = None,
     create: arguments.CreateSettings = None,
@@ -66,10 +70,10 @@ def play(
     timeout: arguments.Timeout = 10.0,
     insecure: arguments.Insecure = False,
 ) -> None:
-    """Plays an environment in this terminal, by keys.
+    """Plays an environment in this terminal with the keyboard.
 
-    Few values: their digits, or arrows where there are 2 to 5. Numbers: + and -.
-    Space takes a step, r resets, q quits. The screen shows all keys there are.
+    An action with few values is chosen by digits, or by arrow keys if it has 2 to 5; + and -
+    change other numbers. Space takes a step, r resets, q quits. The screen shows all keys.
     """
     create_settings = arguments.parse_settings(create)
     join_settings = arguments.parse_settings(join)
@@ -92,22 +96,24 @@ def play(
 
 
 def _terminal() -> rich.console.Console:
-    """Returns the terminal; UsageError where there is none that a game can be played in."""
+    """Returns the terminal; UsageError if there is none, or if it cannot move its cursor."""
     try:
         import termios  # noqa: F401  # not everywhere
     except ImportError:
-        raise UsageError("play needs a terminal of a POSIX system") from None
+        raise UsageError(
+            "play needs a terminal of a POSIX system, such as Linux or macOS"
+        ) from None
     for stream, name in ((sys.stdin, "input"), (sys.stdout, "output")):
         if not stream.isatty():
             raise UsageError(
-                f"play needs a terminal, but the standard {name} is none; "
-                "dm-env-rpc run plays by itself"
+                f"play needs a terminal, but the standard {name} is not one; dm-env-rpc run needs "
+                "none"
             )
     console = rich.console.Console(highlight=False)
     if console.is_dumb_terminal:
         raise UsageError(
-            f"play needs a terminal with a cursor that moves, but TERM is {os.environ['TERM']!r}; "
-            "set it to what the terminal is, such as xterm-256color"
+            f"play needs a terminal that can move its cursor, but TERM is {os.environ['TERM']!r}; "
+            "set it to the type of the terminal, such as xterm-256color"
         )
     return console
 
@@ -120,15 +126,15 @@ def _play(
     rate: float | None,
 ) -> str:
     from dm_env_rpc_client.cli.playing.keyboard import Keyboard
-    from dm_env_rpc_client.cli.playing.play_loop import Game
+    from dm_env_rpc_client.cli.playing.play_loop import PlayLoop
     from dm_env_rpc_client.cli.playing.screen import Screen
 
     screen = Screen(console)
     keyboard = Keyboard(screen.hide, screen.show)
-    game = Game(env, title, bindings, rate, screen, keyboard)
+    loop = PlayLoop(env, title, bindings, rate, screen, keyboard)
     with keyboard, screen:
-        game.play()
+        loop.play()
     return (
-        f"{game.view.episode} episodes, {game.view.total_steps} steps; "
-        f"return of the last: {game.view.episode_return:g}"
+        f"{loop.view.episode} episodes, {loop.view.total_steps} steps; "
+        f"return of the last episode: {loop.view.episode_return:g}"
     )

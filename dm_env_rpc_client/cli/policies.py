@@ -22,14 +22,14 @@ def make_policy(name: str, action_spec: Any, seed: int | None) -> Policy:
     """Returns a policy by its name.
 
     Args:
-      name: "random" draws every action from its spec; "constant" takes the value that
-        the spec generates; MODULE:FUNCTION is called with the TimeStep and the action
-        spec and returns the action.
-      action_spec: the environment's.
+      name: "random" samples every action from its spec; "constant" takes the value that
+        the spec generates; MODULE:FUNCTION is a function that takes the TimeStep and the
+        action spec and returns the action.
+      action_spec: of the environment.
       seed: of the random policy.
 
     Raises:
-      UsageError: there is no such policy.
+      UsageError: the policy does not exist.
     """
     if name == "random":
         random = np.random.default_rng(seed)
@@ -38,9 +38,9 @@ def make_policy(name: str, action_spec: Any, seed: int | None) -> Policy:
         constant = tree.map_structure(lambda spec: spec.generate_value(), action_spec)
         return lambda _: constant
     if ":" not in name:
-        raise UsageError(f"no policy {name!r}; choose random, constant or MODULE:FUNCTION")
+        raise UsageError(f"unknown policy {name!r}; choose random, constant or MODULE:FUNCTION")
     function = load_object(name, "a policy")
     if not callable(function):
-        raise UsageError(f"{name} is no function")
+        raise UsageError(f"{name} is not a function")
     policy = guarded(function, f"the policy {name}")
     return lambda timestep: policy(timestep, action_spec)

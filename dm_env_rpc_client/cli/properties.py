@@ -26,25 +26,31 @@ __all__ = ["app"]
 app = typer.Typer(cls=Commands)
 
 _MOST = 10_000
-"""Properties that a listing ends after: a server may make them up as it goes."""
+"""Properties after which a listing ends, because a server can generate them without end."""
 
 _WIDTH = 4096
 
 World = Annotated[
     str | None,
-    typer.Option("--world", help="Join this world, and have its properties too."),
+    typer.Option(
+        "--world",
+        metavar="NAME",
+        help="Name of an existing world to join, for its properties beside the server's.",
+    ),
 ]
 NewWorld = Annotated[
     bool,
     typer.Option(
-        "--new-world", help="Create a world and join it, for as long as the command runs."
+        "--new-world",
+        help="Create a world, join it for its properties, and destroy it when the command ends.",
     ),
 ]
 Dialect = Annotated[
     Interface,
     typer.Option(
         "--interface",
-        help="extension is today's, legacy the core messages of the 1.0 line; auto finds out.",
+        help="How the server offers properties: extension is the current way, legacy the core "
+        "messages of dm_env_rpc 1.0; auto tries both.",
     ),
 ]
 
@@ -59,11 +65,12 @@ Dialect = Annotated[
 def list_properties(
     address: arguments.Address,
     key: Annotated[
-        str, typer.Argument(metavar="KEY", help="List what stands below this one only.")
+        str, typer.Argument(metavar="KEY", help="Property below which to list; all if not given.")
     ] = "",
-    values: Annotated[bool, typer.Option("--values", help="Read the values too.")] = False,
+    values: Annotated[bool, typer.Option("--values", help="Also read the values.")] = False,
     depth: Annotated[
-        int | None, typer.Option(min=1, help="How many levels; all where not given.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Number of levels to list; all if not given."),
     ] = None,
     world: World = None,
     new_world: NewWorld = False,
@@ -74,7 +81,7 @@ def list_properties(
     insecure: arguments.Insecure = False,
     as_json: arguments.Json = False,
 ) -> None:
-    """Shows the properties of a server as a tree."""
+    """Lists the properties of a server or world as a tree."""
     from dm_env_rpc_client.cli.property_text import describe_property
     from dm_env_rpc_client.cli.results import print_json
 
@@ -86,7 +93,9 @@ def list_properties(
     ):
         for parent, spec in _walk(offered.properties, key, depth):
             if len(entries) == _MOST:
-                console.print(f"there are more than {_MOST} properties; name a KEY to see others")
+                console.print(
+                    f"stopped after {_MOST} properties; pass a KEY to list those below it"
+                )
                 break
             value = _read(offered.properties, spec) if values and spec.readable else {}
             entries.append(_Entry(parent, spec, value))
@@ -95,11 +104,13 @@ def list_properties(
         result = {"address": address, "interface": offered.interface.value, "properties": listed}
         print_json(result)
     elif entries:
-        # Wide enough for anything: what wraps is up to the terminal.
+        # Wide enough for any line: wrapping is left to the terminal.
         out = rich.console.Console(highlight=False, soft_wrap=True, width=_WIDTH)
         out.print(_tree(key or address, key, entries))
     else:
-        hint = "" if world or new_world else "; those of a world need --world NAME or --new-world"
+        hint = (
+            "" if world or new_world else "; for those of a world add --world NAME or --new-world"
+        )
         console.print(f"{address} has no properties{hint}")
 
 
@@ -112,7 +123,7 @@ def list_properties(
 )
 def get_properties(
     address: arguments.Address,
-    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="One or more keys.")],
+    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys of properties.")],
     world: World = None,
     new_world: NewWorld = False,
     create: arguments.CreateSettings = None,
@@ -122,7 +133,7 @@ def get_properties(
     insecure: arguments.Insecure = False,
     as_json: arguments.Json = False,
 ) -> None:
-    """Reads properties; one alone is printed bare, several as KEY = VALUE."""
+    """Reads properties. Prints the value of a single one alone, several as KEY = VALUE."""
     place = _place(address, world, new_world, create, join, timeout, insecure)
     with open_properties(place, interface) as offered:
         values = {key: offered.properties.read(key) for key in keys}
@@ -142,8 +153,8 @@ def set_properties(
         list[str],
         typer.Argument(
             metavar="KEY=VALUE...",
-            help="Values are read as the dtype of the property: true, 3, 0.5, any text; a JSON "
-            "list for arrays.",
+            help="Property and its new value, in the form of its dtype: true, 3, 0.5 or any text; "
+            "a JSON list for an array.",
         ),
     ],
     world: World = None,
@@ -155,7 +166,7 @@ def set_properties(
     insecure: arguments.Insecure = False,
     as_json: arguments.Json = False,
 ) -> None:
-    """Writes properties, in the order given, once all values are known to fit."""
+    """Writes properties in the order given, after all values have been validated."""
     from dm_env_rpc_client.cli.property_text import parse_value
 
     texts: dict[str, str] = {}
@@ -200,7 +211,7 @@ def _place(
 def _walk(
     properties: PropertyAccess, key: str, depth: int | None
 ) -> Iterator[tuple[str, PropertySpec]]:
-    """Yields parents and properties below them, each key once, each before what it lists."""
+    """Yields pairs of parent key and property, each property once and before those below it."""
     seen = {key}
     levels = [(key, iter(properties.list(key)))]
     while levels:
@@ -225,7 +236,7 @@ def _read(properties: PropertyAccess, spec: PropertySpec) -> dict[str, Any]:
 
 
 def _find_spec(properties: PropertyAccess, key: str) -> specs.Array | None:
-    """Returns the spec of a property: the listed one, or else that of its value."""
+    """Returns the spec that the server lists for a property; None if it does not list it."""
     from dm_env_rpc_client.errors import DmEnvRpcError
     from dm_env_rpc_client.tensors.nesting import SEPARATOR
 

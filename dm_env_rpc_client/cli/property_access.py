@@ -1,4 +1,4 @@
-"""The properties of a server, over whichever of the two interfaces it has."""
+"""The properties of a server, over one of the two interfaces that it can have."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Interface(str, enum.Enum):
 
 
 class Place(NamedTuple):
-    """Where properties are looked for.
+    """The server or world whose properties are meant.
 
     Attributes:
       address: of the server.
-      world: the world to join for them; None for those of the server itself.
-      new_world: create a world, and join that.
+      world: the world to join; None for the properties of the server itself.
+      new_world: whether to create a world and join that.
       create: settings of the new world, by name.
       join: settings of the agent, by name.
       timeout: seconds for the connection and for each answer.
-      insecure: whether plaintext may leave this machine.
+      insecure: whether plaintext connections to other machines are allowed.
     """
 
     address: str
@@ -60,13 +60,14 @@ def open_properties(place: Place, interface: Interface) -> Iterator[Offered]:
     """Connects to a server and finds its properties.
 
     Args:
-      place: which.
-      interface: which to use; AUTO asks the server for its root over one after the other,
-        each over a connection of its own, for some servers end it at what they do not know.
+      place: the server or world.
+      interface: the one to use. AUTO lists the root over each in turn, with a new connection
+        each time, because some servers end the stream at an unknown message.
 
     Raises:
-      UsageError: settings without what they are for.
-      DmEnvRpcError: it has neither interface. Otherwise as `connect` and `join_world`.
+      UsageError: `place` has settings, but no world that they are for.
+      DmEnvRpcClientError: the server has neither interface. Otherwise as `connect` and
+        `join_world`.
     """
     from dm_env_rpc_client.extensions.legacy_properties import LegacyProperties
     from dm_env_rpc_client.extensions.properties import PropertiesExtension
@@ -91,21 +92,21 @@ def open_properties(place: Place, interface: Interface) -> Iterator[Offered]:
             else:
                 yield Offered(properties, candidate)
                 return
-    # Where one of the interfaces is refused in so many words, that says most.
+    # An error that the server answered says more than a stream that ended.
     said = next((error for error in refusals if isinstance(error, DmEnvRpcError)), refusals[0])
     raise DmEnvRpcClientError(
-        f"the server at {place.address} offers properties neither by the extension nor by the "
-        f"messages of the 1.0 line: {said}"
+        f"the server at {place.address} has properties neither as an extension nor as core "
+        f"messages of dm_env_rpc 1.0: {said}"
     ) from said
 
 
 def _check(place: Place) -> None:
     if place.world is not None and place.new_world:
-        raise UsageError("--world is for a world that exists, --new-world for one to create")
+        raise UsageError("--world is for an existing world, --new-world for a new one")
     if place.create and not place.new_world:
-        raise UsageError("--create is for a world that is created: add --new-world")
+        raise UsageError("--create is for a new world: add --new-world")
     if place.join and not place.new_world and place.world is None:
-        raise UsageError("--join is for a world that is joined: add --world NAME or --new-world")
+        raise UsageError("--join is for joining a world: add --world NAME or --new-world")
 
 
 @contextlib.contextmanager
@@ -121,7 +122,7 @@ def _joined(place: Place) -> Iterator[Connection]:
             env, name = create_and_join_world(connection, place.create, place.join)
 
             def destroy() -> None:
-                # A connection that died in between has left its world to the server.
+                # If the connection was lost, the server cleans up the world.
                 if connection.is_usable:
                     destroy_world(connection, name)
 

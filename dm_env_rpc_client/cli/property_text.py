@@ -26,19 +26,19 @@ _BOOLS = {
 
 
 def parse_value(key: str, text: str, spec: specs.Array | None) -> Any:
-    """Reads a value that was written on a command line, as its property has it.
+    """Reads a value from its text on a command line.
 
     Args:
       key: the property, for error messages.
-      text: true or false for a bool; an integer, also as 0x1f; a float; a string as it
-        stands; a JSON list for arrays.
-      spec: of the property; None takes JSON, and anything else as a string.
+      text: true or false for a bool; an integer, also as 0x1f; a float; a string without
+        quotes; a JSON list for an array.
+      spec: of the property; None if unknown: the text is read as JSON, or else as a string.
 
     Returns:
       A value of the spec's dtype and shape, within its bounds.
 
     Raises:
-      UsageError: the text is no such value.
+      UsageError: the text does not have the form of the spec.
     """
     if spec is None:
         try:
@@ -49,12 +49,12 @@ def parse_value(key: str, text: str, spec: specs.Array | None) -> Any:
     is_string = isinstance(spec, specs.StringArray)
     kind = "string" if is_string else spec.dtype.name
     if spec.dtype.kind == "O" and not is_string:
-        raise UsageError(f"{where} holds messages, which cannot be written as text")
+        raise UsageError(f"{where} holds messages, which have no form as text")
     try:
         if spec.shape:
             parsed = json.loads(text)
             if not isinstance(parsed, list):
-                raise ValueError("no list")
+                raise ValueError("not a list")
         else:
             parsed = _SCALARS["S" if is_string else spec.dtype.kind](text)
     except ValueError:
@@ -92,7 +92,7 @@ _SCALARS: dict[str, Callable[[str], Any]] = {
 
 
 def describe_property(spec: PropertySpec) -> dict[str, Any]:
-    """Returns what is known of a property as JSON has it."""
+    """Returns the specs and access rights of a property as JSON."""
     return {
         "key": spec.key,
         "readable": spec.readable,
@@ -104,7 +104,7 @@ def describe_property(spec: PropertySpec) -> dict[str, Any]:
 
 
 def show_spec(spec: PropertySpec) -> str:
-    """Returns dtype, shape, bounds and what can be done with a property, in short."""
+    """Returns dtype, shape, bounds and access of a property in a few words."""
     parts = []
     if spec.spec is not None:
         described = describe(spec.spec)
@@ -121,6 +121,6 @@ def show_spec(spec: PropertySpec) -> str:
 
 
 def show_value(value: Any) -> str:
-    """Returns a value in one line, cut off where it is long."""
+    """Returns a value in one line, cut off if it is long."""
     text = " ".join(str(value.tolist() if hasattr(value, "tolist") else value).split())
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."

@@ -1,4 +1,4 @@
-"""The API reference, a site made from docstrings: `python -m dm_env_rpc_client.cli.reference site`.
+"""The API reference, a site of the docstrings: `python -m dm_env_rpc_client.cli.reference site`.
 
 It needs the extra `docs`.
 """
@@ -39,18 +39,18 @@ PUBLIC_MODULES = (
         )
     ),
 )
-"""What people import from; each says in `__all__` what it has for them, modules too."""
+"""The modules with public names, which are listed in their `__all__`."""
 
 
 def build(folder: Path) -> None:
     """Writes the site.
 
     Args:
-      folder: where to; files of that name in it are overwritten. `index.html` is the first
-        page.
+      folder: where to write it; existing files in it are overwritten. `index.html` is the
+        first page.
 
     Raises:
-      ImportError: an extra is missing; pdoc itself or what a public module needs.
+      ImportError: pdoc, or an extra that a public module needs, is not installed.
     """
     import pdoc
     import pdoc.render
@@ -59,14 +59,14 @@ def build(folder: Path) -> None:
         importlib.import_module(module)
     pdoc.render.configure(docformat="google", show_source=False, footer_text=_PACKAGE)
     with warnings.catch_warnings():
-        # An annotation that means something to type checkers alone is shown as it is written.
+        # An annotation that only type checkers can evaluate is shown as text.
         warnings.filterwarnings("ignore", "Error parsing type annotation", UserWarning)
         pdoc.pdoc(*PUBLIC_MODULES, output_directory=folder)
-    _unlink_what_is_not_there(folder)
+    _remove_broken_links(folder)
 
 
-def _unlink_what_is_not_there(folder: Path) -> None:
-    """Makes text of links to members that classes have from bases in other libraries."""
+def _remove_broken_links(folder: Path) -> None:
+    """Replaces links to members that are inherited from other libraries by their text."""
     pages = {path.resolve(): path.read_text() for path in folder.rglob("*.html")}
     ids = {path: set(re.findall(r'\bid="([^"]+)"', text)) for path, text in pages.items()}
 
@@ -86,7 +86,7 @@ def _main(arguments: list[str]) -> int | str:
     try:
         build(Path(arguments[0]))
     except ImportError as error:
-        return f"{error}; install what is missing with: pip install 'dm-env-rpc-client[docs]'"
+        return f"{error}; install it with: pip install 'dm-env-rpc-client[docs]'"
     except OSError as error:
         return f"cannot write the reference: {error}"
     return 0

@@ -14,12 +14,12 @@ __all__ = ["print_json"]
 def print_json(result: Any) -> None:
     """Prints a result as one line of JSON.
 
-    Numbers that JSON does not have are the strings "NaN", "Infinity" and "-Infinity", as in
-    the JSON of protobuf.
+    NaN and infinities, which JSON lacks, become the strings "NaN", "Infinity" and "-Infinity",
+    as in the JSON of protobuf.
 
     Args:
-      result: mappings, sequences, strings, numbers, bools and None; NumPy's arrays and
-        scalars; messages, which become their type and their bytes in hexadecimal.
+      result: mappings, sequences, strings, numbers, bools and None; NumPy arrays and scalars;
+        messages, which become their type and their bytes in hexadecimal.
     """
     typer.echo(json.dumps(_plain(result), allow_nan=False))
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["EXAMPLES", "run"]
 
 EXAMPLES = examples(
-    "dm-env-rpc run                           # Catch, a small game, by itself",
+    "dm-env-rpc run                           # Catch, an example game",
     "dm-env-rpc run localhost:50051 --episodes 100",
     "dm-env-rpc run localhost:50051 --create rows=6 --policy my_agent:act --json",
 )
@@ -41,13 +41,16 @@ def run(
         str | None,
         typer.Argument(
             metavar="ADDRESS",
-            help="The server, such as localhost:50051; without one, Catch, a small game, is "
-            "served in a process of its own.",
+            help="Address of the server, such as localhost:50051. If not given, the command "
+            "starts a server of Catch, an example game.",
         ),
     ] = None,
-    episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, help="How many.")] = 20,
+    episodes: Annotated[
+        int, typer.Option("--episodes", "-n", min=1, metavar="N", help="Number of episodes.")
+    ] = 20,
     max_steps: Annotated[
-        int, typer.Option(min=1, help="Cuts an episode off after this many steps.")
+        int,
+        typer.Option(min=1, metavar="N", help="Number of steps after which an episode is cut off."),
     ] = 10_000,
     policy: Annotated[
         str,
@@ -55,11 +58,17 @@ def run(
             "--policy",
             "-p",
             autocompletion=arguments.complete_policy,
-            help="random, constant or MODULE:FUNCTION, which is called with the TimeStep and the "
-            "action spec and returns the action.",
+            metavar="POLICY",
+            help="Source of actions: random, constant, or MODULE:FUNCTION, a function that takes "
+            "the TimeStep and the action spec and returns the action.",
         ),
     ] = "random",
-    seed: Annotated[int | None, typer.Option(min=0, help="Of the random policy.")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="N", help="Seed of the random policy. If not given, every run differs."
+        ),
+    ] = None,
     create: arguments.CreateSettings = None,
     join: arguments.JoinSettings = None,
     world: arguments.World = None,
@@ -67,7 +76,7 @@ def run(
     insecure: arguments.Insecure = False,
     as_json: arguments.Json = False,
 ) -> None:
-    """Runs episodes in an environment and shows returns, lengths and speed."""
+    """Runs episodes in an environment and shows returns, lengths and steps per second."""
     from dm_env_rpc_client.cli.embedded import catch_server
     from dm_env_rpc_client.cli.policies import make_policy
     from dm_env_rpc_client.cli.results import print_json
@@ -115,7 +124,7 @@ def _run_episode(
         started = time.perf_counter()
         timestep = env.step(action)
         latencies.append(time.perf_counter() - started)
-        # A reward may be an array; its sum stands for it in a table.
+        # A reward may be an array; the table shows its sum.
         episode_return += float(np.sum(timestep.reward)) if timestep.reward is not None else 0.0
         progress.update(task, steps=len(latencies))
         if timestep.last():

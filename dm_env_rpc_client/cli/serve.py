@@ -49,46 +49,68 @@ def serve(
     environment: Annotated[
         str | None,
         typer.Argument(
-            metavar="MODULE:FACTORY | catch | race | URL",
+            metavar="ENVIRONMENT",
             autocompletion=_complete_environment,
-            help="What makes the environment: a callable that takes settings as keyword "
-            "arguments and returns a dm_env.Environment, Game or World; one that is shipped: "
-            "catch, for one agent, race, for several; gymnasium://ID; or another server's: "
-            "gym-socket://HOST:PORT/NAME, dm-env-rpc://HOST:PORT. Not with --c-library.",
+            help="What to serve. MODULE:FACTORY: a callable that takes the create settings as "
+            "keyword arguments and returns a dm_env.Environment, Game or World. catch or race: "
+            "an example game for one agent or for several. gymnasium://ID: a Gymnasium "
+            "environment. gym-socket://HOST:PORT/NAME or dm-env-rpc://HOST:PORT: the environment "
+            "of another server. Not with --c-library.",
         ),
     ] = None,
     address: Annotated[
         str | None,
         typer.Option(
             "--address",
-            help="Where to listen; port 0 takes a free one. localhost:50051, or :5001 for "
-            "gym-socket, where not given.",
+            metavar="ADDRESS",
+            help="Address to listen at; port 0 takes a free one. If not given, localhost:50051, or "
+            "localhost:5001 for gym-socket.",
         ),
     ] = None,
     protocol: Annotated[
-        _Protocol, typer.Option(help="What to speak to clients.")
+        _Protocol, typer.Option(help="Protocol of the clients.")
     ] = _Protocol.DM_ENV_RPC,
-    create: arguments.CreateSettings = None,
+    create: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Setting of every environment, beside those that the client sends. Repeatable.",
+        ),
+    ] = None,
     insecure: arguments.Insecure = False,
     max_connections: Annotated[
-        int, typer.Option(min=1, help="Clients beyond this are refused.")
+        int,
+        typer.Option(min=1, metavar="N", help="Number of clients beyond which others are refused."),
     ] = 256,
     library: c_library.Library = None,
     version: c_library.Version = "1.4",
     params: c_library.Params = None,
     name: Annotated[
-        str | None, typer.Option(help="gym-socket: what clients ask for; ENVIRONMENT's own name.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="gym-socket: environment name that clients ask for. If not given, the name in "
+            "ENVIRONMENT.",
+        ),
     ] = None,
-    dialect: Annotated[_Dialect, typer.Option(help="gym-socket: of the clients.")] = _Dialect.FIRST,
+    dialect: Annotated[
+        _Dialect, typer.Option(help="gym-socket: version of the protocol that the clients use.")
+    ] = _Dialect.FIRST,
     processes: Annotated[
-        bool, typer.Option("--processes", help="gym-socket: a process for each client.")
+        bool,
+        typer.Option(
+            "--processes", help="gym-socket: run each client's environment in its own process."
+        ),
     ] = False,
     monitor: Annotated[
-        Path | None, typer.Option(help="gym-socket: the folder below which clients may record.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="gym-socket: folder in which clients may record episodes."
+        ),
     ] = None,
     as_json: arguments.Json = False,
 ) -> None:
-    """Serves an environment until Ctrl-C or SIGTERM; each client gets one of its own."""
+    """Serves an environment until Ctrl-C or SIGTERM. Each world has its own environment."""
     from dm_env_rpc_client import server as hosting
     from dm_env_rpc_client.bridges import gym_socket
     from dm_env_rpc_client.cli.results import print_json
@@ -102,7 +124,7 @@ def serve(
     elif library is not None and environment is None:
         source = c_library.library_source(library, version, params)
     else:
-        raise UsageError("name what to serve, either MODULE:FACTORY or --c-library")
+        raise UsageError("name what to serve: either an environment, such as catch, or --c-library")
     source = source.with_settings(settings)
     signal.signal(signal.SIGTERM, _interrupt)
     server: hosting.Server | gym_socket.Server

@@ -1,4 +1,4 @@
-"""Where the environments come from that `dm-env-rpc serve` serves."""
+"""The environments that `dm-env-rpc serve` can serve, by the text that names them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ __all__ = ["Source", "find_source"]
 
 
 class Source(NamedTuple):
-    """What makes the environments.
+    """A factory of environments.
 
     Attributes:
-      name: what to call them, where clients ask by name.
+      name: the name of the environment, for protocols in which clients ask by name.
       factory: takes settings as keyword arguments and returns an environment. It can be
-        pickled if what was named can.
+        pickled if the named object can.
     """
 
     name: str
     factory: Callable[..., Any]
 
     def with_settings(self, settings: Mapping[str, Any]) -> Source:
-        """Returns a source whose environments all have settings, by name, nested or flat."""
+        """Returns a source that makes all environments with settings, by name, nested or flat."""
         if not settings:
             return self
         arguments = nesting.unflatten_dict(settings, nesting.SEPARATOR)
@@ -42,26 +42,27 @@ class Source(NamedTuple):
 
 
 def find_source(reference: str, insecure: bool) -> Source:
-    """Finds what a command line names.
+    """Finds the source that a command line names.
 
     Args:
       reference: catch, race, MODULE:FACTORY, gymnasium://ID, gym-socket://HOST:PORT/NAME (with
-        ?dialect=latest behind it for that), or dm-env-rpc://HOST:PORT.
-      insecure: whether other machines may be connected to in the clear.
+        ?dialect=latest at the end for that dialect), or dm-env-rpc://HOST:PORT.
+      insecure: whether plaintext connections to other machines are allowed.
 
     Raises:
-      UsageError: there is no such thing.
+      UsageError: the source does not exist, or its extra is not installed.
+      SpecError: the module of MODULE:FACTORY, or the factory in it, does not exist.
     """
     if reference in _SHIPPED:
         return Source(reference, _SHIPPED[reference])
     scheme, found, rest = reference.partition("://")
     if found:
         if scheme not in _SCHEMES:
-            raise UsageError(f"no environments at {scheme}://; known: {', '.join(_SCHEMES)}")
+            raise UsageError(f"unknown scheme {scheme}://; known: {', '.join(_SCHEMES)}")
         return _SCHEMES[scheme](rest, insecure)
     factory = load_object(reference, "an environment")
     if not callable(factory):
-        raise UsageError(f"{reference} is not callable, so it cannot make environments")
+        raise UsageError(f"{reference} is not callable; it must return an environment")
     return Source(reference.partition(":")[2], factory)
 
 
@@ -78,7 +79,7 @@ def _gym_socket(rest: str, insecure: bool) -> Source:
     dialect: Any = options.pop("dialect", "first")
     if not found or not name or options:
         raise UsageError(
-            "a gym-socket-api server looks like gym-socket://HOST:PORT/NAME or "
+            "the address of a gym-socket-api environment looks like gym-socket://HOST:PORT/NAME or "
             f".../NAME?dialect=latest, got gym-socket://{rest}"
         )
     return Source(name, _GymSocketSource(address, name, dialect, insecure))
@@ -93,7 +94,7 @@ _SHIPPED: dict[str, Callable[..., Any]] = {"catch": server.Catch, "race": server
 _SCHEMES = {"gymnasium": _gymnasium, "gym-socket": _gym_socket, "dm-env-rpc": _dm_env_rpc}
 
 
-# Classes and not closures: a session in a process of its own gets its factory pickled.
+# Classes instead of closures, because a session in its own process gets its factory pickled.
 
 
 @dataclasses.dataclass(frozen=True)

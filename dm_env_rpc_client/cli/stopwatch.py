@@ -1,16 +1,16 @@
-"""How long steps take, and in which of their phases.
+"""Measures how long the phases of a step take.
 
-A step is taken in its halves, and the moment at which its answer is there is seen from
-inside: the function that decodes the answer is the first that gets it. So four moments
-part a step into phases that leave nothing out:
+A step is sent and finished by separate calls, and the arrival of its answer is noticed by the
+function that decodes it, because that is the first to get the answer. So the phases cover the
+whole step:
 
     encode   the action is checked and packed
-    send     the request is written, until the transport has taken it
-    wait     the request travels, the server works, the answer travels
-    decode   the answer is unpacked, until the TimeStep is there
+    send     the request is written, until the transport has accepted it
+    wait     network, work of the server, network
+    decode   the answer is unpacked, until the TimeStep is complete
 
-What of the wait is the server's cannot be seen from here. A request that any server only
-answers takes what the way there and back takes; the difference is an estimate.
+The client cannot measure the server's share of the wait. A request that every server answers
+without work takes as long as the network alone; the difference is an estimate.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Moments(NamedTuple):
 
 
 class _Arrival:
-    """Decodes an answer, and remembers when it came and how large it was."""
+    """Decodes an answer and records when it came and how large it was."""
 
     def __init__(self, decode: Callable[[Buffer], Any]):
         self._decode = decode
@@ -71,8 +71,8 @@ class Stopwatch:
     """Steps an environment and takes the time.
 
     Args:
-      env: the environment; nothing else uses its connection.
-      actions: what to do, over and over. Where an episode ends, the next one begins.
+      env: the environment, whose connection nothing else uses.
+      actions: taken in a loop, across the ends of episodes.
     """
 
     def __init__(self, env: DmEnvAdaptor, actions: Sequence[Any]):
@@ -109,11 +109,11 @@ class Stopwatch:
         )
 
     def round_trip(self) -> float:
-        """Sends a request of which the server knows nothing; returns the seconds of the wait.
+        """Sends a request that the server does not know; returns the seconds until the answer.
 
         Raises:
-          ConnectionLostError, ProtocolError, DeadlineExceededError: the server does more
-            with it than answer it.
+          ConnectionLostError, ProtocolError, DeadlineExceededError: the server does not answer
+            it as the protocol says.
         """
         watched, arrival = _watched(encode_request(any_pb2.Any(type_url=_UNKNOWN)))
         connection = self._connection
@@ -122,15 +122,15 @@ class Stopwatch:
         try:
             connection.wait(pending)
         except DmEnvRpcError:
-            pass  # As it should be.
+            pass  # The expected answer.
         return arrival.moment - sent
 
     def ahead(self, depth: int, seconds: float) -> float:
-        """Takes steps for some time, with several of them in flight; returns steps/s.
+        """Takes steps for some time, with several of them pending; returns steps/s.
 
         Args:
-          depth: how many are in flight, at most; see `DmEnvAdaptor.rollout`.
-          seconds: for how long; at least `depth` steps are taken.
+          depth: the most steps that are pending at once; see `DmEnvAdaptor.rollout`.
+          seconds: the duration; at least `depth` steps are taken.
         """
         begin = time.perf_counter()
         actions = self._until(begin + seconds, depth)

@@ -1,16 +1,15 @@
-"""Is it a dm_env_rpc server? Checks against any server, in any language.
+"""Compliance checks of the dm_env_rpc protocol for any server, in any language.
 
 Run them by `dm-env-rpc check HOST:PORT`, by
 `pytest --pyargs dm_env_rpc_client.compliance --dm-env-rpc-address HOST:PORT`, or by `run`.
 
-Read `trial.py` first: what a check works with. It talks to a server by raw streams
-(`probe.py`), since a Connection refuses what the checks have to try.
+Read `trial.py` first: what a check works with. A check talks to the server over a raw stream
+(`probe.py`), because a Connection refuses the invalid requests that the checks send.
+
+The names are imported when they are first used: the pytest plugin reads `options.py`, and must
+not import more than that.
 """
 
-from dm_env_rpc_client.compliance.check import Check
-from dm_env_rpc_client.compliance.options import Options
-from dm_env_rpc_client.compliance.outcome import Outcome, Result
-from dm_env_rpc_client.compliance.runner import run, run_check
-from dm_env_rpc_client.compliance.table import CHECKS
+import lazy_loader
 
-__all__ = ["CHECKS", "Check", "Options", "Outcome", "Result", "run", "run_check"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

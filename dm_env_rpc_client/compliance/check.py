@@ -1,4 +1,4 @@
-"""A check: a function, and the clause of the protocol that it stands for."""
+"""A check: a function, and the clause of the protocol that it tests."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Check(NamedTuple):
     """One row of the table of checks.
 
     Attributes:
-      name: what must be so.
-      document: the protocol document that the clause is from.
-      heading: the heading in it.
-      clause: what it says, in other words.
-      function: tries it; raises ViolationError where it is not so, NotOfferedError where the server
-        lacks what it is about.
+      name: the statement that must hold.
+      document: the protocol document of the clause.
+      heading: the heading of the clause in the document.
+      clause: the content of the clause in other words.
+      function: the test; raises ViolationError if the statement does not hold, and
+        NotOfferedError if the server does not have the tested feature.
     """
 
     name: str

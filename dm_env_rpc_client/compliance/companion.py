@@ -1,4 +1,4 @@
-"""An agent beside the one that a check is about, for worlds that wait for several."""
+"""An agent beside the one under test, for worlds that wait for several agents."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.options import Options
 from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
 from dm_env_rpc_client.compliance.probe import Probe
-from dm_env_rpc_client.compliance.probe_agent import Agent
+from dm_env_rpc_client.compliance.probe_agent import ProbeAgent
 
 __all__ = ["Companion"]
 
@@ -16,26 +16,26 @@ _END_SECONDS = 2.0
 
 
 class Companion:
-    """Joins a world and takes valid steps, one after the other, until it is stopped.
+    """Joins a world and takes valid steps one after the other until it is stopped.
 
     Args:
       probe: its connection.
-      request: how it joins.
-      options: where its actions come from.
+      request: the JoinWorldRequest to send.
+      options: with the policy.
 
     Raises:
-      ViolationError: it could not join.
+      ViolationError: the server refused it.
     """
 
     def __init__(self, probe: Probe, request: dm_env_rpc_pb2.JoinWorldRequest, options: Options):
         joined = probe.accept(request, "a JoinWorldResponse for each agent that the world needs")
-        self._agent = Agent(probe, joined, request.world_name, options)
+        self._agent = ProbeAgent(probe, joined, request.world_name, options)
         self._is_stopped = False
         self._thread = threading.Thread(target=self._act, name="companion", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the connection, in the middle of a step as it may be."""
+        """Ends the connection, even if a step is pending."""
         self._is_stopped = True
         self._agent.probe.abort()
         self._thread.join(_END_SECONDS)
@@ -45,4 +45,4 @@ class Companion:
             while not self._is_stopped:
                 self._agent.step()
         except (ViolationError, NotOfferedError):
-            pass  # The check, which misses an agent now, will say so.
+            pass  # The check will report that its world lacks an agent.

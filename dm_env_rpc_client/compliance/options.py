@@ -1,80 +1,274 @@
-"""What a person tells the compliance suite about a server."""
+"""The options of the compliance suite: one table for Python, the command line and pytest.
+
+Each field of `Options` is a row: its `Flag` says how a command line gives its value.
+`dm-env-rpc check` makes its flags from `FLAGS`, and the pytest plugin its options.
+
+Every pytest run loads this file with the plugin. It imports the standard library alone; the
+functions import what they need of the package.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import enum
+import inspect
+import math
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.runtime.objects import guarded, load_object
-from dm_env_rpc_client.tensors.settings import pack_settings
-
-__all__ = ["Options", "yes_or_no"]
+__all__ = ["FLAGS", "Flag", "Kind", "Options"]
 
 Settings = Mapping[str, Any]
+
+
+class Kind(enum.Enum):
+    """What a flag takes, and the type of the field that it fills."""
+
+    SETTINGS = "NAME=VALUE, repeatable; a mapping"
+    NAMES = "a name, repeatable; a tuple"
+    TEXT = "text"
+    POLICY = "the name of a policy"
+    COUNT = "an integer"
+    SECONDS = "a positive, finite number"
+    YES_OR_NO = "yes or no; None if not given"
+    SWITCH = "nothing; True if given"
+
+
+class Flag(NamedTuple):
+    """How a command line gives a value of `Options`.
+
+    Attributes:
+      name: the flag without its dashes: `--NAME` of the command, `--dm-env-rpc-NAME` of pytest.
+      kind: what it takes.
+      help: what the value is for.
+      opposite: the flag of the command for "no", of Kind.YES_OR_NO only.
+      minimum: the smallest value, of Kind.COUNT only.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    opposite: str = ""
+    minimum: int = 0
+
+    def usage(self) -> str:
+        """Returns the help text for a command line."""
+        is_repeatable = self.kind in (Kind.SETTINGS, Kind.NAMES)
+        return f"{self.help} Repeatable." if is_repeatable else self.help
+
+
+def _flag(*row: Any, **rest: Any) -> dict[str, Flag]:
+    """Returns the metadata of a field with a flag, which is made of the arguments."""
+    return {"flag": Flag(*row, **rest)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """How to use a server, and what it claims to do.
 
-    Settings are values by name, nested or flat. `several_worlds` and `several_agents` are
-    None where the suite is to find out: a refusal is a skip then, and not a failure.
-
-    Attributes:
-      create_settings: settings with which a world can be created.
-      invalid_create_settings: settings of which each, beside the valid ones, must be
-        refused.
-      required_create_settings: names of create settings without which no world can be
-        created.
-      join_settings: settings with which a world can be joined.
-      invalid_join_settings: settings of which each must be refused.
-      reset_settings: settings that a Reset takes, which may change the specs.
-      invalid_reset_settings: settings of which each must be refused.
-      reset_world_settings: settings that a ResetWorld takes.
-      world_name: a world that exists already, on a server that does not create worlds;
-        None creates one for each check.
-      unknown_world_name: the name of no world.
-      policy: where valid actions come from: "random" within bounds, "constant", or
-        MODULE:FUNCTION, which is called with the last TimeStep and the action spec and
-        returns the action, as in `dm-env-rpc run`.
-      seed: of the random policy.
-      several_worlds: whether several worlds can exist at once.
-      several_agents: whether two connections can join one world.
-      companions: how many agents beside the one under test a world waits for. They join
-        with it and act on their own.
-      max_steps: after how many steps a check gives up waiting for the end of a sequence.
-      timeout: seconds to wait for a connection and for each answer.
-      quiet_seconds: how long nothing must come where no answer is due.
-      insecure: allow plaintext to an address that is not on this machine.
+    Settings are values by name, nested or flat.
     """
 
-    create_settings: Settings = dataclasses.field(default_factory=dict)
-    invalid_create_settings: Settings = dataclasses.field(default_factory=dict)
-    required_create_settings: Collection[str] = ()
-    join_settings: Settings = dataclasses.field(default_factory=dict)
-    invalid_join_settings: Settings = dataclasses.field(default_factory=dict)
-    reset_settings: Settings = dataclasses.field(default_factory=dict)
-    invalid_reset_settings: Settings = dataclasses.field(default_factory=dict)
-    reset_world_settings: Settings = dataclasses.field(default_factory=dict)
-    world_name: str | None = None
-    unknown_world_name: str = "no such world"
-    policy: str = "random"
-    seed: int = 0
-    several_worlds: bool | None = None
-    several_agents: bool | None = None
-    companions: int = 0
-    max_steps: int = 200
-    timeout: float = 10.0
-    quiet_seconds: float = 0.2
-    insecure: bool = False
+    create_settings: Settings = dataclasses.field(
+        default_factory=dict,
+        metadata=_flag(
+            "create",
+            Kind.SETTINGS,
+            "Setting with which worlds are created.",
+        ),
+    )
+    invalid_create_settings: Settings = dataclasses.field(
+        default_factory=dict,
+        metadata=_flag(
+            "invalid-create",
+            Kind.SETTINGS,
+            "Setting that CreateWorld must refuse; each is tried beside the valid settings.",
+        ),
+    )
+    required_create_settings: Collection[str] = dataclasses.field(
+        default=(),
+        metadata=_flag(
+            "required-create",
+            Kind.NAMES,
+            "Name of a create setting without which CreateWorld must be refused.",
+        ),
+    )
+    join_settings: Settings = dataclasses.field(
+        default_factory=dict,
+        metadata=_flag(
+            "join",
+            Kind.SETTINGS,
+            "Setting with which worlds are joined.",
+        ),
+    )
+    invalid_join_settings: Settings = dataclasses.field(
+        default_factory=dict,
+        metadata=_flag(
+            "invalid-join",
+            Kind.SETTINGS,
+            "Setting that JoinWorld must refuse; each is tried beside the valid settings.",
+        ),
+    )
+    reset_settings: Settings = dataclasses.field(
+        default_factory=dict,
+        metadata=_flag(
+            "reset",
+            Kind.SETTINGS,
+            "Setting that Reset accepts; it may change the specs.",
+        ),
+    )
+    invalid_reset_settings: Settings = dataclasses.field(
+        default_factory=dict,
+        metadata=_flag(
+            "invalid-reset",
+            Kind.SETTINGS,
+            "Setting that Reset must refuse; each is tried alone.",
+        ),
+    )
+    reset_world_settings: Settings = dataclasses.field(
+        default_factory=dict,
+        metadata=_flag(
+            "reset-world",
+            Kind.SETTINGS,
+            "Setting that ResetWorld accepts.",
+        ),
+    )
+    world_name: str | None = dataclasses.field(
+        default=None,
+        metadata=_flag(
+            "world",
+            Kind.TEXT,
+            "Name of an existing world, for a server that does not create worlds. "
+            "If not given, each check creates a world.",
+        ),
+    )
+    unknown_world_name: str = dataclasses.field(
+        default="no such world",
+        metadata=_flag(
+            "unknown-world",
+            Kind.TEXT,
+            "Name that no world has.",
+        ),
+    )
+    policy: str = dataclasses.field(
+        default="random",
+        metadata=_flag(
+            "policy",
+            Kind.POLICY,
+            "Source of valid actions: random (drawn within the bounds), constant, or "
+            "MODULE:FUNCTION, a function that takes the last TimeStep and the action spec and "
+            "returns an action.",
+        ),
+    )
+    seed: int = dataclasses.field(
+        default=0, metadata=_flag("seed", Kind.COUNT, "Seed of the random policy.")
+    )
+    several_worlds: bool | None = dataclasses.field(
+        default=None,
+        metadata=_flag(
+            "several-worlds",
+            Kind.YES_OR_NO,
+            "Whether several worlds can exist at once. If not given, the suite tries it, and a "
+            "refusal is a skip instead of a failure.",
+            opposite="one-world",
+        ),
+    )
+    several_agents: bool | None = dataclasses.field(
+        default=None,
+        metadata=_flag(
+            "several-agents",
+            Kind.YES_OR_NO,
+            "Whether several connections can join one world. If not given, the suite tries it, and "
+            "a refusal is a skip instead of a failure.",
+            opposite="one-agent",
+        ),
+    )
+    companions: int = dataclasses.field(
+        default=0,
+        metadata=_flag(
+            "companions",
+            Kind.COUNT,
+            "Number of other agents that a world waits for. The suite joins them beside the agent "
+            "under test, and they take valid steps on their own.",
+        ),
+    )
+    max_steps: int = dataclasses.field(
+        default=200,
+        metadata=_flag(
+            "max-steps",
+            Kind.COUNT,
+            "Number of steps after which a check stops waiting for the end of a sequence.",
+            minimum=1,
+        ),
+    )
+    timeout: float = dataclasses.field(
+        default=10.0,
+        metadata=_flag(
+            "timeout",
+            Kind.SECONDS,
+            "Timeout in seconds for connecting and for each answer.",
+        ),
+    )
+    quiet_seconds: float = dataclasses.field(
+        default=0.2,
+        metadata=_flag(
+            "quiet-seconds",
+            Kind.SECONDS,
+            "Seconds during which the server must send nothing if no answer is due.",
+        ),
+    )
+    insecure: bool = dataclasses.field(
+        default=False,
+        metadata=_flag(
+            "insecure",
+            Kind.SWITCH,
+            "Allow plaintext connections to other machines.",
+        ),
+    )
+
+    @classmethod
+    def from_flags(cls, given: Mapping[str, Any]) -> Options:
+        """Returns options made of the values of flags.
+
+        Args:
+          given: by the name of the field: a list of NAME=VALUE texts for settings, "yes" or "no"
+            or a bool for YES_OR_NO, otherwise the value. None stands for the default.
+
+        Raises:
+          SpecError: a text has another form, or a value is invalid.
+        """
+        from dm_env_rpc_client.runtime.setting_text import parse_settings
+
+        values: dict[str, Any] = {}
+        for field, value in given.items():
+            kind = FLAGS[field].kind
+            if value is None:
+                continue
+            if kind is Kind.SETTINGS:
+                values[field] = parse_settings(value)
+            elif kind is Kind.NAMES:
+                values[field] = tuple(value)
+            elif kind is Kind.YES_OR_NO:
+                values[field] = {"yes": True, "no": False}.get(value, value)
+            else:
+                values[field] = value
+        return cls(**values)
 
     def __post_init__(self) -> None:
-        """Raises SpecError where settings cannot be packed or there is no such policy."""
-        for field in dataclasses.fields(self):
-            if field.name.endswith("settings") and field.name != "required_create_settings":
-                pack_settings(getattr(self, field.name))
+        """Raises SpecError if a value is invalid or the policy does not exist."""
+        from dm_env_rpc_client.errors import SpecError
+        from dm_env_rpc_client.tensors.settings import pack_settings
+
+        for field, flag in FLAGS.items():
+            value = getattr(self, field)
+            if flag.kind is Kind.SETTINGS:
+                pack_settings(value)
+            elif flag.kind is Kind.COUNT and value < flag.minimum:
+                raise SpecError(f"{field} must be at least {flag.minimum}, got {value}")
+            elif flag.kind is Kind.SECONDS and not 0 < value < math.inf:
+                raise SpecError(f"{field} must be more than 0 and finite, got {value:g}")
+            elif flag.kind is Kind.YES_OR_NO and value not in (True, False, None):
+                raise SpecError(f"{field} must be yes or no, got {value!r}")
         unknown = set(self.required_create_settings) - set(self.create_settings)
         if unknown:
             raise SpecError(
@@ -86,26 +280,32 @@ class Options:
         """Returns the function of a policy MODULE:FUNCTION; None for the others.
 
         Raises:
-          SpecError: there is no such function, or policy.
+          SpecError: the function or the policy does not exist.
         """
+        from dm_env_rpc_client.errors import SpecError
+        from dm_env_rpc_client.runtime.objects import guarded, load_object
+
         if self.policy in ("random", "constant"):
             return None
         if ":" not in self.policy:
             raise SpecError(
-                f"no policy {self.policy!r}; choose random, constant or MODULE:FUNCTION"
+                f"unknown policy {self.policy!r}; choose random, constant or MODULE:FUNCTION"
             )
         function = load_object(self.policy, "a policy")
         if not callable(function):
-            raise SpecError(f"{self.policy} is no function")
+            raise SpecError(f"{self.policy} is not a function")
         return guarded(function, f"the policy {self.policy}")
 
 
-def yes_or_no(text: str | None) -> bool | None:
-    """Reads "yes" or "no"; None, for finding out, where there is neither.
+FLAGS: dict[str, Flag] = {
+    field.name: field.metadata["flag"] for field in dataclasses.fields(Options)
+}
+"""The flag of each field."""
 
-    Raises:
-      SpecError: it is something else.
-    """
-    if text not in (None, "yes", "no"):
-        raise SpecError(f"choose yes or no, got {text!r}")
-    return None if text is None else text == "yes"
+Options.__doc__ = "\n".join(
+    [
+        inspect.cleandoc(Options.__doc__ or ""),
+        "\nAttributes:",
+        *(f"  {field}: {flag.help}" for field, flag in FLAGS.items()),
+    ]
+)

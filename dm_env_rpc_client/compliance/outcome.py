@@ -1,4 +1,4 @@
-"""How a check ends, and how it says so from within."""
+"""The outcomes of a check, and the exceptions by which it reports them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Outcome(enum.Enum):
 
 
 class ViolationError(Exception):
-    """The server did what a clause of the protocol does not allow.
+    """The server violated a clause of the protocol.
 
     Attributes:
-      expected: what should have come back.
-      sent: what was sent last; "" where nothing was.
-      received: what came back.
+      expected: the answer that the clause demands.
+      sent: the last requests; "" if nothing was sent.
+      received: the answer that came.
     """
 
     def __init__(self, expected: str, sent: str = "", received: str = ""):
@@ -40,24 +40,24 @@ class ViolationError(Exception):
 
 
 class NotOfferedError(Exception):
-    """The server lacks something that the protocol leaves to it; says what."""
+    """The server lacks an optional feature; the message says which."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What came of one check.
+    """The result of one check.
 
     Attributes:
       name: the check.
       outcome: how it ended.
-      document: the protocol document that the clause is from.
-      heading: the heading in it.
-      clause: what the document says, in other words.
-      reason: why it was skipped; "" otherwise.
-      sent: what was sent when it failed; "" otherwise.
-      received: what came back; "" otherwise.
-      expected: what should have; "" otherwise.
-      seconds: how long it took.
+      document: the protocol document of the clause.
+      heading: the heading of the clause in the document.
+      clause: the content of the clause in other words.
+      reason: why the check was skipped; "" otherwise.
+      sent: the last requests if the check failed; "" otherwise.
+      received: the answer if the check failed; "" otherwise.
+      expected: the answer that the clause demands if the check failed; "" otherwise.
+      seconds: the duration.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Result:
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """The result as JSON has it."""
+        """Returns the result as values of JSON."""
         return {**dataclasses.asdict(self), "outcome": self.outcome.value}
 
     def __str__(self) -> str:

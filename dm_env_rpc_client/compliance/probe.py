@@ -1,4 +1,4 @@
-"""One raw stream to the server under test: nothing is taken for granted, all is recorded."""
+"""A raw stream to the server under test, which assumes nothing and records the requests."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from dm_env_rpc_client.transports.opening import open_stream
 __all__ = ["Probe", "describe"]
 
 _SHOWN = 300
-"""Characters of a message that are shown."""
+"""The number of characters of a message that are shown."""
 
 _CLOSE_SECONDS = 0.5
 
-# A server may know only how to join, step and leave.
+# A server need only implement JoinWorld, Step and LeaveWorld.
 _OPTIONAL = {"create_world", "destroy_world", "reset", "reset_world", "extension"}
 
 
 def describe(message: protobuf_message.Message) -> str:
-    """Returns a message as one line of text, cut where it is long."""
+    """Returns a message as one line of text, cut off if it is long."""
     text = text_format.MessageToString(message, as_one_line=True)
     if len(text) > _SHOWN:
         text = f"{text[:_SHOWN]}... ({message.ByteSize()} bytes)"
@@ -37,15 +37,19 @@ def describe(message: protobuf_message.Message) -> str:
 
 
 class Probe:
-    """A stream that knows what was sent on it and what came back.
+    """A stream that records what was sent and counts what is pending.
 
     Args:
       address: the server.
       timeout: seconds to wait for the connection and for each answer.
       insecure: allow plaintext to another machine.
 
+    Attributes:
+      is_clean: whether every answer so far was a valid one to its request.
+      pending: the number of requests without an answer.
+
     Raises:
-      DmEnvRpcClientError: there is no connection.
+      DmEnvRpcClientError: the connection failed.
     """
 
     def __init__(self, address: str, timeout: float, insecure: bool = False):
@@ -53,26 +57,26 @@ class Probe:
         self._timeout = timeout
         self._sent: list[str] = []
         self.is_clean = True
-        self.in_flight = 0
+        self.pending = 0
 
     def send(self, request: envelopes.Request | None) -> None:
-        """Sends a request, or an envelope without one, and does not wait."""
+        """Sends a request, or for None an envelope without one, and does not wait."""
         if request is None:
             self._sent.append("an EnvironmentRequest without a payload")
             self._stream.write(dm_env_rpc_pb2.EnvironmentRequest().SerializeToString())
         else:
             self._sent.append(describe(request))
             self._stream.write(envelopes.encode_request(request).message)
-        self.in_flight += 1
+        self.pending += 1
 
     def receive(self, expected: str) -> dm_env_rpc_pb2.EnvironmentResponse:
         """Waits for the next answer.
 
         Args:
-          expected: what should come, for the ViolationError.
+          expected: the answer that the clause demands, for the ViolationError.
 
         Raises:
-          ViolationError: none came in time, the stream ended, or it was no
+          ViolationError: no answer came in time, the stream ended, or the answer was not an
             EnvironmentResponse.
         """
         try:
@@ -81,14 +85,14 @@ class Probe:
             raise self.violation(expected, f"the end of the stream: {error}") from error
         if message is None:
             raise self.violation(expected, f"no answer within {self._timeout} s")
-        self.in_flight -= 1
+        self.pending -= 1
         try:
             return dm_env_rpc_pb2.EnvironmentResponse.FromString(bytes(message))
         except (protobuf_message.DecodeError, ValueError) as error:
-            raise self.violation(expected, f"no EnvironmentResponse: {error}") from error
+            raise self.violation(expected, f"not an EnvironmentResponse: {error}") from error
 
     def has_answer(self, seconds: float) -> bool:
-        """Whether there is an answer, or an end of the stream, within `seconds`."""
+        """Whether an answer, or the end of the stream, comes within `seconds`."""
         deadline = time.monotonic() + seconds
         while not self._stream.has_unread():
             if time.monotonic() > deadline:
@@ -97,13 +101,13 @@ class Probe:
         return True
 
     def answer(self, field: str, expected: str) -> Any:
-        """Waits for the answer to a `field` request, which is its own or an error.
+        """Waits for the answer to a `field` request: its own response or an error.
 
         Returns:
           The response message, or the error Status.
 
         Raises:
-          ViolationError: it is neither.
+          ViolationError: the answer is neither.
         """
         response = self.receive(expected)
         answered = response.WhichOneof("payload")
@@ -122,8 +126,8 @@ class Probe:
         """Waits for the answer to a request that the server has no reason to refuse.
 
         Raises:
-          NotOfferedError: the server does not implement it, and need not.
-          ViolationError: it answered with an error, or not as it should.
+          NotOfferedError: the server does not implement the request, which is optional.
+          ViolationError: the answer is an error, or as for `answer`.
         """
         answer = self.answer(field, expected)
         if isinstance(answer, status_pb2.Status):
@@ -139,7 +143,7 @@ class Probe:
         return self.accepted(field, expected)
 
     def refused(self, field: str, expected: str) -> status_pb2.Status:
-        """Waits for the error that a request must get; ViolationError where it gets none."""
+        """Waits for the error that a request must get; ViolationError for any other answer."""
         answer = self.answer(field, expected)
         if not isinstance(answer, status_pb2.Status):
             raise self.violation(expected, describe(answer))
@@ -152,13 +156,13 @@ class Probe:
         return self.refused(field, expected)
 
     def violation(self, expected: str, received: str) -> ViolationError:
-        """Returns the ViolationError for what was sent last; the stream is in doubt then."""
+        """Returns a ViolationError with the last requests, and marks the stream as not clean."""
         self.is_clean = False
-        in_flight = max(self.in_flight + 1, 1)
-        return ViolationError(expected, "; ".join(self._sent[-min(in_flight, 6) :]), received)
+        shown = max(self.pending + 1, 1)
+        return ViolationError(expected, "; ".join(self._sent[-min(shown, 6) :]), received)
 
     def abort(self) -> None:
-        """Ends the stream at once, also where another thread waits for an answer."""
+        """Ends the stream at once, even if another thread waits for an answer."""
         self._stream.abort()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""An agent in the server's world that acts validly unless a check says otherwise."""
+"""An agent in a world of the server, which acts validly unless a check says otherwise."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from dm_env_rpc_client.tensors.sampling import sample
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.tensors.spec_manager import SpecManager, TensorField
 
-__all__ = ["Agent", "unknown_uid"]
+__all__ = ["ProbeAgent", "unknown_uid"]
 
 Actions = Mapping[int, dm_env_rpc_pb2.Tensor]
 
 _RUNNING_WITHIN = 3
-"""Steps within which an agent that acts validly is in a running sequence."""
+"""The number of valid steps within which a sequence must be running."""
 
 
 def unknown_uid(uids: Iterable[int]) -> int:
@@ -33,14 +33,20 @@ def unknown_uid(uids: Iterable[int]) -> int:
     return max(uids, default=0) + 1000
 
 
-class Agent:
-    """A joined connection, its specs, and what it is doing.
+class ProbeAgent:
+    """A joined connection, with its specs and the state of its sequence.
 
     Args:
       probe: the connection.
       joined: the answer to its JoinWorld.
-      world_name: the world.
-      options: where valid actions come from.
+      world_name: the joined world.
+      options: with the policy for valid actions.
+
+    Attributes:
+      probe: the connection.
+      world_name: the joined world.
+      state: as the answers so far say.
+      specs: of the last JoinWorld or Reset.
     """
 
     def __init__(
@@ -66,18 +72,19 @@ class Agent:
 
     @property
     def actions(self) -> dict[int, TensorField]:
-        """The actions by UID; ViolationError where their specs make no sense."""
+        """The actions by UID; ViolationError if their specs are invalid."""
         return self._fields("action", self.specs.actions)
 
     @property
     def observations(self) -> dict[int, TensorField]:
-        """The observations by UID; ViolationError where their specs make no sense."""
+        """The observations by UID; ViolationError if their specs are invalid."""
         return self._fields("observation", self.specs.observations)
 
     def valid_actions(self) -> dict[int, dm_env_rpc_pb2.Tensor]:
-        """Returns a value for every action that the policy knows.
+        """Returns a value for every action that the policy can choose.
 
-        Messages are of the environment's own types, which only a policy of one's own has.
+        Actions that are messages have types of the environment, so only a MODULE:FUNCTION
+        policy can choose them.
         """
         fields = self.actions
         if self._custom is not None:
@@ -104,13 +111,13 @@ class Agent:
         except ValueError as error:
             shown = describe(field.spec)
             raise ViolationError(
-                f"a spec that a value can conform to: {error}", received=shown
+                f"a spec to which a value can conform: {error}", received=shown
             ) from None
 
     def request(
         self, actions: Actions | None = None, requested: Iterable[int] = ()
     ) -> dm_env_rpc_pb2.StepRequest:
-        """Returns a StepRequest; with valid actions where none are given."""
+        """Returns a StepRequest, with valid actions if none are given."""
         chosen = self.valid_actions() if actions is None else actions
         return dm_env_rpc_pb2.StepRequest(actions=chosen, requested_observations=requested)
 
@@ -118,13 +125,13 @@ class Agent:
         self,
         actions: Actions | None = None,
         requested: Iterable[int] = (),
-        expected: str = "a StepResponse, for the step is valid",
+        expected: str = "a StepResponse, because the step is valid",
     ) -> dm_env_rpc_pb2.StepResponse:
-        """Takes a valid step; ViolationError where it is refused or leads where it cannot."""
+        """Takes a valid step; ViolationError if it is refused or its state cannot follow."""
         return self.took(self.probe.accept(self.request(actions, requested), expected))
 
     def took(self, response: dm_env_rpc_pb2.StepResponse) -> dm_env_rpc_pb2.StepResponse:
-        """Takes note of the answer to a step; ViolationError where its state cannot follow."""
+        """Records the answer to a step; ViolationError if its state cannot follow."""
         try:
             after = State.of_response(response.state)
             lifecycle.advance(self.state, "step", after)
@@ -140,14 +147,14 @@ class Agent:
         return response
 
     def run(self) -> None:
-        """Steps until a sequence is running; it is at once where it was not."""
+        """Steps until a sequence is running; does nothing if one is."""
         for _ in range(_RUNNING_WITHIN):
             if self.state is State.RUNNING:
                 return
             self.step(requested=self.observations if self._custom else ())
 
     def run_to_the_end(self, requested: Iterable[int] = ()) -> bool:
-        """Steps until the sequence ends; returns whether it did within `max_steps`."""
+        """Steps until the sequence ends; returns whether it ended within `max_steps`."""
         self.run()
         requested = list(requested)
         for _ in range(self._options.max_steps):
@@ -159,23 +166,23 @@ class Agent:
     def refuse_step(
         self, expected: str, actions: Actions | None = None, requested: Iterable[int] = ()
     ) -> None:
-        """Takes a step that must be refused; ViolationError where it is not."""
+        """Takes a step that must be refused; ViolationError if it is not."""
         self.probe.refuse(self.request(actions, requested), expected)
 
     def nonsense(self) -> Actions:
-        """Actions that only a server that ignores actions takes: a UID that is none."""
+        """Returns an action with an unknown UID, which is only valid if actions are ignored."""
         uid = unknown_uid(self.specs.actions)
         return {uid: dm_env_rpc_pb2.Tensor(floats=dm_env_rpc_pb2.Tensor.FloatArray(array=[0.0]))}
 
     def begin(self, expected: str) -> None:
-        """Steps with nonsense for actions, which only the first step of a sequence takes."""
+        """Steps with an unknown action, which only the first step of a sequence ignores."""
         response = self.took(self.probe.accept(self.request(self.nonsense()), expected))
         if self.state is not State.RUNNING:
             raise self.probe.violation(f"{expected}, in state RUNNING", describe(response))
 
     def check_is_running(self, why: str) -> None:
-        """ViolationError unless the sequence goes on, where actions are not ignored."""
-        self.refuse_step(f"an error for an unknown action, for {why}", self.nonsense())
+        """ViolationError if no sequence is running: then an unknown action would be ignored."""
+        self.refuse_step(f"an error for an unknown action, because {why}", self.nonsense())
 
     def reset(self, expected: str = "a ResetResponse") -> None:
         """Resets the agent and adopts the specs."""
@@ -186,7 +193,7 @@ class Agent:
             self.state = State.INTERRUPTED
 
     def reset_if_offered(self) -> None:
-        """Resets the agent, unless the server does not know Reset."""
+        """Resets the agent if the server implements Reset."""
         try:
             self.reset()
         except NotOfferedError:
@@ -214,6 +221,6 @@ class Agent:
                 self._managers[kind] = SpecManager(tensor_specs, kind)
             except SpecError as error:
                 shown = describe(self.specs)
-                raise ViolationError(f"specs that make sense: {error}", received=shown) from None
+                raise ViolationError(f"valid specs: {error}", received=shown) from None
         manager = self._managers[kind]
         return {manager.name_to_uid(name): manager.field(name) for name in manager.names()}

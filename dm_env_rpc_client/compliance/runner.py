@@ -22,7 +22,7 @@ _DEFAULTS = Options()
 
 
 def run_check(check: Check, address: str, options: Options = _DEFAULTS) -> Result:
-    """Runs one check with connections and worlds of its own, and undoes what it did.
+    """Runs one check with its own connections and worlds, and cleans up after it.
 
     Args:
       check: the check.
@@ -30,11 +30,11 @@ def run_check(check: Check, address: str, options: Options = _DEFAULTS) -> Resul
       options: how to use it.
 
     Returns:
-      What came of it. A server that cannot be reached is a failure.
+      Its result. If the server cannot be reached, that is a failure.
 
     Raises:
-      SpecError: the policy's actions do not conform to their specs; or plaintext to
-        another machine without `insecure`.
+      SpecError: an action of the policy does not conform to its spec, or the server is on
+        another machine and `insecure` is False.
     """
     started = time.monotonic()
     outcome, reason, sent, received, expected = Outcome.PASSED, "", "", "", ""
@@ -70,10 +70,10 @@ def run(
     Args:
       address: the server, such as "localhost:50051".
       options: how to use it.
-      checks: which ones; all of them by default.
+      checks: the checks to run; all by default.
 
     Yields:
-      The result of each, as soon as there is one.
+      The result of each check, as soon as it has ended.
     """
     for check in checks:
         yield run_check(check, address, options)

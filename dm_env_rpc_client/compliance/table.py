@@ -32,4 +32,4 @@ _MODULES = (
 CHECKS: tuple[Check, ...] = tuple(
     row for module in _MODULES for row in vars(module).values() if isinstance(row, Check)
 )
-"""Every check, by what it is about."""
+"""Every check, in the order of their subjects."""

@@ -15,7 +15,7 @@ from dm_env_rpc_client.compliance.table import CHECKS
 def test_compliance(
     check: Check, dm_env_rpc_address: str, dm_env_rpc_compliance_options: Options
 ) -> None:
-    """Fails with what was sent, what came back and what should have."""
+    """Fails with the request, the answer and the expected answer."""
     result = run_check(check, dm_env_rpc_address, dm_env_rpc_compliance_options)
     if result.outcome is Outcome.SKIPPED:
         pytest.skip(result.reason)

@@ -1,7 +1,7 @@
-"""What one check works with: connections, worlds and agents of its own.
+"""The connections, worlds and agents of one check.
 
-Everything is undone at the end, so that the next check finds the server as this one did;
-on a server with room for one world it could not even begin otherwise.
+They are removed at the end, so that the next check finds the server as this one did. On a server
+with one world, the next check could not create a world otherwise.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from dm_env_rpc_client.compliance.companion import Companion
 from dm_env_rpc_client.compliance.options import Options
 from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
 from dm_env_rpc_client.compliance.probe import Probe
-from dm_env_rpc_client.compliance.probe_agent import Agent
+from dm_env_rpc_client.compliance.probe_agent import ProbeAgent
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.tensors.settings import pack_settings
 
 __all__ = ["Trial"]
 
 _GONE_SECONDS = 1.0
-"""How long the server may take to see that a connection has gone."""
+"""How long the server may take to notice a closed connection."""
 
 _ANSWER_SECONDS = 1.0
-"""How long each answer to what undoes a check may take."""
+"""How long each answer during the cleanup may take."""
 
 
 class Trial:
-    """The surroundings of one run of one check.
+    """One run of one check. A context, which cleans up at its end.
 
     Args:
       address: the server.
@@ -43,13 +43,13 @@ class Trial:
         self._companions: dict[str, list[Companion]] = {}
 
     def connect(self) -> Probe:
-        """Opens another connection; DmEnvRpcClientError where there is none."""
+        """Opens another connection; DmEnvRpcClientError if that fails."""
         probe = Probe(self._address, self.options.timeout, self.options.insecure)
         self._probes.append(probe)
         return probe
 
     def create_world(self, probe: Probe) -> str:
-        """Creates a world and returns its name; or the name of the one that exists.
+        """Creates a world and returns its name; or returns `world_name` of the options.
 
         Raises:
           ViolationError: the valid settings were refused.
@@ -57,7 +57,7 @@ class Trial:
         if self.options.world_name is not None:
             return self.options.world_name
         created = probe.accept(
-            self.create_request(), "a CreateWorldResponse, for the settings are valid"
+            self.create_request(), "a CreateWorldResponse, because the settings are valid"
         )
         return self._created(created)
 
@@ -68,7 +68,7 @@ class Trial:
         )
 
     def create_another_world(self, probe: Probe) -> str:
-        """Creates one more world; NotOfferedError where the server has room for one only."""
+        """Creates one more world; NotOfferedError if the server has room for one only."""
         if self.options.world_name is not None or self.options.several_worlds is False:
             raise NotOfferedError("the server has one world only")
         if self.options.several_worlds:
@@ -84,7 +84,7 @@ class Trial:
         return name
 
     def forget_world(self, name: str) -> None:
-        """Takes note that a check has destroyed a world itself."""
+        """Records that the check has destroyed a world."""
         self._worlds.remove(name)
 
     def join_request(self, world_name: str) -> dm_env_rpc_pb2.JoinWorldRequest:
@@ -93,7 +93,7 @@ class Trial:
             world_name=world_name, settings=pack_settings(self.options.join_settings)
         )
 
-    def join(self, probe: Probe | None = None, world_name: str | None = None) -> Agent:
+    def join(self, probe: Probe | None = None, world_name: str | None = None) -> ProbeAgent:
         """Joins a world and returns the agent.
 
         Args:
@@ -104,22 +104,22 @@ class Trial:
         name = self.create_world(probe) if world_name is None else world_name
         joined = probe.accept(self.join_request(name), "a JoinWorldResponse")
         self._accompany(name)
-        return Agent(probe, joined, name, self.options)
+        return ProbeAgent(probe, joined, name, self.options)
 
     def dismiss_companions(self, world_name: str) -> None:
-        """Takes the companions out of a world."""
+        """Removes the companions from a world."""
         for companion in self._companions.pop(world_name, []):
             companion.stop()
 
     def _accompany(self, world_name: str) -> None:
-        """Lets the agents join that the world waits for, unless they have."""
+        """Joins the companions that the world waits for, if they have not joined yet."""
         companions = self._companions.setdefault(world_name, [])
         while len(companions) < self.options.companions:
             probe = Probe(self._address, self.options.timeout, self.options.insecure)
             companions.append(Companion(probe, self.join_request(world_name), self.options))
 
-    def join_beside(self, other: Agent) -> Agent:
-        """Joins the world of another agent; NotOfferedError where it takes one agent only."""
+    def join_beside(self, other: ProbeAgent) -> ProbeAgent:
+        """Joins the world of another agent; NotOfferedError if it takes one agent only."""
         if self.options.several_agents is False:
             raise NotOfferedError("a world takes one agent only")
         probe = self.connect()
@@ -128,7 +128,7 @@ class Trial:
         answer = probe.ask(self.join_request(other.world_name), "a JoinWorldResponse")
         if not isinstance(answer, dm_env_rpc_pb2.JoinWorldResponse):
             raise NotOfferedError(f"a world takes one agent only: {answer.message}")
-        return Agent(probe, answer, other.world_name, self.options)
+        return ProbeAgent(probe, answer, other.world_name, self.options)
 
     def __enter__(self) -> Trial:
         return self
@@ -150,7 +150,7 @@ class Trial:
 
     def _leave_worlds(self) -> None:
         for probe in self._probes:
-            if not probe.is_clean or probe.in_flight:
+            if not probe.is_clean or probe.pending:
                 probe.close()
                 continue
             try:
@@ -159,7 +159,7 @@ class Trial:
                 probe.close()
 
     def _destroy_worlds(self) -> None:
-        """Destroys what was created."""
+        """Destroys the created worlds; a server that refuses keeps them."""
         if not self._worlds:
             return
         try:

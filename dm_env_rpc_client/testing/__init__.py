@@ -1,6 +1,7 @@
-"""What tests of clients and servers need: a scripted server, and servers in processes.
+"""Servers for tests: one that follows a script, and ones that run in processes.
 
-`fixtures.py` is what the pytest plugin does. May import `client`, `server` and below.
+`fixtures.py` has the bodies of the pytest plugin's fixtures. Read `scripted_server.py` first. May
+import `client`, `server` and below.
 """
 
 from dm_env_rpc_client.testing.scripted_server import (

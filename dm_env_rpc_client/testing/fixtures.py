@@ -1,6 +1,7 @@
-"""What the fixtures of the pytest plugin do.
+"""The bodies of the pytest plugin's fixtures.
 
-Apart from the plugin, so that its file need not import the package before it is used.
+They are separate from the plugin, because every pytest run imports the plugin's file, and this
+one imports most of the package.
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ import pytest
 
 from dm_env_rpc_client import server as hosting
 from dm_env_rpc_client.client.connection import Connection, connect
-from dm_env_rpc_client.compliance.options import Options, yes_or_no
+from dm_env_rpc_client.compliance.options import FLAGS, Options
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.worlds import join_world, make
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.runtime.setting_text import parse_settings
 from dm_env_rpc_client.testing.server_process import ServerProcess
 
 __all__ = ["address", "compliance_options", "connection", "environment", "servers"]
@@ -29,18 +29,18 @@ def _option(config: pytest.Config, name: str) -> Any:
 
 @contextlib.contextmanager
 def address(config: pytest.Config) -> Iterator[str]:
-    """Yields the address of the server under test; starts and stops the command's.
+    """Yields the address of the server under test; starts and stops the one of the command.
 
     Raises:
       pytest.UsageError: the options name no server, or two.
-      ServerProcessError: the command did not start one.
+      ServerProcessError: the command did not start a server.
     """
     given, command = _option(config, "address"), _option(config, "command")
     if bool(given) == bool(command):
         raise pytest.UsageError(
-            "name the server under test by --dm-env-rpc-address HOST:PORT or start it by "
-            "--dm-env-rpc-command 'COMMAND --port={port}', one of the two; or define a fixture "
-            "dm_env_rpc_address of your own"
+            "pass one of the two: --dm-env-rpc-address HOST:PORT for a running server, or "
+            "--dm-env-rpc-command 'COMMAND --port={port}' to start one; or define a fixture "
+            "dm_env_rpc_address in your conftest.py"
         )
     if given:
         yield given
@@ -54,7 +54,7 @@ def address(config: pytest.Config) -> Iterator[str]:
 
 @contextlib.contextmanager
 def servers() -> Iterator[Callable[..., hosting.Server]]:
-    """Yields `serve`; stops all that it made, and raises what first failed in them."""
+    """Yields `serve`; stops all its servers at the end and raises the first error in them."""
     started: list[hosting.Server] = []
 
     def serve(environment: Any, *args: Any, **kwargs: Any) -> hosting.Server:
@@ -74,12 +74,12 @@ def servers() -> Iterator[Callable[..., hosting.Server]]:
 @contextlib.contextmanager
 def connection(server_address: str, config: pytest.Config) -> Iterator[Connection]:
     """Yields a connection to the server under test."""
-    timeout = _option(config, "timeout")
+    options = compliance_options(config)
     with connect(
         server_address,
-        timeout=timeout,
-        request_timeout=timeout,
-        insecure=_option(config, "insecure"),
+        timeout=options.timeout,
+        request_timeout=options.timeout,
+        insecure=options.insecure,
     ) as opened:
         yield opened
 
@@ -87,46 +87,30 @@ def connection(server_address: str, config: pytest.Config) -> Iterator[Connectio
 @contextlib.contextmanager
 def environment(server_address: str, config: pytest.Config) -> Iterator[DmEnvAdaptor]:
     """Yields the environment of the server under test."""
-    timeout, world = _option(config, "timeout"), _option(config, "world")
-    join_settings = parse_settings(_option(config, "join"))
-    if world is not None:
+    options = compliance_options(config)
+    if options.world_name is not None:
         with (
             connection(server_address, config) as opened,
-            join_world(opened, world, join_settings) as env,
+            join_world(opened, options.world_name, options.join_settings) as env,
         ):
             yield env
         return
     with make(
         server_address,
-        parse_settings(_option(config, "create")),
-        join_settings,
-        timeout=timeout,
-        request_timeout=timeout,
-        insecure=_option(config, "insecure"),
+        options.create_settings,
+        options.join_settings,
+        timeout=options.timeout,
+        request_timeout=options.timeout,
+        insecure=options.insecure,
     ) as env:
         yield env
 
 
 def compliance_options(config: pytest.Config) -> Options:
-    """Returns what the options say of the server under test; UsageError where they cannot."""
+    """Returns what the command line says about the server under test; UsageError if invalid."""
     try:
-        return Options(
-            create_settings=parse_settings(_option(config, "create")),
-            invalid_create_settings=parse_settings(_option(config, "invalid-create")),
-            required_create_settings=tuple(_option(config, "required-create") or ()),
-            join_settings=parse_settings(_option(config, "join")),
-            invalid_join_settings=parse_settings(_option(config, "invalid-join")),
-            reset_settings=parse_settings(_option(config, "reset")),
-            invalid_reset_settings=parse_settings(_option(config, "invalid-reset")),
-            reset_world_settings=parse_settings(_option(config, "reset-world")),
-            world_name=_option(config, "world"),
-            policy=_option(config, "policy"),
-            several_worlds=yes_or_no(_option(config, "several-worlds")),
-            several_agents=yes_or_no(_option(config, "several-agents")),
-            companions=_option(config, "companions"),
-            max_steps=_option(config, "max-steps"),
-            timeout=_option(config, "timeout"),
-            insecure=_option(config, "insecure"),
+        return Options.from_flags(
+            {field: _option(config, flag.name) for field, flag in FLAGS.items()}
         )
     except SpecError as error:
         raise pytest.UsageError(str(error)) from error

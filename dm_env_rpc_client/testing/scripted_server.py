@@ -1,4 +1,4 @@
-"""A server that does exactly what a test tells it to. The one file here that touches grpc."""
+"""A server that runs a script of the test. The only file in this room that imports grpc."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Script = Callable[[Iterator[Request], grpc.ServicerContext], Iterable[Response |
 Answer: TypeAlias = protobuf_message.Message | bytes | DmEnvRpcError | None
 
 _STREAMS = 64
-"""Streams that can be open at once."""
+"""The number of streams that can be open at once."""
 
 _STOP_SECONDS = 0.1
 
@@ -35,9 +35,9 @@ _STOP_SECONDS = 0.1
 class ScriptedServer:
     """A real gRPC server on the loopback interface that runs a script for each stream.
 
-    It knows nothing of the protocol: what the script yields is sent as it is, in that
-    order, whether it answers anything or not. When the script returns, the stream ends
-    well; when it raises, the stream ends with an error.
+    It does not check the protocol: it sends what the script yields, unchanged and in that order.
+    When the script returns, the stream ends normally; when it raises, the stream ends with an
+    error.
 
     with ScriptedServer(answering(StepResponse(state=1))) as server:
         connect(server.address).send(StepRequest())
@@ -50,8 +50,8 @@ class ScriptedServer:
     Attributes:
       address: where it listens, such as "localhost:40123".
       requests: the requests that scripts have taken so far, of all streams.
-      errors: what scripts have raised, oldest first.
-      open_streams: how many scripts are running.
+      errors: the exceptions that scripts have raised, oldest first.
+      open_streams: the number of running scripts.
     """
 
     def __init__(self, script: Script, credentials: grpc.ServerCredentials | None = None):
@@ -76,7 +76,7 @@ class ScriptedServer:
         self._server.start()
 
     def stop(self) -> None:
-        """Cuts what is open and stops; a second time does nothing."""
+        """Ends open streams and stops; a second call does nothing."""
         self._server.stop(_STOP_SECONDS).wait()
         self._executor.shutdown()
 
@@ -112,8 +112,8 @@ def answering(*answers: Answer) -> Script:
 
     Args:
       *answers: for each request in turn a payload such as `StepResponse`, a whole
-        EnvironmentResponse, bytes to be sent as they are, a DmEnvRpcError whose Status
-        is sent, or None for no answer. After the last one the stream ends.
+        EnvironmentResponse, bytes to send unchanged, a DmEnvRpcError whose Status is sent, or
+        None for no answer. After the last one the stream ends.
     """
 
     def script(requests: Iterator[Request], _: grpc.ServicerContext) -> Iterator[Response | bytes]:

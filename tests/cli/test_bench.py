@@ -75,7 +75,7 @@ def test_time_in_the_server_is_told_from_the_way_there_and_back() -> None:
     estimate = found["server"]
     assert estimate["estimate_us"] == pytest.approx(estimate["wait_us"] - estimate["round_trip_us"])
     assert estimate["estimate_us"] > 2_000
-    # A server that takes one step at a time is not faster with more in flight.
+    # A server that takes one step at a time is not faster with more pending.
     assert all(row["steps_per_second"] < 260 for row in found["pipeline"])
 
 
@@ -94,7 +94,7 @@ def test_actions_are_taken_in_turn_by_waiting_and_ahead(echo_environment_server:
 
 def test_people_get_tables(catch_server: Server) -> None:
     text = invoke(catch_server.address, "--seconds", "0.3", "--policy", "constant").stdout
-    for expected in (*PHASES, "p99.9", "steps/s", "MB/s", "in flight", "the server takes about"):
+    for expected in (*PHASES, "p99.9", "steps/s", "MB/s", "pending", "share of the wait is about"):
         assert expected in text
 
 
@@ -141,7 +141,7 @@ def test_a_server_that_ends_the_stream_at_what_it_does_not_know_is_measured_all_
         assert found["server"]["estimate_us"] is None
         assert "ended" in found["server"]["reason"]
         assert found["steps"] > 0
-        assert "is not known" in invoke(server.address, "--seconds", "0.2").stdout
+        assert "is unknown" in invoke(server.address, "--seconds", "0.2").stdout
 
 
 def refuses_steps(requests: Iterator[Any], context: Any) -> Iterator[Any]:

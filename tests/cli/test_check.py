@@ -66,8 +66,8 @@ def test_a_failure_is_shown_with_what_was_sent() -> None:
     ("args", "said"),
     [
         (["--only=nonsense"], "no check has 'nonsense' in its name"),
-        (["--policy=clever"], "no policy 'clever'"),
-        (["--policy=builtins:__name__"], "is no function"),
+        (["--policy=clever"], "unknown policy 'clever'"),
+        (["--policy=builtins:__name__"], "is not a function"),
         (["--create=rows"], "a setting looks like rows=6"),
         (["--required-create=rows"], "'rows' is not among the create settings"),
     ],

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from dm_env_rpc_client.cli.embedded import catch_server as embedded_catch_server
 from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.tensors.sampling import sample
+from tests.cli.commands import started
 from tests.environments import Robot
 from tests.scripted import settles, time_limit
 
@@ -120,10 +120,10 @@ def test_inspect_shows_every_spec() -> None:
         (["run", "localhost:1", "--timeout", "0.5"], 3, "refused"),
         (["inspect", "localhost:1", "--timeout", "0.5"], 3, "refused"),
         (["run", "192.0.2.1:1"], 2, "insecure"),
-        (["run", "{address}", "--policy", "clever"], 2, "no policy 'clever'"),
+        (["run", "{address}", "--policy", "clever"], 2, "unknown policy 'clever'"),
         (["run", "{address}", "--policy", "nowhere:act"], 2, "cannot import 'nowhere'"),
         (["run", "{address}", "--policy", "os:nothing"], 2, "has no 'nothing'"),
-        (["run", "{address}", "--policy", "os:sep"], 2, "no function"),
+        (["run", "{address}", "--policy", "os:sep"], 2, "not a function"),
         (["run", "{address}", "--create", "rows"], 2, "looks like rows=6"),
         (["run", "{address}", "--create", "rows=null"], 2, "no value"),
         (["run", "{address}", "--create", 'rows={"a": [1, "b"]}'], 2, "mixes"),
@@ -181,44 +181,42 @@ def test_serve_runs_until_it_is_told_to_stop(stop: signal.Signals, as_json: bool
         process.stdout.close()
 
 
-def test_ctrl_c_in_a_run_is_one_line_and_leaves_no_process() -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dm_env_rpc_client.cli", "run", "-n", "1000000"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    children = _wait_until_it_steps(process.pid)
+ACTING = """
+import pathlib
+
+def act(timestep, action_spec):
+    if timestep.mid():
+        pathlib.Path("acted").touch()
+    return {"paddle": 1}
+"""
+
+
+def _stepping_run(folder: Path) -> subprocess.Popen[str]:
+    """Starts a run with a server of its own and returns it once it has taken a step."""
+    (folder / "acting.py").write_text(ACTING)
+    process = started("run", "-n", "1000000", "--policy=acting:act", cwd=folder)
+    assert settles((folder / "acted").exists, 60)
+    return process
+
+
+def test_ctrl_c_in_a_run_is_one_line_and_leaves_no_process(tmp_path: Path) -> None:
+    process = _stepping_run(tmp_path)
+    children = _children(process.pid)
+    assert children
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors.strip() == "error: interrupted"
-    assert settles(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
+    assert settles(lambda: not any(Path(f"/proc/{child}").exists() for child in children), 20)
 
 
-def test_the_embedded_server_ends_with_a_command_that_is_killed() -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dm_env_rpc_client.cli", "run", "-n", "1000000"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    children = _wait_until_it_steps(process.pid)
+def test_the_embedded_server_ends_with_a_command_that_is_killed(tmp_path: Path) -> None:
+    process = _stepping_run(tmp_path)
+    children = _children(process.pid)
+    assert children
     process.kill()
-    process.wait()
-    assert settles(lambda: not any(_is_running(child) for child in children))
-
-
-def _wait_until_it_steps(pid: int) -> list[int]:
-    """Waits until a run has started its server and talks to it; returns the children."""
-    assert settles(lambda: len(_children(pid)) == 1, 20)
-    assert settles(lambda: _socket_count(pid) > 0, 20)
-    time.sleep(0.3)
-    return _children(pid)
-
-
-def _socket_count(pid: int) -> int:
-    links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
-    return sum(link.startswith("socket:") for link in links)
+    process.communicate(timeout=20)
+    assert settles(lambda: not any(_is_running(child) for child in children), 20)
 
 
 def _children(pid: int) -> list[int]:

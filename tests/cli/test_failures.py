@@ -21,6 +21,7 @@ from dm_env_rpc_client import (
     DmEnvRpcError,
     ProtocolError,
     SpecError,
+    __version__,
 )
 from dm_env_rpc_client.cli import failures
 from dm_env_rpc_client.cli.app import app
@@ -155,12 +156,35 @@ def test_without_arguments_there_is_help() -> None:
     assert "list" in invoke("properties", code=0).stdout
 
 
-@pytest.mark.parametrize(
-    "command", ["run", "serve", "inspect", "check", "play", "properties list", "properties set"]
-)
+COMMANDS = ["run", "serve", "inspect", "play", "check", "bench"]
+COMMANDS += [f"properties {name}" for name in ("list", "get", "set")]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_examples_of_the_command(command: str) -> None:
     text = invoke(*command.split(), "--help", code=0).stdout
     assert f"dm-env-rpc {command}" in text.split("Examples:")[1]
+
+
+@pytest.mark.parametrize("command", ["", "properties", *COMMANDS])
+def test_h_is_help(command: str) -> None:
+    words = command.split()
+    assert invoke(*words, "-h", code=0).stdout == invoke(*words, "--help", code=0).stdout
+
+
+def test_no_command_is_missing_from_these() -> None:
+    group = typer.main.get_command(app)
+    assert isinstance(group, Commands)
+    properties = group.commands["properties"]
+    assert isinstance(properties, Commands)
+    names = {*group.commands} - {"properties"} | {
+        f"properties {name}" for name in properties.commands
+    }
+    assert names == set(COMMANDS)
+
+
+def test_the_version() -> None:
+    assert invoke("--version", code=0).stdout == f"dm-env-rpc {__version__}\n"
 
 
 def test_a_command_that_is_asked_to_complete_by_no_shell_says_nothing(

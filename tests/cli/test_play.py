@@ -70,14 +70,14 @@ def test_keys_change_the_frame_and_quitting_restores_the_terminal(
     terminal.press("Space", "Space")
     over = terminal.waits_for("step 5 .*over: terminated")
     assert re.search(r"reward -?1 +return -?1 +discount 0", over)
-    assert "space: begin anew" in over
+    assert "space: next episode" in over
     terminal.press("Space")
     terminal.waits_for("episode 2 +step 0")
 
     terminal.press("Space", "r")
     terminal.waits_for("episode 3 +step 0 +return 0")
     terminal.press("q")
-    terminal.waits_for("3 episodes, 6 steps; return of the last: 0")
+    terminal.waits_for("3 episodes, 6 steps; return of the last episode: 0")
     assert "before" in terminal.screen()
     assert is_restored(terminal)
     assert (catch_server.agent_count, catch_server.world_count) == (0, 0)
@@ -100,7 +100,7 @@ def test_real_time_steps_by_the_clock_and_waits_at_the_end(
     terminal.waits_for("episode 2 +step [1-5] ")
     terminal.press("p")
     paused = terminal.waits_for("paused")
-    assert "p: go on" in paused
+    assert "p: continue" in paused
     terminal.press("p")
     terminal.waits_for("episode 2 .*over: terminated")
     terminal.press("q")
@@ -129,7 +129,7 @@ def test_several_actions_are_set_one_by_one_and_sent_together(
         terminal.press("BTab")
         terminal.waits_for("> arm.grip")
         terminal.press("q")
-        terminal.waits_for("1 episodes, 1 steps; return of the last: 0.45")
+        terminal.waits_for("1 episodes, 1 steps; return of the last episode: 0.45")
 
 
 def test_what_the_environment_refuses_is_shown_and_the_game_goes_on(terminal: Terminal) -> None:

@@ -204,7 +204,7 @@ def test_a_server_that_ends_the_stream_at_what_it_does_not_know_is_asked_again()
 def test_a_server_without_properties_says_so() -> None:
     with serve(Catch) as server:
         listed = invoke("list", server.address)
-        assert "has no properties; those of a world need --world NAME" in listed.stderr
+        assert "has no properties; for those of a world add --world NAME" in listed.stderr
         refused = invoke("get", server.address, "key", "--interface=legacy", code=1)
         assert "no payload that this server knows" in refused.stderr
 
@@ -216,7 +216,7 @@ def test_a_server_without_properties_says_so() -> None:
 
     with ScriptedServer(refuse) as refusing:
         refused = invoke("list", refusing.address, code=1)
-        assert "neither by the extension nor by the messages of the 1.0 line" in refused.stderr
+        assert "neither as an extension nor as core messages of dm_env_rpc 1.0" in refused.stderr
         assert "UNIMPLEMENTED: not here" in refused.stderr
 
 
@@ -260,7 +260,7 @@ def test_a_tree_without_an_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> No
 
     with ScriptedServer(script) as server:
         listed = invoke("list", server.address)
-    assert "more than 20 properties" in listed.stderr
+    assert "stopped after 20 properties" in listed.stderr
     assert len(listed.stdout.splitlines()) == 21
 
 
@@ -268,6 +268,6 @@ def test_settings_that_are_for_nothing(server: Server) -> None:
     for arguments, said in (
         (["--create=gravity=1"], "--new-world"),
         (["--join=a=1"], "--world NAME or --new-world"),
-        (["--world=w", "--new-world"], "--world is for a world that exists"),
+        (["--world=w", "--new-world"], "--world is for an existing world"),
     ):
         assert said in invoke("list", server.address, *arguments, code=2).stderr

@@ -110,7 +110,7 @@ def test_sources_of_other_servers(catch_server: Server) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["ftp://somewhere"], "no environments at ftp://"),
+        (["ftp://somewhere"], "unknown scheme ftp://"),
         (["gym-socket://localhost:5001"], "looks like gym-socket://HOST:PORT/NAME"),
         (["gym-socket://localhost:5001/E?colour=red"], "looks like gym-socket://HOST:PORT/NAME"),
         (["catch", "--protocol", "gopher"], "gopher"),

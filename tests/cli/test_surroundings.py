@@ -7,13 +7,15 @@ import json
 import os
 import re
 import signal
-import time
+import threading
 from pathlib import Path
+from typing import Any
 
+import dm_env
 import pytest
 
-from dm_env_rpc_client.server import Server
-from tests.cli.commands import Peers, command, is_one_line_with, started
+from dm_env_rpc_client.server import Catch, Server, serve
+from tests.cli.commands import ROOT, Peers, command, is_one_line_with, started
 from tests.scripted import settles
 
 RESULTS = [
@@ -102,42 +104,110 @@ def test_what_a_server_says_does_not_control_the_terminal(peers: Peers) -> None:
     [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
 )
 @pytest.mark.parametrize("line", ["run {} -n 1000000", "check {} --max-steps 1000000"])
-def test_signals_in_the_middle(
-    catch_server: Server, line: str, number: signal.Signals, code: int, said: str
-) -> None:
-    process = started(*line.format(catch_server.address).split())
-    assert settles(lambda: catch_server.world_count > 0, 20)
-    time.sleep(0.1)
-    process.send_signal(number)
-    out, errors = process.communicate(timeout=20)
-    assert process.returncode == code, errors
-    assert errors.splitlines()[-1] == f"error: {said}"
-    assert "Traceback" not in out + errors
-    assert settles(lambda: catch_server.world_count == 0), "no world is left behind"
+def test_signals_in_the_middle(line: str, number: signal.Signals, code: int, said: str) -> None:
+    has_stepped = threading.Event()
+
+    class Stepping(Catch):
+        def step(self, action: Any) -> dm_env.TimeStep:
+            has_stepped.set()
+            return super().step(action)
+
+    with serve(Stepping) as server:
+        process = started(*line.format(server.address).split())
+        assert has_stepped.wait(60)
+        process.send_signal(number)
+        out, errors = process.communicate(timeout=60)
+        assert process.returncode == code, errors
+        assert errors.splitlines()[-1] == f"error: {said}"
+        assert "Traceback" not in out + errors
+        assert settles(lambda: server.world_count == 0, 20), "no world is left behind"
 
 
-def test_ctrl_c_at_any_moment() -> None:
-    for moment in (0.15, 0.25, 0.35, 0.45, 0.55, 0.7):
-        process = started("run", "-n", "1000000", start_new_session=True)
-        time.sleep(moment)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
-        # Python itself may end by the signal, as it does when the import of a module was
-        # interrupted; to a shell the code is 130 either way.
-        assert process.returncode in (130, -signal.SIGINT), (moment, errors)
-        # Before the first line of the command has run, it is Python that has the word.
-        assert errors == "error: interrupted\n" or "entry.py" not in errors, moment
+# Python runs this file first. It interrupts the process when a function begins, which may also be
+# the body of a module; processes that it starts are left alone.
+INTERRUPTING = """
+import os, signal, sys
+
+file, name = os.environ.pop("INTERRUPT_AT").split(":")
+
+def interrupt(frame, event, argument):
+    code = frame.f_code
+    if event == "call" and code.co_name == name and code.co_filename.endswith(file):
+        sys.setprofile(None)
+        signal.raise_signal(signal.SIGINT)
+
+sys.setprofile(interrupt)
+"""
+
+MOMENTS = [
+    # Imports, before there is a command.
+    "/cli/app.py:<module>",
+    "/typer/__init__.py:<module>",
+    "/rich/console.py:<module>",
+    "/google/protobuf/__init__.py:<module>",
+    "/cli/play.py:<module>",
+    # Typer builds the command line.
+    "/cli/failures.py:log_in_one_line",
+    "/typer/main.py:get_command",
+    "/typer/utils.py:get_params_from_function",
+    "/cli/group.py:main",
+    "/cli/group.py:parse_args",
+    # The command runs, and imports more.
+    "/cli/group.py:invoke",
+    "/cli/run.py:run",
+    "/numpy/__init__.py:<module>",
+    "/numpy/_core/overrides.py:<module>",
+    "/dm_env/__init__.py:<module>",
+    "/environment/worlds.py:make",
+    "/client/connection.py:connect",
+    "/cli/policies.py:make_policy",
+    "/cli/run.py:_run_episode",
+    "/environment/dm_env_adaptor.py:step",
+    "/cli/run.py:_summarize",
+    "/cli/results.py:print_json",
+]
+
+
+@pytest.fixture(scope="module")
+def interrupting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("interrupting")
+    (folder / "sitecustomize.py").write_text(INTERRUPTING)
+    return folder
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_ctrl_c_at_any_moment(interrupting: Path, catch_server: Server, moment: str) -> None:
+    variables: dict[str, str | None] = {
+        "INTERRUPT_AT": moment,
+        "PYTHONPATH": os.pathsep.join([str(interrupting), ROOT]),
+    }
+    finished = command("run", catch_server.address, "-n", "2", "--json", environment=variables)
+    assert (finished.returncode, finished.stderr) == (130, "error: interrupted\n")
+    assert finished.stdout == ""
+    assert settles(lambda: catch_server.world_count == 0, 20), "no world is left behind"
+
+
+STEPPING = """
+import pathlib
+from dm_env_rpc_client.server import Catch
+
+class Stepping(Catch):
+    def step(self, action):
+        pathlib.Path("stepped").touch()
+        return super().step(action)
+"""
 
 
 def test_a_server_that_dies_in_the_middle(tmp_path: Path) -> None:
-    server = started("serve", "catch", "--address=localhost:0", "--json")
+    (tmp_path / "stepping.py").write_text(STEPPING)
+    server = started("serve", "stepping:Stepping", "--address=localhost:0", "--json", cwd=tmp_path)
     assert server.stdout is not None
     address = json.loads(server.stdout.readline())["address"]
     process = started("run", address, "-n", "1000000")
-    time.sleep(1.5)
+    assert settles((tmp_path / "stepped").exists, 60)
     server.kill()
     server.communicate(timeout=20)
-    out, errors = process.communicate(timeout=30)
+    out, errors = process.communicate(timeout=60)
     assert process.returncode == 3, errors
     assert re.fullmatch(r"error: .*\n", errors)
     assert out == ""

@@ -239,7 +239,7 @@ def test_options_that_cannot_be_are_wrong_usage(pytester: pytest.Pytester, serve
         "-k=a_world_can_be_joined",
     )
     assert result.ret != 0
-    assert "no policy 'clever'" in result.stdout.str() + result.stderr.str()
+    assert "unknown policy 'clever'" in result.stdout.str() + result.stderr.str()
 
 
 def test_the_plugin_costs_other_peoples_runs_nothing(pytester: pytest.Pytester) -> None:

@@ -1,5 +1,6 @@
 """`dm-env-rpc play`: an environment in a terminal.
 
-`controls` makes keys of action specs, `keyboard` reads keys, `pictures` makes characters of
-arrays, `screen` lays out what is seen, and `game` plays: the only part that steps.
+Read `play_loop` first: it is the only file that steps the environment. `controls` and `panel` map
+keys to actions, `bindings` reads `--keys`, `keyboard` reads keys, `pictures` draws arrays with
+characters, and `screen` lays out the window. May import `tensors`, `errors` and files of `cli`.
 """

@@ -1,4 +1,4 @@
-"""Keys that were given by hand: `--keys left=0`, `--keys w=arm.torque:+=0.1`."""
+"""Keys bound on the command line: `--keys left=0`, `--keys w=arm.torque:+=0.1`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from dm_env_rpc_client.cli.playing.keyboard import NAMED_KEYS
 __all__ = ["IDLE", "Binding", "parse_binding"]
 
 IDLE = "idle"
-"""Stands for no key: the value that a control has while none is pressed."""
+"""In place of a key: the value that a control has while no key is pressed."""
 
 _FORM = re.compile(r"(?P<key>.|\w+)=(?:(?P<control>[^:=]+):)?(?P<change>[+-]=)?(?P<value>.*)", re.S)
 
 
 class Binding(NamedTuple):
-    """What a key does.
+    """The effect of a key.
 
     Attributes:
       key: a character, one of `NAMED_KEYS`, or `IDLE`.
       control: the label of the control that it changes; None for the only one.
-      change: "+=" or "-=" where it adds or takes away, otherwise "".
-      value: the value as it was written.
+      change: "+=" or "-=" if it adds or subtracts, otherwise "".
+      value: the text of the value.
     """
 
     key: str
@@ -33,17 +33,19 @@ class Binding(NamedTuple):
 
 
 def parse_binding(text: str) -> Binding:
-    """Reads KEY=VALUE or KEY=ACTION:VALUE; += and -= before the value change it by that much.
+    """Reads KEY=VALUE or KEY=ACTION:VALUE; += or -= before the value adds or subtracts it.
 
     Raises:
-      UsageError: the text has another form, or there is no such key.
+      UsageError: the text has another form, or the key is unknown.
     """
     found = _FORM.fullmatch(text)
     if found is None or not found["value"]:
-        raise UsageError(f"a key looks like left=0, w=throttle:1 or w=throttle:+=0.1, got {text!r}")
+        raise UsageError(
+            f"a key binding looks like left=0, w=throttle:1 or w=throttle:+=0.1, got {text!r}"
+        )
     key = found["key"]
     if len(key) != 1 and key not in NAMED_KEYS and key != IDLE:
         known = ", ".join(sorted(NAMED_KEYS))
-        raise UsageError(f"no key {key!r}; a key is a character, one of {known}, or {IDLE}")
+        raise UsageError(f"unknown key {key!r}; a key is a character, one of {known}, or {IDLE}")
     key = "space" if key == " " else key
     return Binding(key, found["control"], found["change"] or "", found["value"])

@@ -1,4 +1,4 @@
-"""Controls for actions: what each scalar of an action can be, and which keys change it."""
+"""Controls for actions: the values of each scalar of an action, and the keys that change it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dm_env_rpc_client.cli.failures import UsageError
 __all__ = ["COMMANDS", "Choice", "Control", "Level", "TextEntry", "control_for"]
 
 COMMANDS = {"q": "quit", "r": "reset", "p": "pause", "t": "type", "tab": "next", "backtab": "last"}
-"""Keys that are not for actions, unless they are given to one by hand."""
+"""Keys that are not for actions, unless `--keys` binds them to one."""
 
 _CHOICE_KEYS = [
     key
@@ -23,8 +23,8 @@ _CHOICE_KEYS = [
     if key not in COMMANDS
 ]
 
-# By the number of values. The order of four is that of FrozenLake, that of five has a rest
-# before the directions.
+# By the number of values. The order of four is that of FrozenLake; the first of five values is no
+# direction.
 _ARROWS: dict[int, tuple[str | None, ...]] = {
     2: ("left", "right"),
     3: ("left", "down", "right"),
@@ -35,11 +35,11 @@ _ARROWS: dict[int, tuple[str | None, ...]] = {
 _SYMBOLS = {"left": "←", "right": "→", "up": "↑", "down": "↓"}
 
 _PRESSES = 20
-"""From one bound of a level to the other."""
+"""The number of key presses from one bound of a level to the other."""
 
 _UNBOUNDED_INCREMENT = 0.1
 _LARGEST_BOUND = 1e6
-"""Beyond it, as the limits of a dtype are, a bound is as good as none."""
+"""A bound beyond it, such as the limit of a dtype, is treated as no bound."""
 
 
 @dataclasses.dataclass
@@ -49,8 +49,8 @@ class Control(abc.ABC):
     Attributes:
       action: the flat name of the action.
       index: of the element in its array; () for a scalar.
-      value: what the next step sends.
-      idle: what the value goes back to after a step; None where it stays.
+      value: the value that the next step sends.
+      idle: the value after a step; None if it stays as it is.
     """
 
     action: str
@@ -60,25 +60,25 @@ class Control(abc.ABC):
 
     @property
     def label(self) -> str:
-        """What the screen and the command line call it, such as "arm.torque[0]"."""
+        """Its name on the screen and the command line, such as "arm.torque[0]"."""
         return self.action + "".join(f"[{i}]" for i in self.index)
 
     @abc.abstractmethod
     def press(self, key: str) -> bool:
-        """Changes the value as a key says; whether the key means anything here."""
+        """Changes the value if the key is one of this control; returns whether it is."""
 
     @abc.abstractmethod
     def parse(self, change: str, text: str) -> Any:
-        """Returns the value after a change that was given by hand; UsageError if it cannot be."""
+        """Returns the value after a change of `--keys`; UsageError if the text is invalid."""
 
     @abc.abstractmethod
     def keys(self, with_symbols: bool) -> str:
-        """Says what to press."""
+        """Returns the description of its keys."""
 
 
 @dataclasses.dataclass
 class Choice(Control):
-    """One of a few values, each with keys of its own."""
+    """One of a few values, each with its own keys."""
 
     values: dict[str, Any]
 
@@ -101,7 +101,7 @@ class Choice(Control):
         for key, value in self.values.items():
             name = _SYMBOLS.get(key, key) if with_symbols else key
             by_value.setdefault(value, []).append(name)
-        # A digit that is its own value goes without saying.
+        # A key that is the same as its value needs no explanation.
         return "  ".join(
             "/".join(names) + ("" if names == [str(value)] else f":{value}")
             for value, names in by_value.items()
@@ -110,7 +110,7 @@ class Choice(Control):
 
 @dataclasses.dataclass
 class Level(Control):
-    """A number that goes up and down between bounds."""
+    """A number that is increased and decreased between bounds."""
 
     minimum: Any
     maximum: Any
@@ -154,14 +154,14 @@ class Level(Control):
 
     def _within(self, number: Any) -> Any:
         if isinstance(number, float):
-            # Ten times 0.1 are 1.0, and there and back is where it was.
+            # So that ten increments of 0.1 are 1.0, and as many decrements are 0.0 again.
             number = round(number, 9)
         return min(max(number, self.minimum), self.maximum)
 
 
 @dataclasses.dataclass
 class TextEntry(Control):
-    """A text, which is typed."""
+    """A text that is typed."""
 
     def press(self, key: str) -> bool:
         """See `Control.press`."""
@@ -182,12 +182,12 @@ def control_for(action: str, index: tuple[int, ...], spec: specs.Array) -> Contr
     Args:
       action: the flat name of the action.
       index: of the element in its array; () for a scalar.
-      spec: of the whole action; no messages.
+      spec: of the whole action, whose dtype is not messages.
 
     Returns:
       A `Choice` for bools and for few integers, a `TextEntry` for strings, otherwise a
-      `Level`. Its value is the neutral one: what it is when idle, or as near to 0 as its
-      bounds allow.
+      `Level`. Its value is the neutral one: the idle value, or the value nearest to 0 within
+      its bounds.
     """
     if isinstance(spec, specs.StringArray):
         return TextEntry(action, index, "", None)
@@ -200,7 +200,7 @@ def control_for(action: str, index: tuple[int, ...], spec: specs.Array) -> Contr
         low, high = (
             np.broadcast_to(side, spec.shape)[index] for side in (spec.minimum, spec.maximum)
         )
-    # An infinite bound does not make an infinite value conform.
+    # Even if a bound is infinite, the value must be finite.
     low, high = max(number(low), number(info.min)), min(number(high), number(info.max))
     if number is int and high - low < len(_CHOICE_KEYS):
         return _choice(action, index, list(range(int(low), int(high) + 1)))
@@ -213,7 +213,7 @@ def control_for(action: str, index: tuple[int, ...], spec: specs.Array) -> Contr
 
 
 def _choice(action: str, index: tuple[int, ...], values: list[Any]) -> Choice:
-    # Where the values are the digits, each has its own.
+    # If all values are digits, the key of each is its own digit.
     own = all(0 <= int(value) <= 9 for value in values)
     keys = {str(int(value)) if own else _CHOICE_KEYS[i]: value for i, value in enumerate(values)}
     arrows = _ARROWS.get(len(values), ())

@@ -1,6 +1,6 @@
-"""Keys of a terminal, one by one, and its modes, which are restored however the game ends.
+"""Keys of a terminal, one by one, and its modes, which are always restored at the end.
 
-A terminal sends characters. Most keys are called by theirs; the others have names, which
+A terminal sends characters. The name of most keys is their character; the names of the others
 are in `NAMED_KEYS`.
 """
 
@@ -30,24 +30,24 @@ _NAMES = {
     "\x08": "backspace",
 }
 
-# After "\x1b[", or "\x1bO" where the terminal is in the mode for applications.
+# After "\x1b[", or "\x1bO" if the terminal is in application mode.
 _FINAL = {"A": "up", "B": "down", "C": "right", "D": "left", "Z": "backtab"}
 
 NAMED_KEYS = frozenset([*_NAMES.values(), *_FINAL.values(), "escape"])
 
 _ESCAPE_SECONDS = 0.05
-"""How long after an escape the rest of a sequence may come; the key alone has none."""
+"""How long after an escape the rest of a sequence may come; the escape key sends no rest."""
 
 
 class HangUp(Terminated):
-    """The terminal has gone."""
+    """The terminal was closed."""
 
 
 def decode(text: str) -> tuple[list[str], str]:
-    """Splits what a terminal sent into keys; those that have no name here are left out.
+    """Splits the characters of a terminal into keys; keys without a name are left out.
 
     Returns:
-      The keys, and the characters at the end that may be the beginning of another.
+      The keys, and the characters at the end that may be the beginning of another key.
     """
     keys = []
     position = 0
@@ -80,11 +80,11 @@ def decode(text: str) -> tuple[list[str], str]:
 class Keyboard:
     """The keys of the terminal at stdin. A context: inside it, keys come without Enter.
 
-    Ctrl-Z puts the terminal in order, stops the process, and resumes with it.
+    Ctrl-Z restores the terminal and stops the process; both are undone when it continues.
 
     Args:
       on_stop: called before the process is stopped by Ctrl-Z.
-      on_resume: called when it goes on.
+      on_resume: called when it continues.
     """
 
     def __init__(self, on_stop: Callable[[], None], on_resume: Callable[[], None]):
@@ -100,7 +100,7 @@ class Keyboard:
             self._modes = termios.tcgetattr(self._terminal)
             context.callback(self._restore_modes)
             tty.setcbreak(self._terminal)
-            # Signals that come while the process waits for keys wake it up by this pipe.
+            # A signal during the wait for keys ends the wait by a byte in this pipe.
             self._signals, waker = os.pipe()
             for descriptor in (self._signals, waker):
                 os.set_blocking(descriptor, False)
@@ -122,14 +122,14 @@ class Keyboard:
         """Waits for keys.
 
         Args:
-          timeout: seconds to wait; None for ever.
+          timeout: seconds to wait; None for no limit.
 
         Returns:
-          The keys that were pressed. None after that time, nor where something else has
-          happened, such as a new size of the window.
+          The pressed keys. Empty after the timeout, and also after something else has
+          happened, such as a resize of the window.
 
         Raises:
-          HangUp: the terminal has gone.
+          HangUp: the terminal was closed.
         """
         if self._rest:
             timeout = _ESCAPE_SECONDS
@@ -150,13 +150,13 @@ class Keyboard:
         except OSError:
             data = b""
         if not data:
-            # A signal says so too, sooner or later.
+            # A signal about it may follow, and must not interrupt the cleanup.
             ignore_signals_to_end()
             raise HangUp
         return self._decoder.decode(data)
 
     def _restore_modes(self) -> None:
-        with contextlib.suppress(termios.error):  # It has gone.
+        with contextlib.suppress(termios.error):  # It was closed.
             termios.tcsetattr(self._terminal, termios.TCSAFLUSH, self._modes)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
@@ -164,11 +164,11 @@ class Keyboard:
         self._restore_modes()
         handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
-        # Here the process has been stopped and goes on.
+        # The process was stopped here, and continues.
         signal.signal(signal.SIGTSTP, handler)
         tty.setcbreak(self._terminal)
         self._on_resume()
 
 
 def _wake_up(number: int, frame: FrameType | None) -> None:
-    """Python has written to the pipe by now, so the screen is drawn anew."""
+    """Does nothing: Python has written to the pipe, so the screen is drawn again."""

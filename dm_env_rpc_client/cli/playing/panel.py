@@ -16,7 +16,7 @@ from dm_env_rpc_client.tensors import nesting
 __all__ = ["Panel"]
 
 _MOST_ELEMENTS = 16
-"""Of an array that is played by keys; longer ones stay as they are."""
+"""The most elements of an array that keys change; longer arrays keep their value."""
 
 _MOST_CONTROLS = 64
 
@@ -26,15 +26,14 @@ class Panel:
 
     Args:
       action_spec: of the environment, by name, nested or flat.
-      bindings: keys given by hand.
+      bindings: of `--keys`.
 
     Attributes:
       controls: in the order of the spec.
       fixed: names of actions that no keys change.
 
     Raises:
-      UsageError: a key was given for a control that is not there, or a value that it
-        does not take.
+      UsageError: a binding names an unknown control, or a value that the control refuses.
     """
 
     def __init__(self, action_spec: Mapping[str, Any], bindings: Sequence[Binding] = ()):
@@ -59,25 +58,25 @@ class Panel:
 
     @property
     def selected(self) -> Control | None:
-        """The control that keys are for; None where there is none at all."""
+        """The control that the keys change; None if there are no controls."""
         return self.controls[self._selected] if self.controls else None
 
     @property
     def steps_at_once(self) -> bool:
-        """Whether a key is a whole action: there is one choice, and nothing else to set."""
+        """Whether one key sets the whole action: its only control is a choice."""
         return len(self.controls) == 1 and isinstance(self.controls[0], Choice)
 
     def select(self, by: int) -> None:
-        """Moves the selection on, or back."""
+        """Moves the selection forwards or backwards."""
         if self.controls:
             self._selected = (self._selected + by) % len(self.controls)
 
     def is_by_hand(self, key: str) -> bool:
-        """Whether a key was given by hand, which goes before all other meanings."""
+        """Whether `--keys` binds a key, which replaces its other meanings."""
         return key in self._by_hand
 
     def press(self, key: str) -> bool:
-        """Changes a control as a key says; whether the key means anything."""
+        """Changes the control of a key; returns whether it has one."""
         if key in self._by_hand:
             control, binding = self._by_hand[key]
             control.value = control.parse(binding.change, binding.value)
@@ -85,20 +84,20 @@ class Panel:
         return key not in COMMANDS and self.selected is not None and self.selected.press(key)
 
     def action(self) -> dict[str, Any]:
-        """Returns the action as it is set, by flat name, each value of its spec's dtype."""
+        """Returns the current action by flat name, each value with the dtype of its spec."""
         arrays = {name: value.copy() for name, value in self._neutral.items()}
         for control in self.controls:
             arrays[control.action][control.index] = control.value
         return {name: array if array.shape else array[()] for name, array in arrays.items()}
 
     def go_idle(self) -> None:
-        """Lets go of what is held only while its key is pressed."""
+        """Sets every control with an idle value to that value."""
         for control in self.controls:
             if control.idle is not None:
                 control.value = control.idle
 
     def keys_by_hand(self) -> str:
-        """Says what the keys do that were given by hand."""
+        """Returns the description of the keys that `--keys` binds."""
         return "  ".join(
             f"{key}: {control.label}{binding.change or '='}{binding.value}"
             for key, (control, binding) in self._by_hand.items()
@@ -115,7 +114,9 @@ class Panel:
             control = by_label[binding.control]
         else:
             known = ", ".join(by_label) or "none"
-            raise UsageError(f"say what {binding.key!r} changes, as in KEY=NAME:VALUE: {known}")
+            raise UsageError(
+                f"name what {binding.key!r} changes, as in KEY=NAME:VALUE; NAME is one of: {known}"
+            )
         value = control.parse(binding.change, binding.value)
         if binding.key == IDLE:
             control.value = control.idle = value
@@ -124,9 +125,9 @@ class Panel:
 
 
 def _neutral(spec: specs.Array) -> Any:
-    """An array that conforms, of zeros where they do."""
+    """Returns an array that conforms to a spec, of the values nearest to zero."""
     value = np.asarray(spec.generate_value())
     if isinstance(spec, specs.BoundedArray):
         value = np.clip(np.zeros_like(value), spec.minimum, spec.maximum)
-    # Strings of a fixed width would cut others off.
+    # An array of fixed-width strings would cut longer ones off.
     return np.array(value, object if isinstance(spec, specs.StringArray) else spec.dtype)

@@ -1,8 +1,8 @@
 """Arrays as pictures of characters.
 
 A pixel of an image is half a character: an upper half block in its colour, on a background
-in the colour of the pixel below. Where the terminal has no such character it is two blanks
-on a background, and where it has no colours two characters as bright as the pixel.
+in the colour of the pixel below. If the terminal has no such character, a pixel is two blanks
+on a background; if it has no colours, a pixel is two characters of similar brightness.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Pixels = npt.NDArray[np.uint8]
 _CHANNELS = (1, 3, 4)
 _LARGEST_BOARD = 64
 _SMALLEST_IMAGE = 5
-"""A matrix of floats without bounds that is smaller than this is rather numbers."""
+"""A smaller matrix of floats without bounds is shown as numbers."""
 
 _LARGEST_CELL = 3
-"""Rows that a cell of a board is magnified to."""
+"""The most rows of a cell of a board."""
 
 _MOST_PIXELS = 512
-"""In a row, and in a column, that are looked at; no terminal has more to show."""
+"""The most pixels in a row or column; no terminal can show more."""
 
 _RAMP = " .:-=+*#%@"
 
@@ -48,7 +48,7 @@ _PALETTE = np.array(
 
 
 class Ink(enum.Enum):
-    """What a terminal has to draw with."""
+    """The means of drawing that a terminal has."""
 
     HALF_BLOCKS = enum.auto()
     BACKGROUNDS = enum.auto()
@@ -56,7 +56,7 @@ class Ink(enum.Enum):
 
 
 def ink_for(console: rich.console.Console) -> Ink:
-    """Returns the best that a terminal has."""
+    """Returns the best means of drawing that a terminal has."""
     if console.color_system is None or console.no_color:
         return Ink.CHARACTERS
     return Ink.HALF_BLOCKS if console.encoding.startswith("utf") else Ink.BACKGROUNDS
@@ -64,23 +64,23 @@ def ink_for(console: rich.console.Console) -> Ink:
 
 @dataclasses.dataclass
 class Picture:
-    """Something to draw.
+    """A picture of an array.
 
     Attributes:
       pixels: uint8 [height, width, 3].
-      pieces: what is written in each cell of a board, [height, width]; None for images.
+      pieces: the text in each cell of a board, [height, width]; None for images.
     """
 
     pixels: Pixels
     pieces: npt.NDArray[np.object_] | None = None
 
     def lines(self, width: int, height: int, ink: Ink) -> list[Line]:
-        """Draws the picture as large as it fits, but images by whole numbers only.
+        """Draws the picture as large as possible; images are only magnified by whole numbers.
 
         Args:
-          width: columns there are.
-          height: rows there are.
-          ink: what to draw with.
+          width: available columns.
+          height: available rows.
+          ink: the means of drawing.
 
         Returns:
           Lines of segments, all of one length.
@@ -122,13 +122,13 @@ class Picture:
 
 
 def picture_for(value: Any, spec: specs.Array) -> Picture | None:
-    """Returns what an observation looks like, where it is an image or a board.
+    """Returns the picture of an observation if it is an image or a board.
 
     Args:
       value: an image [height, width], [height, width, channels] or [channels, height,
         width] with 1, 3 or 4 channels, of floats or integers; a board [height, width] of
         bools or of few different integers.
-      spec: of the observation; its bounds are what black and white are.
+      spec: of the observation; its bounds are black and white.
 
     Returns:
       The picture; None for anything else, such as a vector.
@@ -162,7 +162,7 @@ def picture_for(value: Any, spec: specs.Array) -> Picture | None:
 
 
 def _range(array: npt.NDArray[Any], spec: specs.Array) -> tuple[float, float]:
-    """What is black and what is white."""
+    """Returns the values of black and white."""
     if array.dtype.kind == "b":
         return 0.0, 1.0
     if isinstance(spec, specs.BoundedArray):
@@ -174,7 +174,7 @@ def _range(array: npt.NDArray[Any], spec: specs.Array) -> tuple[float, float]:
     finite = array[np.isfinite(array)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     if array.dtype.kind == "f" and low >= 0 and high <= 255:
-        # As images of floats are: up to 1, or up to 255.
+        # Images of floats usually go up to 1 or up to 255.
         return 0.0, 1.0 if high <= 1 else 255.0
     return (low, high) if low < high else (low, low + 1.0)
 
@@ -183,7 +183,7 @@ def _board_for(array: npt.NDArray[Any], low: float, high: float) -> Picture | No
     if max(array.shape) > _LARGEST_BOARD or high - low >= len(_PALETTE):
         return None
     numbers = array.astype(np.int64)
-    # Zero is the empty cell where there is one.
+    # Zero is the empty cell if it is a possible value.
     kinds = numbers - min(0, int(low)) if low <= 0 else numbers
     if kinds.min() < 0 or kinds.max() >= len(_PALETTE):
         kinds = numbers - int(low)

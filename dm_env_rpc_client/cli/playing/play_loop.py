@@ -1,4 +1,4 @@
-"""Playing: keys in, steps out, until somebody quits."""
+"""The loop of `dm-env-rpc play`: reads keys and steps the environment until the player quits."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from dm_env_rpc_client.cli.playing.screen import Screen, View
 from dm_env_rpc_client.errors import DmEnvRpcError
 from dm_env_rpc_client.tensors import nesting
 
-__all__ = ["Game"]
+__all__ = ["PlayLoop"]
 
 _MOST_SENT = 4
-"""Controls whose values in the latest action are shown."""
+"""The number of controls whose values in the last action are shown."""
 
 
-class Game:
-    """An environment that is played by keys.
+class PlayLoop:
+    """Plays an environment with the keyboard.
 
-    Without a rate nothing happens until a key is pressed. With one, steps are taken by the
-    clock, each with the keys that were pressed since the last.
+    Without a rate, the loop waits for keys. With a rate, it takes steps in real time, each with
+    the keys that were pressed since the step before.
 
     Args:
       env: the environment.
-      title: what the screen says that it is.
-      bindings: keys given by hand.
-      rate: steps a second; None where each waits for a key.
+      title: the first line of the screen.
+      bindings: of `--keys`.
+      rate: steps per second; None if each step waits for a key.
       screen: to draw on.
       keyboard: to read from.
 
     Attributes:
-      view: what is shown.
+      view: the content of the screen.
 
     Raises:
       UsageError: as `Panel`.
@@ -68,9 +68,9 @@ class Game:
         """Plays until the player quits.
 
         Raises:
-          HangUp: the terminal has gone.
-          Terminated: the process is to end.
-          DmEnvRpcError: the environment cannot even be reset. Later ones are shown.
+          HangUp: the terminal was closed.
+          Terminated: the process got a signal to end.
+          DmEnvRpcError: the server refused the first reset. Later errors are shown.
           Otherwise as `DmEnvAdaptor.step`.
         """
         self._draw()
@@ -96,7 +96,7 @@ class Game:
         return max(0.0, self._next_step - time.monotonic())
 
     def _press(self, key: str) -> str | None:
-        """Does what a key says, and returns the command that it is, if it is one."""
+        """Handles a key; returns its command if it has one."""
         panel = self.view.panel
         command = None if panel.is_by_hand(key) else COMMANDS.get(key)
         if panel.press(key):
@@ -132,7 +132,7 @@ class Game:
             act()
             self.view.message = ""
         except DmEnvRpcError as error:
-            # The connection is as good as before; the player may try something else.
+            # The connection is still usable, so the player can try something else.
             self.view.message = str(error)
             self.view.paused = True
         self._schedule()
@@ -145,16 +145,16 @@ class Game:
             self._action_spec = self._env.action_spec()
             self.view.panel = Panel(self._action_spec, self._bindings)
         self.view.observation_specs = _flat(self._env.observation_spec())
-        self._take_note(timestep)
+        self._record(timestep)
 
     def _step(self) -> None:
         panel = self.view.panel
         timestep = self._env.step(panel.action())
         self.view.sent = ", ".join(f"{c.label}={c.value}" for c in panel.controls[:_MOST_SENT])
         panel.go_idle()
-        self._take_note(timestep)
+        self._record(timestep)
 
-    def _take_note(self, timestep: dm_env.TimeStep) -> None:
+    def _record(self, timestep: dm_env.TimeStep) -> None:
         view = self.view
         view.timestep = timestep
         view.observations = _flat(timestep.observation)
@@ -165,11 +165,11 @@ class Game:
         else:
             view.steps += 1
             view.total_steps += 1
-            # A reward may be an array; its sum stands for it.
+            # A reward may be an array; its sum is shown.
             view.episode_return += float(np.sum(timestep.reward))
 
     def _schedule(self) -> None:
-        """Says when the clock steps next: not at the end of an episode, which is to be seen."""
+        """Sets the time of the next step; none without a rate, in a pause, or after an episode."""
         view = self.view
         over = view.timestep is None or view.timestep.last()
         if view.rate is None or view.paused or over:

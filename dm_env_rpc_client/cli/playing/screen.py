@@ -1,4 +1,4 @@
-"""What a player sees: laid out for the size that the terminal has at the moment."""
+"""The screen of a player, laid out for the current size of the terminal."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ _NARROWEST_PICTURE = 16
 
 @dataclasses.dataclass
 class View:
-    """All that there is to see.
+    """The content of the screen.
 
     Attributes:
-      title: what is played, and where.
+      title: the address of the server.
       panel: the controls.
-      rate: steps a second in real time; None where each step waits for a key.
+      rate: steps per second in real time; None if each step waits for a key.
       observation_specs: by flat name.
-      timestep: the latest; None before the first.
+      timestep: the last one; None before the first.
       observations: of that TimeStep, by flat name.
-      episode: which it is, from 1.
+      episode: its number, from 1.
       steps: of the episode so far.
       episode_return: the sum of its rewards so far.
       total_steps: of all episodes.
-      sent: the latest action.
+      sent: the last action.
       typing: the text that is being typed, if any.
-      paused: whether real time stands still.
-      message: what went wrong last.
+      paused: whether real time is paused.
+      message: the last error.
     """
 
     title: str
@@ -68,7 +68,7 @@ class View:
 
 
 class Screen:
-    """The terminal's other screen. A context: at its end the terminal is as it was.
+    """The terminal's alternate screen. A context, which restores the terminal at its end.
 
     Args:
       console: the terminal.
@@ -86,12 +86,12 @@ class Screen:
         self.hide()
 
     def show(self) -> None:
-        """Takes the screen."""
+        """Switches to the alternate screen."""
         self._console.set_alt_screen(True)
         self._console.show_cursor(False)
 
     def hide(self) -> None:
-        """Gives the screen back, with what was on it."""
+        """Switches back to the main screen, with its content."""
         self._console.show_cursor(True)
         self._console.set_alt_screen(False)
 
@@ -111,7 +111,7 @@ class Screen:
 
 
 def compose(view: View, width: int, height: int, ink: Ink) -> list[Line]:
-    """Returns the lines of a view, as many as the terminal has."""
+    """Returns the lines of a view, one for each row of the terminal."""
     head = [[Segment(view.title, _BOLD)], [Segment(_status(view))], [Segment(_sent(view), _DIM)]]
     foot = [[], *_control_lines(view, ink, max(1, height // 3)), [Segment(_keys(view), _DIM)]]
     if view.message:
@@ -130,7 +130,7 @@ def compose(view: View, width: int, height: int, ink: Ink) -> list[Line]:
     texts = texts[: max(0, room // 2 if pictures else room)]
     room -= len(texts) + (1 if texts and pictures else 0)
     lines = [*head]
-    # Those that there is no room for side by side are left out.
+    # Pictures that do not fit side by side are left out.
     shown = list(pictures.items())[: max(1, width // _NARROWEST_PICTURE)]
     if shown and room > 1:
         each = (width - _GAP * (len(shown) - 1)) // len(shown)
@@ -139,14 +139,14 @@ def compose(view: View, width: int, height: int, ink: Ink) -> list[Line]:
         if texts:
             lines.append([])
     lines.extend(texts)
-    # The foot stands at the bottom, where the eye finds it.
+    # The keys are always in the last rows, where a player looks for them.
     lines.extend([[]] * (height - len(lines) - len(foot)))
     lines = lines[: max(0, height - len(foot))] + foot
     return lines[:height]
 
 
 def describe(value: Any) -> str:
-    """Returns an observation that is no picture in a line."""
+    """Returns an observation that is not a picture as one line."""
     array = np.asarray(value)
     if array.dtype.kind not in "biufc":
         return one_line(str(value))
@@ -186,7 +186,7 @@ def _sent(view: View) -> str:
 def _control_lines(view: View, ink: Ink, most: int) -> list[Line]:
     panel = view.panel
     if not panel.controls:
-        return [[Segment("no action that keys could change", _DIM)]]
+        return [[Segment("no action can be changed by keys", _DIM)]]
     selected = panel.controls.index(panel.selected) if panel.selected else 0
     first = max(0, min(selected - most // 2, len(panel.controls) - most))
     width = max(len(control.label) for control in panel.controls)
@@ -218,14 +218,14 @@ def _shown(control: Control, view: View) -> str:
 
 def _keys(view: View) -> str:
     over = view.timestep is not None and view.timestep.last()
-    step = "space: begin anew" if over else "space: step"
+    step = "space: next episode" if over else "space: step"
     parts = [step, "r: reset"]
     if len(view.panel.controls) > 1:
         parts.append("tab: next action")
     if any(isinstance(control, TextEntry) for control in view.panel.controls):
         parts.append("t: type")
     if view.rate is not None:
-        parts.append("p: go on" if view.paused else "p: pause")
+        parts.append("p: continue" if view.paused else "p: pause")
     return "   ".join([*parts, "q: quit"])
 
 

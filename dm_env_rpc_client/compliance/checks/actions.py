@@ -1,8 +1,7 @@
-"""Actions: what conforms to the specs is taken, what does not is refused.
+"""Actions: those that conform to the specs are accepted, others are refused.
 
-Actions that only some states of the environment take, such as moves in chess, need a
-policy of one's own; the checks that send values that the spec alone vouches for are
-skipped then.
+If the valid actions depend on the state of the environment, as moves in chess do, they need a
+MODULE:FUNCTION policy. The checks that send any value within the specs are skipped then.
 """
 
 from __future__ import annotations
@@ -16,25 +15,27 @@ from google.protobuf import any_pb2
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import overview, reference
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
-from dm_env_rpc_client.compliance.probe_agent import Agent
+from dm_env_rpc_client.compliance.probe_agent import ProbeAgent
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.tensors import packing
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 
 _STEP = "StepRequest/Response"
 _MAX_ELEMENTS = 16
-"""Elements of one action that are tried one by one."""
+"""The number of elements of one action that are tried one by one."""
 
 Tensor = dm_env_rpc_pb2.Tensor
 
 
-def _joined(trial: Trial, needs_any_value: bool = False) -> Agent:
-    """An agent in a sequence with something to do."""
+def _joined(trial: Trial, needs_any_value: bool = False) -> ProbeAgent:
+    """Returns an agent in a running sequence; NotOfferedError if it has no actions."""
     agent = trial.join()
     if not agent.specs.actions:
         raise NotOfferedError("the environment has no actions")
     if needs_any_value and trial.options.load_policy() is not None:
-        raise NotOfferedError("the policy says which actions are valid, not the specs alone")
+        raise NotOfferedError(
+            "which actions are valid is said by the policy, not by the specs alone"
+        )
     agent.run()
     return agent
 
@@ -43,16 +44,16 @@ def _with(valid: Mapping[int, Tensor], uid: int, tensor: Tensor) -> dict[int, Te
     return {**valid, uid: tensor}
 
 
-def _refused(agent: Agent, field: TensorField, tensor: Tensor, why: str) -> None:
+def _refused(agent: ProbeAgent, field: TensorField, tensor: Tensor, why: str) -> None:
     agent.run()
     actions = _with(agent.valid_actions(), field.uid, tensor)
-    agent.refuse_step(f"an error, for {field.label} {why}", actions)
+    agent.refuse_step(f"an error, because {field.label} {why}", actions)
 
 
-def _taken(agent: Agent, field: TensorField, tensor: Tensor, why: str) -> None:
+def _taken(agent: ProbeAgent, field: TensorField, tensor: Tensor, why: str) -> None:
     agent.run()
     actions = _with(agent.valid_actions(), field.uid, tensor)
-    agent.step(actions, expected=f"a StepResponse, for {field.label} {why}")
+    agent.step(actions, expected=f"a StepResponse, because {field.label} {why}")
 
 
 def _shape(field: TensorField, length: int = 2) -> tuple[int, ...]:
@@ -61,15 +62,15 @@ def _shape(field: TensorField, length: int = 2) -> tuple[int, ...]:
 
 
 def _packed(field: TensorField, value: Any) -> Tensor:
-    """Packs without regard to bounds."""
+    """Packs a value, which may be out of bounds."""
     array = np.asarray(value, field.codec.dtype)
     return packing.pack_array(array, field.codec, field.label)
 
 
 def _pick(field: TensorField) -> Any:
-    """A scalar that every element may be; None where there is none.
+    """Returns a scalar that is valid for every element; None if there is none.
 
-    Messages are of the environment's own types, of which the suite knows none.
+    There is none for messages, because the suite does not know the environment's types.
     """
     if field.codec.data_type == dm_env_rpc_pb2.PROTO:
         return None
@@ -86,9 +87,9 @@ def _pick(field: TensorField) -> Any:
     return low if low is not None and np.isfinite(low) else high
 
 
-@reference(_STEP, "Actions are optional: a step may have some of them only.")
+@reference(_STEP, "Actions are optional: a step may have only some of them.")
 def each_action_can_be_sent_alone(trial: Trial) -> None:
-    """Sends one at a time; an environment that needs them all may refuse."""
+    """Sends one at a time; an environment that needs all of them may refuse."""
     agent = _joined(trial)
     valid = agent.valid_actions()
     for uid in valid:
@@ -97,34 +98,34 @@ def each_action_can_be_sent_alone(trial: Trial) -> None:
         if isinstance(answer, dm_env_rpc_pb2.StepResponse):
             agent.took(answer)
             continue
-        agent.step(expected="a StepResponse, for the step has all actions")
+        agent.step(expected="a StepResponse, because the step has all actions")
         raise NotOfferedError(f"the environment needs all its actions: {answer.message}")
 
 
 @reference(_STEP, "The set of actions may be empty.")
 def a_step_may_be_empty(trial: Trial) -> None:
-    """Steps without actions and observations; where that is refused nothing changes."""
+    """Steps without actions and observations; if that is refused, nothing changes."""
     agent = trial.join()
-    agent.step({}, expected="a StepResponse, for a first step needs no actions")
+    agent.step({}, expected="a StepResponse, because a first step needs no actions")
     agent.run()
     answer = agent.probe.ask(agent.request({}))
     if isinstance(answer, dm_env_rpc_pb2.StepResponse):
         agent.took(answer)
         return
     agent.check_is_running("the refused step did not end the sequence")
-    agent.step(expected="a StepResponse, for the step has all actions")
+    agent.step(expected="a StepResponse, because the step has all actions")
     raise NotOfferedError(f"the environment needs its actions: {answer.message}")
 
 
 @reference("Specs", "The specs are a complete list of the actions.")
 def unknown_actions_are_refused(trial: Trial) -> None:
-    """Sends a UID that is none, alone and beside valid ones."""
+    """Sends an unknown UID, alone and beside valid ones."""
     agent = trial.join()
     agent.run()
-    agent.refuse_step("an error, for there is no such action", agent.nonsense())
+    agent.refuse_step("an error, because there is no such action", agent.nonsense())
     actions = {**agent.valid_actions(), **agent.nonsense()}
-    agent.refuse_step("an error, for there is no such action among the valid ones", actions)
-    agent.step(expected="a StepResponse, for the valid actions alone")
+    agent.refuse_step("an error, because one action is unknown, beside valid ones", actions)
+    agent.step(expected="a StepResponse to the valid actions alone")
 
 
 @overview("TensorSpec", "An action has the data type of its spec.")
@@ -150,7 +151,7 @@ def _as(payload: str, element: Any) -> Any:
 
 @overview("Tensors", "A tensor has a payload.")
 def actions_without_payload_are_refused(trial: Trial) -> None:
-    """Sends a shape and no elements of any type."""
+    """Sends a shape without elements of any type."""
     agent = _joined(trial)
     for field in agent.actions.values():
         _refused(agent, field, Tensor(shape=_shape(field)), "has no payload")
@@ -189,10 +190,10 @@ def actions_that_do_not_fill_their_shape_are_refused(trial: Trial) -> None:
 
 
 def _edges(field: TensorField, beyond: bool) -> Iterator[tuple[Any, str]]:
-    """Values with one element at a bound, or beyond it, and what that means.
+    """Yields values at a bound, or with one element beyond it, and why they (do not) conform.
 
-    With bounds per element the others are at their own: in another order than row-major
-    the value would be outside.
+    If each element has its own bounds, the other elements are at theirs. A server that does not
+    read them in row-major order would find such a value out of bounds.
     """
     shape = _shape(field)
     for side, bound in zip(("minimum", "maximum"), field.bounds, strict=True):
@@ -217,7 +218,7 @@ def _edges(field: TensorField, beyond: bool) -> Iterator[tuple[Any, str]]:
 
 
 def _beyond(bound: Any, below: bool, dtype: np.dtype[Any]) -> Any:
-    """Returns a value clearly outside; None where the type has none."""
+    """Returns a value clearly out of bounds; None if the type has none."""
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
         outside = int(bound) - 1 if below else int(bound) + 1
@@ -291,7 +292,7 @@ def two_negative_lengths_are_refused(trial: Trial) -> None:
 
 @overview("Variable lengths", "A variable dimension has any length.")
 def a_variable_dimension_takes_any_length(trial: Trial) -> None:
-    """Sends several lengths where the spec has -1."""
+    """Sends several lengths for a dimension of -1."""
     agent = _joined(trial, needs_any_value=True)
     tried = False
     for field in agent.actions.values():
@@ -306,7 +307,7 @@ def a_variable_dimension_takes_any_length(trial: Trial) -> None:
         raise NotOfferedError("no action has a variable dimension")
 
 
-@overview("Broadcastable", "One element stands for a tensor of any shape.")
+@overview("Broadcastable", "One element can represent a tensor of any shape.")
 def one_element_is_broadcast(trial: Trial) -> None:
     """Sends one element with the whole shape."""
     agent = _joined(trial, needs_any_value=True)
@@ -317,13 +318,13 @@ def one_element_is_broadcast(trial: Trial) -> None:
         if element is not None and shape and np.prod(shape) > 1:
             tensor = _packed(field, np.full((1,), element, field.codec.dtype))
             tensor.shape[:] = shape
-            _taken(agent, field, tensor, "is one element for all")
+            _taken(agent, field, tensor, "is one element for all of them")
             tried = True
     if not tried:
         raise NotOfferedError("no action has a shape that one element can fill")
 
 
-@overview("TensorSpec", "An action has the shape of its spec, also where it is messages.")
+@overview("TensorSpec", "An action has the shape of its spec, also if its elements are messages.")
 def messages_of_another_shape_are_refused(trial: Trial) -> None:
     """Sends one dimension too many, for each action of messages."""
     agent = _joined(trial)

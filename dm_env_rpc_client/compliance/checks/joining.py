@@ -20,17 +20,17 @@ def a_world_can_be_joined(trial: Trial) -> None:
 
 @reference(_JOIN, "The name says which world to join.")
 def an_unknown_world_cannot_be_joined(trial: Trial) -> None:
-    """Names one that does not exist beside one that does."""
+    """Names a world that does not exist, beside one that does."""
     probe = trial.connect()
     trial.create_world(probe)
     request = trial.join_request(trial.options.unknown_world_name)
-    probe.refuse(request, "an error, for there is no such world")
-    probe.refuse(dm_env_rpc_pb2.StepRequest(), "an error, for no world was joined")
+    probe.refuse(request, "an error, because there is no such world")
+    probe.refuse(dm_env_rpc_pb2.StepRequest(), "an error, because no world was joined")
 
 
 @reference(_JOIN, "Invalid settings are refused.")
 def invalid_join_settings_are_refused(trial: Trial) -> None:
-    """Adds each one to the valid ones."""
+    """Adds each setting to the valid ones."""
     invalid = pack_settings(trial.options.invalid_join_settings)
     if not invalid:
         raise NotOfferedError("no invalid join settings were given")
@@ -39,7 +39,7 @@ def invalid_join_settings_are_refused(trial: Trial) -> None:
     for setting, tensor in invalid.items():
         request = trial.join_request(name)
         request.settings[setting].CopyFrom(tensor)
-        probe.refuse(request, f"an error, for the setting {setting!r} is invalid")
+        probe.refuse(request, f"an error, because the setting {setting!r} is invalid")
     trial.join(probe, name)
 
 
@@ -48,7 +48,7 @@ def a_joined_connection_cannot_join_again(trial: Trial) -> None:
     """Joins the same world again, before a sequence and in one."""
     agent = trial.join()
     again = trial.join_request(agent.world_name)
-    expected = "an error, for this connection is joined already"
+    expected = "an error, because this connection is joined already"
     agent.probe.refuse(again, expected)
     agent.begin("a first step after the refused JoinWorld")
     agent.probe.refuse(again, expected)
@@ -60,16 +60,16 @@ def a_joined_connection_cannot_join_another_world(trial: Trial) -> None:
     """Joins a second world."""
     agent = trial.join()
     another = trial.create_another_world(agent.probe)
-    expected = "an error, for this connection is joined to another world"
+    expected = "an error, because this connection is joined to another world"
     agent.probe.refuse(trial.join_request(another), expected)
     agent.step(expected="a StepResponse of the world that was joined first")
 
 
-@overview("States", "Without a join there is no Step and no Reset.")
+@overview("States", "Step and Reset need a joined world.")
 def step_and_reset_need_a_join(trial: Trial) -> None:
     """Sends both before a join, and after a leave."""
     probe = trial.connect()
-    expected = "an error, for the connection is not joined"
+    expected = "an error, because the connection is not joined"
     probe.refuse(dm_env_rpc_pb2.StepRequest(), expected)
     probe.refuse(dm_env_rpc_pb2.ResetRequest(), expected)
     agent = trial.join(probe)
@@ -104,10 +104,10 @@ def a_world_can_be_joined_again_after_a_leave(trial: Trial) -> None:
 
 @overview("Multiagent support", "Each connection has its own part in a world, or none.")
 def agents_of_one_world_have_their_own_states(trial: Trial) -> None:
-    """Joins a second agent; both step, and one leaves the other alone."""
+    """Joins a second agent; both step, and neither affects the other."""
     agent = trial.join()
     other = trial.join_beside(agent)
-    # Both before either answer, for the world may wait for all its agents.
+    # Both are sent before an answer is read, because the world may wait for all its agents.
     for one in (agent, other):
         one.probe.send(one.request())
     for one in (agent, other):
@@ -118,9 +118,9 @@ def agents_of_one_world_have_their_own_states(trial: Trial) -> None:
 def a_world_for_one_agent_refuses_another(trial: Trial) -> None:
     """Joins from a second connection."""
     if trial.options.several_agents is not False:
-        raise NotOfferedError("the world is not said to take one agent only")
+        raise NotOfferedError("the options do not say that the world takes one agent only")
     agent = trial.join()
     agent.begin("a first step")
     other = trial.connect()
-    other.refuse(trial.join_request(agent.world_name), "an error, for the world has its agent")
-    agent.check_is_running("the refused JoinWorld was another connection's")
+    other.refuse(trial.join_request(agent.world_name), "an error, because the world has its agent")
+    agent.check_is_running("the refused JoinWorld came from another connection")

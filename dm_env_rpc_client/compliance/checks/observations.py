@@ -1,4 +1,4 @@
-"""Observations: those that were requested, as their specs say."""
+"""Observations: exactly the requested ones, conforming to their specs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import overview, reference
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.probe import describe
-from dm_env_rpc_client.compliance.probe_agent import Agent, unknown_uid
+from dm_env_rpc_client.compliance.probe_agent import ProbeAgent, unknown_uid
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 
 _STEP = "StepRequest/Response"
 _STEPS = 12
-"""Steps of which the observations are looked at."""
+"""The number of steps whose observations are checked."""
 
 
-def _joined(trial: Trial) -> Agent:
-    """An agent that has something to observe."""
+def _joined(trial: Trial) -> ProbeAgent:
+    """Returns an agent; NotOfferedError if it has no observations."""
     agent = trial.join()
     if not agent.specs.observations:
         raise NotOfferedError("the environment has no observations")
@@ -29,7 +29,7 @@ def _joined(trial: Trial) -> Agent:
 
 
 def _check_uids(
-    agent: Agent, response: dm_env_rpc_pb2.StepResponse, requested: Iterable[int]
+    agent: ProbeAgent, response: dm_env_rpc_pb2.StepResponse, requested: Iterable[int]
 ) -> None:
     if set(response.observations) != set(requested):
         raise agent.probe.violation(
@@ -37,7 +37,7 @@ def _check_uids(
         )
 
 
-@reference(_STEP, "Where no observations are requested none are returned.")
+@reference(_STEP, "If no observations are requested, none are returned.")
 def nothing_is_returned_unless_requested(trial: Trial) -> None:
     """Requests nothing, in a first step and in later ones."""
     agent = trial.join()
@@ -66,7 +66,7 @@ def each_observation_can_be_requested_alone(trial: Trial) -> None:
         _check_uids(agent, agent.step(requested=rest), rest)
 
 
-@reference(_STEP, "To request an observation twice is to request it.")
+@reference(_STEP, "Requesting an observation twice is the same as requesting it once.")
 def duplicate_requests_are_redundant(trial: Trial) -> None:
     """Requests everything twice over."""
     agent = _joined(trial)
@@ -77,19 +77,19 @@ def duplicate_requests_are_redundant(trial: Trial) -> None:
 
 @reference("Specs", "The specs are a complete list of what can be requested.")
 def unknown_observations_are_refused(trial: Trial) -> None:
-    """Requests a UID that is none, alone and among others."""
+    """Requests an unknown UID, alone and among others."""
     agent = trial.join()
     uids = sorted(agent.specs.observations)
     unknown = unknown_uid(uids)
     agent.step()
     for requested in ([unknown], [*uids, unknown], [2**64 - 1]):
-        agent.refuse_step("an error, for there is no such observation", requested=requested)
+        agent.refuse_step("an error, because there is no such observation", requested=requested)
 
 
 def _check_values(
-    trial: Trial, check: Callable[[Agent, TensorField, dm_env_rpc_pb2.Tensor], None]
+    trial: Trial, check: Callable[[ProbeAgent, TensorField, dm_env_rpc_pb2.Tensor], None]
 ) -> None:
-    """Runs `check` on every observation of some steps, across sequences and a reset."""
+    """Runs `check` on every observation of some steps, with a reset between them."""
     agent = _joined(trial)
     for number in range(_STEPS):
         if number == _STEPS - 2:
@@ -103,9 +103,9 @@ def _check_values(
 
 @reference(_STEP, "Observations have the shape and the data type of their spec.")
 def observations_have_the_shape_and_type_of_their_specs(trial: Trial) -> None:
-    """Looks at payload, number of elements and shape; a variable length is any."""
+    """Checks payload, number of elements and shape; a variable length can be any."""
 
-    def check(agent: Agent, field: TensorField, tensor: dm_env_rpc_pb2.Tensor) -> None:
+    def check(agent: ProbeAgent, field: TensorField, tensor: dm_env_rpc_pb2.Tensor) -> None:
         try:
             field.unpack(tensor)
         except SpecError as error:
@@ -118,16 +118,16 @@ def observations_have_the_shape_and_type_of_their_specs(trial: Trial) -> None:
 
 @overview("Ranges", "Ranges are inclusive, and tensors are in range.")
 def observations_are_within_their_bounds(trial: Trial) -> None:
-    """Compares every element with the bound of the whole or its own."""
+    """Compares every element with the common bounds or with its own."""
 
-    def check(agent: Agent, field: TensorField, tensor: dm_env_rpc_pb2.Tensor) -> None:
+    def check(agent: ProbeAgent, field: TensorField, tensor: dm_env_rpc_pb2.Tensor) -> None:
         minimum, maximum = field.bounds
         if minimum is None and maximum is None:
             return
         try:
             value = field.unpack(tensor)
         except SpecError:
-            return  # Another check's affair.
+            return  # Another check reports it.
         fits = (minimum is None or np.all(value >= minimum)) and (
             maximum is None or np.all(value <= maximum)
         )

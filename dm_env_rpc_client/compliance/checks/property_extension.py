@@ -1,4 +1,4 @@
-"""The properties extension, where a server answers it."""
+"""The properties extension, if the server implements it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dm_env_rpc_client.tensors.spec_manager import TensorField
 _HEADING = "Read/Write/List Property"
 _UNKNOWN = "no.such.property"
 _MAX_PROPERTIES = 200
-"""Properties of a tree that are looked at."""
+"""The number of properties of a tree that are checked."""
 
 
 def _ask(probe: Probe, **payload: protobuf_message.Message) -> Any:
@@ -67,7 +67,9 @@ def _walk(probe: Probe, root: Any) -> Iterator[properties_pb2.PropertySpec]:
         if found.is_listable:
             listed = _list(probe, key)
             if isinstance(listed, status_pb2.Status):
-                raise probe.violation(f"what is below the listable {key!r}", describe(listed))
+                raise probe.violation(
+                    f"the properties below the listable {key!r}", describe(listed)
+                )
             waiting.extend(listed.values)
 
 
@@ -90,7 +92,7 @@ def readable_properties_can_be_read(trial: Trial) -> None:
         if is_error == found.is_readable:
             expected = "a value" if found.is_readable else "an error"
             raise probe.violation(
-                f"{expected}, for is_readable of {key!r} is {found.is_readable}",
+                f"{expected}, because is_readable of {key!r} is {found.is_readable}",
                 describe(answer),
             )
         if not is_error:
@@ -104,7 +106,7 @@ def readable_properties_can_be_read(trial: Trial) -> None:
 
 @reference(_HEADING, "What can be read and written takes its own value.")
 def writable_properties_can_be_written(trial: Trial) -> None:
-    """Writes to each one what was read from it; where it is not writable that fails."""
+    """Writes to each one the value that was read; an error if it is not writable."""
     probe, root = _offered(trial)
     for found in _walk(probe, root):
         if not found.is_readable:
@@ -116,14 +118,14 @@ def writable_properties_can_be_written(trial: Trial) -> None:
         if isinstance(answer, status_pb2.Status) == found.is_writable:
             expected = "a WritePropertyResponse" if found.is_writable else "an error"
             raise probe.violation(
-                f"{expected}, for is_writable of {key!r} is {found.is_writable}",
+                f"{expected}, because is_writable of {key!r} is {found.is_writable}",
                 describe(answer),
             )
 
 
 @reference(_HEADING, "A property that does not exist is refused.")
 def unknown_properties_are_refused(trial: Trial) -> None:
-    """Reads, writes and lists a key that there is none of."""
+    """Reads, writes and lists an unknown key."""
     probe, _ = _offered(trial)
     value = dm_env_rpc_pb2.Tensor()
     value.floats.array.append(0.0)
@@ -134,4 +136,4 @@ def unknown_properties_are_refused(trial: Trial) -> None:
         _list(probe, _UNKNOWN),
     ):
         if not isinstance(answer, status_pb2.Status):
-            raise probe.violation("an error, for there is no such property", describe(answer))
+            raise probe.violation("an error, because there is no such property", describe(answer))

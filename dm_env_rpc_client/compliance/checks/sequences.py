@@ -1,4 +1,4 @@
-"""States: how sequences begin, go on and end, and what a Reset does."""
+"""States: how sequences begin, continue and end, and the effect of a Reset."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import overview, reference
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.probe import describe
-from dm_env_rpc_client.compliance.probe_agent import Agent
+from dm_env_rpc_client.compliance.probe_agent import ProbeAgent
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.protocol import lifecycle
 from dm_env_rpc_client.protocol.lifecycle import State
@@ -15,12 +15,12 @@ from dm_env_rpc_client.tensors.settings import pack_settings
 _STEP = "StepRequest/Response"
 _RESET = "ResetRequest/Response"
 _WINDOW = 8
-"""Steps in flight at once."""
+"""The number of steps that are pending at once."""
 
 
 @reference(_STEP, "The first step of a sequence leads to RUNNING; its actions are ignored.")
 def the_first_step_ignores_its_actions(trial: Trial) -> None:
-    """Begins with an action that does not exist; the second step does not get it."""
+    """Begins with an unknown action, which the second step must refuse."""
     agent = trial.join()
     agent.begin("a first step whose actions are ignored")
     agent.check_is_running("this is the second step of the sequence")
@@ -28,7 +28,7 @@ def the_first_step_ignores_its_actions(trial: Trial) -> None:
 
 @overview("States", "Each state leads to some states only.")
 def states_follow_each_other(trial: Trial) -> None:
-    """Steps to the end of a sequence and on into the next."""
+    """Steps to the end of a sequence and into the next."""
     agent = trial.join()
     if not agent.run_to_the_end():
         raise NotOfferedError(_endless(trial))
@@ -42,7 +42,7 @@ def _endless(trial: Trial) -> str:
 
 @reference(_STEP, "The last step of a sequence returns observations too.")
 def the_last_step_returns_observations(trial: Trial) -> None:
-    """Requests everything in each step until the end, and in the first of the next."""
+    """Requests everything in each step until the end."""
     agent = trial.join()
     uids = agent.specs.observations
     agent.run()
@@ -55,9 +55,9 @@ def the_last_step_returns_observations(trial: Trial) -> None:
     raise NotOfferedError(_endless(trial))
 
 
-@reference(_STEP, "Steps in flight may be processed in the next sequence.")
+@reference(_STEP, "Pending steps may be processed in the next sequence.")
 def sequences_end_and_begin_while_steps_are_in_flight(trial: Trial) -> None:
-    """Keeps several steps in flight beyond the end of a sequence."""
+    """Keeps several steps pending beyond the end of a sequence."""
     agent = trial.join()
     agent.valid_actions()
     ends = 0
@@ -67,14 +67,14 @@ def sequences_end_and_begin_while_steps_are_in_flight(trial: Trial) -> None:
             agent.probe.send(agent.request())
             sent += 1
             continue
-        agent.took(agent.probe.accepted("step", "a StepResponse, in whichever sequence"))
+        agent.took(agent.probe.accepted("step", "a StepResponse, in this sequence or the next"))
         answered += 1
         ends += agent.state is not State.RUNNING
     if not ends:
         raise NotOfferedError(_endless(trial))
 
 
-@reference(_RESET, "A Reset in flight takes effect between the steps around it.")
+@reference(_RESET, "A pending Reset takes effect between the steps around it.")
 def a_reset_in_flight_ends_the_sequence(trial: Trial) -> None:
     """Sends a step, a Reset and a first step without waiting."""
     agent = trial.join()
@@ -94,19 +94,19 @@ def a_reset_in_flight_ends_the_sequence(trial: Trial) -> None:
     agent.state = State.INTERRUPTED
     if not isinstance(last, dm_env_rpc_pb2.StepResponse):
         raise agent.probe.violation(
-            "a first step, for it follows a Reset; its actions are ignored", describe(last)
+            "a first step, because it follows a Reset; its actions are ignored", describe(last)
         )
     agent.took(last)
 
 
-def _check_same(agent: Agent, before: dm_env_rpc_pb2.ActionObservationSpecs) -> None:
+def _check_same(agent: ProbeAgent, before: dm_env_rpc_pb2.ActionObservationSpecs) -> None:
     if agent.specs != before:
         raise agent.probe.violation(
-            f"the specs that there were: {describe(before)}", describe(agent.specs)
+            f"the same specs as before: {describe(before)}", describe(agent.specs)
         )
 
 
-def _plain_reset(agent: Agent) -> None:
+def _plain_reset(agent: ProbeAgent) -> None:
     """A Reset without settings."""
     answer = agent.probe.accept(dm_env_rpc_pb2.ResetRequest(), "a ResetResponse")
     if agent.state is State.RUNNING:
@@ -114,9 +114,9 @@ def _plain_reset(agent: Agent) -> None:
     agent.adopt(answer.specs)
 
 
-@reference(_RESET, "The specs are sent again even where nothing has changed.")
+@reference(_RESET, "The specs are sent again even if nothing has changed.")
 def a_reset_sends_the_specs_again(trial: Trial) -> None:
-    """Resets in a sequence and between two; what is sent must make sense and hold."""
+    """Resets in a sequence and between two; the sent specs must be valid for the next steps."""
     agent = trial.join()
     joined = agent.specs
     agent.reset()
@@ -161,7 +161,7 @@ def a_reset_ends_the_sequence(trial: Trial) -> None:
 
 @reference(_RESET, "Settings of a Reset are those for the agent's next sequence.")
 def reset_settings_are_taken(trial: Trial) -> None:
-    """Resets with them in a sequence and between two, and steps with what they bring."""
+    """Resets with them in a sequence and between two, and steps with the new specs."""
     if not trial.options.reset_settings:
         raise NotOfferedError("no reset settings were given")
     agent = trial.join()
@@ -175,7 +175,7 @@ def reset_settings_are_taken(trial: Trial) -> None:
 
 @reference(_RESET, "Invalid settings are refused.")
 def invalid_reset_settings_are_refused(trial: Trial) -> None:
-    """Sends each one; the sequence goes on."""
+    """Sends each one; the sequence continues."""
     invalid = pack_settings(trial.options.invalid_reset_settings)
     if not invalid:
         raise NotOfferedError("no invalid reset settings were given")
@@ -183,13 +183,13 @@ def invalid_reset_settings_are_refused(trial: Trial) -> None:
     agent.run()
     for name, tensor in invalid.items():
         request = dm_env_rpc_pb2.ResetRequest(settings={name: tensor})
-        agent.probe.refuse(request, f"an error, for the setting {name!r} is invalid")
+        agent.probe.refuse(request, f"an error, because the setting {name!r} is invalid")
         agent.check_is_running("the refused Reset did not end the sequence")
 
 
 @overview("States", "A joined agent has one of three states after a step.")
 def states_are_those_of_the_protocol(trial: Trial) -> None:
-    """Looks at the number of the state in each of some steps."""
+    """Checks the number of the state in each of some steps."""
     agent = trial.join()
     for _ in range(min(trial.options.max_steps, 24)):
         before = agent.state

@@ -1,4 +1,4 @@
-"""Specs that make sense."""
+"""Specs: unique names, valid types, shapes and bounds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _check_each(
 
 @reference("Specs", "The names of the actions are unique, and those of the observations.")
 def names_are_unique(trial: Trial) -> None:
-    """Looks for one that is there twice."""
+    """Looks for a name that occurs twice."""
     for kind, group in _by_kind(trial):
         names = [spec.name for spec in group]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -58,7 +58,7 @@ def no_name_is_the_parent_of_another(trial: Trial) -> None:
 
 @overview("TensorSpec", "A spec has a data type of the protocol.")
 def data_types_are_valid(trial: Trial) -> None:
-    """Looks for 0 and for numbers that the protocol does not have."""
+    """Looks for 0 and for numbers that the protocol does not define."""
     known = set(dm_env_rpc_pb2.DataType.values()) - {dm_env_rpc_pb2.INVALID_DATA_TYPE}
     _check_each(trial, "a data type of the protocol", lambda spec: spec.dtype in known)
 
@@ -75,17 +75,17 @@ def at_most_one_dimension_is_variable(trial: Trial) -> None:
 
 @overview("Ranges", "A range has one element, or the shape of its tensor, and can be met.")
 def bounds_make_sense(trial: Trial) -> None:
-    """Looks at type, number, NaN and order; per-element bounds need a fixed shape."""
+    """Checks type, number, NaN and order; bounds per element need a fixed shape."""
     for kind, group in _by_kind(trial):
         for spec in group:
             bounded = dm_env_rpc_pb2.TensorSpec()
             bounded.CopyFrom(spec)
             if sum(size < 0 for size in spec.shape) > 1:
-                continue  # Another check's affair; here it would only hide the bounds.
+                continue  # Another check reports it; here it would only hide the bounds.
             try:
                 codecs.codec_for(bounded.dtype)
                 specs.check_spec(bounded, f"{kind} {spec.name!r}")
             except SpecError as error:
                 raise ViolationError(
-                    f"bounds that make sense: {error}", "JoinWorldRequest", describe(spec)
+                    f"valid bounds: {error}", "JoinWorldRequest", describe(spec)
                 ) from None

@@ -1,4 +1,4 @@
-"""Answers: one for each request, in order, of its own kind, errors included."""
+"""Answers: one for each request, in order and of its kind, including errors."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from dm_env_rpc_client.compliance.probe_agent import unknown_uid
 from dm_env_rpc_client.compliance.trial import Trial
 
 _DEPTH = 16
-"""Requests in flight at once."""
+"""The number of requests that are pending at once."""
 
 _LEAVE = dm_env_rpc_pb2.LeaveWorldRequest()
 
 
 @overview("Protocol overview", "Each request gets exactly one answer.")
 def one_answer_for_each_request(trial: Trial) -> None:
-    """Counts the answers to some requests, valid and not, by what comes after them."""
+    """Sends valid and invalid requests, and checks that nothing follows their answers."""
     agent = trial.join()
     probe = agent.probe
     agent.run()
     agent.reset_if_offered()
     agent.step(requested=agent.specs.observations)
     agent.leave()
-    _expect_silence(trial, probe, "nothing more: every request has its answer")
-    agent.probe.refuse(dm_env_rpc_pb2.StepRequest(), "an error, for nothing is joined")
+    _expect_silence(trial, probe, "nothing more, because every request has its answer")
+    agent.probe.refuse(dm_env_rpc_pb2.StepRequest(), "an error, because nothing is joined")
     _expect_silence(trial, probe, "nothing more after an error")
 
 
@@ -38,7 +38,7 @@ def _expect_silence(trial: Trial, probe: Probe, expected: str) -> None:
 
 @overview("Protocol overview", "An answer is of the request's own kind, or an error.")
 def answers_are_of_the_requests_kind(trial: Trial) -> None:
-    """Sends one request of each kind, without waiting, where each may be refused or not."""
+    """Sends one request of each kind without waiting; each may be refused or not."""
     agent = trial.join()
     name = agent.world_name
     requests = (
@@ -70,7 +70,7 @@ def answers_are_of_the_requests_kind(trial: Trial) -> None:
 
 @overview("Streaming", "Requests sent without waiting are answered in their order.")
 def pipelined_steps_are_answered_in_order(trial: Trial) -> None:
-    """Requests other observations in each of many steps and sees whose come back."""
+    """Requests different observations in each of many steps and compares the answers."""
     agent = trial.join()
     agent.run()
     uids = sorted(agent.specs.observations)
@@ -81,28 +81,28 @@ def pipelined_steps_are_answered_in_order(trial: Trial) -> None:
         response = agent.took(agent.probe.accepted("step", f"observations {requested}"))
         if sorted(response.observations) != requested:
             raise agent.probe.violation(
-                f"the answers in order: here one with observations {requested}",
+                f"the answers in order, the next one with observations {requested}",
                 describe(response),
             )
 
 
 @overview("Streaming", "Requests sent without waiting are processed in their order.")
 def pipelined_requests_take_effect_in_order(trial: Trial) -> None:
-    """Leaves and joins again in one go: steps in between are refused, others are not."""
+    """Leaves and joins again without waiting: a step in between is refused, others are not."""
     agent = trial.join()
     step = agent.request()
     for request in (step, _LEAVE, step, trial.join_request(agent.world_name), step):
         agent.probe.send(request)
     agent.probe.accepted("step", "a StepResponse before the LeaveWorld")
     agent.probe.accepted("leave_world", "a LeaveWorldResponse")
-    agent.probe.refused("step", "an error, for the step comes after the LeaveWorld")
+    agent.probe.refused("step", "an error, because the step comes after the LeaveWorld")
     agent.probe.accepted("join_world", "a JoinWorldResponse after the LeaveWorld")
     agent.probe.accepted("step", "a StepResponse after the JoinWorld")
 
 
-@overview("Streaming", "A request that fails among others in flight fails alone.")
+@overview("Streaming", "If one of several pending requests fails, the others do not.")
 def an_error_fails_its_own_request_only(trial: Trial) -> None:
-    """Sends steps of which every other asks for an observation that there is none of."""
+    """Sends steps of which every second one requests an unknown observation."""
     agent = trial.join()
     agent.run()
     unknown = unknown_uid(agent.specs.observations)
@@ -110,14 +110,14 @@ def an_error_fails_its_own_request_only(trial: Trial) -> None:
         agent.probe.send(agent.request(requested=[unknown] if number % 2 else []))
     for number in range(_DEPTH):
         if number % 2:
-            agent.probe.refused("step", f"an error, for there is no observation {unknown}")
+            agent.probe.refused("step", f"an error, because there is no observation {unknown}")
         else:
             agent.took(agent.probe.accepted("step", "a StepResponse for the valid step"))
 
 
 @overview("Errors", "An error says what is wrong.")
 def errors_have_a_code_and_a_message(trial: Trial) -> None:
-    """Looks at the Status of requests that must fail."""
+    """Checks the Status of requests that must fail."""
     probe = trial.connect()
     for request in (
         dm_env_rpc_pb2.StepRequest(),
@@ -132,12 +132,12 @@ def errors_have_a_code_and_a_message(trial: Trial) -> None:
 
 @overview("Errors", "After an error that is not fatal the client can go on.")
 def the_stream_survives_errors(trial: Trial) -> None:
-    """Makes errors before a join and in a sequence, and goes on after each."""
+    """Causes errors before a join and in a sequence, and continues after each."""
     probe = trial.connect()
-    probe.refuse(dm_env_rpc_pb2.StepRequest(), "an error, for nothing is joined")
+    probe.refuse(dm_env_rpc_pb2.StepRequest(), "an error, because nothing is joined")
     probe.refuse(
         dm_env_rpc_pb2.JoinWorldRequest(world_name=trial.options.unknown_world_name),
-        "an error, for there is no such world",
+        "an error, because there is no such world",
     )
     agent = trial.join(probe)
     agent.begin("a StepResponse, after errors")
@@ -147,23 +147,23 @@ def the_stream_survives_errors(trial: Trial) -> None:
 
 @overview("Errors", "A request that fails is a no-op.")
 def an_error_changes_no_state(trial: Trial) -> None:
-    """Fails in each state; whether actions are ignored afterwards tells the state."""
+    """Fails in each state; the state shows in whether actions are ignored afterwards."""
     agent = trial.join()
     unknown = [unknown_uid(agent.specs.observations)]
     expected = "an error for an unknown observation"
     agent.refuse_step(expected, requested=unknown)
-    agent.begin("a first step, for the refused one did not begin the sequence")
+    agent.begin("a first step, because the refused one did not begin the sequence")
     agent.refuse_step(expected, requested=unknown)
     agent.check_is_running("the refused step did not end the sequence")
     agent.probe.refuse(
-        trial.join_request(agent.world_name), "an error, for a world is joined already"
+        trial.join_request(agent.world_name), "an error, because a world is joined already"
     )
     agent.check_is_running("the refused JoinWorld did not end the sequence")
 
 
 @overview("Errors", "A request that fails for any reason is answered with an error.")
 def a_request_without_payload_is_refused(trial: Trial) -> None:
-    """Sends an envelope with nothing in it."""
+    """Sends an empty envelope."""
     probe = trial.connect()
     probe.send(None)
     expected = "an error for a request without a payload"
@@ -175,7 +175,7 @@ def a_request_without_payload_is_refused(trial: Trial) -> None:
 
 @overview("Protocol overview", "An extension is answered by an extension, or an error.")
 def an_unknown_extension_is_answered(trial: Trial) -> None:
-    """Sends a message of a type that no server knows."""
+    """Sends a message of an unknown type."""
     probe = trial.connect()
     request = any_pb2.Any(type_url="type.googleapis.com/compliance.Unknown", value=b"\x08\x01")
     probe.ask(request, "an answer to an unknown extension")

@@ -25,12 +25,12 @@ def _destroy(trial: Trial, probe: Probe, name: str) -> None:
 
 def _check_creates(trial: Trial) -> None:
     if trial.options.world_name is not None:
-        raise NotOfferedError("the world exists already and is not to be created or destroyed")
+        raise NotOfferedError("the options name an existing world, so none is created or destroyed")
 
 
 @reference(_CREATE, "A world is created with the settings, and destroyed.")
 def a_world_can_be_created_and_destroyed(trial: Trial) -> None:
-    """Twice, for the first must leave nothing behind."""
+    """Does so twice, because the first time must leave nothing behind."""
     _check_creates(trial)
     probe = trial.connect()
     for _ in range(2):
@@ -39,20 +39,20 @@ def a_world_can_be_created_and_destroyed(trial: Trial) -> None:
 
 @reference(_CREATE, "Settings that are required cannot be left out.")
 def required_create_settings_are_required(trial: Trial) -> None:
-    """Leaves each one out."""
+    """Leaves each of them out."""
     _check_creates(trial)
     if not trial.options.required_create_settings:
-        raise NotOfferedError("no create setting was said to be required")
+        raise NotOfferedError("the options name no required create setting")
     probe = trial.connect()
     for name in trial.options.required_create_settings:
         request = trial.create_request()
         del request.settings[name]
-        probe.refuse(request, f"an error, for the setting {name!r} is missing")
+        probe.refuse(request, f"an error, because the setting {name!r} is missing")
 
 
 @reference(_CREATE, "Invalid settings are refused.")
 def invalid_create_settings_are_refused(trial: Trial) -> None:
-    """Adds each one to the valid ones."""
+    """Adds each setting to the valid ones."""
     _check_creates(trial)
     invalid = pack_settings(trial.options.invalid_create_settings)
     if not invalid:
@@ -61,7 +61,7 @@ def invalid_create_settings_are_refused(trial: Trial) -> None:
     for name, tensor in invalid.items():
         request = trial.create_request()
         request.settings[name].CopyFrom(tensor)
-        probe.refuse(request, f"an error, for the setting {name!r} is invalid")
+        probe.refuse(request, f"an error, because the setting {name!r} is invalid")
 
 
 @reference(_CREATE, "The name of a world is unique.")
@@ -80,10 +80,10 @@ def a_server_with_one_world_refuses_another(trial: Trial) -> None:
     """Creates a second one beside the first."""
     _check_creates(trial)
     if trial.options.several_worlds is not False:
-        raise NotOfferedError("the server is not said to have one world only")
+        raise NotOfferedError("the options do not say that the server has one world only")
     probe = trial.connect()
     trial.create_world(probe)
-    probe.refuse(trial.create_request(), "an error, for the one world exists already")
+    probe.refuse(trial.create_request(), "an error, because the only world exists already")
 
 
 @reference(_CREATE, "Another connection may join a world than the one that created it.")
@@ -100,38 +100,38 @@ def an_unknown_world_cannot_be_destroyed(trial: Trial) -> None:
     probe = trial.connect()
     unknown = trial.options.unknown_world_name
     request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=unknown)
-    probe.refuse(request, "an error, for there is no such world")
+    probe.refuse(request, "an error, because there is no such world")
     if trial.options.world_name is None:
         name = trial.create_world(probe)
         _destroy(trial, probe, name)
         request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=name)
-        probe.refuse(request, "an error, for the world was destroyed already")
+        probe.refuse(request, "an error, because the world was destroyed already")
 
 
 @reference(_DESTROY, "A world that was destroyed is gone.")
 def a_destroyed_world_cannot_be_joined(trial: Trial) -> None:
-    """Joins one that was there a moment ago."""
+    """Joins a world that was just destroyed."""
     probe = trial.connect()
     name = trial.create_world(probe)
     _destroy(trial, probe, name)
-    probe.refuse(trial.join_request(name), "an error, for the world was destroyed")
+    probe.refuse(trial.join_request(name), "an error, because the world was destroyed")
 
 
 @reference(_DESTROY, "A connection cannot destroy the world that it is joined to.")
 def a_joined_connection_cannot_destroy_its_world(trial: Trial) -> None:
-    """Tries before a sequence and in one; the agent goes on after each."""
+    """Tries before a sequence and in one; the agent continues after each."""
     agent = trial.join()
     request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=agent.world_name)
-    expected = "an error, for this connection is joined to the world"
+    expected = "an error, because this connection is joined to the world"
     agent.probe.refuse(request, expected)
-    agent.begin("a first step, for the world was not destroyed")
+    agent.begin("a first step, because the world was not destroyed")
     agent.probe.refuse(request, expected)
-    agent.step(expected="a StepResponse, for the world was not destroyed")
+    agent.step(expected="a StepResponse, because the world was not destroyed")
 
 
 @reference(_DESTROY, "Under a joined agent a world is destroyed at once, later, or not.")
 def a_world_with_an_agent_is_destroyed_in_one_of_three_ways(trial: Trial) -> None:
-    """Destroys from another connection; what the agent sees must fit the answer."""
+    """Destroys from another connection; the agent's next answer must fit that answer."""
     agent = trial.join()
     _check_creates(trial)
     agent.run()
@@ -145,10 +145,10 @@ def a_world_with_an_agent_is_destroyed_in_one_of_three_ways(trial: Trial) -> Non
         return
     answer = other.answer("destroy_world", "a DestroyWorldResponse or an error")
     if isinstance(answer, status_pb2.Status):
-        agent.step(expected=f"a StepResponse, for the DestroyWorld got {describe(answer)}")
+        agent.step(expected=f"a StepResponse, because the DestroyWorld got {describe(answer)}")
         return
     trial.forget_world(agent.world_name)
-    agent.refuse_step("an error, for the world was destroyed")
+    agent.refuse_step("an error, because the world was destroyed")
 
 
 @reference(_SEVERAL, "An agent in one world does not affect an agent in another.")
@@ -163,6 +163,6 @@ def worlds_are_independent(trial: Trial) -> None:
     agent.check_is_running("the Reset was in another world")
     other.leave()
     agent.check_is_running("the LeaveWorld was in another world")
-    if not trial.options.companions:  # They are in that world still.
+    if not trial.options.companions:  # They are still in that world.
         _destroy(trial, probe, other.world_name)
-    agent.step(expected="a StepResponse, for it was another world that was destroyed")
+    agent.step(expected="a StepResponse, because it was another world that was destroyed")

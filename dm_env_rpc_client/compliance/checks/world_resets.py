@@ -5,14 +5,14 @@ from __future__ import annotations
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import reference
 from dm_env_rpc_client.compliance.probe import Probe, describe
-from dm_env_rpc_client.compliance.probe_agent import Agent
+from dm_env_rpc_client.compliance.probe_agent import ProbeAgent
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.tensors.settings import pack_settings
 
 _HEADING = "ResetWorldRequest/Response"
 _STEPS = 5
-"""Steps within which an agent must hear of a reset that another connection asked for."""
+"""The number of steps within which an agent must be told of another connection's reset."""
 
 
 def _request(trial: Trial, world_name: str) -> dm_env_rpc_pb2.ResetWorldRequest:
@@ -25,15 +25,15 @@ def _request(trial: Trial, world_name: str) -> dm_env_rpc_pb2.ResetWorldRequest:
 def an_unknown_world_cannot_be_reset(trial: Trial) -> None:
     """Names one that does not exist."""
     request = _request(trial, trial.options.unknown_world_name)
-    trial.connect().refuse(request, "an error, for there is no such world")
+    trial.connect().refuse(request, "an error, because there is no such world")
 
 
 @reference(_HEADING, "A ResetWorld need not come from a connection that is joined.")
 def a_spectator_resets_a_world_without_agents(trial: Trial) -> None:
-    """Resets before anybody has joined; then an agent begins as usual."""
+    """Resets before an agent has joined; then one joins and begins as usual."""
     probe = trial.connect()
     name = trial.create_world(probe)
-    probe.accept(_request(trial, name), "a ResetWorldResponse, for no agent is to be told")
+    probe.accept(_request(trial, name), "a ResetWorldResponse, because no agent is to be told")
     trial.join(probe, name).begin("a first step in the world that was reset")
 
 
@@ -46,15 +46,15 @@ def an_agent_resets_its_world(trial: Trial) -> None:
     for _ in range(2):
         agent.begin("a first step, at once and with its actions ignored")
         agent.step()
-        agent.probe.accept(request, "a ResetWorldResponse, for there is no other agent")
+        agent.probe.accept(request, "a ResetWorldResponse, because there is no other agent")
         if agent.state is State.RUNNING:
             agent.state = State.INTERRUPTED
     agent.begin("a first step, at once and with its actions ignored")
     agent.check_is_running("a sequence has begun")
 
 
-def _check_is_told(trial: Trial, agent: Agent, caller: Probe) -> None:
-    """The agent gets an INTERRUPTED step before the caller its answer, and begins anew."""
+def _check_is_told(trial: Trial, agent: ProbeAgent, caller: Probe) -> None:
+    """Checks that the agent has an INTERRUPTED step before the caller has its answer."""
     uids = agent.specs.observations
     if caller.has_answer(trial.options.quiet_seconds):
         answer = caller.accepted("reset_world", "a ResetWorldResponse")
@@ -70,9 +70,9 @@ def _check_is_told(trial: Trial, agent: Agent, caller: Probe) -> None:
             break
     if agent.state is not State.INTERRUPTED:
         raise agent.probe.violation(
-            "a step that is INTERRUPTED, for the world is being reset", describe(response)
+            "a step that is INTERRUPTED, because the world is being reset", describe(response)
         )
-    caller.accepted("reset_world", "a ResetWorldResponse, for all agents have been told")
+    caller.accepted("reset_world", "a ResetWorldResponse, because all agents have been told")
     agent.begin("a first step after the world was reset, whose actions are ignored")
 
 
@@ -88,7 +88,7 @@ def a_spectator_resets_a_world_with_an_agent(trial: Trial) -> None:
 
 @reference(_HEADING, "A ResetWorld affects all agents of the world, the caller otherwise.")
 def an_agent_resets_the_world_of_another(trial: Trial) -> None:
-    """Resets from one agent: the other is told by a step, and both begin anew."""
+    """Resets from one agent: the other is told by a step, and both begin a new sequence."""
     agent = trial.join()
     other = trial.join_beside(agent)
     for one in (agent, other):
@@ -103,10 +103,10 @@ def an_agent_resets_the_world_of_another(trial: Trial) -> None:
             break
     if other.state is not State.INTERRUPTED:
         raise other.probe.violation(
-            "a step that is INTERRUPTED, for the world is being reset",
+            "a step that is INTERRUPTED, because the world is being reset",
             f"state {other.state.name}",
         )
-    agent.probe.accepted("reset_world", "a ResetWorldResponse, for the other has been told")
+    agent.probe.accepted("reset_world", "a ResetWorldResponse, because the other has been told")
     agent.state = State.INTERRUPTED
     for one in (agent, other):
         one.probe.send(one.request())

@@ -12,7 +12,6 @@ import struct
 import sys
 import termios
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from dm_env_rpc_client.cli import play as command
 from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.cli.failures import Terminated, UsageError
 from dm_env_rpc_client.cli.playing.keyboard import HangUp, Keyboard, decode
-from dm_env_rpc_client.cli.playing.screen import describe
+from dm_env_rpc_client.cli.playing.screen import Screen, View, describe
 from dm_env_rpc_client.server import Catch, serve
 from tests.environments import Broken, Robot
 from tests.scripted import settles
@@ -162,14 +161,13 @@ def test_a_game_from_beginning_to_end(window: Window) -> None:
         window.sees("step 3 .*after paddle=1")
         window.type("p")
         window.type("\x1b")
-        time.sleep(0.2)
         window.type("r")
         window.sees("episode 2 .*step 0 ")
         window.type("q")
 
     with serve(Catch) as server, somebody(window, act):
         play(server.address, create=["rows=20"])
-    window.sees("2 episodes, 3 steps; return of the last: 0")
+    window.sees("2 episodes, 3 steps; return of the last episode: 0")
 
 
 def test_several_controls_and_texts(window: Window) -> None:
@@ -213,16 +211,25 @@ def test_refusals_are_shown(window: Window) -> None:
         play(server.address, create=["at=step"])
 
 
-def test_the_window_changes(window: Window) -> None:
+def test_the_window_changes(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[int, int]] = []
+    draw = Screen.draw
+
+    def recording(self: Screen, view: View, width: int, height: int) -> None:
+        draw(self, view, width, height)
+        drawn.append((height, width))
+
     def act() -> None:
         window.sees("step 0")
         for rows, columns in ((50, 120), (3, 20), (1, 1), (30, 90)):
             window.resize(rows, columns)
+            drawn.clear()
             os.kill(os.getpid(), signal.SIGWINCH)
-            time.sleep(0.1)
+            assert settles(lambda size=(rows, columns): size in drawn, 20)  # type: ignore[misc]
         window.sees("space: step")
         window.type("q")
 
+    monkeypatch.setattr(Screen, "draw", recording)
     with serve(Robot) as server, somebody(window, act):
         play(server.address)
 
@@ -331,7 +338,7 @@ def test_observations_that_are_no_pictures(value: Any, shown: str) -> None:
 def test_there_must_be_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     result = typer.testing.CliRunner().invoke(app, ["play", "localhost:1"])
     assert result.exit_code == 2
-    assert "needs a terminal, but the standard input is none" in result.stderr
+    assert "needs a terminal, but the standard input is not one" in result.stderr
     monkeypatch.setitem(sys.modules, "termios", None)
     with pytest.raises(UsageError, match="POSIX"):
         command._terminal()
@@ -347,4 +354,4 @@ def test_rates_that_are_none() -> None:
     for rate in ("0", "-1", "nan", "2000"):
         result = typer.testing.CliRunner().invoke(app, ["play", "--rate", rate])
         assert result.exit_code == 2
-        assert "steps a second" in result.stderr
+        assert "steps per second" in result.stderr

@@ -1,4 +1,4 @@
-"""The checks of properties, against a server that has some and servers that break a rule."""
+"""The checks of properties, against a server that has properties and servers that break a rule."""
 
 from __future__ import annotations
 
