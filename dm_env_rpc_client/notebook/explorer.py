@@ -19,12 +19,12 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.extensions.property_access import PropertyAccess
 from dm_env_rpc_client.notebook.controls import Control, control_for
-from dm_env_rpc_client.notebook.kept_properties import KeptProperties
 from dm_env_rpc_client.notebook.keyboard import Keyboard, checked_action, default_keys
+from dm_env_rpc_client.notebook.local_properties import LocalProperties
 from dm_env_rpc_client.notebook.observation_view import ObservationView
 from dm_env_rpc_client.notebook.property_panel import PropertyPanel
 from dm_env_rpc_client.notebook.stepping import Progress, Stepper
-from dm_env_rpc_client.server.string_properties import KeepsProperties
+from dm_env_rpc_client.server.string_properties import HasStringProperties
 from dm_env_rpc_client.tensors.sampling import sample
 
 __all__ = ["Explorer", "explore"]
@@ -283,7 +283,7 @@ def _properties_of(env: dm_env.Environment) -> PropertyAccess | None:
             return value
     if isinstance(env, DmEnvAdaptor):
         return PropertiesExtension(env.connection)
-    return KeptProperties(env) if isinstance(env, KeepsProperties) else None
+    return LocalProperties(env) if isinstance(env, HasStringProperties) else None
 
 
 def _title(text: str) -> ipywidgets.HTML:

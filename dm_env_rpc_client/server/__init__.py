@@ -5,11 +5,11 @@ Read `world.py` first: what is served. `session.py` speaks the protocol for one 
 does not know `client`.
 """
 
-from dm_env_rpc_client.server.catch import Catch
 from dm_env_rpc_client.server.game import Game
+from dm_env_rpc_client.server.games.catch import Catch
+from dm_env_rpc_client.server.games.race import Race
 from dm_env_rpc_client.server.hosting import Server, serve
 from dm_env_rpc_client.server.offered_properties import Properties
-from dm_env_rpc_client.server.race import Race
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.world import Agent, World
 

@@ -13,12 +13,12 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.server.construction import construct
-from dm_env_rpc_client.server.flattening import Structure, end_state
+from dm_env_rpc_client.server.flat_specs import FlatSpecs, end_state
 from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.string_properties import (
-    EnvironmentProperties,
-    KeepsProperties,
+    HasStringProperties,
+    StringProperties,
 )
 from dm_env_rpc_client.server.world import SEQUENCE_LOST, Agent, World
 
@@ -34,7 +34,7 @@ class _Made(NamedTuple):
     """An environment and what is known of it."""
 
     environment: dm_env.Environment
-    structure: Structure
+    flat_specs: FlatSpecs
     settings: Mapping[str, Any]
 
 
@@ -63,7 +63,7 @@ class EnvironmentWorld(World):
         self._default_actions = default_actions
         # Guards everything below, and is told when an interruption is over.
         self._changed = threading.Condition()
-        self._made = self._with_structure(environment, settings)
+        self._made = self._with_flat_specs(environment, settings)
         self._agent: _EnvironmentAgent | None = None
         self._is_running = False
         self._is_closed = False
@@ -113,8 +113,8 @@ class EnvironmentWorld(World):
             properties = getattr(environment, "properties", None)
             if isinstance(properties, Properties):
                 yield properties
-            elif isinstance(environment, KeepsProperties):
-                yield EnvironmentProperties(environment)
+            elif isinstance(environment, HasStringProperties):
+                yield StringProperties(environment)
             else:
                 yield None
 
@@ -134,23 +134,23 @@ class EnvironmentWorld(World):
     @property
     def specs(self) -> dm_env_rpc_pb2.ActionObservationSpecs:
         """The specs of the environment as it is now."""
-        return self._made.structure.specs
+        return self._made.flat_specs.specs
 
     def step(
         self, actions: Mapping[str, Any] | None, requested: Collection[str]
     ) -> tuple[State, Mapping[str, Any]]:
         """Steps the environment, or resets it where a sequence begins; see `Agent.step`."""
         with self._changed:
-            structure = self._made.structure
+            flat_specs = self._made.flat_specs
             if self._is_interrupted:
-                observations = structure.observations(self._last_timestep(), requested)
+                observations = flat_specs.flat_observations(self._last_timestep(), requested)
                 self._finish_interruption()
                 return State.INTERRUPTED, observations
             if actions is not None:
                 if not self._is_running:
                     raise RequestError.not_now(SEQUENCE_LOST)
                 complete = {**self._default_actions, **actions}
-                timestep = self._made.environment.step(structure.action(complete))
+                timestep = self._made.environment.step(flat_specs.nested_action(complete))
                 if timestep.first():
                     raise RuntimeError(
                         "the environment returned a FIRST step in the middle of a sequence"
@@ -159,7 +159,7 @@ class EnvironmentWorld(World):
                 timestep = self._made.environment.reset()
             self._timestep = timestep
             self._is_running = not timestep.last()
-            observations = structure.observations(timestep, requested)
+            observations = flat_specs.flat_observations(timestep, requested)
             if self._is_running:
                 return State.RUNNING, observations
             return end_state(timestep), observations
@@ -198,26 +198,26 @@ class EnvironmentWorld(World):
             former.environment.close()
 
     def _has_specs_of(self, made: _Made) -> bool:
-        return bool(made.structure.specs == self._made.structure.specs)
+        return bool(made.flat_specs.specs == self._made.flat_specs.specs)
 
     def _make_again(self, settings: Mapping[str, Any]) -> _Made | None:
         return self._make({**self._made.settings, **settings}) if settings else None
 
     def _make(self, settings: Mapping[str, Any]) -> _Made:
-        return self._with_structure(construct(self._factory, settings), settings)
+        return self._with_flat_specs(construct(self._factory, settings), settings)
 
-    def _with_structure(
+    def _with_flat_specs(
         self, environment: dm_env.Environment, settings: Mapping[str, Any]
     ) -> _Made:
         try:
-            structure = Structure.of(environment)
-            unknown = set(self._default_actions) - set(structure.action_names)
+            flat_specs = FlatSpecs.of(environment)
+            unknown = set(self._default_actions) - set(flat_specs.action_names)
             if unknown:
                 raise SpecError(f"default action {min(unknown)!r} is no action of the environment")
         except BaseException:
             environment.close()
             raise
-        return _Made(environment, structure, settings)
+        return _Made(environment, flat_specs, settings)
 
 
 class _EnvironmentAgent(Agent):

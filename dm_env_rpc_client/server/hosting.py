@@ -21,11 +21,11 @@ from dm_env_rpc_client.server.construction import construct
 from dm_env_rpc_client.server.environment_world import EnvironmentWorld
 from dm_env_rpc_client.server.extension_handlers import ExtensionHandlers, Handler
 from dm_env_rpc_client.server.game import Game
-from dm_env_rpc_client.server.offered_properties import Properties, answer
+from dm_env_rpc_client.server.offered_properties import Properties, answer_property_request
 from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.server.shared_world import STEP_TIMEOUT, SharedWorld
 from dm_env_rpc_client.server.world import World
-from dm_env_rpc_client.server.world_registry import UNNAMED, Worlds
+from dm_env_rpc_client.server.world_registry import UNNAMED, WorldRegistry
 from dm_env_rpc_client.transports import conditions, status
 from dm_env_rpc_client.transports.addresses import is_loopback
 from dm_env_rpc_client.transports.listening import listen
@@ -52,7 +52,7 @@ class Server:
     def __init__(
         self,
         server: grpc.Server,
-        worlds: Worlds,
+        worlds: WorldRegistry,
         address: str,
         errors: list[BaseException],
     ):
@@ -146,7 +146,7 @@ def serve(
       default_actions: values, by flat name, of actions that a step may leave out.
       properties: what all clients may read and write, joined or not. An environment or a
         game with an attribute `properties` of this kind adds its own for those who joined;
-        an environment that `KeepsProperties` is asked itself.
+        an environment that `HasStringProperties` is asked itself.
       extensions: by message class, what answers an extension of that type: it is called
         with the message and the `World` that is joined, or None, and returns a message.
       step_timeout: seconds that a step in a `Game` waits for the other agents.
@@ -182,7 +182,7 @@ def serve(
         name: functools.partial(_make_world, factory, default_actions or {}, step_timeout)
         for name, factory in factories.items()
     }
-    worlds = Worlds(makers, max_worlds, only)
+    worlds = WorldRegistry(makers, max_worlds, only)
     grpc_server = grpc.server(
         # grpc asks for a ThreadPoolExecutor and uses nothing but submit.
         cast("Any", _ThreadPerStream()),
@@ -236,13 +236,13 @@ def _answer_property(
     universal: Properties, request: properties_pb2.PropertyRequest, world: World | None
 ) -> properties_pb2.PropertyResponse:
     if world is None:
-        return answer([universal], request)
+        return answer_property_request([universal], request)
     with world.access() as own:
-        return answer([universal] if own is None else [own, universal], request)
+        return answer_property_request([universal] if own is None else [own, universal], request)
 
 
 def _process(
-    worlds: Worlds,
+    worlds: WorldRegistry,
     extensions: ExtensionHandlers,
     on_error: Callable[[BaseException], None],
     requests: Iterator[bytes],

@@ -23,7 +23,7 @@ from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.tensors import casting, codecs, nesting, packing, specs
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 
-__all__ = ["Properties", "answer"]
+__all__ = ["Properties", "answer_property_request"]
 
 
 class _Property(NamedTuple):
@@ -172,7 +172,7 @@ class Properties:
             return spec
         assert declared.getter is not None, "`add` asks for one of the two"
         tensor = self._pack(key, declared, declared.getter())
-        codec = codecs.payload_codec(tensor, key)
+        codec = codecs.codec_of_payload(tensor, key)
         spec = dm_env_rpc_pb2.TensorSpec(name=key, shape=tensor.shape)
         spec.dtype = codec.data_type  # type: ignore[assignment]  # the stubs want the enum
         return spec
@@ -197,7 +197,7 @@ class Properties:
         raise RequestError(code_pb2.NOT_FOUND, f"no property {key!r}; properties: {known}")
 
 
-def answer(
+def answer_property_request(
     layers: list[Properties], request: properties_pb2.PropertyRequest
 ) -> properties_pb2.PropertyResponse:
     """Carries out a request on properties in layers, those of the world before universal ones."""
@@ -206,7 +206,7 @@ def answer(
     if field is None:
         raise RequestError.invalid("the property request is empty")
     key = getattr(request, field).key
-    merged = _Layered(layers)
+    merged = _LayeredProperties(layers)
     if field == "list_property":
         response.list_property.values.extend(merged.list(key))
     elif field == "read_property":
@@ -217,7 +217,7 @@ def answer(
     return response
 
 
-class _Layered:
+class _LayeredProperties:
     """Several registries as one: the first that knows a key has it."""
 
     def __init__(self, layers: list[Properties]):

@@ -22,7 +22,7 @@ from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.server.extension_handlers import ExtensionHandlers
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.world import Agent
-from dm_env_rpc_client.server.world_registry import Worlds
+from dm_env_rpc_client.server.world_registry import WorldRegistry
 from dm_env_rpc_client.tensors import codecs, packing
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 
@@ -42,7 +42,7 @@ class Session:
 
     def __init__(
         self,
-        worlds: Worlds,
+        worlds: WorldRegistry,
         extensions: ExtensionHandlers,
         on_error: Callable[[BaseException], None],
     ):
@@ -217,7 +217,7 @@ def _unpack_settings(settings: Mapping[str, dm_env_rpc_pb2.Tensor]) -> dict[str,
     unpacked = {}
     for name, tensor in settings.items():
         where = f"setting {name!r}"
-        codec = codecs.payload_codec(tensor, where)
+        codec = codecs.codec_of_payload(tensor, where)
         value = packing.unpack_payload(tensor, codec, tensor.shape, where)
         # An environment's own code asks for Python's int, float and bool.
         unpacked[name] = value.item() if isinstance(value, np.generic) else value

@@ -24,7 +24,7 @@ from google.rpc import code_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.protocol.lifecycle import State
-from dm_env_rpc_client.server.flattening import Structure, end_state
+from dm_env_rpc_client.server.flat_specs import FlatSpecs, end_state
 from dm_env_rpc_client.server.game import Game, Player
 from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
@@ -64,7 +64,7 @@ class SharedWorld(World):
             except ValueError as error:
                 raise RequestError.not_now(str(error)) from error
             try:
-                structure = Structure(
+                flat_specs = FlatSpecs(
                     self._game.action_spec(player),
                     self._game.observation_spec(player),
                     self._game.reward_spec(player),
@@ -73,7 +73,7 @@ class SharedWorld(World):
             except BaseException:
                 self._game.leave(player)
                 raise
-            agent = _SharedAgent(self, player, structure)
+            agent = _SharedAgent(self, player, flat_specs)
             self._agents.append(agent)
             return agent
 
@@ -123,7 +123,7 @@ class SharedWorld(World):
                     self._end_reset_when_all_know()
                     self._changed.notify_all()
             elif agent.is_running:
-                agent.action = agent.structure.action(actions)
+                agent.action = agent.flat_specs.nested_action(actions)
             elif agent.outcome is None:
                 raise RequestError.not_now(SEQUENCE_LOST)
             agent.is_waiting = True
@@ -131,7 +131,7 @@ class SharedWorld(World):
                 state, timestep = self._wait_for_outcome(agent)
             finally:
                 agent.is_waiting, agent.outcome = False, None
-            return state, agent.structure.observations(timestep, requested)
+            return state, agent.flat_specs.flat_observations(timestep, requested)
 
     def end_sequence(self, agent: _SharedAgent, settings: Mapping[str, Any]) -> None:
         """Carries out an agent's own Reset: its next step is the FIRST of what it comes into."""
@@ -269,9 +269,9 @@ class SharedWorld(World):
 class _SharedAgent(Agent):
     """One agent of a SharedWorld; its attributes are the world's, under the world's lock."""
 
-    def __init__(self, world: SharedWorld, player: Player, structure: Structure):
+    def __init__(self, world: SharedWorld, player: Player, flat_specs: FlatSpecs):
         self.player = player
-        self.structure = structure
+        self.flat_specs = flat_specs
         self.action: Any = None
         self.timestep: dm_env.TimeStep | None = None
         # What the step that it waits for, or its next one, comes to.
@@ -283,7 +283,7 @@ class _SharedAgent(Agent):
 
     @property
     def specs(self) -> dm_env_rpc_pb2.ActionObservationSpecs:
-        return self.structure.specs
+        return self.flat_specs.specs
 
     def step(
         self, actions: Mapping[str, Any] | None, requested: Collection[str]

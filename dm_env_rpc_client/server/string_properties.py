@@ -19,10 +19,10 @@ from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.tensors import packing
 
-__all__ = ["EnvironmentProperties", "KeepsProperties"]
+__all__ = ["HasStringProperties", "StringProperties"]
 
 
-class Attributes(Protocol):
+class PropertyAttributes(Protocol):
     """What can be done with a property."""
 
     @property
@@ -39,7 +39,7 @@ class Attributes(Protocol):
 
 
 @runtime_checkable
-class KeepsProperties(Protocol):
+class HasStringProperties(Protocol):
     """An environment that answers for its properties; PropertyError where it refuses."""
 
     def read_property(self, key: str) -> str:
@@ -48,18 +48,18 @@ class KeepsProperties(Protocol):
     def write_property(self, key: str, value: str) -> None:
         """Sets a value."""
 
-    def list_properties(self, key: str = "") -> Mapping[str, Attributes]:
+    def list_properties(self, key: str = "") -> Mapping[str, PropertyAttributes]:
         """Returns what stands right below a property, by key; "" is the root."""
 
 
-class EnvironmentProperties(Properties):
+class StringProperties(Properties):
     """The properties of an environment that keeps them itself.
 
     Args:
       environment: the environment.
     """
 
-    def __init__(self, environment: KeepsProperties):
+    def __init__(self, environment: HasStringProperties):
         super().__init__()
         self._environment = environment
 
@@ -110,7 +110,7 @@ class EnvironmentProperties(Properties):
         return True
 
 
-def _spec(key: str, attributes: Attributes) -> dm_env_rpc_pb2.TensorSpec:
+def _spec(key: str, attributes: PropertyAttributes) -> dm_env_rpc_pb2.TensorSpec:
     spec = dm_env_rpc_pb2.TensorSpec(name=key)
     if attributes.is_readable or attributes.is_writable:
         spec.dtype = dm_env_rpc_pb2.STRING

@@ -13,7 +13,7 @@ from google.rpc import code_pb2
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.world import Agent, World
 
-__all__ = ["ENVIRONMENT", "Worlds"]
+__all__ = ["ENVIRONMENT", "WorldRegistry"]
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ ONLY_WORLD = "this server has one world, with the empty name, which is there to 
 WorldFactory = Callable[[Mapping[str, Any]], World]
 
 
-class Worlds:
+class WorldRegistry:
     """Creates, finds and destroys worlds. Threads may share it.
 
     Args:

@@ -27,9 +27,9 @@ __all__ = [
     "DTypeLike",
     "PayloadMessage",
     "codec_for",
-    "natural_codec",
-    "own_codec",
-    "payload_codec",
+    "codec_of_payload",
+    "codec_of_plain_value",
+    "codec_of_value",
     "varint",
 ]
 
@@ -257,7 +257,7 @@ _BY_SCALAR: dict[type[Any], Codec] = {
 }
 
 
-def own_codec(value: Any) -> Codec | None:
+def codec_of_plain_value(value: Any) -> Codec | None:
     """Returns the codec of a plain scalar or array, whose dtype is what it is to be packed as.
 
     None for what has to be looked into: lists, large integers, other byte orders.
@@ -299,7 +299,7 @@ def codec_for(dtype: DTypeLike, where: str = "value") -> Codec:
     return codec
 
 
-def natural_codec(value: Any, array: Array) -> Codec:
+def codec_of_value(value: Any, array: Array) -> Codec:
     """Returns the codec of a value of any kind, and of the array that was made of it."""
     if array.size == 0 and isinstance(value, np.ndarray) and value.dtype.kind in "OU":
         return codec_for(value.dtype)
@@ -309,7 +309,7 @@ def natural_codec(value: Any, array: Array) -> Codec:
     return _BY_DATA_TYPE[dm_env_rpc_pb2.STRING if is_string else dm_env_rpc_pb2.PROTO]
 
 
-def payload_codec(message: PayloadMessage, where: str) -> Codec:
+def codec_of_payload(message: PayloadMessage, where: str) -> Codec:
     """Returns the codec of the payload that is set; SpecError where none is."""
     field = message.WhichOneof("payload")
     if field is None:

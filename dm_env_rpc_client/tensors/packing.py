@@ -25,9 +25,9 @@ from dm_env_rpc_client.tensors.codecs import (
     DTypeLike,
     PayloadMessage,
     codec_for,
-    natural_codec,
-    own_codec,
-    payload_codec,
+    codec_of_payload,
+    codec_of_plain_value,
+    codec_of_value,
 )
 
 __all__ = [
@@ -72,7 +72,7 @@ def pack_value(
     value: Any, codec: Codec | None, where: str, try_compress: bool = False
 ) -> dm_env_rpc_pb2.Tensor:
     """`pack_tensor` for a caller that has the codec and knows where the value stands."""
-    own = own_codec(value)
+    own = codec_of_plain_value(value)
     if own is not None and (codec is None or codec is own):
         if type(value) is not np.ndarray:
             tensor = dm_env_rpc_pb2.Tensor()
@@ -85,7 +85,7 @@ def pack_value(
             return pack_array(value, own, where, try_compress)
     array = casting.as_array(value, where)
     if codec is None:
-        codec = natural_codec(value, array)
+        codec = codec_of_value(value, array)
     return pack_array(to_dtype(array, codec, where), codec, where, try_compress)
 
 
@@ -138,7 +138,7 @@ def unpack_tensor(tensor: dm_env_rpc_pb2.Tensor) -> Any:
       SpecError: no payload; elements and shape do not fit; more than one negative
         dimension; or one element would grow beyond `payloads.MAX_BROADCAST_BYTES`.
     """
-    return unpack_payload(tensor, payload_codec(tensor, "tensor"), tensor.shape, "tensor")
+    return unpack_payload(tensor, codec_of_payload(tensor, "tensor"), tensor.shape, "tensor")
 
 
 def unpack_payload(message: PayloadMessage, codec: Codec, shape: Sequence[int], where: str) -> Any:

@@ -106,7 +106,7 @@ class TensorField:
     def unpack(self, tensor: dm_env_rpc_pb2.Tensor) -> Any:
         """Unpacks a tensor of the spec's dtype and shape; see `SpecManager.unpack`."""
         if tensor.WhichOneof("payload") != self.codec.field:
-            found = codecs.payload_codec(tensor, self.label).name
+            found = codecs.codec_of_payload(tensor, self.label).name
             raise SpecError(f"{self.label}: has dtype {found}; expected {self.codec.name}")
         shape = tuple(tensor.shape)
         if shape == self.shape and not self.variable:

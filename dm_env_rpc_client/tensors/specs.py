@@ -220,7 +220,7 @@ def _read_bound(
     """Returns one side as a NumPy scalar or an array; None where it is not set."""
     if value.WhichOneof("payload") is None:
         return _read_line_1_0_bound(tensor_spec, value, where)
-    codec = codecs.payload_codec(value, where)
+    codec = codecs.codec_of_payload(value, where)
     if codec.data_type != tensor_spec.dtype:
         expected = codecs.codec_for(tensor_spec.dtype, where).name
         raise SpecError(f"{where}: is {codec.name}, but the dtype of the spec is {expected}")

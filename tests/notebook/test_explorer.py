@@ -20,7 +20,7 @@ from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment
 from dm_env_rpc_client.errors import DmEnvRpcError, SpecError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.notebook import Explorer, explore
-from dm_env_rpc_client.notebook.kept_properties import KeptProperties
+from dm_env_rpc_client.notebook.local_properties import LocalProperties
 from dm_env_rpc_client.server import Catch, Properties, Server, serve
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.environments import Broken, Robot
@@ -363,7 +363,7 @@ def test_a_library_in_c_is_explored_with_its_properties() -> None:
         panel = hands.explorer._panel
         assert panel is not None
         properties = panel._properties
-        assert isinstance(properties, KeptProperties)
+        assert isinstance(properties, LocalProperties)
         wait_for(lambda: panel._note.value.endswith(" properties"), "all of them")
         key = next(spec.key for spec in properties.walk() if spec.readable and spec.writable)
         panel.control(key).widget.value = "7"

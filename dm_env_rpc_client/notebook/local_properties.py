@@ -12,12 +12,12 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import DmEnvRpcError, PropertyError
 from dm_env_rpc_client.extensions.property_access import PropertyAccess
 from dm_env_rpc_client.extensions.property_spec import PropertySpec
-from dm_env_rpc_client.server.string_properties import KeepsProperties
+from dm_env_rpc_client.server.string_properties import HasStringProperties
 
-__all__ = ["KeptProperties"]
+__all__ = ["LocalProperties"]
 
 
-class KeptProperties(PropertyAccess):
+class LocalProperties(PropertyAccess):
     """The interface of `PropertiesExtension` for an environment in this process.
 
     Values are strings. What the environment refuses is the error that a server would answer.
@@ -26,7 +26,7 @@ class KeptProperties(PropertyAccess):
       environment: the environment.
     """
 
-    def __init__(self, environment: KeepsProperties):
+    def __init__(self, environment: HasStringProperties):
         super().__init__()
         self._environment = environment
 

@@ -21,10 +21,10 @@ from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.tensors import nesting, specs
 
-__all__ = ["Structure", "end_state"]
+__all__ = ["FlatSpecs", "end_state"]
 
 
-class Structure:
+class FlatSpecs:
     """The specs of one agent, flat and with UIDs.
 
     Args:
@@ -65,7 +65,7 @@ class Structure:
         )
 
     @classmethod
-    def of(cls, environment: dm_env.Environment) -> Structure:
+    def of(cls, environment: dm_env.Environment) -> FlatSpecs:
         """Returns the structure of an environment."""
         return cls(
             environment.action_spec(),
@@ -74,7 +74,7 @@ class Structure:
             environment.discount_spec(),
         )
 
-    def action(self, actions: Mapping[str, Any]) -> Any:
+    def nested_action(self, actions: Mapping[str, Any]) -> Any:
         """Returns the action structure that a step takes.
 
         Args:
@@ -92,7 +92,9 @@ class Structure:
         flat = [actions[name] for name in self.action_names]
         return tree.unflatten_as(self._action_spec, flat) if flat else self._action_spec
 
-    def observations(self, timestep: dm_env.TimeStep, requested: Collection[str]) -> dict[str, Any]:
+    def flat_observations(
+        self, timestep: dm_env.TimeStep, requested: Collection[str]
+    ) -> dict[str, Any]:
         """Returns the requested values of a time step, by name.
 
         A FIRST step has no reward and no discount. Where they are requested all the same,
