@@ -9,6 +9,7 @@ from google.protobuf import any_pb2
 from google.protobuf import message as protobuf_message
 from google.rpc import code_pb2
 
+from dm_env_rpc_client.protocol.envelopes import DECODE_ERRORS
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.world import World
 
@@ -48,7 +49,7 @@ class ExtensionHandlers:
         message = message_class()
         try:
             message.ParseFromString(request.value)
-        except protobuf_message.DecodeError as error:
+        except DECODE_ERRORS as error:
             raise RequestError.invalid(f"{request.type_url!r} cannot be parsed: {error}") from error
         answer = any_pb2.Any()
         answer.Pack(handler(message, world))

@@ -1,21 +1,17 @@
-"""Serves worlds over gRPC. The one file of the server that touches grpc."""
+"""`serve`: puts worlds behind a listener, and gives each of its streams a session."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import functools
-import logging
-import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 
 import dm_env
-import grpc
 from google.protobuf import message as protobuf_message
 
-from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
+from dm_env_rpc_client._proto import properties_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.construction import construct
 from dm_env_rpc_client.server.environment_world import EnvironmentWorld
@@ -26,13 +22,10 @@ from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.server.shared_world import STEP_TIMEOUT, SharedWorld
 from dm_env_rpc_client.server.world import World
 from dm_env_rpc_client.server.world_registry import UNNAMED, WorldRegistry
-from dm_env_rpc_client.transports import conditions, status
-from dm_env_rpc_client.transports.addresses import is_loopback
-from dm_env_rpc_client.transports.listening import listen
+from dm_env_rpc_client.transports.grpc.server import GrpcListener, ServerCredentials
+from dm_env_rpc_client.transports.server_streams import Listener, check_may_listen
 
 __all__ = ["Server", "serve"]
-
-_log = logging.getLogger(__name__)
 
 Hosted = Callable[..., dm_env.Environment | Game | World]
 
@@ -51,17 +44,16 @@ class Server:
 
     def __init__(
         self,
-        server: grpc.Server,
+        listener: Listener,
         worlds: WorldRegistry,
-        address: str,
         errors: list[BaseException],
     ):
-        self.address = address
+        self.address = listener.address
         self.errors = errors
-        self._server = server
+        self._listener = listener
         self._worlds = worlds
-        # Runs when the server is forgotten, and at the exit of the interpreter.
-        self._finalizer = weakref.finalize(self, server.stop, None)
+        # Runs when the server is garbage-collected, and when the interpreter exits.
+        self._finalizer = weakref.finalize(self, listener.abort)
 
     @property
     def world_count(self) -> int:
@@ -75,7 +67,7 @@ class Server:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until the server stops, or `timeout` seconds; returns whether it stopped."""
-        return not self._server.wait_for_termination(timeout)
+        return self._listener.wait(timeout)
 
     def stop(self, grace: float = STOP_SECONDS) -> None:
         """Stops serving; a second time does nothing.
@@ -84,7 +76,7 @@ class Server:
           grace: seconds until the streams that are still open are cut.
         """
         if self._finalizer.detach() is not None:
-            self._server.stop(grace).wait()
+            self._listener.stop(grace)
             self._worlds.close()
 
     def __repr__(self) -> str:
@@ -117,7 +109,7 @@ def serve(
     environment: Hosted | World | Game | Mapping[str, Hosted],
     address: str = "localhost:0",
     *,
-    credentials: grpc.ServerCredentials | None = None,
+    credentials: ServerCredentials | None = None,
     insecure: bool = False,
     default_actions: Mapping[str, Any] | None = None,
     properties: Properties | None = None,
@@ -160,11 +152,7 @@ def serve(
       SpecError: plaintext on an open address without `insecure`.
       OSError: the address cannot be listened on.
     """
-    if credentials is None and not insecure and not is_loopback(address):
-        raise SpecError(
-            f"other machines reach {address} and no credentials are given; pass credentials="
-            "grpc.ssl_server_credentials(...), or insecure=True to serve in the clear"
-        )
+    check_may_listen(address, credentials, insecure)
     factories: Mapping[str, Hosted] = {}
     only: World | None = None
     if isinstance(environment, World):
@@ -183,18 +171,6 @@ def serve(
         for name, factory in factories.items()
     }
     worlds = WorldRegistry(makers, max_worlds, only)
-    grpc_server = grpc.server(
-        # grpc asks for a ThreadPoolExecutor and uses nothing but submit.
-        cast("Any", _ThreadPerStream()),
-        options=[
-            ("grpc.so_reuseport", 0),
-            ("grpc.max_send_message_length", -1),
-            ("grpc.max_receive_message_length", conditions.MAX_MESSAGE_BYTES),
-            # Clients ping through long steps; see the keepalive options of the channels.
-            ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-        ],
-        maximum_concurrent_rpcs=max_connections,
-    )
     errors: list[BaseException] = []
     universal = properties or Properties()
     handlers = ExtensionHandlers(
@@ -203,19 +179,13 @@ def serve(
             **(extensions or {}),
         }
     )
-    handler: Any = grpc.stream_stream_rpc_method_handler(
-        functools.partial(_process, worlds, handlers, errors.append)
+    listener = GrpcListener(
+        functools.partial(Session, worlds, handlers, errors.append),
+        address,
+        credentials,
+        max_connections,
     )
-    service, method = status.PROCESS.strip("/").split("/")
-    grpc_server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler(service, {method: handler}),)
-    )
-    if credentials is None:
-        bound = listen(grpc_server.add_insecure_port, address)
-    else:
-        bound = listen(lambda own: grpc_server.add_secure_port(own, credentials), address)
-    grpc_server.start()
-    return Server(grpc_server, worlds, bound, errors)
+    return Server(listener, worlds, errors)
 
 
 def _make_world(
@@ -239,44 +209,3 @@ def _answer_property(
         return answer_property_request([universal], request)
     with world.access() as own:
         return answer_property_request([universal] if own is None else [own, universal], request)
-
-
-def _process(
-    worlds: WorldRegistry,
-    extensions: ExtensionHandlers,
-    on_error: Callable[[BaseException], None],
-    requests: Iterator[bytes],
-    context: grpc.ServicerContext,
-) -> Iterator[bytes]:
-    session = Session(worlds, extensions, on_error)
-    try:
-        for message in requests:
-            try:
-                request = dm_env_rpc_pb2.EnvironmentRequest.FromString(message)
-            except protobuf_message.DecodeError as error:
-                context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"no EnvironmentRequest: {error}")
-            yield session.handle(request).SerializeToString()
-    finally:
-        session.close()
-
-
-class _ThreadPerStream(concurrent.futures.Executor):
-    """Runs each stream in a daemon thread of its own.
-
-    A stream keeps its thread as long as it lives, so a pool has nothing to reuse, and the
-    threads of concurrent.futures would keep an interpreter with open streams from exiting.
-    """
-
-    def submit(
-        self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
-    ) -> concurrent.futures.Future[Any]:
-        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-
-        def run() -> None:
-            try:
-                future.set_result(fn(*args, **kwargs))
-            except BaseException as error:
-                future.set_exception(error)
-
-        threading.Thread(target=run, name="dm_env_rpc session", daemon=True).start()
-        return future

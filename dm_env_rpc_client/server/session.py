@@ -18,6 +18,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import lifecycle
+from dm_env_rpc_client.protocol.envelopes import DECODE_ERRORS
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.server.extension_handlers import ExtensionHandlers
 from dm_env_rpc_client.server.request_errors import RequestError
@@ -25,6 +26,7 @@ from dm_env_rpc_client.server.world import Agent
 from dm_env_rpc_client.server.world_registry import WorldRegistry
 from dm_env_rpc_client.tensors import codecs, packing
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
+from dm_env_rpc_client.transports.server_streams import StreamStatusError
 
 __all__ = ["Session"]
 
@@ -32,12 +34,13 @@ _log = logging.getLogger(__name__)
 
 
 class Session:
-    """Answers the requests of one connection.
+    """Answers the requests of one connection; a `ServerStream`.
 
     Args:
       worlds: the server's worlds.
       extensions: answers what the core protocol does not know.
-      on_error: told of exceptions that are the server's own fault.
+      on_error: called with exceptions that are the server's own fault.
+      peer: the address of the client, for log messages.
     """
 
     def __init__(
@@ -45,10 +48,12 @@ class Session:
         worlds: WorldRegistry,
         extensions: ExtensionHandlers,
         on_error: Callable[[BaseException], None],
+        peer: str,
     ):
         self._worlds = worlds
         self._extensions = extensions
         self._on_error = on_error
+        self._peer = peer
         self._lifecycle = lifecycle.Lifecycle()
         self._agent: Agent | None = None
         self._world_name = ""
@@ -62,6 +67,16 @@ class Session:
             "destroy_world": self._destroy_world,
             "extension": self._extension,
         }
+
+    def answer(self, message: bytes) -> bytes:
+        """See `ServerStream.answer`; the stream ends if the message cannot be parsed."""
+        try:
+            request = dm_env_rpc_pb2.EnvironmentRequest.FromString(message)
+        except DECODE_ERRORS as error:
+            raise StreamStatusError(
+                "INVALID_ARGUMENT", f"the message is not an EnvironmentRequest: {error}"
+            ) from error
+        return self.handle(request).SerializeToString()
 
     def handle(
         self, request: dm_env_rpc_pb2.EnvironmentRequest
@@ -89,7 +104,7 @@ class Session:
                 status_pb2.Status(code=code_pb2.INVALID_ARGUMENT, message=str(error))
             )
         except Exception as error:
-            _log.exception("a %s request failed", field)
+            _log.exception("a %s request of %s failed", field, self._peer)
             self._on_error(error)
             response.error.CopyFrom(_internal(error, str(field)))
         return response
@@ -100,7 +115,7 @@ class Session:
             try:
                 self._leave()
             except Exception as error:
-                _log.exception("an agent did not leave")
+                _log.exception("the agent of %s could not leave its world", self._peer)
                 self._on_error(error)
 
     def _create_world(

@@ -179,13 +179,20 @@ def test_an_empty_request_is_refused(connection: Connection) -> None:
         connection._exchange.call(pending)
 
 
-def test_a_message_that_is_no_request_ends_the_stream(connection: Connection) -> None:
+NOT_UTF_8 = b"\x12\x03\x0a\x01\xff"
+"""A JoinWorldRequest whose world name is not text."""
+
+
+@pytest.mark.parametrize("message", [b"\xff\xff", NOT_UTF_8])
+def test_a_message_that_is_not_a_request_ends_the_stream(
+    connection: Connection, message: bytes
+) -> None:
     from dm_env_rpc_client.protocol import envelopes
     from dm_env_rpc_client.protocol.pipeline import Pending
 
     encoded = envelopes.encode_request(dm_env_rpc_pb2.StepRequest())
-    pending = Pending(encoded._replace(message=b"\xff\xff"))
-    with pytest.raises(ConnectionLostError, match="no EnvironmentRequest"):
+    pending = Pending(encoded._replace(message=message))
+    with pytest.raises(ConnectionLostError, match="not an EnvironmentRequest"):
         connection._exchange.call(pending)
 
 
