@@ -1,8 +1,8 @@
 """Serving environments to dm_env_rpc clients; see `serve`.
 
-Read `world.py` first: what is served. `session.py` speaks the protocol for one connection,
-`hosting.py` accepts connections. May import `protocol`, `transports` and what they import. It
-does not know `client`.
+Read `world.py` first: the interface of what is served. `session.py` answers the requests of one
+stream, `hosting.py` puts worlds behind a listener, `games/` holds the example environments. May
+import `protocol`, `tensors`, `transports`, `displays` and `errors`, but not `client`.
 """
 
 from dm_env_rpc_client.server.game import Game

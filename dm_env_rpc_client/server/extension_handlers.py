@@ -1,4 +1,4 @@
-"""Extensions that a server answers: messages of types that it was told of, and no others."""
+"""Answers extensions: messages of the types that were registered with the server."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Handler = Callable[[Any, World | None], protobuf_message.Message]
 
 
 class ExtensionHandlers:
-    """Answers extensions by the type of their message.
+    """Dispatches extensions by the type of their message.
 
     Args:
-      handlers: by message class, what is called with a message of it and the world that
-        the connection is joined to, if any, and returns the answer.
+      handlers: functions by message class. A function is called with a message of the class
+        and the world that the connection is joined to, or None, and returns the answer.
     """
 
     def __init__(self, handlers: Mapping[type[protobuf_message.Message], Handler]):
@@ -33,7 +33,7 @@ class ExtensionHandlers:
         }
 
     def handle(self, request: any_pb2.Any, world: World | None) -> any_pb2.Any:
-        """Unpacks a request of a known type, and packs its answer.
+        """Unpacks a request, calls its handler and packs the answer.
 
         Raises:
           RequestError: the type is unknown, or the message cannot be parsed.

@@ -1,8 +1,8 @@
-"""A dm_env.Environment's nested specs and values as flat names, and back.
+"""Nested dm_env specs and values to flat names, and back.
 
-Levels are joined by periods; an index into a list or tuple is a level like any other. A
-structure that is one array has the name "action" or "observation". Reward and discount
-are observations of their own ("Reward and discount" in the protocol overview).
+The levels of a name are joined by periods; an index into a list or tuple is a level like any
+other. A structure that is a single array has the name "action" or "observation". Reward and
+discount are observations of their own ("Reward and discount" in the protocol overview).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["FlatSpecs", "end_state"]
 
 
 class FlatSpecs:
-    """The specs of one agent, flat and with UIDs.
+    """The specs of one agent by flat names, with UIDs.
 
     Args:
       action_spec: specs of the actions, nested or not, as in dm_env; None for none.
@@ -34,7 +34,7 @@ class FlatSpecs:
       discount_spec: the spec, or specs, of the discount.
 
     Raises:
-      SpecError: two values would have one name, or a spec cannot be sent.
+      SpecError: two values would have the same name, or a spec cannot be sent.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class FlatSpecs:
         taken = set(self._observation_names) & {*self._reward_names, *self._discount_names}
         if taken:
             raise SpecError(
-                f"observation {min(taken)!r} has the name under which the environment's own "
-                "reward or discount is sent; give it another"
+                f"observation {min(taken)!r} has the name under which the environment's "
+                "reward or discount is sent; rename it"
             )
         self.specs = dm_env_rpc_pb2.ActionObservationSpecs(
             actions=_with_uids(_named_specs(self.action_names, self._action_spec)),
@@ -66,7 +66,7 @@ class FlatSpecs:
 
     @classmethod
     def of(cls, environment: dm_env.Environment) -> FlatSpecs:
-        """Returns the structure of an environment."""
+        """Returns the flat specs of an environment."""
         return cls(
             environment.action_spec(),
             environment.observation_spec(),
@@ -75,7 +75,7 @@ class FlatSpecs:
         )
 
     def nested_action(self, actions: Mapping[str, Any]) -> Any:
-        """Returns the action structure that a step takes.
+        """Returns the nested action for `dm_env.Environment.step`.
 
         Args:
           actions: values by flat name.
@@ -86,7 +86,7 @@ class FlatSpecs:
         missing = [name for name in self.action_names if name not in actions]
         if missing:
             raise RequestError.invalid(
-                f"missing action {', '.join(map(repr, missing))}: this environment takes all its "
+                f"missing action {', '.join(map(repr, missing))}: this environment needs all its "
                 f"actions in every step: {', '.join(map(repr, self.action_names))}"
             )
         flat = [actions[name] for name in self.action_names]
@@ -97,8 +97,8 @@ class FlatSpecs:
     ) -> dict[str, Any]:
         """Returns the requested values of a time step, by name.
 
-        A FIRST step has no reward and no discount. Where they are requested all the same,
-        the reward is 0 and the discount 1.
+        A FIRST step has no reward and no discount. If they are requested, the reward is 0
+        and the discount 1.
         """
         values: dict[str, Any] = dict(
             zip(
@@ -120,7 +120,7 @@ class FlatSpecs:
 
 
 def end_state(timestep: dm_env.TimeStep) -> State:
-    """Returns the state after a LAST step: discount 0 is a true end."""
+    """Returns the state after a LAST step: TERMINATED if all discounts are 0."""
     ended = not any(np.any(leaf) for leaf in tree.flatten(timestep.discount))
     return State.TERMINATED if ended else State.INTERRUPTED
 
@@ -135,7 +135,7 @@ def _names(structure: Any, single: str, prefix: str = "") -> list[str]:
         for step in steps:
             if nesting.SEPARATOR in step:
                 raise SpecError(
-                    f"key {step!r} holds {nesting.SEPARATOR!r}, which separates levels of nesting"
+                    f"key {step!r} contains {nesting.SEPARATOR!r}, the separator of levels"
                 )
         if prefix and steps:
             steps.insert(0, prefix)

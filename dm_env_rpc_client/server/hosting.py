@@ -1,4 +1,4 @@
-"""`serve`: puts worlds behind a listener, and gives each of its streams a session."""
+"""`serve`: puts worlds behind a listener and gives each of its streams a session."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["Server", "serve"]
 Hosted = Callable[..., dm_env.Environment | Game | World]
 
 STOP_SECONDS = 1.0
-"""How long sessions may go on when the server stops."""
+"""How long open streams may continue when the server stops."""
 
 
 class Server:
@@ -38,8 +38,8 @@ class Server:
 
     Attributes:
       address: where it listens, such as "localhost:40123".
-      errors: exceptions that were the server's own fault, oldest first; the clients got
-        each as an INTERNAL error.
+      errors: exceptions in the environments or the server itself, oldest first. The client
+        that caused one received it as an INTERNAL error.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class Server:
 
     @property
     def world_count(self) -> int:
-        """The number of worlds there are."""
+        """The number of worlds."""
         return len(self._worlds)
 
     @property
     def agent_count(self) -> int:
-        """The number of agents joined to them."""
+        """The number of agents that are joined to worlds."""
         return self._worlds.agent_count
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -70,10 +70,10 @@ class Server:
         return self._listener.wait(timeout)
 
     def stop(self, grace: float = STOP_SECONDS) -> None:
-        """Stops serving; a second time does nothing.
+        """Stops serving and closes the worlds; a second call does nothing.
 
         Args:
-          grace: seconds until the streams that are still open are cut.
+          grace: seconds after which streams that are still open are cancelled.
         """
         if self._finalizer.detach() is not None:
             self._listener.stop(grace)
@@ -120,37 +120,42 @@ def serve(
 ) -> Server:
     """Serves environments to dm_env_rpc clients.
 
-    Every CreateWorld makes a world of its own: a dm_env.Environment, for one agent at a
-    time, or a `Game`, for several.
-    Nested specs are sent flat, with periods between levels; reward and discount are
-    observations. The end of an episode with discount 0 is TERMINATED, any other
-    INTERRUPTED. Settings that come with a Reset or ResetWorld are laid over those of the
-    creation and the environment is made anew. A client that vanishes leaves its world.
+    Each CreateWorld creates a new world: a dm_env.Environment, for one agent at a time, or a
+    `Game`, for several agents.
+
+    Nested specs are sent as flat names with periods between levels; reward and discount are
+    observations. An episode that ends with discount 0 is TERMINATED, any other INTERRUPTED.
+    The settings of a Reset or a ResetWorld override those of the creation, and the
+    environment is made again with them; a `Game` applies those of a ResetWorld itself. When
+    a client disconnects, its agent leaves; the world stays until it is destroyed.
 
     Args:
       environment: a callable that takes the settings of a CreateWorld as keyword
-        arguments and returns a dm_env.Environment, a `Game` or a `World`; or a dict of
-        such, by name, of which the setting "environment" picks one; or a `Game` or a
-        `World` itself, which is the only one then and has the empty name.
-      address: `host:port` or `unix:path`; port 0 takes a free one.
+        arguments and returns a dm_env.Environment, a `Game` or a `World`; or a dict of such
+        callables by name, from which the create setting "environment" selects one; or a
+        `Game` or a `World` itself, which is then the only world and has the empty name.
+      address: `host:port` or `unix:path`; port 0 selects a free port.
       credentials: TLS credentials; None for plaintext.
-      insecure: allow plaintext on an address that other machines reach.
+      insecure: allow plaintext on an address that other machines can reach.
       default_actions: values, by flat name, of actions that a step may leave out.
-      properties: what all clients may read and write, joined or not. An environment or a
-        game with an attribute `properties` of this kind adds its own for those who joined;
-        an environment that `HasStringProperties` is asked itself.
-      extensions: by message class, what answers an extension of that type: it is called
-        with the message and the `World` that is joined, or None, and returns a message.
-      step_timeout: seconds that a step in a `Game` waits for the other agents.
-      max_connections: clients beyond this are refused with RESOURCE_EXHAUSTED.
-      max_worlds: worlds beyond this are refused with RESOURCE_EXHAUSTED.
+      properties: properties that all clients can read and write, joined or not. If an
+        environment or a game has an attribute `properties` of this type, the clients joined
+        to it have those too. If an environment has the methods of `HasStringProperties`,
+        they are called.
+      extensions: functions by message class. Each answers extensions of its class: it is
+        called with the message and the joined `World`, or None, and returns a message.
+      step_timeout: seconds that a step in a `Game` waits for the other agents; None for no
+        limit.
+      max_connections: clients beyond this number are refused with RESOURCE_EXHAUSTED.
+      max_worlds: worlds beyond this number are refused with RESOURCE_EXHAUSTED.
 
     Returns:
       The running Server.
 
     Raises:
-      SpecError: plaintext on an open address without `insecure`.
-      OSError: the address cannot be listened on.
+      SpecError: plaintext on an address that other machines can reach, without `insecure`;
+        or what makes an environment is not callable.
+      OSError: the address is taken, or does not belong to this machine.
     """
     check_may_listen(address, credentials, insecure)
     factories: Mapping[str, Hosted] = {}
@@ -164,7 +169,8 @@ def serve(
     for name, factory in factories.items():
         if not callable(factory):
             raise SpecError(
-                f"what makes environment {name!r} has to be callable, got {type(factory).__name__}"
+                f"environment {name!r} must be a callable that makes environments, got "
+                f"{type(factory).__name__}"
             )
     makers = {
         name: functools.partial(_make_world, factory, default_actions or {}, step_timeout)
