@@ -112,7 +112,7 @@ class StepCodec:
         parts[0] = b"\x1a" + varint(size)
         if size + len(parts[0]) > _MAX_MESSAGE_BYTES:
             raise SpecError(
-                f"the actions take {size} bytes together; a message can have {_MAX_MESSAGE_BYTES}"
+                f"the actions take {size} bytes together; a message holds {_MAX_MESSAGE_BYTES}"
             )
         return EncodedRequest(_STEP, b"".join(parts), self.decode)
 

@@ -50,7 +50,7 @@ def test_settings_are_nested_or_flat_values_or_tensors(settings: dict[str, Any])
         ({"rows": None}, "setting 'rows'.*NoneType"),
         ({"rows": [1, "a"]}, "setting 'rows'.*mixes"),
         ({"a": {"b": 1}, "a.b": 2}, "'a.b' is given twice"),
-        ({3: 1}, "names are strings"),
+        ({3: 1}, "names must be strings"),
     ],
 )
 def test_settings_that_cannot_be_sent_are_refused_before_anything_is(
