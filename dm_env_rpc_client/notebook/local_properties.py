@@ -1,4 +1,4 @@
-"""The properties of an environment that keeps them itself, such as that of a library in C."""
+"""The properties of an environment in this process, such as one of a library in C."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["LocalProperties"]
 class LocalProperties(PropertyAccess):
     """The interface of `PropertiesExtension` for an environment in this process.
 
-    Values are strings. What the environment refuses is the error that a server would answer.
+    Values are strings. If the environment refuses, the error is the one that a server would send.
 
     Args:
       environment: the environment.

@@ -16,7 +16,7 @@ _WIDEST = 2**31 - 1
 def sample(spec: specs.Array, random: np.random.Generator) -> Any:
     """Draws a value that conforms to `spec`.
 
-    Values with bounds are uniformly distributed between them. Floats without bounds are
+    Bools, and numbers with bounds, are uniformly distributed. Floats without bounds are
     normally distributed, integers without bounds are uniform over 32 bits. For other dtypes it
     is the value that `generate_value` of the spec returns.
     """

@@ -142,7 +142,7 @@ def tensor_spec_to_dm_env_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> specs.
     if np.ndim(low) or np.ndim(high):
         return specs.BoundedArray(shape, codec.dtype, low, high, name)
     # With the shape as an argument, dm_env would compare the two scalars in arrays of that
-    # shape, for which a server could make the client allocate gigabytes.
+    # shape, which could take gigabytes: the server chooses it.
     bounded = specs.BoundedArray((), codec.dtype, low, high, name)
     bounded._shape = shape
     return bounded
