@@ -46,7 +46,7 @@ def stack(timesteps: Iterable[dm_env.TimeStep], length: int | None = None) -> dm
         timesteps = list(timesteps)
         length = len(timesteps)
     if not length:
-        raise SpecError("cannot stack zero TimeSteps")
+        raise SpecError("cannot stack: there are no TimeSteps")
     step_type = np.empty(length, np.int64)
     observation = _Column(length)
     reward, discount = _Column(length, 0), _Column(length, 1)

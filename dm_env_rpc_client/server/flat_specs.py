@@ -135,7 +135,7 @@ def _names(structure: Any, single: str, prefix: str = "") -> list[str]:
         for step in steps:
             if nesting.SEPARATOR in step:
                 raise SpecError(
-                    f"key {step!r} contains {nesting.SEPARATOR!r}, the separator of levels"
+                    f"key {step!r} contains {nesting.SEPARATOR!r}, which separates levels"
                 )
         if prefix and steps:
             steps.insert(0, prefix)

@@ -113,7 +113,7 @@ FAILURES: dict[str, tuple[tuple[Any, dict[str, Any], dict[str, Any]], str]] = {
     "environment has no observation spec": (_broken("observation_spec"), "observation_spec"),
     "names with periods": (_broken("ambiguous"), "separates levels"),
     "dtype that cannot be sent": (_broken("dtype"), "complex64"),
-    "observation named reward": (_broken("name"), "give it another"),
+    "observation named reward": (_broken("name"), "rename it"),
     "factory returns no environment": ((lambda: None, {}, {}), "NoneType"),
     "unknown join setting": ((Catch, {}, {"join_world_settings": {"name": 1}}), "'name'"),
     "unsendable join setting": ((Catch, {}, {"join_world_settings": {"name": None}}), "'name'"),

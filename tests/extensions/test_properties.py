@@ -303,7 +303,7 @@ def test_a_spec_that_cannot_be_is_a_protocol_error() -> None:
     with (
         answering(listed) as server,
         connect(server.address) as connection,
-        pytest.raises(ProtocolError, match="no data type"),
+        pytest.raises(ProtocolError, match="not a data type"),
     ):
         PropertiesExtension(connection).list()
 
