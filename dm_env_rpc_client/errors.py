@@ -3,15 +3,15 @@
     DmEnvRpcClientError
       DmEnvRpcError           the server answered a request with an error Status
       ConnectionClosedError   this side closed the connection   (a ConnectionError too)
-      ConnectionLostError     the connection cannot be used     (a ConnectionError too)
-      DeadlineExceededError   an answer did not come in time    (a TimeoutError too)
+      ConnectionLostError     the connection is unusable        (a ConnectionError too)
+      DeadlineExceededError   an answer did not arrive in time  (a TimeoutError too)
       EnvironmentsFailedError some environments of a batch failed
       LibraryError            a library behind the C interface reported a failure
-      ProtocolError           the server, or a library, broke the protocol
-      SpecError               a value, a spec or a name that cannot be (a ValueError too)
-        PropertyError         a property that cannot be read, written or listed so
+      ProtocolError           the server, or a library, violated the protocol
+      SpecError               a value, a spec or a name is invalid (a ValueError too)
+        PropertyError         a property cannot be read, written or listed as requested
 
-Exceptions carry what they know as attributes; `str()` composes the sentence.
+Exceptions carry their data as attributes; `str()` composes the sentence.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ class DmEnvRpcClientError(Exception):
 class DmEnvRpcError(DmEnvRpcClientError):
     """The server answered a request with an error Status.
 
-    The request had no effect as far as the protocol goes ("Errors" in the protocol
-    overview), the answers before and after it are untouched and the connection stays
-    usable.
+    By the protocol the request had no effect ("Errors" in the protocol overview). The
+    answers before and after it are unaffected and the connection stays usable.
 
     Args:
       status_proto: the google.rpc.Status of the answer.
@@ -67,7 +66,7 @@ class DmEnvRpcError(DmEnvRpcClientError):
 
     @property
     def code_name(self) -> str:
-        """The name of `code`, such as "NOT_FOUND"; the number where it has none."""
+        """The name of `code`, such as "NOT_FOUND"; the number if it has no name."""
         try:
             return str(code_pb2.Code.Name(self._status.code))
         except ValueError:
@@ -75,12 +74,12 @@ class DmEnvRpcError(DmEnvRpcClientError):
 
     @property
     def message(self) -> str:
-        """What the server says about the error."""
+        """The text of the error, from the server."""
         return str(self._status.message)
 
     @property
     def details(self) -> Sequence[any_pb2.Any]:
-        """Packed messages that the server added."""
+        """Packed messages with details, from the server."""
         return list(self._status.details)
 
     def __str__(self) -> str:
@@ -98,13 +97,13 @@ class ConnectionClosedError(DmEnvRpcClientError, ConnectionError):
 
 
 class ConnectionLostError(DmEnvRpcClientError, ConnectionError):
-    """There is no connection, or it can no longer be trusted to keep answers in order.
+    """The connection failed, or answers can no longer be assigned to requests with certainty.
 
-    `__cause__` is the first thing that went wrong with it. Open a new connection.
+    `__cause__` is the first error of the connection. Open a new connection.
 
     Attributes:
       code: the name of the gRPC status with which the stream ended, such as
-        "UNAVAILABLE"; None where there was none.
+        "UNAVAILABLE"; None if it ended without one.
     """
 
     def __init__(self, message: str, code: str | None = None):
@@ -116,10 +115,10 @@ class ConnectionLostError(DmEnvRpcClientError, ConnectionError):
 
 
 class DeadlineExceededError(DmEnvRpcClientError, TimeoutError):
-    """An answer did not come in time.
+    """An answer did not arrive in time.
 
-    A late answer would be taken for that of the next request, so the connection on
-    which this happened is dead.
+    A late answer would be taken for the answer to the next request, so the connection is
+    unusable afterwards.
     """
 
 
@@ -129,8 +128,8 @@ class EnvironmentsFailedError(DmEnvRpcClientError):
     `__cause__` is the failure of the first of them.
 
     Attributes:
-      failures: what went wrong, by the environment's index in the batch.
-      addresses: where each of these environments is, by the same index.
+      failures: the exceptions by the environment's index in the batch.
+      addresses: the server addresses of these environments, by the same index.
     """
 
     def __init__(self, failures: Mapping[int, Exception], addresses: Mapping[int, str]):
@@ -157,8 +156,8 @@ class LibraryError(DmEnvRpcClientError):
 
     Attributes:
       function: the function of the interface that failed, such as "start".
-      code: the number that it returned.
-      message: what the library says about it.
+      code: the error code that the function returned.
+      message: the error text of the library.
     """
 
     def __init__(self, function: str, code: int, message: str):
@@ -172,20 +171,20 @@ class LibraryError(DmEnvRpcClientError):
 
 
 class ProtocolError(DmEnvRpcClientError):
-    """The server broke the protocol; or a library broke the interface that it offers."""
+    """The server violated the protocol, or a library violated the C interface."""
 
 
 class SpecError(DmEnvRpcClientError, ValueError):
-    """A value, a spec or a name that cannot be."""
+    """A value, a spec or a name is invalid."""
 
 
 class PropertyError(SpecError):
-    """A property that cannot be read, written or listed so.
+    """A property cannot be read, written or listed as requested.
 
     Attributes:
       operation: "read", "write" or "list".
       key: the key of the property.
-      result: why not: "NOT_FOUND", "PERMISSION_DENIED" or "INVALID_ARGUMENT".
+      result: the reason: "NOT_FOUND", "PERMISSION_DENIED" or "INVALID_ARGUMENT".
     """
 
     def __init__(self, operation: str, key: str, result: str):

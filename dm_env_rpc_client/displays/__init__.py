@@ -1,4 +1,4 @@
-"""What specs, values and connections look like in a notebook, as HTML.
+"""HTML of specs, values, TimeSteps and connections, for notebooks.
 
-Pure, and imports no other room. Read `values.py` first.
+Pure; may import no other room. Read `values.py` first.
 """

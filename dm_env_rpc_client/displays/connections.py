@@ -1,4 +1,4 @@
-"""Connections and environments: where they lead, and what can be done there."""
+"""HTML of connections and of the specs of environments."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ __all__ = ["ShownConnection", "show_connection", "show_environment", "show_facts
 
 
 def show_facts(title: str, facts: Mapping[str, Any]) -> str:
-    """Returns what is known about something: names and texts in two columns."""
+    """Returns a table with two columns, names and texts, below a title."""
     rows = [(markup.escape(name), markup.escape(value)) for name, value in facts.items()]
     return markup.section(title, markup.table(("", ""), rows))
 
 
 class ShownConnection(Protocol):
-    """What is shown of a connection, of either kind; none of it asks the server."""
+    """The attributes of a connection that are shown. Reading them sends no requests."""
 
     @property
     def address(self) -> str:
-        """Of the server."""
+        """The address of the server."""
 
     @property
     def lifecycle(self) -> Any:
-        """What the connection is doing, as of the last answer."""
+        """The state of the connection after the last answer."""
 
     @property
     def in_flight(self) -> int:
-        """The number of requests that have no answer yet."""
+        """The number of pending requests."""
 
     @property
     def poisoned_by(self) -> BaseException | None:
-        """What made the connection unusable; None while it is usable."""
+        """The error that made the connection unusable; None while it is usable."""
 
 
 def show_connection(connection: ShownConnection) -> str:
@@ -43,7 +43,7 @@ def show_connection(connection: ShownConnection) -> str:
     facts = {
         "server": connection.address,
         "state": connection.lifecycle.state.value if cause is None else "unusable",
-        "requests in flight": connection.in_flight,
+        "pending requests": connection.in_flight,
     }
     if connection.lifecycle.world_name and connection.lifecycle.state.is_joined:
         facts["world"] = connection.lifecycle.world_name

@@ -1,7 +1,7 @@
-"""Which arrays are images, and the images that they are.
+"""Arrays as images: which arrays are shown as images, and how.
 
-Shades of grey and RGB in uint8, and bools, are shown as they are. In any other array the
-colours stand for a range of values: that of its spec, or its own where it has none.
+Arrays of bools and grey or RGB images in uint8 are shown unchanged. In all other arrays the
+colours represent a range of values: that of the spec, or of the array if the spec has none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["MAX_SIDE", "Picture", "encode", "is_image", "montage", "picture"]
 Array = npt.NDArray[Any]
 
 MAX_SIDE = 640
-"""Pixels of the longer side; a larger image is shown smaller."""
+"""The maximum length of the longer side in pixels; a larger image is scaled down."""
 
 _SMALLEST = 3
 _COLOURS = (1, 3, 4)
@@ -30,13 +30,13 @@ _FEW_VALUES = 16
 
 
 class Picture(NamedTuple):
-    """An image as a browser takes it.
+    """An image file for a browser.
 
     Attributes:
-      data: the file.
+      data: the contents of the file.
       format: "png" or "jpeg".
-      width: in pixels of the file.
-      height: the same.
+      width: the width of the image in pixels.
+      height: the height of the image in pixels.
     """
 
     data: bytes
@@ -47,7 +47,7 @@ class Picture(NamedTuple):
     def shown_size(self, side: int) -> tuple[int, int]:
         """Returns the width and height on a page, the longer at most `side`.
 
-        A small image is enlarged by a whole number, so that its pixels are squares of one size.
+        A small image is enlarged by an integer factor, so that all its pixels have one size.
         """
         longer = max(self.width, self.height)
         if longer > side:
@@ -67,19 +67,19 @@ def is_image(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bool:
 def picture(array: Array, low: Any = None, high: Any = None) -> Picture:
     """Returns an image of an array for which `is_image` holds.
 
-    Channels beyond three are shown side by side, unless they are red, green, blue and an
-    opacity that is full throughout.
+    An array with more than three channels is shown as one image per channel, side by side, unless
+    it is RGBA and fully opaque.
 
     Args:
       array: [H, W], [H, W, C] or [C, H, W].
-      low: the value at the lower end of the colours; None for the lowest of the array.
-      high: the value at their upper end; None for the highest.
+      low: the value at the lower end of the colour scale; None for the minimum of the array.
+      high: the value at the upper end; None for the maximum.
     """
     return encode(_to_image(array, low, high))
 
 
 def montage(arrays: Array, low: Any = None, high: Any = None) -> Picture:
-    """Returns images of one shape side by side.
+    """Returns one picture of several images of the same shape, side by side.
 
     Args:
       arrays: [N, ...], each as for `picture`.
@@ -100,7 +100,7 @@ def montage(arrays: Array, low: Any = None, high: Any = None) -> Picture:
 
 
 def encode(image: PIL.Image.Image) -> Picture:
-    """Returns the file of an image: PNG, or JPEG where PNG would be large."""
+    """Returns the file of an image: PNG, or JPEG for large RGB images."""
     import PIL.Image
 
     if max(image.size) > MAX_SIDE:
@@ -115,7 +115,7 @@ def encode(image: PIL.Image.Image) -> Picture:
 
 
 def _layout(shape: tuple[int, ...]) -> str | None:
-    """How to read a shape: "HW", "HWC" or "CHW"; None where it is no image."""
+    """The layout of a shape: "HW", "HWC" or "CHW"; None if it is not an image."""
     if any(size <= 0 for size in shape):
         return None
     if len(shape) == 2 and min(shape) >= _SMALLEST:
@@ -138,7 +138,7 @@ def _to_image(array: Array, low: Any, high: Any) -> PIL.Image.Image:
         array = np.moveaxis(array, 0, -1)
     elif layout == "HW":
         array = array[..., np.newaxis]
-    # Beyond this even a smaller copy would take long.
+    # For larger arrays even making a smaller copy would take long.
     stride = 1 + max(array.shape[:2]) // (4 * MAX_SIDE)
     array = array[::stride, ::stride]
     channels = array.shape[2]
@@ -161,7 +161,7 @@ def _to_image(array: Array, low: Any, high: Any) -> PIL.Image.Image:
 
 
 def _is_grey(array: Array) -> bool:
-    """Whether bytes are shades of grey; those of a board with a few kinds of squares are not."""
+    """Whether bytes are shades of grey, not one of a few categories as on a game board."""
     return bool(array.max() >= _FEW_VALUES)
 
 

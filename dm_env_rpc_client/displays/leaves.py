@@ -1,7 +1,7 @@
-"""The leaves of specs, actions and observations by name, in the order in which they stand.
+"""The leaves of nested specs, actions and observations by flat name, in their own order.
 
-Levels are joined by periods, as on the wire; a structure that is one leaf has the name
-that its user gives it.
+Levels are joined by periods, as in the protocol; a structure that is a single leaf has the name
+that the caller passes.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ def named_leaves(structure: Any, root: str) -> dict[str, Any]:
 
     Args:
       structure: the structure; None has no leaves.
-      root: the name where the structure itself is the leaf.
+      root: the name if the structure itself is a leaf.
     """
     return {} if structure is None else dict(_walk(structure, "", root))
 
 
 def rebuild(structure: Any, values: Mapping[str, Any], root: str) -> Any:
-    """Returns `structure` with each leaf replaced by the value of its name.
+    """Returns `structure` with each leaf replaced by the value of the same name.
 
-    Leaves of a mapping that have no value are left out.
+    Leaves of a mapping without a value are left out.
 
     Raises:
       KeyError: a leaf of a list or a tuple, or the root, has no value.

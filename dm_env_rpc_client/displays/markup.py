@@ -1,7 +1,7 @@
 """Small pieces of HTML.
 
-Names and texts come from servers, so everything that is put in is escaped, and bounded.
-Colours are those of the page, so that both light and dark themes are legible.
+Names and texts come from servers, so they are escaped and limited in length. Colours are taken
+from the page, so that light and dark themes are legible.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from collections.abc import Iterable, Sequence
 __all__ = ["MAX_ROWS", "MAX_TEXT", "escape", "preformatted", "section", "shorten", "table"]
 
 MAX_TEXT = 2000
-"""Characters of one text; what is longer is cut."""
+"""The maximum length of a text; longer ones are truncated."""
 
 MAX_ROWS = 200
-"""Rows of one table."""
+"""The maximum number of rows of a table."""
 
 _CELL = "text-align:left;vertical-align:top;padding:2px 10px 2px 0;border:none"
 _HEAD = f"{_CELL};font-weight:normal;opacity:0.6"
 
 
 def shorten(text: str, length: int = MAX_TEXT) -> str:
-    """Returns `text`, cut to `length` characters, with an ellipsis where it was longer."""
+    """Returns `text`, truncated to `length` characters with an ellipsis if it is longer."""
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def escape(value: object, length: int = MAX_TEXT) -> str:
-    """Returns the text of `value` as it stands in HTML, in an element or an attribute."""
-    # A lone surrogate cannot be sent to a browser.
+    """Returns the text of `value`, escaped for HTML elements and attributes."""
+    # Lone surrogates are replaced: they cannot be sent to a browser.
     text = str(value).encode("utf-8", "replace").decode("utf-8")
     return html.escape(shorten(text, length), quote=True)
 
 
 def preformatted(text: str) -> str:
-    """Returns text whose line breaks and spaces stay as they are; escapes it."""
+    """Returns text as HTML that preserves line breaks and spaces; escapes it."""
     style = "white-space:pre-wrap;overflow-wrap:anywhere;font-family:monospace;line-height:1.3"
     return f'<span style="{style}">{escape(text)}</span>'
 
@@ -43,8 +43,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Returns a table.
 
     Args:
-      columns: the titles, which are escaped here.
-      rows: cells as HTML, escaped by the caller. Those beyond `MAX_ROWS` are counted only.
+      columns: the titles; they are escaped here.
+      rows: cells as HTML, escaped by the caller. Of rows beyond `MAX_ROWS` only the number
+        is shown.
     """
     head = "".join(f'<th style="{_HEAD}">{escape(column)}</th>' for column in columns)
     rows = list(rows)
@@ -66,7 +67,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def section(title: str, *bodies: str) -> str:
-    """Returns pieces of HTML below a title, which is escaped here."""
+    """Returns HTML below a title; the title is escaped here."""
     return (
         f'<div style="margin:2px 0 8px"><div style="font-weight:600">{escape(title)}</div>'
         f"{''.join(bodies)}</div>"

@@ -1,4 +1,4 @@
-"""Small plots as SVG: what a notebook shows of a vector, and of rewards over time."""
+"""Small plots as SVG, for vectors and for rewards over time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _TITLE = 18
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 6, 6, 6
 
 MAX_BARS = 64
-"""Elements that are drawn as a bar each."""
+"""The maximum number of elements that are drawn as bars."""
 
 
 def number(value: Any, digits: int = 6) -> str:
-    """Returns a number as people write it: so many digits at most, none that say nothing."""
+    """Returns a number as text with at most `digits` significant digits, without trailing zeros."""
     kind = np.asarray(value).dtype.kind
     if kind == "b":
         return str(bool(value))
@@ -33,9 +33,9 @@ def bars(values: npt.ArrayLike, width: int = 260, height: int = 64) -> str:
     """Returns a plot with a bar from zero for each element of a vector.
 
     Args:
-      values: real numbers [N]. One that is not finite has no bar.
-      width: of the plot, in pixels.
-      height: the same.
+      values: real numbers [N]. Numbers that are not finite have no bar.
+      width: the width of the plot in pixels.
+      height: the height of the plot in pixels.
     """
     array = _as_floats(values)
     frame = _Frame(array, width, height, include_zero=True)
@@ -61,15 +61,15 @@ def line(
 ) -> str:
     """Returns a plot of numbers in order.
 
-    Where there are more of them than pixels, each column shows their lowest and highest.
+    If there are more numbers than pixels, each column of pixels shows the minimum and maximum.
 
     Args:
-      values: real numbers [N], or [N, K] for several lines. They have gaps where their
-        numbers are not finite.
-      width: of the plot, in pixels.
-      height: the same.
-      title: stands above it.
-      dots: marks each value, where there is room.
+      values: real numbers [N], or [N, K] for several lines. Numbers that are not finite are
+        gaps in the lines.
+      width: the width of the plot in pixels.
+      height: the height of the plot in pixels, with the title.
+      title: a text above the plot.
+      dots: mark each value with a dot if there is enough space.
     """
     array = np.asarray(values)
     series = [_as_floats(each) for each in (array.T if array.ndim == 2 else [array])]
@@ -112,7 +112,7 @@ def _polyline(array: npt.NDArray[np.float64], frame: _Frame, colour: str, dots: 
 
 def _as_floats(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
     array = np.ravel(np.asarray(values)).astype(np.float64)
-    # Beyond this, differences overflow.
+    # Differences of larger numbers overflow.
     array[np.abs(array) > 1e300] = np.nan
     return array
 
@@ -123,7 +123,7 @@ def _extremes(part: npt.NDArray[np.float64]) -> tuple[float, float]:
 
 
 class _Frame:
-    """The axes: a range of values on so many pixels."""
+    """The axes: maps a range of values to pixels."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class _Frame:
         if self.low == self.high:
             margin = abs(self.low) or 1.0
             self.low, self.high = self.low - margin, self.high + margin
-        # Zero is worth a tick where it does not run into the others.
+        # A tick at zero, if it does not overlap the others.
         elif _TOP + 10 < self.y(0.0) < height - _BOTTOM - 10:
             self._ticks.append(0.0)
 

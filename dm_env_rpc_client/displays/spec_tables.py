@@ -17,14 +17,14 @@ _MAX_LEAVES = 1000
 
 
 class Range(NamedTuple):
-    """The lowest and the highest value of a spec, over all its elements; None for any."""
+    """The minimum and maximum of a spec over all its elements; None if not limited."""
 
     low: Any
     high: Any
 
 
 def are_specs(structure: Any) -> bool:
-    """Whether a structure has leaves, and all of them are dm_env specs."""
+    """Whether a structure has leaves and all of them are dm_env specs."""
     try:
         leaves = named_leaves(structure, "value")
     except RecursionError:
@@ -39,7 +39,7 @@ def spec_table(structure: Any, root: str = "value") -> str:
 
     Args:
       structure: specs, nested or not.
-      root: the name of a structure that is one spec without a name.
+      root: the name if the structure is a single spec without a name.
     """
     rows = [
         (
@@ -54,14 +54,14 @@ def spec_table(structure: Any, root: str = "value") -> str:
 
 
 def dtype_text(spec: specs.Array) -> str:
-    """Returns the name of a spec's dtype as people know it."""
+    """Returns the usual name of a spec's dtype."""
     if isinstance(spec, specs.StringArray):
         return "string"
     return "proto" if spec.dtype.kind == "O" else str(spec.dtype.name)
 
 
 def bounds_text(spec: specs.Array) -> str:
-    """Returns which values a spec admits; empty where it admits all of its dtype."""
+    """Returns which values a spec allows; empty if it allows all values of its dtype."""
     if isinstance(spec, specs.DiscreteArray):
         return f"0 … {spec.num_values - 1}"
     if not isinstance(spec, specs.BoundedArray):
@@ -71,7 +71,7 @@ def bounds_text(spec: specs.Array) -> str:
 
 
 def value_range(spec: specs.Array) -> Range:
-    """Returns the range of a spec's values; None for a side that is open or has no end."""
+    """Returns the range of a spec's values; None for a bound that is missing or infinite."""
     if not isinstance(spec, specs.BoundedArray) or spec.dtype.kind not in "iuf":
         return Range(None, None)
     low, high = np.min(spec.minimum), np.max(spec.maximum)

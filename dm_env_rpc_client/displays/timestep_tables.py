@@ -1,4 +1,4 @@
-"""TimeSteps: what was observed, and what it was worth."""
+"""HTML of TimeSteps, single or stacked."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _FRAME_PIXELS = 640
 def show_timestep(timestep: dm_env.TimeStep) -> str:
     """Returns a TimeStep as HTML.
 
-    One whose fields have a leading axis, such as those of `unroll` [T, ...] and of a
-    batched environment [B, ...], is shown as rows of images and as plots over that axis.
+    If its fields have a leading axis, as those of `unroll` [T, ...] and of a batched
+    environment [B, ...], it is shown as rows of images and as plots over that axis.
     """
     if np.ndim(timestep.step_type):
         return _show_stacked(timestep)

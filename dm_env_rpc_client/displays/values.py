@@ -1,4 +1,4 @@
-"""Values as they are seen: images as images, vectors as plots, numbers and texts as text."""
+"""HTML of values: images as images, vectors as plots, numbers and strings as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dm_env_rpc_client.displays.spec_tables import Range
 __all__ = ["image_html", "in_short", "show_value"]
 
 IMAGE_SIDE = 240
-"""Pixels of the longer side of an image on the page."""
+"""The length of the longer side of an image on the page, in pixels."""
 
 _MAX_NUMBERS = 8
 _MAX_TEXTS = 8
@@ -23,11 +23,11 @@ _ANY = Range(None, None)
 
 
 def show_value(value: Any, bounds: Range = _ANY) -> str:
-    """Returns a value as HTML, of bounded size whatever the value's.
+    """Returns a value as HTML, whose size is limited for values of any size.
 
     Args:
-      value: an array, a number, a text, a message, or None.
-      bounds: the range of its spec, for the colours of an image.
+      value: an array, a number, a string, a message, or None.
+      bounds: the range of its spec, for the colour scale of an image.
     """
     if value is None:
         return '<i style="opacity:0.6">none</i>'
@@ -42,7 +42,7 @@ def show_value(value: Any, bounds: Range = _ANY) -> str:
         try:
             return image_html(images.picture(array, bounds.low, bounds.high))
         except ModuleNotFoundError:
-            # Without the extra `notebook` there is nothing to draw images with.
+            # The libraries that draw images come with the extra `notebook`.
             return _summary(array)
     if array.size == 0:
         return f'<i style="opacity:0.6">no elements, shape {list(array.shape)}</i>'
@@ -52,7 +52,7 @@ def show_value(value: Any, bounds: Range = _ANY) -> str:
 
 
 def in_short(value: Any) -> str:
-    """Returns a value as a few words of plain text."""
+    """Returns a value as a short plain text."""
     array = np.asarray(value)
     if array.ndim == 0:
         text = plots.number(array, 4) if array.dtype.kind in "biuf" else repr(array.item())
@@ -62,11 +62,11 @@ def in_short(value: Any) -> str:
 
 
 def image_html(picture: images.Picture, side: int = IMAGE_SIDE) -> str:
-    """Returns a picture as an element of HTML that holds it.
+    """Returns an HTML element that contains a picture.
 
     Args:
       picture: the picture.
-      side: pixels of its longer side on the page.
+      side: the length of its longer side on the page, in pixels.
     """
     width, height = picture.shown_size(side)
     data = base64.b64encode(picture.data).decode()
@@ -114,7 +114,7 @@ def _statistics(array: Any) -> str:
 
 
 def _sample(flat: Any) -> Any:
-    """Every so many of the elements of a very long vector."""
+    """Every n-th element of a vector, so that at most `_MAX_ELEMENTS` remain."""
     return flat[:: 1 + flat.size // _MAX_ELEMENTS]
 
 

@@ -1,8 +1,9 @@
-"""Environments in a notebook: `explore`, and rich displays by `%load_ext`.
+"""Environments in a notebook: the widget `explore`, and rich displays with `%load_ext`.
 
     %load_ext dm_env_rpc_client.notebook
 
-shows specs and TimeSteps as tables and images from then on. Needs the extra `notebook`.
+From then on, specs and TimeSteps are shown as tables and images. Needs the extra `notebook`. Read
+`explorer.py` first. May import `displays`, `environment`, `extensions`, `server` and `tensors`.
 """
 
 try:

@@ -1,7 +1,7 @@
-"""A control for every spec: what an action, or a property, is set with.
+"""Controls: widgets that set the value of an action or a property, made from its spec.
 
-Buttons for a few values, a slider for a range, text for everything else: numbers, lists
-and strings as JSON has them, a single string as it is.
+Buttons for a few values, sliders for a range, a line of text for everything else: numbers, lists
+and strings in JSON, a single string without quotes.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from dm_env_rpc_client.tensors.specs import dm_env_spec_to_tensor_spec
 __all__ = ["Buttons", "Control", "Sliders", "Text", "checked_by", "control_for"]
 
 MAX_BUTTONS = 12
-"""Values that get a button each."""
+"""The maximum number of values that are shown as buttons."""
 
 MAX_SLIDERS = 8
-"""Elements of a vector that get a slider each."""
+"""The maximum number of elements of a vector that are shown as sliders."""
 
 _MAX_SPAN = 1e6
 _FILL = ipywidgets.Layout(width="auto", min_width="0", flex="1 1 auto")
 
 
 class Control(abc.ABC):
-    """What sets a value.
+    """A widget that sets a value.
 
     Attributes:
-      widget: what is shown.
-      is_move: whether setting a value is like making a move in a game.
+      widget: the widget.
+      is_move: whether setting a value takes a step, like a move in a game.
     """
 
     widget: ipywidgets.DOMWidget
@@ -50,14 +50,14 @@ class Control(abc.ABC):
 
     @abc.abstractmethod
     def value(self) -> Any:
-        """Returns a value that conforms to the spec; SpecError where what is set does not."""
+        """Returns the value, which conforms to the spec; SpecError if the input does not."""
 
     @abc.abstractmethod
     def _show(self, value: Any) -> None:
         """Shows a value."""
 
     def show(self, value: Any) -> None:
-        """Sets the value, without telling those who wait for `on_set`."""
+        """Sets the value without calling the callbacks of `on_set`."""
         self._is_quiet = True
         try:
             self._show(value)
@@ -65,7 +65,7 @@ class Control(abc.ABC):
             self._is_quiet = False
 
     def on_set(self, callback: Callable[[], object]) -> None:
-        """Has `callback` called whenever somebody has set a value."""
+        """Calls `callback` each time the user sets a value."""
         self._callbacks.append(callback)
 
     def _was_set(self, _: object = None) -> None:
@@ -86,7 +86,7 @@ class Buttons(Control):
         texts = list(map(str, self._values if labels is None else labels))
         if len(texts) != len(self._values):
             few = len(self._values) or f"more than {MAX_BUTTONS}"
-            raise SpecError(f"{where} has {few} values, got {len(texts)} labels for them")
+            raise SpecError(f"{where} has {few} values, got {len(texts)} labels")
         self._buttons = [
             ipywidgets.Button(description=text, layout=ipywidgets.Layout(width="auto"))
             for text in texts
@@ -99,7 +99,7 @@ class Buttons(Control):
     def value(self) -> Any:
         """See `Control.value`."""
         if self._selected is None:
-            raise SpecError(f"{self._where}: none of its values is chosen")
+            raise SpecError(f"{self._where}: no value is selected")
         return np.asarray(self._values[self._selected], self._spec.dtype)[()]
 
     def _show(self, value: Any) -> None:
@@ -135,7 +135,7 @@ class Sliders(Control):
         """See `Control.value`."""
         values = np.array([slider.value for slider in self._sliders], self._spec.dtype)
         shaped = values.reshape(self._spec.shape)
-        # Rounding to the dtype may have led out of the range.
+        # Rounding to the dtype can leave the range.
         return np.clip(shaped, self._spec.minimum, self._spec.maximum).astype(self._spec.dtype)[()]
 
     def _show(self, value: Any) -> None:
@@ -181,15 +181,16 @@ class Text(Control):
 
 
 def checked_by(spec: specs.Array, where: str) -> Callable[[Any], Any]:
-    """Returns what makes a value that conforms to a spec of anything that does.
+    """Returns a function that checks values against a spec and converts them to its dtype.
 
     Args:
       spec: the spec.
-      where: what the value is for, for error messages, such as "action 'arm.torque'".
+      where: the name of the value in error messages, such as "action 'arm.torque'".
 
     Returns:
-      A function that returns its argument as an array or a scalar of the spec's dtype, and
-      raises SpecError where it has another shape, is out of bounds or would change.
+      A function that returns its argument as an array or a scalar of the spec's dtype. It
+      raises SpecError if the shape is wrong, the value is out of bounds, or the cast would
+      change it.
 
     Raises:
       SpecError: the protocol has no such dtype.
@@ -203,7 +204,7 @@ def checked_by(spec: specs.Array, where: str) -> Callable[[Any], Any]:
             return conforming[()]
         with np.errstate(over="ignore"):
             narrowed = conforming.astype(spec.dtype)
-        # The protocol has no 16 bits, so what conforms to its next wider dtype may not fit.
+        # The protocol has no 16-bit dtypes; a value of the next wider one may not fit.
         is_float = narrowed.dtype.kind == "f"
         if not np.all(np.isfinite(narrowed) if is_float else narrowed == conforming):
             raise SpecError(f"{where}: {value!r} does not fit its dtype, {spec.dtype.name}")
@@ -215,15 +216,15 @@ def checked_by(spec: specs.Array, where: str) -> Callable[[Any], Any]:
 def control_for(
     spec: specs.Array, where: str, labels: Sequence[str] | None = None
 ) -> Control | None:
-    """Returns a control for a spec; None where there is none, as for protobuf messages.
+    """Returns a control for a spec; None if there is none, as for protobuf messages.
 
     Args:
       spec: the spec.
-      where: what the value is for, for error messages, such as "action 'arm.torque'".
-      labels: what stands on the buttons of a spec with few values.
+      where: the name of the value in error messages, such as "action 'arm.torque'".
+      labels: the texts of the buttons of a spec with few values.
 
     Raises:
-      SpecError: there are as many labels as there are not values.
+      SpecError: the number of labels is not the number of values.
     """
     if _few_values(spec) or labels is not None:
         return Buttons(spec, where, labels)
@@ -234,7 +235,7 @@ def control_for(
     try:
         return Text(spec, where)
     except (SpecError, ValueError):
-        # A dtype that the protocol has not, or a value that JSON has not.
+        # A dtype that the protocol does not have, or a value that JSON does not have.
         return None
 
 
@@ -246,7 +247,7 @@ def _few_values(spec: specs.Array) -> list[Any]:
         return [False, True]
     if spec.dtype.kind not in "iu" or not isinstance(spec, specs.BoundedArray):
         return []
-    # As Python's, for the dtype may not hold the number of its own values.
+    # As Python integers: the difference may not fit into the dtype.
     low, high = int(spec.minimum), int(spec.maximum)
     return list(range(low, high + 1)) if 0 <= high - low < MAX_BUTTONS else []
 
@@ -259,7 +260,7 @@ def _has_sliders(spec: specs.Array) -> bool:
     lows, highs = np.asarray(spec.minimum, float), np.asarray(spec.maximum, float)
     with np.errstate(over="ignore"):
         spans = highs - lows
-    # A page has floats only, which hold whole numbers up to here.
+    # JavaScript has only floats, which represent integers exactly up to 2**53.
     largest = max(np.abs(lows).max(), np.abs(highs).max())
     return bool(np.all(spans <= _MAX_SPAN) and largest < 2**53)
 

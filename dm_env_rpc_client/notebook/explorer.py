@@ -1,4 +1,4 @@
-"""`explore`: an environment to look at, to step and to play with in a notebook."""
+"""`explore`: a widget that shows and steps an environment in a notebook."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.extensions.property_access import PropertyAccess
 from dm_env_rpc_client.notebook.controls import Control, control_for
-from dm_env_rpc_client.notebook.kept_properties import KeptProperties
 from dm_env_rpc_client.notebook.keyboard import Keyboard, checked_action, default_keys
+from dm_env_rpc_client.notebook.local_properties import LocalProperties
 from dm_env_rpc_client.notebook.observation_view import ObservationView
 from dm_env_rpc_client.notebook.property_panel import PropertyPanel
 from dm_env_rpc_client.notebook.stepping import Progress, Stepper
-from dm_env_rpc_client.server.string_properties import KeepsProperties
+from dm_env_rpc_client.server.string_properties import HasStringProperties
 from dm_env_rpc_client.tensors.sampling import sample
 
 __all__ = ["Explorer", "explore"]
@@ -46,37 +46,37 @@ def explore(
     properties: PropertyAccess | None = None,
     rate: float = 5.0,
 ) -> Explorer:
-    """Returns a widget that shows an environment and steps it, for the end of a cell.
+    """Returns a widget that shows and steps an environment; make it the last line of a cell.
 
-    It shows every observation (images as images, vectors as plots), has a control for each
-    action, made from its spec, buttons that step, run and reset, plots of the rewards and
-    the returns, and the properties. It begins with a reset. The environment is stepped in a
-    thread of the explorer's own, so the kernel is free meanwhile; leave the environment to it
-    until you `close` it.
+    It shows all observations (images as images, vectors as plots), a control for each action,
+    made from its spec, buttons that step, run and reset, plots of the rewards and the
+    returns, and the properties. It begins with a reset. The explorer steps the environment in
+    its own thread, so the kernel is free for other cells; do not use the environment
+    elsewhere until you `close` the explorer.
 
-    Keys act while the box that lists them has the focus: those of `keys`, and the space bar
-    for a step, Enter for run and stop, r for reset. A key that is held down while the
-    environment runs counts in every step, before the controls and any policy.
+    Keys act while the box that lists them has the focus: those of `keys`, and space for a
+    step, Enter for run and stop, r for reset. A key that is held down while the environment
+    runs sets its values in every step and overrides the controls and the policy.
 
     Args:
       env: any dm_env.Environment.
-      policy: returns an action for a TimeStep; one of those that "run" can follow.
-      action: what the controls show first, the whole action or some of its values, nested or
-        by flat name; the rest is 0, or the lowest value there is.
-      keys: by key, as `KeyboardEvent.key` names it, such as "ArrowLeft" or "a": an action, or
-        some of its values, nested or by flat name. None for keys made from the specs.
-      labels: by the flat name of an action with few values, what stands on their buttons.
-      properties: where properties are read and written; None for those of the environment,
-        or of the server that it is connected to. Nothing is asked before somebody presses the
-        button.
-      rate: steps per second of a run, at most; there is a slider for it too.
+      policy: returns an action for a TimeStep. It becomes an option of "run".
+      action: the initial values of the controls, a whole action or some of its values, nested
+        or by flat name; all others start at 0 or at their minimum.
+      keys: actions by key. A key is named as in `KeyboardEvent.key`, such as "ArrowLeft" or
+        "a"; its action may have only some of the values, nested or by flat name. None for
+        keys derived from the specs.
+      labels: texts for the buttons of actions with few values, by the flat name of the action.
+      properties: the properties to show; None for those of the environment, or of the server
+        that it is connected to. They are not read before the user presses the button.
+      rate: the maximum number of steps per second of a run; a slider changes it.
 
     Returns:
       The Explorer, an ipywidgets container.
 
     Raises:
-      SpecError: `action`, `keys` or `labels` name an action that there is not, or a value that
-        it does not admit; the rate is beyond what its slider has.
+      SpecError: `action`, `keys` or `labels` name an unknown action or have an invalid value;
+        or the rate is out of the range of its slider.
     """
     return Explorer(
         env,
@@ -90,7 +90,7 @@ def explore(
 
 
 class Explorer(ipywidgets.VBox):
-    """The widget that `explore` makes; its arguments are there."""
+    """The widget that `explore` returns; see there for the arguments."""
 
     _stepper: Stepper
 
@@ -131,8 +131,8 @@ class Explorer(ipywidgets.VBox):
         stepper.reset()
 
     def close(self) -> None:
-        """Stops stepping and takes the widget off the page; the environment stays open."""
-        # ipywidgets closes what it could not make, too.
+        """Stops stepping and removes the widget from the page; the environment stays open."""
+        # ipywidgets also calls `close` if `__init__` has failed.
         if hasattr(self, "_stepper"):
             self._stepper.close()
         super().close()
@@ -144,7 +144,7 @@ class Explorer(ipywidgets.VBox):
         for name in labels:
             if name not in self._specs:
                 known = ", ".join(map(repr, self._specs)) or "none"
-                raise SpecError(f"there is no action {name!r} to label; actions: {known}")
+                raise SpecError(f"labels for the unknown action {name!r}; actions: {known}")
         controls = {}
         for name, spec in self._specs.items():
             control = control_for(spec, f"action {name!r}", labels.get(name))
@@ -156,7 +156,9 @@ class Explorer(ipywidgets.VBox):
 
     def _make_toolbar(self, rate: float) -> None:
         if not _MIN_RATE <= rate <= _MAX_RATE:
-            raise SpecError(f"rate is from {_MIN_RATE} to {_MAX_RATE} steps per second, got {rate}")
+            raise SpecError(
+                f"rate must be from {_MIN_RATE} to {_MAX_RATE} steps per second, got {rate}"
+            )
         auto = ipywidgets.Layout(width="auto")
         self._step_button = ipywidgets.Button(description="Step", icon="step-forward", layout=auto)
         self._run_button = ipywidgets.Button(
@@ -197,7 +199,7 @@ class Explorer(ipywidgets.VBox):
             control = self._controls.get(name)
             if control is None:
                 widget: ipywidgets.Widget = ipywidgets.HTML(
-                    f"<i>left out: there is no control for {markup.escape(spec)}</i>"
+                    f"<i>not sent: there is no control for {markup.escape(spec)}</i>"
                 )
             else:
                 control.on_set(functools.partial(self._was_set, control))
@@ -228,26 +230,26 @@ class Explorer(ipywidgets.VBox):
         self._stepper.rate = change["new"]
 
     def _press(self, what: str, repeated: bool = False) -> None:
-        """Does what a button or a key stands for."""
+        """Executes the command of a button or a key."""
         stepper = self._stepper
         if what == "run" and not repeated:
             (stepper.stop if stepper.is_running else stepper.run)()
         elif what == "reset" and not repeated:
             stepper.reset()
         elif stepper.is_running or (repeated and stepper.is_busy):
-            # A run looks at the keys itself; and a key that repeats faster than the
-            # environment steps is not queued up.
+            # A run reads the keys in each step. Repeats of a key that come faster than the
+            # environment steps are not queued.
             return
         elif what in ("step", "act"):
             stepper.step(lambda _: self._chosen(self._keyboard.values()))
 
     def _was_set(self, control: Control) -> None:
-        """A button of a choice is a move; a slider or a text is set before one."""
+        """Takes a step if a button of an action was pressed, but not for sliders and texts."""
         if control.is_move:
             self._press("act")
 
     def _act(self, timestep: dm_env.TimeStep) -> Any:
-        """The action of a step of a run."""
+        """Returns the action of a step of a run."""
         pressed = self._keyboard.values()
         if pressed:
             return self._chosen(pressed)
@@ -262,7 +264,7 @@ class Explorer(ipywidgets.VBox):
         return rebuild(self._action_spec, values, _ROOT)
 
     def _show(self, progress: Progress) -> int:
-        """Shows how far the stepper has come; called in its thread."""
+        """Shows the progress of the stepper; called in its thread."""
         sent, error = 0, progress.error
         if progress.timestep is not None:
             try:
@@ -283,7 +285,7 @@ def _properties_of(env: dm_env.Environment) -> PropertyAccess | None:
             return value
     if isinstance(env, DmEnvAdaptor):
         return PropertiesExtension(env.connection)
-    return KeptProperties(env) if isinstance(env, KeepsProperties) else None
+    return LocalProperties(env) if isinstance(env, HasStringProperties) else None
 
 
 def _title(text: str) -> ipywidgets.HTML:
@@ -303,7 +305,7 @@ def _status(progress: Progress, error: str) -> str:
         if progress.action is not None:
             facts.append(f"action <b>{markup.escape(_action_text(progress.action), 120)}</b>")
         if progress.is_over:
-            facts.append("<b>the episode is over</b>; the next step begins another")
+            facts.append("<b>the episode is over</b>; the next step begins a new one")
     line = " &nbsp;·&nbsp; ".join(facts)
     if error:
         line += (
@@ -324,6 +326,6 @@ def _plots(progress: Progress) -> str:
     returns, title = progress.returns, "return by episode"
     if not progress.is_over:
         returns = [*returns, progress.episode_return]
-        title = f"{title}, so far in the last"
+        title = f"{title} (last one unfinished)"
     by_episode = plots.line(returns, *_PLOT, title=title, dots=True)
     return reward + by_episode

@@ -1,6 +1,6 @@
-"""How IPython shows classes of dm_env: TimeSteps, specs, and dictionaries of specs.
+"""IPython formatters for classes of dm_env: TimeSteps, specs, and dictionaries of specs.
 
-They are not ours, so nothing is added to them; IPython keeps a table of formatters.
+The classes belong to another library, so they get no methods; IPython has a table of formatters.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def unload_ipython_extension(ipython: Any) -> None:
 
 
 def _show_dict(value: dict[Any, Any]) -> str | None:
-    """Specs as a table; None, for any other dictionary, leaves it to its plain text."""
+    """Specs as a table; None for any other dictionary, which IPython then shows as text."""
     return spec_table(value) if are_specs(value) else None
 
 

@@ -1,4 +1,4 @@
-"""Keys that act: which there are, and the box on the page that takes them."""
+"""Keys for actions, and the box on the page that receives key presses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DIGITS = "0123456789"
 class KeyPad(anywidget.AnyWidget):
     """A box that sends `{"kind": "down" | "up", "key": ..., "repeated": ...}` when it is focused.
 
-    Keys have the names of the browser's `KeyboardEvent.key`, letters in lower case.
+    Keys are named as in the browser's `KeyboardEvent.key`, letters in lower case.
     """
 
     _esm = _HERE / "keypad.js"
@@ -39,17 +39,17 @@ class KeyPad(anywidget.AnyWidget):
 
 
 def default_keys(action_specs: Mapping[str, specs.Array]) -> dict[str, dict[str, Any]]:
-    """Returns keys for actions of any names, from what their specs admit.
+    """Returns keys for actions, derived from their specs.
 
-    The arrows are the ends of the ranges of the first two scalar actions that have a range:
-    of a number, or of three values, which are taken for back, stay and forth. The digits are
-    the values of the first action that has few of them.
+    The arrow keys set the minimum and the maximum of the first two scalar actions that are
+    bounded floats, or integers with three values (taken as back, stay and forth). The digits
+    set the values of the first action that has at most ten.
 
     Args:
-      action_specs: the specs, by flat name.
+      action_specs: the specs by flat name.
 
     Returns:
-      By key, the values of some actions by flat name.
+      For each key, the values of some actions by flat name.
     """
     keys: dict[str, dict[str, Any]] = {}
     ranged = [item for item in action_specs.items() if _has_ends(item[1])]
@@ -90,17 +90,17 @@ def checked_action(
     Args:
       action: values, nested or by flat name.
       action_specs: specs by flat name.
-      root: the name of an action that is no mapping.
-      where: stands before error messages.
+      root: the name of an action that is not a mapping.
+      where: a prefix of error messages.
 
     Raises:
-      SpecError: there is no such action, or it does not admit the value.
+      SpecError: an action is unknown, or a value is invalid.
     """
     values = named_leaves(action, root)
     for name in values:
         if name not in action_specs:
             known = ", ".join(map(repr, action_specs)) or "none"
-            raise SpecError(f"{where}there is no action {name!r}; actions: {known}")
+            raise SpecError(f"{where}unknown action {name!r}; actions: {known}")
     return {
         name: checked_by(action_specs[name], f"{where}action {name!r}")(value)
         for name, value in values.items()
@@ -108,22 +108,22 @@ def checked_action(
 
 
 class Keyboard:
-    """Which actions the keys that are down stand for.
+    """Keeps track of the pressed keys and returns the values that they set.
 
-    A key that was pressed and released between two steps counts for one step all the same.
+    A key that was pressed and released between two steps counts in one step.
 
     Args:
-      keys: by key, an action, or some of its values, nested or by flat name.
+      keys: for each key an action, or some of its values, nested or by flat name.
       action_specs: specs by flat name.
-      root: the name of an action that is no mapping.
-      press: called with "step", "run" or "reset" for the keys of these, and with "act" when
-        a key for an action goes down.
+      root: the name of an action that is not a mapping.
+      press: called with "step", "run" or "reset" for the keys of these commands, and with
+        "act" for a key of an action; and with whether the key repeats.
 
     Attributes:
       pad: the widget.
 
     Raises:
-      SpecError: a key stands for an action that is not there, or does not admit the value.
+      SpecError: the action of a key is unknown, or a value is invalid.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Keyboard:
             for key, action in keys.items()
         }
         self._press = press
-        # Keys come in one thread, steps are taken in another.
+        # Key events arrive in one thread, steps are taken in another.
         self._lock = threading.Lock()
         self._held: dict[str, None] = {}
         self._tapped: dict[str, None] = {}
@@ -166,7 +166,7 @@ class Keyboard:
         if key in self._actions:
             is_down = message.get("kind") == "down"
             with self._lock:
-                # What was pressed last comes last, and wins.
+                # The key that was pressed last comes last and overrides the others.
                 self._held.pop(key, None)
                 if is_down:
                     self._held[key] = None

@@ -1,4 +1,4 @@
-// A box that takes key presses while it has the focus.
+// A box that receives key presses while it has the focus.
 
 const SYMBOLS = {
   ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓", " ": "space", Enter: "enter",
@@ -12,7 +12,7 @@ function render({ model, el }) {
   const pad = document.createElement("div");
   pad.className = "dm-env-keypad";
   pad.tabIndex = 0;
-  // JupyterLab's own shortcuts stay out of elements with this attribute.
+  // JupyterLab ignores its own shortcuts in elements with this attribute.
   pad.setAttribute("data-lm-suppress-shortcuts", "true");
   const hint = document.createElement("span");
   hint.className = "dm-env-keypad-hint";
@@ -34,7 +34,7 @@ function render({ model, el }) {
     held.clear();
   };
   const showFocus = (focused) => {
-    hint.textContent = focused ? "keys are live" : "click here to play with the keys";
+    hint.textContent = focused ? "keys are active" : "click here to use the keys";
     pad.classList.toggle("dm-env-focused", focused);
   };
   showFocus(false);

@@ -1,4 +1,4 @@
-"""Live observations: a widget for each image, a table for everything else."""
+"""A view of observations: a widget for each image, a table for everything else."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from dm_env_rpc_client.displays.values import show_value
 __all__ = ["ObservationView"]
 
 SIDE, SIDE_OF_MANY = 480, 230
-"""Pixels of the longer side of an image on the page, alone and among others."""
+"""The longer side of an image on the page in pixels, if it is the only one and otherwise."""
 
 _ROOT = "observation"
 _ANY = Range(None, None)
 
 
 class ObservationView:
-    """Shows one observation after the other.
+    """A widget that shows the current observation.
 
     Args:
-      observation_spec: of the environment, for the range of the colours in images.
+      observation_spec: the specs, for the colour scales of images.
 
     Attributes:
-      widget: what is shown.
+      widget: the widget.
     """
 
     def __init__(self, observation_spec: Any):
@@ -45,7 +45,7 @@ class ObservationView:
         self.widget = ipywidgets.VBox([self._gallery, self._values])
 
     def show(self, observation: Any) -> int:
-        """Shows an observation, and returns about how many bytes went to the page."""
+        """Shows an observation; returns the approximate number of bytes sent to the page."""
         pictures: dict[str, images.Picture] = {}
         rows: list[tuple[str, str]] = []
         for name, value in named_leaves(observation, _ROOT).items():
@@ -56,7 +56,7 @@ class ObservationView:
             else:
                 rows.append((f"<b>{markup.escape(name, 200)}</b>", show_value(value, bounds)))
         if pictures.keys() != self._images.keys():
-            self._hang(list(pictures))
+            self._make_images(list(pictures))
         sent = 0
         side = SIDE if len(pictures) == 1 else SIDE_OF_MANY
         for name, picture in pictures.items():
@@ -70,7 +70,7 @@ class ObservationView:
         self._values.value = markup.table(("", ""), rows) if rows else ""
         return sent + len(self._values.value)
 
-    def _hang(self, names: list[str]) -> None:
+    def _make_images(self, names: list[str]) -> None:
         self._images = {name: ipywidgets.Image(format="png") for name in names}
         framed = []
         for name, image in self._images.items():

@@ -1,4 +1,4 @@
-"""The properties of a server as a tree of controls."""
+"""A panel that shows and sets properties."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ if TYPE_CHECKING:
 __all__ = ["PropertyPanel"]
 
 MAX_SHOWN = 200
-"""Properties that get a row."""
+"""The maximum number of properties that are shown."""
 
 _CENTRED = ipywidgets.Layout(align_items="center")
 
 
 class PropertyPanel:
-    """Lists, reads and writes properties, when it is asked to.
+    """Lists, reads and writes properties when the user asks for it.
 
     Args:
-      properties: where they are.
-      call: has a function called where the connection may be used; it shows what goes
-        wrong.
+      properties: the properties.
+      call: calls a function in the thread that uses the connection, and shows its errors.
 
     Attributes:
-      widget: what is shown.
+      widget: the widget.
     """
 
     def __init__(self, properties: PropertyAccess, call: Callable[[Callable[[], object]], None]):
@@ -50,7 +49,7 @@ class PropertyPanel:
         )
 
     def refresh(self) -> None:
-        """Lists and reads them all again."""
+        """Lists and reads all properties."""
         self._call(self._read_all)
 
     def _read_all(self) -> None:
@@ -92,7 +91,7 @@ class PropertyPanel:
         return ipywidgets.HBox([name, cell, description], layout=_CENTRED)
 
     def _control(self, entry: TreeEntry) -> Control | None:
-        """A control for a property that can be written, with the value that it has."""
+        """Returns a control with the current value for a writable property."""
         spec = entry.spec
         if not spec.writable or spec.spec is None:
             return None
@@ -103,7 +102,7 @@ class PropertyPanel:
             try:
                 control.show(entry.value)
             except (TypeError, ValueError):
-                # The value is not what the server's own spec says.
+                # The value does not conform to the spec of the server.
                 return None
         control.on_set(lambda: self._call(lambda: self._write(spec.key, control)))
         return control

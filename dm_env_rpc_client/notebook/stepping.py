@@ -1,8 +1,7 @@
-"""Stepping an environment in a thread of its own, so that the kernel never waits for it.
+"""Steps an environment in a thread of its own, so that the kernel never waits for it.
 
-All calls of the environment, and those of its properties, are made there, one after the
-other in the order in which they were asked for. While it runs by itself, it takes a step
-whenever one is due and nothing else has been asked for.
+This thread makes all calls of the environment and of its properties, in the order in which they
+were requested. During a run it also takes a step when one is due and no call is pending.
 """
 
 from __future__ import annotations
@@ -23,34 +22,34 @@ __all__ = ["Progress", "Stepper"]
 _log = logging.getLogger(__name__)
 
 MAX_REMEMBERED = 2000
-"""Rewards of an episode, and returns of episodes, that are kept for the plots."""
+"""The maximum number of rewards of an episode, and of returns, kept for the plots."""
 
 DRAW_SECONDS = 0.05
-"""Between two reports of a run, at least."""
+"""The minimum time between two reports of a run."""
 
 BYTES_PER_SECOND = 400_000
-"""What reports may send; a Jupyter server cuts off kernels that send more than a million."""
+"""The limit for reports; a Jupyter server drops output beyond a million bytes per second."""
 
 CLOSE_SECONDS = 1.0
-"""How long `close` waits for a call that is under way."""
+"""How long `close` waits for a call that is being executed."""
 
 _CONTINUE = object()
 
 
 @dataclasses.dataclass
 class Progress:
-    """How far a stepper has come.
+    """The progress of a stepper.
 
     Attributes:
-      timestep: the last one; None before the first.
-      action: the one that led to it; None after a reset.
+      timestep: the last TimeStep; None before the first.
+      action: the action of the last step; None after a reset.
       episode: the number of the episode, from 1.
-      steps: steps in it.
-      episode_return: sum of its rewards. A reward that is an array counts as its sum.
-      rewards: its last rewards.
-      returns: those of the last episodes that ended.
-      is_running: whether it steps by itself.
-      error: what went wrong last; "" where nothing did.
+      steps: the number of steps in the episode.
+      episode_return: the sum of its rewards; of a reward that is an array, the sum counts.
+      rewards: the last rewards of the episode.
+      returns: the returns of the last finished episodes.
+      is_running: whether a run is in progress.
+      error: the text of the last error; "" if the last call succeeded.
     """
 
     timestep: dm_env.TimeStep | None = None
@@ -71,14 +70,14 @@ class Progress:
         )
 
     def begin(self, timestep: dm_env.TimeStep) -> None:
-        """Takes note of a reset."""
+        """Records a reset."""
         self.timestep, self.action = timestep, None
         self.episode += 1
         self.steps, self.episode_return = 0, 0.0
         self.rewards.clear()
 
     def advance(self, action: Any, timestep: dm_env.TimeStep) -> None:
-        """Takes note of a step."""
+        """Records a step."""
         self.timestep, self.action = timestep, action
         self.steps += 1
         reward = 0.0 if timestep.reward is None else float(np.sum(timestep.reward))
@@ -91,15 +90,15 @@ class Progress:
 
 
 class Stepper:
-    """Makes the calls; every method returns at once.
+    """Calls the environment in its thread; every method returns at once.
 
     Args:
-      env: the environment; nobody else steps it meanwhile.
-      choose: returns the action of a step that `run` takes, from the last TimeStep.
-      report: shows the progress, and returns how many bytes that took. Called in the
-        stepper's thread, as `choose` is.
-
-      rate: steps per second while it runs, at most.
+      env: the environment. Nothing else may step it meanwhile.
+      choose: returns the action of a step of a run for the last TimeStep. Called in the
+        stepper's thread.
+      report: shows the progress and returns the number of bytes sent. Called in the
+        stepper's thread.
+      rate: the maximum number of steps per second of a run.
 
     Attributes:
       rate: the same; it can be changed.
@@ -125,38 +124,38 @@ class Stepper:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has been asked to step by itself."""
+        """Whether a run has been requested and not stopped."""
         return self._should_run
 
     @property
     def is_busy(self) -> bool:
-        """Whether calls wait for their turn."""
+        """Whether calls are pending."""
         return not self._calls.empty()
 
     def reset(self) -> None:
-        """Begins an episode."""
+        """Requests a reset."""
         self.call(self._begin)
 
     def step(self, choose: Callable[[dm_env.TimeStep], Any]) -> None:
-        """Takes a step with the action that `choose` returns; resets after an episode."""
+        """Requests a step with the action that `choose` returns; a reset after an episode."""
         self.call(lambda: self._advance(choose))
 
     def run(self) -> None:
-        """Steps until `stop`, an error or `close`."""
+        """Starts a run: steps until `stop`, an error or `close`."""
         self._should_run = True
         self._calls.put(_CONTINUE)
 
     def stop(self) -> None:
-        """Ends `run`; a step that is under way is the last."""
+        """Stops a run; a step that is being executed is the last."""
         self._should_run = False
         self._calls.put(_CONTINUE)
 
     def call(self, action: Callable[[], object]) -> None:
-        """Has something else done with the environment; what it raises is shown as an error."""
+        """Requests another call in the thread; an exception is shown as an error."""
         self._calls.put(action)
 
     def close(self) -> None:
-        """Ends the thread; the environment stays open. A second time does nothing."""
+        """Ends the thread; the environment stays open. A second call does nothing."""
         self._should_run = False
         self._calls.put(None)
         if threading.current_thread() is not self._thread:
@@ -183,7 +182,7 @@ class Stepper:
             action()
             self._progress.error = ""
         except Exception as error:
-            # It may come from anywhere: the server, the environment, a policy.
+            # It may come from the server, the environment, or a policy.
             self._should_run = False
             self._progress.error = f"{type(error).__name__}: {error}"
 
@@ -206,6 +205,6 @@ class Stepper:
         try:
             sent = self._report(self._progress)
         except Exception:
-            # The page may be gone, say; the environment can be stepped all the same.
-            _log.exception("could not show how far the environment has come")
+            # For instance because the page is closed; the environment can be stepped anyway.
+            _log.exception("could not show the progress of the environment")
         self._report_due = now + max(DRAW_SECONDS, sent / BYTES_PER_SECOND)

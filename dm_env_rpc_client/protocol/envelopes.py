@@ -1,8 +1,8 @@
 """Envelopes: payload messages into EnvironmentRequests, EnvironmentResponses into payloads.
 
-The table at the top is derived from the descriptors: a request's type names its field in
-the envelope, and the answer must carry the field of the same name, or `error`
-(introduction of the protocol overview).
+The table at the top is derived from the descriptors: the type of a request determines its field
+in the envelope, and the answer must have the field of the same name, or `error` (introduction of
+the protocol overview).
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ Request: TypeAlias = (
     | line_1_0_pb2.ListPropertyRequest
 )
 Response: TypeAlias = Any
-"""The response message of the request's name; an `Any` for an `Any`."""
+"""The response message that belongs to the request; an `Any` for an `Any`."""
 
-# Servers of the 1.0 line take properties in the envelope itself, under numbers that today's
-# messages reserve.
+# Servers of the 1.0 line have property requests in the envelope itself, in fields whose numbers
+# are reserved in the current messages.
 _ENVELOPES: tuple[tuple[Any, Any], ...] = (
     (dm_env_rpc_pb2.EnvironmentRequest, dm_env_rpc_pb2.EnvironmentResponse),
     (line_1_0_pb2.PropertyRequest, line_1_0_pb2.PropertyResponse),
@@ -60,43 +60,43 @@ for _envelopes in _ENVELOPES:
 
 
 DECODE_ERRORS = (protobuf_message.DecodeError, ValueError)
-"""What a message raises that is none; a ValueError where protobuf is in pure Python and a
-string is no UTF-8."""
+"""What parsing invalid bytes raises. protobuf in pure Python raises a ValueError for a string
+that is not UTF-8."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""A serialized message, in memory that is the receiver's."""
+"""A serialized message, in memory that belongs to the receiver."""
 
 
 class EncodedRequest(NamedTuple):
     """A request, ready for the stream."""
 
     field: str
-    """The payload field, which the answer must have too."""
+    """The name of the payload field, in the request and in its answer."""
 
     message: bytes
     """The serialized EnvironmentRequest."""
 
     decode: Callable[[Buffer], Any]
-    """Takes the serialized answer; raises what `decode_response` raises."""
+    """Decodes the serialized answer; raises as `decode_response` does."""
 
 
 Outgoing: TypeAlias = Request | EncodedRequest
-"""What can be sent."""
+"""A request that a connection can send."""
 
 
 def encode_request(request: Request) -> EncodedRequest:
     """Puts a request into its envelope and serializes it.
 
     Raises:
-      SpecError: the message is no request of the protocol, or is too large.
+      SpecError: the message is not a request of the protocol, or is too large.
     """
     if not isinstance(request, protobuf_message.Message):
-        raise SpecError(f"a request is a protobuf message, got {type(request).__name__}")
+        raise SpecError(f"a request must be a protobuf message, got {type(request).__name__}")
     field = _FIELD_BY_TYPE.get(request.DESCRIPTOR.full_name)
     if field is None:
         raise SpecError(
-            f"{request.DESCRIPTOR.full_name} is no request of dm_env_rpc; pack a message of "
-            "your own into a google.protobuf.Any to send it as an extension"
+            f"{request.DESCRIPTOR.full_name} is not a request of dm_env_rpc; pack your own "
+            "messages into a google.protobuf.Any to send them as extensions"
         )
     envelope = _ENVELOPES_BY_FIELD[field][0]()
     payload = getattr(envelope, field)
@@ -118,14 +118,14 @@ def decode_response(message: Buffer, field: str) -> Response:
 
     Raises:
       DmEnvRpcError: the answer is an error Status.
-      ProtocolError: it is no EnvironmentResponse, is empty, or answers another request.
+      ProtocolError: it is not an EnvironmentResponse, is empty, or answers another request.
     """
     try:
         response = _ENVELOPES_BY_FIELD[field][1].FromString(bytes(message))
     except DECODE_ERRORS as error:
         raise ProtocolError(
-            f"the answer to a {field} request is no EnvironmentResponse ({len(message)} bytes): "
-            f"{error}"
+            f"the answer to a {field} request is not an EnvironmentResponse "
+            f"({len(message)} bytes): {error}"
         ) from error
     answered = response.WhichOneof("payload")
     if answered == field:
@@ -139,14 +139,14 @@ def decode_response(message: Buffer, field: str) -> Response:
 
 
 def answer_field(payload: protobuf_message.Message) -> str:
-    """Returns the field of an EnvironmentResponse that holds messages of this type.
+    """Returns the name of the field of an EnvironmentResponse for messages of this type.
 
     Raises:
-      SpecError: there is none.
+      SpecError: no field has this type.
     """
     for field in dm_env_rpc_pb2.EnvironmentResponse.DESCRIPTOR.fields:
         if field.message_type is not None and field.message_type.full_name == (
             payload.DESCRIPTOR.full_name
         ):
             return str(field.name)
-    raise SpecError(f"{payload.DESCRIPTOR.full_name} is no response of dm_env_rpc")
+    raise SpecError(f"{payload.DESCRIPTOR.full_name} is not a response of dm_env_rpc")

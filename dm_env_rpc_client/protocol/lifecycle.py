@@ -1,9 +1,9 @@
 """The states of a connection as a table, for clients and servers alike.
 
-A connection is joined to a world or it is not; a joined one is in a sequence (RUNNING)
-or between two. Which state a request leads to is the environment's choice among those
-in the table ("States" in the protocol overview; StepRequest, ResetRequest and
-ResetWorldRequest in the reference).
+A connection is joined to a world or not; a joined one is in a sequence (RUNNING) or between two
+sequences. If the table has several next states for a request, the environment decides between
+them ("States" in the protocol overview; StepRequest, ResetRequest and ResetWorldRequest in the
+reference).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class State(enum.Enum):
-    """What a connection is doing."""
+    """The state of a connection."""
 
     NOT_JOINED = "not joined to a world"
     JOINED = "joined, before the first sequence"
@@ -36,7 +36,7 @@ class State(enum.Enum):
     TERMINATED = "after a sequence that reached its end"
     INTERRUPTED = "after a sequence that was cut short"
 
-    # Members are looked up in tables with each step; an Enum's own hash is that of its name.
+    # Every step looks members up in tables; the hash of Enum hashes the name each time.
     __hash__ = object.__hash__
 
     @property
@@ -46,18 +46,18 @@ class State(enum.Enum):
 
     @classmethod
     def of_response(cls, state: int) -> State:
-        """Returns the state in a StepResponse; ProtocolError where it is none."""
+        """Returns the state for the number in a StepResponse; ProtocolError if it is invalid."""
         try:
             return _BY_NUMBER[state]
         except KeyError:
             raise ProtocolError(
-                f"the server sent environment state {state}; expected RUNNING (1), "
+                f"the server sent the invalid environment state {state}; expected RUNNING (1), "
                 "TERMINATED (2) or INTERRUPTED (3)"
             ) from None
 
     @property
     def number(self) -> int:
-        """The EnvironmentStateType of a state that a StepResponse can hold."""
+        """The EnvironmentStateType of a state that a StepResponse can have."""
         return dm_env_rpc_pb2.EnvironmentStateType.Value(self.name)
 
 
@@ -69,9 +69,9 @@ _BY_NUMBER: dict[int, State] = {
 
 _BETWEEN = (State.JOINED, State.TERMINATED, State.INTERRUPTED)
 
-# (state, payload of the request) -> the states that the answer may lead to. A request
-# that is not in the table is refused with an error and changes nothing. Requests that
-# are about a world rather than the connection are allowed everywhere.
+# (state, payload field of the request) -> the possible states after the answer. A request
+# that is not in the table is refused with an error and changes nothing. Requests about a
+# world rather than the connection are allowed in every state.
 TRANSITIONS: dict[tuple[State, str], frozenset[State]] = {
     (State.NOT_JOINED, "join_world"): frozenset({State.JOINED}),
     (State.NOT_JOINED, "leave_world"): frozenset({State.NOT_JOINED}),
@@ -92,12 +92,12 @@ TRANSITIONS[State.NOT_JOINED, "reset_world"] = frozenset({State.NOT_JOINED})
 
 
 def next_states(state: State, request: str) -> frozenset[State]:
-    """Returns the states that `request` may lead to; empty where it is not allowed."""
+    """Returns the possible states after `request`; empty if it is not allowed."""
     return TRANSITIONS.get((state, request), frozenset())
 
 
 def advance(state: State, request: str, answered: State) -> State:
-    """Returns `answered`, the state in an answer; ProtocolError where it cannot follow."""
+    """Returns `answered`, the state in an answer; ProtocolError if it is not a next state."""
     if answered not in next_states(state, request):
         raise ProtocolError(
             f"the server went from {state.name} ({state.value}) to {answered.name} "
@@ -114,7 +114,7 @@ def step_type(before: State, after: State) -> dm_env.StepType:
 
 
 def diagram() -> str:
-    """Returns the table as a Mermaid state diagram, as it stands in README."""
+    """Returns the table as a Mermaid state diagram, as shown in README."""
     lines = ["stateDiagram-v2", f"    [*] --> {State.NOT_JOINED.name}"]
     arrows: dict[tuple[State, State], list[str]] = {}
     for (state, request), following in TRANSITIONS.items():
@@ -132,12 +132,12 @@ def diagram() -> str:
 
 
 class Lifecycle:
-    """Follows one connection through the table, answer by answer, at either end.
+    """Tracks the state of one connection, answer by answer, at either end.
 
     Attributes:
-      state: what the connection is doing.
-      previous: what it was doing before the last answer.
-      world_name: the world that it is joined to.
+      state: the current state.
+      previous: the state before the last answer.
+      world_name: the name of the world that was joined last.
     """
 
     __slots__ = ("previous", "state", "world_name")
@@ -147,11 +147,11 @@ class Lifecycle:
         self.world_name = ""
 
     def allows(self, request: str) -> bool:
-        """Whether the connection may send a request, named by its payload field, now."""
+        """Whether a request, given by its payload field, is allowed in the current state."""
         return bool(next_states(self.state, request))
 
     def answered(self, field: str, request: Any, answer: Any) -> None:
-        """Takes note of a request that was answered without an error.
+        """Updates the state after a request was answered without an error.
 
         Args:
           field: the payload field of both.
@@ -159,8 +159,8 @@ class Lifecycle:
           answer: the response message.
 
         Raises:
-          ProtocolError: the answer has a state that cannot follow. It is adopted where it
-            is a state at all: that is what the server is in.
+          ProtocolError: the state in the answer is invalid or is not a next state. In the
+            second case it is adopted all the same: it is the state of the server.
         """
         before = self.previous = self.state
         if field == "step":

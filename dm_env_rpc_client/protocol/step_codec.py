@@ -1,18 +1,18 @@
 """Steps of one agent as bytes: the hot path.
 
-Of a step almost everything follows from the specs: UIDs, tags, lengths, shapes, which
-observations are requested. It is serialized once, when the specs arrive. A StepRequest is
-then joined from parts around the elements of its actions, and of a StepResponse the parts
-that are known are compared and the elements viewed where they lie, in the memory that the
-transport has read the message into. What large arrays hold has been moved once, then.
+Almost everything in a step follows from the specs: UIDs, tags, lengths, shapes, the requested
+observations. These parts are serialized once, when the specs arrive. A StepRequest is then
+joined from them and the elements of its actions. In a StepResponse the known parts are compared
+with the received bytes, and large arrays are views of the memory into which the transport has
+read the message. Their elements have been copied only once then, out of the socket.
 
-The reader knows the one form in which every protobuf library writes such a message: fields
-in order, elements packed, shapes spelled out. Everything else that is legal (elements one
-by one, shapes left open, one element for all, fields in parts, unknown fields) and all that
-is not goes through protobuf and `SpecManager.unpack`, which say what is wrong.
+The reader knows the one form in which every protobuf library writes such a message: fields in
+order, elements packed, shapes complete. Every other legal form (elements one by one, open
+shapes, one element for all, fields in several parts, unknown fields) and every invalid message
+goes through protobuf and `SpecManager.unpack`, which report what is wrong.
 
-Measured (`python -m tests.benchmarks --only codec`) against the reference package, times as
-fast: float32 84x84x4 decode 168 to 200, encode 58 to 65; scalars decode 1.8 to 4, encode 1.2 to 5.
+Speed relative to the reference package (`python -m tests.benchmarks --only codec`): float32
+84x84x4 decode 168x to 200x, encode 58x to 65x; scalars decode 1.8x to 4x, encode 1.2x to 5x.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _REQUESTED = b"\x12"
 _SHAPE = b"\x7a"
 
 _MAX_MESSAGE_BYTES = (1 << 31) - 1
-"""What protobuf can hold."""
+"""The largest message that protobuf supports."""
 
 _MAX_KNOWN_ACTIONS = 1024
-"""Encoded integer actions that are kept, of each action."""
+"""The number of encoded values that are cached for each integer action."""
 
 
 _LARGE_BYTES = 1 << 14
@@ -72,7 +72,7 @@ def answer_memory(size: int) -> memoryview:
 
 
 class StepAnswer(NamedTuple):
-    """What a StepResponse holds."""
+    """The contents of a StepResponse."""
 
     state: int
     """The EnvironmentStateType."""
@@ -83,15 +83,15 @@ class StepAnswer(NamedTuple):
 
 
 class StepCodec:
-    """Makes StepRequests from actions, and observations from StepResponses.
+    """Encodes actions as StepRequests and decodes observations from StepResponses.
 
     Args:
-      actions: all actions.
-      observations: all observations.
+      actions: the specs of all actions.
+      observations: the specs of all observations.
       requested: the UIDs of the observations to request.
 
     Attributes:
-      answer_bytes: about what an answer takes, as far as the specs tell.
+      answer_bytes: an estimate of the size of an answer, from the specs.
     """
 
     def __init__(self, actions: SpecManager, observations: SpecManager, requested: Sequence[int]):
@@ -109,7 +109,7 @@ class StepCodec:
         self._tail = _REQUESTED + varint(len(uids)) + uids if uids else b""
 
     def encode(self, action: Mapping[str, Any]) -> EncodedRequest:
-        """Returns the request to take a step.
+        """Returns the encoded request of a step.
 
         Args:
           action: values by name, flat or nested; any of them may be left out.
@@ -124,7 +124,7 @@ class StepCodec:
         for name, value in action.items():
             write = writers.get(name)
             if write is None:
-                self._actions.field(name)  # Raises, and names what there is.
+                self._actions.field(name)  # Raises an error with the known names.
                 raise AssertionError
             parts.append(write(value))
         parts.append(self._tail)
@@ -137,21 +137,21 @@ class StepCodec:
         return EncodedRequest(_STEP, b"".join(parts), self.decode)
 
     def decode(self, message: Buffer) -> StepAnswer | dm_env_rpc_pb2.StepResponse:
-        """Reads an answer.
+        """Decodes an answer.
 
         Args:
-          message: the serialized EnvironmentResponse. Large arrays of the result lie in its
-            memory if that is writable.
+          message: the serialized EnvironmentResponse. Large arrays of the result are views of
+            its memory if it is writable.
 
         Returns:
-          A StepAnswer, or, where something is not as expected, the message for `interpret`.
+          A StepAnswer, or the StepResponse for `interpret` if it is not in the usual form.
 
         Raises:
-          DmEnvRpcError, ProtocolError: as `messages.decode_response`.
+          DmEnvRpcError, ProtocolError: as `envelopes.decode_response`.
         """
         try:
             answer = self._scan(message)
-        except IndexError:  # The message ends before a field of it does.
+        except IndexError:  # The message ends in the middle of a field.
             answer = None
         if answer is not None:
             return answer
@@ -159,10 +159,10 @@ class StepCodec:
         return response
 
     def interpret(self, answer: StepAnswer | dm_env_rpc_pb2.StepResponse) -> StepAnswer:
-        """Returns the StepAnswer of what `decode` returned.
+        """Returns the StepAnswer for the result of `decode`.
 
         Raises:
-          ProtocolError: a requested observation is missing, or breaks its spec.
+          ProtocolError: a requested observation is missing or violates its spec.
         """
         if isinstance(answer, StepAnswer):
             return answer
@@ -177,10 +177,10 @@ class StepCodec:
         try:
             return StepAnswer(answer.state, self._observations.unpack(requested))
         except SpecError as error:
-            raise ProtocolError(f"the server broke its own specs: {error}") from error
+            raise ProtocolError(f"the server violated its own specs: {error}") from error
 
     def _scan(self, message: Buffer) -> StepAnswer | None:
-        """Reads the usual form; None for any other."""
+        """Decodes an answer in the usual form; returns None for any other form."""
         total = len(message)
         if not total or message[0] != _ENVELOPE_STEP:
             return None
@@ -213,7 +213,7 @@ class StepCodec:
                 if i + size != end:
                     return None
                 known = self._readers.get(uid)
-                if known is None:  # Nobody asked for it.
+                if known is None:  # It was not requested.
                     i = end
                     continue
                 index, read = known
@@ -236,14 +236,14 @@ class StepCodec:
 
 
 class _Missing:
-    """Not a value that an observation can have."""
+    """A marker: no observation has this value."""
 
 
 _MISSING = _Missing()
 
 
 class _ActionWriter:
-    """Writes the entry of one action in the map of a StepRequest."""
+    """Encodes the entry of one action in the map of a StepRequest."""
 
     def __init__(self, field: TensorField):
         self._field = field
@@ -254,10 +254,10 @@ class _ActionWriter:
         self._known: dict[int, bytes] = {}
 
     def write(self, value: Any) -> bytes:
-        """Returns the entry; SpecError where the value does not conform to the spec."""
+        """Returns the entry; SpecError if the value does not conform to the spec."""
         if not self._is_integer:
             return self._entry(self._field.conform(value))
-        # Discrete actions come again and again. What is known has been checked.
+        # Discrete actions repeat. Cached values have been validated.
         if type(value) is int:
             number = value
         elif isinstance(value, np.ndarray | np.generic) and (
@@ -290,7 +290,7 @@ class _ActionWriter:
 
 
 _Reader: TypeAlias = Callable[[Buffer, int, int], Any]
-"""Reads a Tensor from message[start:end]; `_MISSING` if it is not in the usual form."""
+"""Decodes a Tensor from message[start:end]; `_MISSING` if it is not in the usual form."""
 
 
 def _observation_reader(field: TensorField) -> _Reader:
@@ -302,7 +302,7 @@ def _observation_reader(field: TensorField) -> _Reader:
 
 
 def _block_reader(field: TensorField) -> _Reader:
-    """For elements that lie in the message as they do in memory, of a fixed shape."""
+    """For a fixed shape and elements that are stored in the message as in memory."""
     codec, shape = field.codec, field.shape
     wire_dtype = codec.dtype.newbyteorder("<")
     count = _product(shape)
@@ -324,15 +324,15 @@ def _block_reader(field: TensorField) -> _Reader:
             return _MISSING
         array = np.frombuffer(message, dtype, count, block) if count else np.empty(0, dtype)
         if is_bool:
-            # A bool that is longer than a byte, or is 2, is legal too.
+            # A bool of more than one byte, or with the value 2, is legal too.
             if count and array.max() > 1:
                 return _MISSING
             array = array.view(np.bool_)
         if is_scalar:
             return scalar(array[0])
         flags = array.flags
-        # A small array that is kept must not keep a large message, and arithmetic on
-        # elements that lie across their boundaries is slow.
+        # A small array must not keep a large message in memory, and arithmetic on unaligned
+        # elements is slow.
         if size * 2 < len(message) or not (flags.writeable and flags.aligned):
             array = array.astype(codec.dtype)
         return array.reshape(shape)
@@ -341,7 +341,7 @@ def _block_reader(field: TensorField) -> _Reader:
 
 
 def _varint_reader(field: TensorField) -> _Reader:
-    """For integers of variable length, of a fixed shape."""
+    """For a fixed shape and integers that are stored as varints."""
     codec, shape = field.codec, field.shape
     count = _product(shape)
     tag = codec.tag[0]
@@ -368,7 +368,7 @@ def _varint_reader(field: TensorField) -> _Reader:
             and size == head_size + count
             and (payload.isascii())
         ):
-            # Varints of a byte each: int64 84x84 1.4x as fast as through protobuf.
+            # All varints have one byte: int64 84x84 is 1.4x as fast as through protobuf.
             array = np.frombuffer(payload, np.uint8, count, head_size).astype(codec.dtype)
         else:
             try:
@@ -383,7 +383,7 @@ def _varint_reader(field: TensorField) -> _Reader:
 
 
 def _generic_reader(field: TensorField) -> _Reader:
-    """For strings, messages and shapes that vary."""
+    """For strings, messages and variable shapes."""
 
     def read(message: Buffer, start: int, end: int) -> Any:
         try:
@@ -395,7 +395,7 @@ def _generic_reader(field: TensorField) -> _Reader:
 
 
 def _read_varint(message: Buffer, i: int) -> tuple[int, int]:
-    """Returns a length or a UID, and where it ends."""
+    """Returns a length or a UID, and the position after it."""
     number = shift = 0
     while True:
         byte = message[i]

@@ -14,14 +14,14 @@ from dm_env_rpc_client.errors import SpecError
 __all__ = ["DISCOUNT", "REWARD", "default_discount", "stack"]
 
 REWARD = "reward"
-"""The observation that is the reward ("Reward and discount" in the protocol overview)."""
+"""Name of the observation with the reward ("Reward and discount" in the protocol overview)."""
 
 DISCOUNT = "discount"
-"""The observation that is the discount."""
+"""Name of the observation with the discount."""
 
 
 def default_discount(step_type: dm_env.StepType, terminated: bool) -> float:
-    """The discount of a server that sends none: 0 after a true end, otherwise 1."""
+    """The discount if the server sends none: 0 after a true end, otherwise 1."""
     return 0.0 if step_type is dm_env.StepType.LAST and terminated else 1.0
 
 
@@ -29,23 +29,24 @@ def stack(timesteps: Iterable[dm_env.TimeStep], length: int | None = None) -> dm
     """Stacks TimeSteps along a new first axis, time.
 
     Args:
-      timesteps: at least one, all of one structure. Each is copied as it comes, so that an
-        iterator's steps need not all be in memory at once.
-      length: how many they are, where they have no `len`.
+      timesteps: at least one, all of the same structure. Each is copied at once, so that
+        the steps of an iterator need not all be in memory at the same time.
+      length: the number of TimeSteps if `timesteps` is an iterator.
 
     Returns:
       A TimeStep of arrays: `step_type` int [T]; `reward` and `discount` [T, ...], where
-      a FIRST step, which has neither, counts as reward 0 and discount 1; `observation`
-      the structure of one step, each leaf [T, ...].
+      a FIRST step, which has neither, gets reward 0 and discount 1; `observation` has the
+      structure of one step, each leaf [T, ...].
 
     Raises:
-      SpecError: there are none, or a leaf or the structure changes from step to step.
+      SpecError: there are no TimeSteps, or the shape of a leaf or the structure changes
+        from step to step.
     """
     if length is None:
         timesteps = list(timesteps)
         length = len(timesteps)
     if not length:
-        raise SpecError("cannot stack no TimeSteps")
+        raise SpecError("cannot stack: there are no TimeSteps")
     step_type = np.empty(length, np.int64)
     observation = _Column(length)
     reward, discount = _Column(length, 0), _Column(length, 1)
@@ -74,7 +75,7 @@ class _Column:
         self._leaf_type: type[Any] | None = None
 
     def put(self, index: int, value: Any) -> None:
-        """Copies what the field is in step `index`; a step that is left out has the stand-in."""
+        """Copies the field of step `index`; a step without a `put` keeps the stand-in."""
         if self._leaf_type is type(value):
             self._put_leaf(index, 0, value)
             return
@@ -111,5 +112,5 @@ class _Column:
 
 
 def _as_array(leaf: Any) -> Any:
-    # Strings as objects, for NumPy's own would pad each to the longest.
+    # Strings as objects: NumPy's string type would pad each to the longest.
     return np.asarray(leaf, object) if isinstance(leaf, str) else np.asarray(leaf)

@@ -1,15 +1,15 @@
 """Serving environments to dm_env_rpc clients; see `serve`.
 
-Read `world.py` first: what is served. `session.py` speaks the protocol for one connection,
-`hosting.py` accepts connections. May import `protocol`, `transports` and what they import. It
-does not know `client`.
+Read `world.py` first: the interface of what is served. `session.py` answers the requests of one
+stream, `hosting.py` puts worlds behind a listener, `games/` holds the example environments. May
+import `protocol`, `tensors`, `transports`, `displays` and `errors`, but not `client`.
 """
 
-from dm_env_rpc_client.server.catch import Catch
 from dm_env_rpc_client.server.game import Game
+from dm_env_rpc_client.server.games.catch import Catch
+from dm_env_rpc_client.server.games.race import Race
 from dm_env_rpc_client.server.hosting import Server, serve
 from dm_env_rpc_client.server.offered_properties import Properties
-from dm_env_rpc_client.server.race import Race
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.world import Agent, World
 

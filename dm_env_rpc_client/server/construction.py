@@ -1,4 +1,4 @@
-"""Making what is hosted from the settings that a client sends."""
+"""Calls the factory of a served environment with the settings that a client sent."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def construct(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
     """Calls `factory` with settings as keyword arguments.
 
     Args:
-      factory: makes the object.
+      factory: returns an environment, a game or a world.
       settings: values by flat name; names with periods become nested dictionaries.
 
     Raises:
-      RequestError: the factory does not take these settings. What else it raises is the
-        environment's own failure.
+      RequestError: the factory does not take these settings. Exceptions other than
+        TypeError and ValueError are failures of the environment and pass through.
     """
     parameters = inspect.signature(factory)
     try:
@@ -30,7 +30,7 @@ def construct(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
         parameters.bind(**arguments)
     except (TypeError, SpecError) as error:
         known = ", ".join(parameters.parameters) or "none"
-        raise RequestError.invalid(f"{error}; settings: {known}") from error
+        raise RequestError.invalid(f"{error}; known settings: {known}") from error
     try:
         return factory(**arguments)
     except (TypeError, ValueError) as error:

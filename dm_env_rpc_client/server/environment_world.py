@@ -13,43 +13,43 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.server.construction import construct
-from dm_env_rpc_client.server.flattening import Structure, end_state
+from dm_env_rpc_client.server.flat_specs import FlatSpecs, end_state
 from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.string_properties import (
-    EnvironmentProperties,
-    KeepsProperties,
+    HasStringProperties,
+    StringProperties,
 )
 from dm_env_rpc_client.server.world import SEQUENCE_LOST, Agent, World
 
 __all__ = ["EnvironmentFactory", "EnvironmentWorld"]
 
 CLOSE_SECONDS = 0.5
-"""How long a world that is closed waits for a step under way."""
+"""How long `close` waits for a step that is being executed."""
 
 EnvironmentFactory = Callable[..., dm_env.Environment]
 
 
 class _Made(NamedTuple):
-    """An environment and what is known of it."""
+    """An environment, its flat specs, and the settings that it was made with."""
 
     environment: dm_env.Environment
-    structure: Structure
+    flat_specs: FlatSpecs
     settings: Mapping[str, Any]
 
 
 class EnvironmentWorld(World):
     """Hosts the environment that a factory makes from the settings.
 
-    Settings that come with a reset are laid over those of the creation, and the
-    environment is made anew with them.
+    The settings of a reset override those of the creation, and the factory makes a new
+    environment with them.
 
     Args:
-      factory: makes the environment anew; its keyword arguments are the settings.
-      environment: what it made at first, which the world closes.
-      settings: flat settings by name, as they came with CreateWorld.
-      default_actions: values, by flat name, of actions that a step leaves out. Actions
-        without one must be in every step.
+      factory: makes environments; its keyword arguments are the settings.
+      environment: the first environment. The world closes it.
+      settings: flat settings by name, as received with CreateWorld.
+      default_actions: values, by flat name, for actions that a step leaves out. All other
+        actions must be in every step.
     """
 
     def __init__(
@@ -61,14 +61,15 @@ class EnvironmentWorld(World):
     ):
         self._factory = factory
         self._default_actions = default_actions
-        # Guards everything below, and is told when an interruption is over.
+        # Guards everything below; notified when an interruption is over.
         self._changed = threading.Condition()
-        self._made = self._with_structure(environment, settings)
+        self._made = self._with_flat_specs(environment, settings)
         self._agent: _EnvironmentAgent | None = None
         self._is_running = False
         self._is_closed = False
         self._timestep: dm_env.TimeStep | None = None
-        # A reset from outside of which the agent has yet to hear, by an INTERRUPTED step.
+        # Whether another connection has reset the world and the agent's next step has to
+        # return INTERRUPTED.
         self._is_interrupted = False
         self._made_next: _Made | None = None
 
@@ -82,7 +83,8 @@ class EnvironmentWorld(World):
         with self._changed:
             if self._agent is not None:
                 raise RequestError.not_now(
-                    "the world has an agent already and takes one at a time; create another world"
+                    "the world already has an agent and takes only one at a time; create another "
+                    "world"
                 )
             self._agent = _EnvironmentAgent(self)
             return self._agent
@@ -95,8 +97,8 @@ class EnvironmentWorld(World):
             if made is not None and self._agent is not None and not self._has_specs_of(made):
                 made.environment.close()
                 raise RequestError.not_now(
-                    "these settings change the specs, of which a ResetWorld does not tell the "
-                    "agent that is joined; send them with its Reset"
+                    "these settings change the specs, and a ResetWorld cannot send new specs to "
+                    "the joined agent; send the settings with the agent's own Reset"
                 )
             if self._agent is None or self._agent is caller or not self._is_running:
                 self._end_sequence(made)
@@ -113,16 +115,16 @@ class EnvironmentWorld(World):
             properties = getattr(environment, "properties", None)
             if isinstance(properties, Properties):
                 yield properties
-            elif isinstance(environment, KeepsProperties):
-                yield EnvironmentProperties(environment)
+            elif isinstance(environment, HasStringProperties):
+                yield StringProperties(environment)
             else:
                 yield None
 
     def close(self) -> None:
         """See `World.close`."""
         self._is_closed = True
-        # A step may take longer than a server that stops can wait for. The environment is
-        # closed when its agent leaves then.
+        # A step may take longer than a stopping server can wait. In that case `leave` closes
+        # the environment.
         if self._changed.acquire(timeout=CLOSE_SECONDS):
             try:
                 self._changed.notify_all()
@@ -133,24 +135,24 @@ class EnvironmentWorld(World):
 
     @property
     def specs(self) -> dm_env_rpc_pb2.ActionObservationSpecs:
-        """The specs of the environment as it is now."""
-        return self._made.structure.specs
+        """The specs of the current environment."""
+        return self._made.flat_specs.specs
 
     def step(
         self, actions: Mapping[str, Any] | None, requested: Collection[str]
     ) -> tuple[State, Mapping[str, Any]]:
-        """Steps the environment, or resets it where a sequence begins; see `Agent.step`."""
+        """Steps the environment, or resets it if a new sequence begins; see `Agent.step`."""
         with self._changed:
-            structure = self._made.structure
+            flat_specs = self._made.flat_specs
             if self._is_interrupted:
-                observations = structure.observations(self._last_timestep(), requested)
+                observations = flat_specs.flat_observations(self._last_timestep(), requested)
                 self._finish_interruption()
                 return State.INTERRUPTED, observations
             if actions is not None:
                 if not self._is_running:
                     raise RequestError.not_now(SEQUENCE_LOST)
                 complete = {**self._default_actions, **actions}
-                timestep = self._made.environment.step(structure.action(complete))
+                timestep = self._made.environment.step(flat_specs.nested_action(complete))
                 if timestep.first():
                     raise RuntimeError(
                         "the environment returned a FIRST step in the middle of a sequence"
@@ -159,20 +161,20 @@ class EnvironmentWorld(World):
                 timestep = self._made.environment.reset()
             self._timestep = timestep
             self._is_running = not timestep.last()
-            observations = structure.observations(timestep, requested)
+            observations = flat_specs.flat_observations(timestep, requested)
             if self._is_running:
                 return State.RUNNING, observations
             return end_state(timestep), observations
 
     def end_sequence(self, settings: Mapping[str, Any]) -> None:
-        """Carries out the agent's own Reset."""
+        """Executes the agent's own Reset."""
         with self._changed:
             if self._is_interrupted:
                 self._finish_interruption()
             self._end_sequence(self._make_again(settings))
 
     def leave(self) -> None:
-        """Frees the place of the agent."""
+        """Removes the agent."""
         with self._changed:
             self._agent = None
             if self._is_interrupted:
@@ -198,26 +200,28 @@ class EnvironmentWorld(World):
             former.environment.close()
 
     def _has_specs_of(self, made: _Made) -> bool:
-        return bool(made.structure.specs == self._made.structure.specs)
+        return bool(made.flat_specs.specs == self._made.flat_specs.specs)
 
     def _make_again(self, settings: Mapping[str, Any]) -> _Made | None:
         return self._make({**self._made.settings, **settings}) if settings else None
 
     def _make(self, settings: Mapping[str, Any]) -> _Made:
-        return self._with_structure(construct(self._factory, settings), settings)
+        return self._with_flat_specs(construct(self._factory, settings), settings)
 
-    def _with_structure(
+    def _with_flat_specs(
         self, environment: dm_env.Environment, settings: Mapping[str, Any]
     ) -> _Made:
         try:
-            structure = Structure.of(environment)
-            unknown = set(self._default_actions) - set(structure.action_names)
+            flat_specs = FlatSpecs.of(environment)
+            unknown = set(self._default_actions) - set(flat_specs.action_names)
             if unknown:
-                raise SpecError(f"default action {min(unknown)!r} is no action of the environment")
+                raise SpecError(
+                    f"default action {min(unknown)!r} is not an action of the environment"
+                )
         except BaseException:
             environment.close()
             raise
-        return _Made(environment, structure, settings)
+        return _Made(environment, flat_specs, settings)
 
 
 class _EnvironmentAgent(Agent):

@@ -1,4 +1,4 @@
-"""Extensions that a server answers: messages of types that it was told of, and no others."""
+"""Answers extensions: messages of the types that were registered with the server."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from google.protobuf import any_pb2
 from google.protobuf import message as protobuf_message
 from google.rpc import code_pb2
 
+from dm_env_rpc_client.protocol.envelopes import DECODE_ERRORS
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.world import World
 
@@ -18,11 +19,11 @@ Handler = Callable[[Any, World | None], protobuf_message.Message]
 
 
 class ExtensionHandlers:
-    """Answers extensions by the type of their message.
+    """Dispatches extensions by the type of their message.
 
     Args:
-      handlers: by message class, what is called with a message of it and the world that
-        the connection is joined to, if any, and returns the answer.
+      handlers: functions by message class. A function is called with a message of the class
+        and the world that the connection is joined to, or None, and returns the answer.
     """
 
     def __init__(self, handlers: Mapping[type[protobuf_message.Message], Handler]):
@@ -32,7 +33,7 @@ class ExtensionHandlers:
         }
 
     def handle(self, request: any_pb2.Any, world: World | None) -> any_pb2.Any:
-        """Unpacks a request of a known type, and packs its answer.
+        """Unpacks a request, calls its handler and packs the answer.
 
         Raises:
           RequestError: the type is unknown, or the message cannot be parsed.
@@ -48,7 +49,7 @@ class ExtensionHandlers:
         message = message_class()
         try:
             message.ParseFromString(request.value)
-        except protobuf_message.DecodeError as error:
+        except DECODE_ERRORS as error:
             raise RequestError.invalid(f"{request.type_url!r} cannot be parsed: {error}") from error
         answer = any_pb2.Any()
         answer.Pack(handler(message, world))

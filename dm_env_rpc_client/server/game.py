@@ -1,7 +1,7 @@
-"""What several agents do in one world, without a thought of connections or threads.
+"""`Game`: a simulation for several players, without connections or threads.
 
-A `Game` is written by an environment author; a `SharedWorld` runs it for the agents that
-join and leave over the network, and never calls it from two threads at once.
+Environment authors implement `Game`. A `SharedWorld` runs it for the agents that join and leave
+over the network, and never calls it from two threads at once.
 """
 
 from __future__ import annotations
@@ -18,37 +18,41 @@ Player = Hashable
 
 
 class Game(abc.ABC):
-    """One simulation for several players, who act together.
+    """One simulation for several players that act together.
 
-    Actions and observations are structures as in dm_env, nested or not, for each player
-    its own. All players share the sequence: it begins for all and ends for all.
+    Each player has its own actions and observations, which are structures as in dm_env,
+    nested or not. All players share one sequence: it begins and ends for all of them at the
+    same time.
     """
 
     is_lock_step: bool = True
-    """Whether a step is taken when all players have acted, or for each when it acts."""
+    """True: a step is taken when all players have acted. False: each time a player acts."""
 
     @property
     @abc.abstractmethod
     def min_players(self) -> int:
-        """How many players a sequence needs. With fewer it waits, or is interrupted."""
+        """The number of players that a sequence needs.
+
+        With fewer players no sequence begins, and a running one is interrupted.
+        """
 
     @abc.abstractmethod
     def join(self, settings: Mapping[str, Any]) -> Player:
-        """Lets a player in; in the middle of a sequence too.
+        """Adds a player, possibly in the middle of a sequence.
 
         Args:
-          settings: the agent's own, values by flat name.
+          settings: the settings of the agent's JoinWorld, values by flat name.
 
         Returns:
-          What the game knows the player by.
+          A key that identifies the player in the calls of the other methods.
 
         Raises:
-          ValueError: there is no place, or the settings are wrong; says why.
+          ValueError: the game is full, or a setting is invalid. The agent gets its text.
         """
 
     @abc.abstractmethod
     def leave(self, player: Player) -> None:
-        """Takes note that a player has left, or vanished."""
+        """Removes a player. Called when its agent leaves and when its client disconnects."""
 
     @abc.abstractmethod
     def action_spec(self, player: Player) -> Any:
@@ -73,40 +77,43 @@ class Game(abc.ABC):
           settings: values by flat name.
 
         Raises:
-          ValueError: there is no such setting, or a value is wrong. Nothing has changed.
+          ValueError: a setting is unknown or invalid. The game must be unchanged then.
         """
         if settings:
-            raise ValueError(f"unknown setting {next(iter(settings))!r}; there are none")
+            raise ValueError(f"unknown setting {next(iter(settings))!r}; this game has no settings")
 
     @abc.abstractmethod
     def reset(self) -> None:
-        """Begins a sequence with the players that are in."""
+        """Begins a sequence with the current players."""
 
     @abc.abstractmethod
     def step(self, actions: Mapping[Player, Any]) -> None:
         """Advances the sequence.
 
         Args:
-          actions: what the players do. Everybody who is in and has seen a step of this
-            sequence is here; who has just joined is not.
+          actions: actions by player. In lock-step they include every player that has
+            received a step of this sequence, but not players that have just joined.
+            Otherwise they are those of one player.
 
         Raises:
-          ValueError: an action cannot be taken. Nothing has changed.
+          ValueError: an action is invalid. The game must be unchanged then.
         """
 
     @abc.abstractmethod
     def timestep(self, player: Player) -> dm_env.TimeStep:
-        """What a player gets of the last `reset` or `step`.
+        """Returns a player's TimeStep of the last `reset` or `step`.
 
-        LAST for one is LAST for all; each may have a discount of its own.
+        If the step is LAST for one player, it must be LAST for all; each may have its own
+        discount.
 
         Args:
-          player: who joined and has not left.
+          player: a player that has joined and has not left.
 
         Returns:
-          The TimeStep, which conforms to the player's specs. For a player who joined in the
-          middle the type, reward and discount are made those of a FIRST step.
+          The TimeStep, which conforms to the player's specs. For a player that joined in the
+          middle of a sequence, the server replaces type, reward and discount by those of a
+          FIRST step.
         """
 
-    def close(self) -> None:  # noqa: B027  # most games hold nothing
-        """Frees what the game holds."""
+    def close(self) -> None:  # noqa: B027  # most games have none
+        """Frees the resources of the game."""

@@ -4,8 +4,9 @@
     properties.add("level.seed", lambda: level.seed, level.set_seed, description="...")
     properties.expose(simulation, "gravity", "physics.timestep")
 
-Periods in keys make a tree: "level" lists "level.seed". Give them to `serve` for all
-clients, or to an environment or game as its attribute `properties` for those who joined.
+Periods in keys make a tree: listing "level" returns "level.seed". Pass the properties to `serve`
+for all clients, or make them the attribute `properties` of an environment or a game for the
+clients that are joined to it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.tensors import casting, codecs, nesting, packing, specs
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 
-__all__ = ["Properties", "answer"]
+__all__ = ["Properties", "answer_property_request"]
 
 
 class _Property(NamedTuple):
@@ -34,7 +35,7 @@ class _Property(NamedTuple):
 
 
 class Properties:
-    """Properties by key. Fill it before it is served."""
+    """A registry of properties by key. Add all properties before it is served."""
 
     def __init__(self) -> None:
         self._properties: dict[str, _Property] = {}
@@ -52,40 +53,40 @@ class Properties:
 
         Args:
           key: a name, with periods between levels.
-          getter: returns the value, anything that `pack_tensor` takes; None for a
-            property that cannot be read.
-          setter: takes a new value: a Python number, bool or string, or an array. It
-            raises ValueError for one that it does not take. None for a property that
-            cannot be written.
-          spec: what a value looks like; None takes it from the value there is. A property
-            without a getter needs one.
-          description: what it is for.
+          getter: returns the value, of any type that `pack_tensor` accepts; None for a
+            property that is not readable.
+          setter: called with a new value: a Python number, bool or string, or an array. It
+            raises ValueError if the value is invalid. None for a property that is not
+            writable.
+          spec: the spec of the values; None derives it from the current value. Required if
+            there is no getter.
+          description: a text for the clients.
 
         Raises:
-          SpecError: the key is taken or empty, there is neither getter nor setter, or no
-            spec where one is needed.
+          SpecError: the key is taken or empty; getter and setter are both None; or getter
+            and spec are both None.
         """
         if not key or key in self._properties:
-            raise SpecError(f"property {key!r}: the key is {'taken' if key else 'empty'}")
+            raise SpecError(f"property {key!r}: the key is {'already taken' if key else 'empty'}")
         if getter is None and setter is None:
-            raise SpecError(f"property {key!r} can be neither read nor written")
+            raise SpecError(f"property {key!r} needs a getter or a setter")
         if getter is None and spec is None:
-            raise SpecError(f"property {key!r} has no value to take a spec from; give it a spec")
+            raise SpecError(f"property {key!r} has no getter to derive a spec from; pass spec=")
         self._properties[key] = _Property(getter, setter, spec, description)
 
     def expose(self, owner: Any, *names: str, prefix: str = "") -> None:
         """Adds Python attributes and properties of an object.
 
-        What Python can set can be written; the docstring of a Python property is its
-        description.
+        An attribute is writable unless it is a Python property without a setter. The
+        docstring of a Python property becomes the description.
 
         Args:
           owner: the object.
-          *names: names of attributes; periods lead to attributes of attributes.
-          prefix: stands before the names in the keys, with a period.
+          *names: names of attributes; "a.b" is the attribute `b` of the attribute `a`.
+          prefix: put before each name in its key, with a period between them.
 
         Raises:
-          SpecError: there is no such attribute, or the key is taken.
+          SpecError: an attribute does not exist, or the key is taken.
         """
         for name in names:
             path, _, attribute = name.rpartition(nesting.SEPARATOR)
@@ -106,29 +107,27 @@ class Properties:
             )
 
     def read(self, key: str) -> dm_env_rpc_pb2.Tensor:
-        """Returns the packed value of the property of a key; RequestError where it has none."""
+        """Returns the packed value of a key; RequestError if it is unknown or not readable."""
         declared = self._find(key)
         if declared.getter is None:
-            raise _denied(key, "read")
+            raise _denied(key, "readable")
         return self._pack(key, declared, declared.getter())
 
     def write(self, key: str, tensor: dm_env_rpc_pb2.Tensor) -> None:
-        """Sets the property of a key to what a tensor holds; RequestError where it cannot be."""
+        """Sets the value of a key to a tensor; RequestError if one of them does not allow it."""
         declared = self._find(key)
         if declared.setter is None:
-            raise _denied(key, "written")
+            raise _denied(key, "writable")
         try:
             field = TensorField(0, self._tensor_spec(key, declared), "property")
             value = field.unpack(tensor)
             field.conform(value)
             declared.setter(value.item() if hasattr(value, "item") and not field.shape else value)
         except (SpecError, TypeError, ValueError) as error:
-            raise RequestError.invalid(f"property {key!r} does not take this value: {error}") from (
-                error
-            )
+            raise RequestError.invalid(f"invalid value for property {key!r}: {error}") from (error)
 
     def list(self, key: str) -> list[properties_pb2.PropertySpec]:
-        """Returns what stands right below a key; RequestError where nothing does."""
+        """Returns the specs of a key's children; RequestError if it has none or is unknown."""
         prefix = key + nesting.SEPARATOR if key else ""
         children = {
             prefix + name[len(prefix) :].split(nesting.SEPARATOR)[0]
@@ -137,11 +136,11 @@ class Properties:
         }
         if key and not children:
             self._find(key)
-            raise _denied(key, "listed")
+            raise _denied(key, "listable")
         return [self._describe(child) for child in sorted(children)]
 
     def knows(self, key: str) -> bool:
-        """Whether a key is a property, or the parent of one."""
+        """Whether a key is a property or the parent of one."""
         prefix = key + nesting.SEPARATOR
         return key in self._properties or any(name.startswith(prefix) for name in self._properties)
 
@@ -155,7 +154,7 @@ class Properties:
         try:
             spec = self._tensor_spec(key, declared)
         except Exception:
-            # A value that cannot be had right now does not hide the others; reading it tells.
+            # A getter that fails now must not hide the other properties; `read` reports it.
             spec = dm_env_rpc_pb2.TensorSpec(name=key)
         return properties_pb2.PropertySpec(
             spec=spec,
@@ -170,9 +169,9 @@ class Properties:
             spec = specs.dm_env_spec_to_tensor_spec(declared.spec)
             spec.name = key
             return spec
-        assert declared.getter is not None, "`add` asks for one of the two"
+        assert declared.getter is not None, "`add` requires a getter or a spec"
         tensor = self._pack(key, declared, declared.getter())
-        codec = codecs.payload_codec(tensor, key)
+        codec = codecs.codec_of_payload(tensor, key)
         spec = dm_env_rpc_pb2.TensorSpec(name=key, shape=tensor.shape)
         spec.dtype = codec.data_type  # type: ignore[assignment]  # the stubs want the enum
         return spec
@@ -191,22 +190,30 @@ class Properties:
             return declared
         if key and self.knows(key):
             raise RequestError(
-                code_pb2.PERMISSION_DENIED, f"property {key!r} has no value; it can only be listed"
+                code_pb2.PERMISSION_DENIED, f"property {key!r} has no value and can only be listed"
             )
         known = ", ".join(map(repr, sorted(self._properties))) or "none"
         raise RequestError(code_pb2.NOT_FOUND, f"no property {key!r}; properties: {known}")
 
 
-def answer(
+def answer_property_request(
     layers: list[Properties], request: properties_pb2.PropertyRequest
 ) -> properties_pb2.PropertyResponse:
-    """Carries out a request on properties in layers, those of the world before universal ones."""
+    """Executes a request on several registries; earlier ones take precedence.
+
+    Args:
+      layers: the properties of the world, if any, then those of the server.
+      request: the request.
+
+    Raises:
+      RequestError: see the methods of `Properties`.
+    """
     response = properties_pb2.PropertyResponse()
     field = request.WhichOneof("payload")
     if field is None:
         raise RequestError.invalid("the property request is empty")
     key = getattr(request, field).key
-    merged = _Layered(layers)
+    merged = _LayeredProperties(layers)
     if field == "list_property":
         response.list_property.values.extend(merged.list(key))
     elif field == "read_property":
@@ -217,8 +224,8 @@ def answer(
     return response
 
 
-class _Layered:
-    """Several registries as one: the first that knows a key has it."""
+class _LayeredProperties:
+    """Several registries as one: a key belongs to the first registry that knows it."""
 
     def __init__(self, layers: list[Properties]):
         self._layers = layers
@@ -239,7 +246,7 @@ class _Layered:
 
 
 def _denied(key: str, what: str) -> RequestError:
-    return RequestError(code_pb2.PERMISSION_DENIED, f"property {key!r} cannot be {what}")
+    return RequestError(code_pb2.PERMISSION_DENIED, f"property {key!r} is not {what}")
 
 
 def _attribute_getter(holder: Any, name: str) -> Callable[[], Any]:

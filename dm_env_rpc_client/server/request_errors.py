@@ -1,4 +1,4 @@
-"""Requests that a server refuses, with the code and the text that the client gets."""
+"""`RequestError`: a request that the server refuses, with the code and text for the client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["RequestError"]
 
 
 class RequestError(Exception):
-    """A request that cannot be carried out; the client gets it as an error Status.
+    """A request is refused; the client receives code and text as an error Status.
 
     Args:
       code: a google.rpc.Code, such as `code_pb2.NOT_FOUND`.
@@ -21,7 +21,7 @@ class RequestError(Exception):
 
     @classmethod
     def invalid(cls, message: str) -> RequestError:
-        """The request itself is wrong.
+        """Makes the error for a request that is invalid in every state of the server.
 
         Args:
           message: as for the class.
@@ -33,7 +33,7 @@ class RequestError(Exception):
 
     @classmethod
     def not_now(cls, message: str) -> RequestError:
-        """The request is fine at another time.
+        """Makes the error for a request that is invalid in the current state of the server.
 
         Args:
           message: as for the class.

@@ -1,6 +1,6 @@
-"""One connection as the server sees it: requests in, answers out, one at a time.
+"""The server's side of one stream: takes one request at a time and returns its answer.
 
-No I/O. Every request gets exactly one answer: the payload of its own name, or an error
+No I/O. Every request gets exactly one answer: the payload of the same name, or an error
 Status. A request that fails changes nothing ("Errors" in the protocol overview).
 """
 
@@ -18,13 +18,15 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import lifecycle
+from dm_env_rpc_client.protocol.envelopes import DECODE_ERRORS
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.server.extension_handlers import ExtensionHandlers
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.world import Agent
-from dm_env_rpc_client.server.world_registry import Worlds
+from dm_env_rpc_client.server.world_registry import WorldRegistry
 from dm_env_rpc_client.tensors import codecs, packing
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
+from dm_env_rpc_client.transports.server_streams import StreamStatusError
 
 __all__ = ["Session"]
 
@@ -32,23 +34,26 @@ _log = logging.getLogger(__name__)
 
 
 class Session:
-    """Answers the requests of one connection.
+    """Answers the requests of one stream; a `ServerStream`.
 
     Args:
-      worlds: the server's worlds.
-      extensions: answers what the core protocol does not know.
-      on_error: told of exceptions that are the server's own fault.
+      worlds: the worlds of the server.
+      extensions: answers the extension requests.
+      on_error: called with exceptions that are not the client's fault.
+      peer: the address of the client, for log messages.
     """
 
     def __init__(
         self,
-        worlds: Worlds,
+        worlds: WorldRegistry,
         extensions: ExtensionHandlers,
         on_error: Callable[[BaseException], None],
+        peer: str,
     ):
         self._worlds = worlds
         self._extensions = extensions
         self._on_error = on_error
+        self._peer = peer
         self._lifecycle = lifecycle.Lifecycle()
         self._agent: Agent | None = None
         self._world_name = ""
@@ -63,10 +68,20 @@ class Session:
             "extension": self._extension,
         }
 
+    def answer(self, message: bytes) -> bytes:
+        """See `ServerStream.answer`; the stream ends if the message cannot be parsed."""
+        try:
+            request = dm_env_rpc_pb2.EnvironmentRequest.FromString(message)
+        except DECODE_ERRORS as error:
+            raise StreamStatusError(
+                "INVALID_ARGUMENT", f"the message is not an EnvironmentRequest: {error}"
+            ) from error
+        return self.handle(request).SerializeToString()
+
     def handle(
         self, request: dm_env_rpc_pb2.EnvironmentRequest
     ) -> dm_env_rpc_pb2.EnvironmentResponse:
-        """Carries out a request and returns its answer, whatever happens."""
+        """Executes a request and returns its answer; an exception becomes an error Status."""
         response = dm_env_rpc_pb2.EnvironmentResponse()
         field = request.WhichOneof("payload")
         try:
@@ -89,18 +104,18 @@ class Session:
                 status_pb2.Status(code=code_pb2.INVALID_ARGUMENT, message=str(error))
             )
         except Exception as error:
-            _log.exception("a %s request failed", field)
+            _log.exception("a %s request of %s failed", field, self._peer)
             self._on_error(error)
             response.error.CopyFrom(_internal(error, str(field)))
         return response
 
     def close(self) -> None:
-        """Ends the session: a client that is gone leaves its world."""
+        """Ends the session: if an agent is joined, it leaves its world."""
         if self._agent is not None:
             try:
                 self._leave()
             except Exception as error:
-                _log.exception("an agent did not leave")
+                _log.exception("the agent of %s could not leave its world", self._peer)
                 self._on_error(error)
 
     def _create_world(
@@ -143,14 +158,14 @@ class Session:
         try:
             for name, value in observations.items():
                 field = self._observations.field(name)
-                # What is out of its range is information too; it is for the agent to judge.
+                # Observations out of range are sent: they are information for the agent.
                 packed[field.uid] = field.pack(value, check_range=False)
         except SpecError as error:
-            raise RuntimeError(f"the environment breaks its own spec: {error}") from error
+            raise RuntimeError(f"the environment violates its own specs: {error}") from error
         return packed
 
     def _unpack_actions(self, actions: Mapping[int, dm_env_rpc_pb2.Tensor]) -> dict[str, Any]:
-        """Unpacks actions and checks their ranges; a server refuses what is outside."""
+        """Unpacks actions; SpecError if one is out of the range of its spec."""
         unpacked = self._actions.unpack(actions)
         for name, value in unpacked.items():
             self._actions.field(name).conform(value)
@@ -196,7 +211,7 @@ class Session:
         return self._extensions.handle(request, world)
 
     def _joined_agent(self) -> Agent:
-        assert self._agent is not None, "the lifecycle table lets only joined connections here"
+        assert self._agent is not None, "the lifecycle table allows this request only if joined"
         return self._agent
 
     def _adopt_specs(self) -> None:
@@ -217,9 +232,9 @@ def _unpack_settings(settings: Mapping[str, dm_env_rpc_pb2.Tensor]) -> dict[str,
     unpacked = {}
     for name, tensor in settings.items():
         where = f"setting {name!r}"
-        codec = codecs.payload_codec(tensor, where)
+        codec = codecs.codec_of_payload(tensor, where)
         value = packing.unpack_payload(tensor, codec, tensor.shape, where)
-        # An environment's own code asks for Python's int, float and bool.
+        # Code of environments expects int, float and bool of Python, not NumPy scalars.
         unpacked[name] = value.item() if isinstance(value, np.generic) else value
     return unpacked
 

@@ -1,14 +1,14 @@
 """Runs a `Game` for the agents of several connections.
 
-In lock-step a step is taken when every agent has sent one. Until then those who have are
-blocked, at most `step_timeout`, after which they are told who is missing and may step
-again. An agent that leaves or vanishes is not waited for. Out of lock-step each agent's
-step is taken when it comes, with its action alone.
+In lock-step a step is taken when every agent has sent one. Until then the calls of the others
+block, for at most `step_timeout`. Then they fail with an error that says which agents are
+missing, and the agents may step again. Nobody waits for an agent that has left or whose client
+has disconnected. Without lock-step each agent's step is taken at once, with its action alone.
 
-ResetWorld from one connection is heard of by the others as an INTERRUPTED step, and is
-answered when all have heard ("ResetWorldRequest/Response" in the protocol reference). An
-agent that sends a ResetWorld while another's is under way knows already and counts as one
-that has heard, or the two would wait for each other.
+After a ResetWorld of one connection, the next step of every other agent is INTERRUPTED. The
+ResetWorld is answered when all of them have received that step ("ResetWorldRequest/Response" in
+the protocol reference). An agent that sends a ResetWorld during another agent's ResetWorld counts
+as informed; otherwise the two would wait for each other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from google.rpc import code_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.protocol.lifecycle import State
-from dm_env_rpc_client.server.flattening import Structure, end_state
+from dm_env_rpc_client.server.flat_specs import FlatSpecs, end_state
 from dm_env_rpc_client.server.game import Game, Player
 from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
@@ -33,28 +33,28 @@ from dm_env_rpc_client.server.world import SEQUENCE_LOST, Agent, World
 __all__ = ["STEP_TIMEOUT", "SharedWorld"]
 
 STEP_TIMEOUT = 60.0
-"""Seconds that a step waits for the other agents."""
+"""Default for how many seconds a step waits for the other agents."""
 
 
 class SharedWorld(World):
     """Hosts a game for several agents.
 
     Args:
-      game: the game, which the world closes.
-      step_timeout: seconds that a step waits for the other agents; None for any time.
+      game: the game. The world closes it.
+      step_timeout: seconds that a step waits for the other agents; None for no limit.
     """
 
     def __init__(self, game: Game, step_timeout: float | None = STEP_TIMEOUT):
         self._game = game
         self._lock_step = game.is_lock_step
         self._step_timeout = step_timeout
-        # Guards everything below and every call of the game; told of every change.
+        # Guards everything below and every call of the game; notified of every change.
         self._changed = threading.Condition()
         self._agents: list[_SharedAgent] = []
         self._is_running = False
         self._is_closed = False
-        # While a ResetWorld is under way: the agents that have yet to hear of it.
-        self._unaware: set[_SharedAgent] | None = None
+        # During a ResetWorld: the agents that have not received an INTERRUPTED step yet.
+        self._uninformed: set[_SharedAgent] | None = None
 
     def join(self, settings: Mapping[str, Any]) -> Agent:
         """See `World.join`."""
@@ -64,7 +64,7 @@ class SharedWorld(World):
             except ValueError as error:
                 raise RequestError.not_now(str(error)) from error
             try:
-                structure = Structure(
+                flat_specs = FlatSpecs(
                     self._game.action_spec(player),
                     self._game.observation_spec(player),
                     self._game.reward_spec(player),
@@ -73,7 +73,7 @@ class SharedWorld(World):
             except BaseException:
                 self._game.leave(player)
                 raise
-            agent = _SharedAgent(self, player, structure)
+            agent = _SharedAgent(self, player, flat_specs)
             self._agents.append(agent)
             return agent
 
@@ -84,14 +84,14 @@ class SharedWorld(World):
                 self._game.configure(settings)
             except ValueError as error:
                 raise RequestError.invalid(str(error)) from error
-            if self._unaware is None:
-                self._unaware = {agent for agent in self._agents if agent.is_running}
+            if self._uninformed is None:
+                self._uninformed = {agent for agent in self._agents if agent.is_running}
             for agent in self._agents:
                 if agent is caller:
                     self._end_sequence_of(agent)
-            self._end_reset_when_all_know()
+            self._end_reset_when_all_informed()
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._unaware is None or self._is_closed)
+            self._changed.wait_for(lambda: self._uninformed is None or self._is_closed)
 
     @contextlib.contextmanager
     def access(self) -> Iterator[Properties | None]:
@@ -113,17 +113,17 @@ class SharedWorld(World):
         actions: Mapping[str, Any] | None,
         requested: Collection[str],
     ) -> tuple[State, Mapping[str, Any]]:
-        """Waits for the others where that is due, and returns what an agent gets."""
+        """Waits for the other agents if necessary; see `Agent.step`."""
         with self._changed:
             if actions is None:
                 agent.action = None
                 if agent.is_running:
-                    # The answer to its first step could not be sent, so it begins again.
+                    # The answer to its first step could not be sent: begin a new sequence.
                     self._end_sequence_of(agent)
-                    self._end_reset_when_all_know()
+                    self._end_reset_when_all_informed()
                     self._changed.notify_all()
             elif agent.is_running:
-                agent.action = agent.structure.action(actions)
+                agent.action = agent.flat_specs.nested_action(actions)
             elif agent.outcome is None:
                 raise RequestError.not_now(SEQUENCE_LOST)
             agent.is_waiting = True
@@ -131,10 +131,10 @@ class SharedWorld(World):
                 state, timestep = self._wait_for_outcome(agent)
             finally:
                 agent.is_waiting, agent.outcome = False, None
-            return state, agent.structure.observations(timestep, requested)
+            return state, agent.flat_specs.flat_observations(timestep, requested)
 
     def end_sequence(self, agent: _SharedAgent, settings: Mapping[str, Any]) -> None:
-        """Carries out an agent's own Reset: its next step is the FIRST of what it comes into."""
+        """Executes an agent's own Reset: its next step is FIRST, in the running sequence if any."""
         if settings:
             raise RequestError.invalid(
                 f"unknown reset settings {', '.join(map(repr, settings))}: this world takes "
@@ -142,11 +142,11 @@ class SharedWorld(World):
             )
         with self._changed:
             self._end_sequence_of(agent)
-            self._end_reset_when_all_know()
+            self._end_reset_when_all_informed()
             self._changed.notify_all()
 
     def leave(self, agent: _SharedAgent) -> None:
-        """Lets an agent go; those who wait no longer wait for it."""
+        """Removes an agent; the others no longer wait for it."""
         with self._changed:
             self._agents.remove(agent)
             self._end_sequence_of(agent)
@@ -155,7 +155,7 @@ class SharedWorld(World):
                 self._is_running = False
                 for other in self._agents:
                     other.is_interrupted = other.is_running
-            self._end_reset_when_all_know()
+            self._end_reset_when_all_informed()
             self._changed.notify_all()
 
     def _wait_for_outcome(self, agent: _SharedAgent) -> tuple[State, dm_env.TimeStep]:
@@ -166,27 +166,27 @@ class SharedWorld(World):
             if agent.outcome is None and self._is_interrupted(agent):
                 assert agent.timestep is not None, "only a running agent is interrupted"
                 self._end_sequence_of(agent)
-                self._end_reset_when_all_know()
+                self._end_reset_when_all_informed()
                 self._changed.notify_all()
                 return State.INTERRUPTED, agent.timestep
             self._advance(agent)
-            # A step that was taken counts, whatever has happened since: the agent hears of
-            # that with its next one.
+            # A step that was taken is returned, even after a later interruption, which the
+            # next step reports.
             if agent.outcome is not None:
                 if isinstance(agent.outcome, Exception):
                     raise agent.outcome
                 return agent.outcome
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
-                raise RequestError(code_pb2.DEADLINE_EXCEEDED, self._who_is_missing())
+                raise RequestError(code_pb2.DEADLINE_EXCEEDED, self._missing_text())
             self._changed.wait(remaining)
 
     def _is_interrupted(self, agent: _SharedAgent) -> bool:
-        return agent.is_interrupted or (self._unaware is not None and agent in self._unaware)
+        return agent.is_interrupted or (self._uninformed is not None and agent in self._uninformed)
 
     def _advance(self, agent: _SharedAgent) -> None:
-        """Takes the step that `agent` waits for, if nothing stands in its way."""
-        if agent.outcome is not None or self._unaware is not None:
+        """Takes the step that `agent` waits for, if it can be taken now."""
+        if agent.outcome is not None or self._uninformed is not None:
             return
         if len(self._agents) < max(1, self._game.min_players):
             return
@@ -198,18 +198,20 @@ class SharedWorld(World):
             self._take_step(self._agents)
 
     def _take_step(self, takers: list[_SharedAgent]) -> None:
-        """Advances the game for the agents that wait for it, and gives each its outcome."""
+        """Advances the game and sets the outcome of each agent in `takers`."""
         try:
             if not self._is_running:
                 self._game.reset()
             else:
                 actions = {each.player: each.action for each in takers if each.is_running}
-                # Nobody acts where all have only just come in: they see what there is.
+                # If all agents have just joined, nobody acts; they observe the current state.
                 if actions:
                     self._game.step(actions)
             timesteps = {each: self._game.timestep(each.player) for each in self._agents}
             if len({timestep.last() for timestep in timesteps.values()}) > 1:
-                raise RuntimeError("the game ends for some of its players and not for others")
+                raise RuntimeError(
+                    "the game returned a LAST step for some of its players but not for all"
+                )
         except ValueError as error:
             self._fail(takers, RequestError.invalid(str(error)))
             return
@@ -221,7 +223,7 @@ class SharedWorld(World):
             if each in takers:
                 self._give(each, timestep)
             elif each.is_running and not self._is_running:
-                # Another's step has ended the sequence; this agent hears with its own next.
+                # Another agent's step has ended the sequence; this agent's next step says so.
                 each.outcome = end_state(timestep), timestep
                 each.is_running = False
         self._changed.notify_all()
@@ -229,7 +231,7 @@ class SharedWorld(World):
     def _give(self, agent: _SharedAgent, timestep: dm_env.TimeStep) -> None:
         if not agent.is_running and not timestep.first():
             if timestep.last():
-                # What ends as an agent comes in is nothing that it has begun: it waits on,
+                # The sequence ended before the agent received a step of it: the agent waits
                 # for the next sequence.
                 return
             timestep = dm_env.restart(timestep.observation)
@@ -238,43 +240,43 @@ class SharedWorld(World):
         agent.outcome = (State.RUNNING if agent.is_running else end_state(timestep)), timestep
 
     def _fail(self, takers: list[_SharedAgent], error: Exception) -> None:
-        """A step that fails, fails for everybody who takes it, and changes nothing."""
+        """Lets a step fail for every agent in `takers`; it changes nothing."""
         for agent in takers:
             agent.outcome = error
         self._changed.notify_all()
 
     def _end_sequence_of(self, agent: _SharedAgent) -> None:
-        """For an agent that knows that its sequence is over."""
+        """Marks the sequence as over for an agent that is, or is about to be, told so."""
         agent.is_running = agent.is_interrupted = False
         agent.outcome = None
-        if self._unaware is not None:
-            self._unaware.discard(agent)
+        if self._uninformed is not None:
+            self._uninformed.discard(agent)
 
-    def _end_reset_when_all_know(self) -> None:
-        if self._unaware is not None and not self._unaware:
-            self._unaware = None
+    def _end_reset_when_all_informed(self) -> None:
+        if self._uninformed is not None and not self._uninformed:
+            self._uninformed = None
             self._is_running = False
 
-    def _who_is_missing(self) -> str:
+    def _missing_text(self) -> str:
         missing = [agent for agent in self._agents if self._lock_step and not agent.is_waiting]
         short = self._game.min_players - len(self._agents)
         reasons = [f"player {agent.player!r} has not stepped" for agent in missing]
         if short > 0:
-            reasons.append(f"{short} more player(s) have to join")
-        if self._unaware is not None:
+            reasons.append(f"{short} more player(s) must join")
+        if self._uninformed is not None:
             reasons.append("the world is being reset")
         return f"no step within {self._step_timeout} s: {'; '.join(reasons)}"
 
 
 class _SharedAgent(Agent):
-    """One agent of a SharedWorld; its attributes are the world's, under the world's lock."""
+    """One agent of a SharedWorld; its attributes are used by the world, under its lock."""
 
-    def __init__(self, world: SharedWorld, player: Player, structure: Structure):
+    def __init__(self, world: SharedWorld, player: Player, flat_specs: FlatSpecs):
         self.player = player
-        self.structure = structure
+        self.flat_specs = flat_specs
         self.action: Any = None
         self.timestep: dm_env.TimeStep | None = None
-        # What the step that it waits for, or its next one, comes to.
+        # The result of the step that it waits for, or of its next step.
         self.outcome: tuple[State, dm_env.TimeStep] | Exception | None = None
         self.is_waiting = False
         self.is_running = False
@@ -283,7 +285,7 @@ class _SharedAgent(Agent):
 
     @property
     def specs(self) -> dm_env_rpc_pb2.ActionObservationSpecs:
-        return self.structure.specs
+        return self.flat_specs.specs
 
     def step(
         self, actions: Mapping[str, Any] | None, requested: Collection[str]

@@ -1,7 +1,7 @@
-"""Properties that an environment keeps by itself, as strings.
+"""Properties that an environment reads and writes itself, as strings.
 
-Some environments, such as those of libraries in C, know their properties only when asked.
-They have no registry; the server asks them.
+Some environments, such as those of libraries in C, have no registry of their properties. The
+server calls their methods instead.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.tensors import packing
 
-__all__ = ["EnvironmentProperties", "KeepsProperties"]
+__all__ = ["HasStringProperties", "StringProperties"]
 
 
-class Attributes(Protocol):
-    """What can be done with a property."""
+class PropertyAttributes(Protocol):
+    """Whether a property can be read, written and listed."""
 
     @property
     def is_readable(self) -> bool:
@@ -31,35 +31,35 @@ class Attributes(Protocol):
 
     @property
     def is_writable(self) -> bool:
-        """Whether it takes a value."""
+        """Whether it has a value that can be set."""
 
     @property
     def is_listable(self) -> bool:
-        """Whether properties stand below it."""
+        """Whether it has children."""
 
 
 @runtime_checkable
-class KeepsProperties(Protocol):
-    """An environment that answers for its properties; PropertyError where it refuses."""
+class HasStringProperties(Protocol):
+    """An environment with methods for its properties; they raise PropertyError to refuse."""
 
     def read_property(self, key: str) -> str:
-        """Returns a value."""
+        """Returns the value of a property."""
 
     def write_property(self, key: str, value: str) -> None:
-        """Sets a value."""
+        """Sets the value of a property."""
 
-    def list_properties(self, key: str = "") -> Mapping[str, Attributes]:
-        """Returns what stands right below a property, by key; "" is the root."""
+    def list_properties(self, key: str = "") -> Mapping[str, PropertyAttributes]:
+        """Returns the attributes of the children of a property, by key; "" is the root."""
 
 
-class EnvironmentProperties(Properties):
-    """The properties of an environment that keeps them itself.
+class StringProperties(Properties):
+    """`Properties` that calls the methods of an environment.
 
     Args:
       environment: the environment.
     """
 
-    def __init__(self, environment: KeepsProperties):
+    def __init__(self, environment: HasStringProperties):
         super().__init__()
         self._environment = environment
 
@@ -69,7 +69,7 @@ class EnvironmentProperties(Properties):
             return packing.pack_tensor(self._environment.read_property(key))
 
     def write(self, key: str, tensor: dm_env_rpc_pb2.Tensor) -> None:
-        """See `Properties.write`; numbers and bools are written as strings."""
+        """See `Properties.write`; numbers and bools are converted to strings."""
         value = packing.unpack_tensor(tensor)
         if np.ndim(value):
             raise RequestError.invalid(
@@ -96,13 +96,13 @@ class EnvironmentProperties(Properties):
         ]
 
     def knows(self, key: str) -> bool:
-        """See `Properties.knows`; any other answer than that there is none will do."""
+        """See `Properties.knows`; a property is unknown if reading and listing say NOT_FOUND."""
         try:
             self._environment.read_property(key)
         except PropertyError as error:
             if error.result != "NOT_FOUND":
                 return True
-            # Some have lists without a value, which reading does not find.
+            # Reading does not find a property that has children but no value.
             try:
                 self._environment.list_properties(key)
             except PropertyError as refusal:
@@ -110,7 +110,7 @@ class EnvironmentProperties(Properties):
         return True
 
 
-def _spec(key: str, attributes: Attributes) -> dm_env_rpc_pb2.TensorSpec:
+def _spec(key: str, attributes: PropertyAttributes) -> dm_env_rpc_pb2.TensorSpec:
     spec = dm_env_rpc_pb2.TensorSpec(name=key)
     if attributes.is_readable or attributes.is_writable:
         spec.dtype = dm_env_rpc_pb2.STRING
@@ -119,7 +119,7 @@ def _spec(key: str, attributes: Attributes) -> dm_env_rpc_pb2.TensorSpec:
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """Answers with the code of google.rpc that has the name of a refusal's result."""
+    """Raises a PropertyError as a RequestError, with the google.rpc.Code of its result."""
     try:
         yield
     except PropertyError as error:

@@ -1,7 +1,7 @@
-"""What a server hosts: worlds, and the agents that join them.
+"""`World` and `Agent`: the interfaces of what a server hosts.
 
-A `World` is one simulation. Whoever joins it becomes an `Agent`, with specs of its own.
-Sessions speak the protocol for them; here are values by name, not messages by UID.
+A `World` is one simulation. Each connection that joins it has an `Agent`, with specs of its own.
+A `Session` speaks the protocol and calls them with values by name, not messages by UID.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from dm_env_rpc_client.server.offered_properties import Properties
 __all__ = ["SEQUENCE_LOST", "Agent", "World"]
 
 SEQUENCE_LOST = (
-    "the sequence is over, but the step that ended it failed; send a Reset to begin another"
+    "the sequence is over, but the step that ended it failed; send a Reset to begin a new one"
 )
 
 
 class Agent(abc.ABC):
-    """One connection's part in a world. Its calls come from one thread at a time."""
+    """The agent of one connection in a world. It is called from one thread at a time."""
 
     @property
     @abc.abstractmethod
     def specs(self) -> dm_env_rpc_pb2.ActionObservationSpecs:
-        """The actions and observations; they change only in `reset` and `World.reset`."""
+        """The specs of actions and observations; only `reset` and `World.reset` change them."""
 
     @abc.abstractmethod
     def step(
@@ -37,50 +37,52 @@ class Agent(abc.ABC):
         """Takes a step.
 
         Args:
-          actions: values by name, which conform to their specs; None where a new sequence
-            begins, to which actions mean nothing.
+          actions: values by name, which conform to their specs; None for the first step of
+            a sequence, in which actions are ignored.
           requested: the names of the observations to return.
 
         Returns:
           The state after the step and the requested observations by name.
 
         Raises:
-          RequestError: the step cannot be taken; nothing has changed. Also where there are
-            actions and no sequence for them, because the answer that ended it could not
-            be sent: what begins unasked would pass for its continuation.
+          RequestError: the step is refused, and nothing has changed. Also if there are
+            actions but no sequence is running, which happens when the answer that ended the
+            sequence could not be sent: the client would take the first step of a new
+            sequence for the next step of the old one.
         """
 
     @abc.abstractmethod
     def reset(self, settings: Mapping[str, Any]) -> None:
-        """Ends the sequence, where there is one, and applies flat settings by name."""
+        """Ends the sequence, if one is running, and applies flat settings by name."""
 
     @abc.abstractmethod
     def leave(self) -> None:
-        """Leaves the world; called once, also when the client has vanished."""
+        """Leaves the world. Called once, also when the client disconnects."""
 
 
 class World(abc.ABC):
-    """One simulation. Its calls come from any thread."""
+    """One simulation. It is called from any thread."""
 
     def access(self) -> contextlib.AbstractContextManager[Properties | None]:
-        """Gives access to the world's properties, if it has any, while it stands still."""
+        """Returns a context with the world's properties, or None, in which no step is taken."""
         return contextlib.nullcontext()
 
     @abc.abstractmethod
     def join(self, settings: Mapping[str, Any]) -> Agent:
-        """Makes a new agent with flat settings by name; RequestError where it cannot."""
+        """Returns a new agent, made with flat settings by name; RequestError if it is refused."""
 
     @abc.abstractmethod
     def reset(self, settings: Mapping[str, Any], caller: Agent | None) -> None:
         """Ends the sequence of every agent and applies flat settings by name.
 
-        Returns when every agent but `caller` has been told by a step.
+        Returns when every agent other than `caller` has received an INTERRUPTED step.
 
         Args:
           settings: values by name.
-          caller: the agent whose connection asks, if it is one of this world's.
+          caller: the agent of the connection that sent the request, if it is joined to this
+            world.
         """
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Frees what the world holds. It has no agents then."""
+        """Frees the resources of the world. Called when it has no agents."""

@@ -13,29 +13,33 @@ from google.rpc import code_pb2
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.world import Agent, World
 
-__all__ = ["ENVIRONMENT", "Worlds"]
+__all__ = ["ENVIRONMENT", "WorldRegistry"]
 
 _log = logging.getLogger(__name__)
 
 ENVIRONMENT = "environment"
-"""The create setting that picks one of several environments."""
+"""The create setting that selects one of several environments."""
 
 UNNAMED = ""
 
-ONLY_WORLD = "this server has one world, with the empty name, which is there to be joined"
+ONLY_WORLD = (
+    "this server has one world, with the empty name; join it, it can be neither created nor "
+    "destroyed"
+)
 
 WorldFactory = Callable[[Mapping[str, Any]], World]
 
 
-class Worlds:
-    """Creates, finds and destroys worlds. Threads may share it.
+class WorldRegistry:
+    """Creates, finds and destroys worlds. Thread-safe.
 
     Args:
-      factories: makes a world from its settings, by the name of what it is, which the
-        setting "environment" has. It may be left out where there is one, and is a setting
-        like others where that has no name.
-      limit: how many worlds there may be at once.
-      only: a world that is there from the start, under the empty name, and is the only one.
+      factories: functions by name that make a world from settings. The setting
+        "environment" selects one by name; it may be left out if there is only one. If the
+        only one is named `UNNAMED`, "environment" is passed to it like any other setting.
+      limit: the maximum number of worlds at the same time.
+      only: a world that exists from the start under the empty name. No other worlds can be
+        created then.
     """
 
     def __init__(
@@ -58,14 +62,14 @@ class Worlds:
         return sum(self._agents.values())
 
     def create(self, settings: Mapping[str, Any]) -> str:
-        """Makes a world and returns its name."""
+        """Creates a world and returns its name."""
         settings = dict(settings)
         factory = self._pick(settings)
         with self._lock:
             if len(self._worlds) + self._being_made >= self._limit:
                 raise RequestError(
                     code_pb2.RESOURCE_EXHAUSTED,
-                    f"the server holds {self._limit} worlds, its limit; destroy one first",
+                    f"the server has reached its limit of {self._limit} worlds; destroy one first",
                 )
             self._being_made += 1
         try:
@@ -80,10 +84,10 @@ class Worlds:
         return name
 
     def join(self, name: str, settings: Mapping[str, Any]) -> Agent:
-        """Makes an agent of a world."""
+        """Returns a new agent of a world."""
         with self._lock:
             world = self._find(name)
-            # Counted before it has joined, so that the world is not destroyed under it.
+            # Counted before it joins, so that the world is not destroyed in the meantime.
             self._agents[name] += 1
         try:
             return world.join(settings)
@@ -92,14 +96,14 @@ class Worlds:
             raise
 
     def get(self, name: str) -> World:
-        """Returns a world; RequestError where there is none of that name."""
+        """Returns a world; RequestError if no world has this name."""
         with self._lock:
             return self._find(name)
 
     def left(self, name: str) -> None:
-        """Takes note that an agent of a world has left."""
+        """Counts one agent of a world less."""
         with self._lock:
-            # The server may have stopped, and closed its worlds, in the middle of a step.
+            # The server may have been stopped, and its worlds closed, during a step.
             if name in self._agents:
                 self._agents[name] -= 1
 
@@ -115,13 +119,13 @@ class Worlds:
                 raise RequestError.not_now(ONLY_WORLD)
             if self._agents[name]:
                 raise RequestError.not_now(
-                    f"world {name!r} has {self._agents[name]} agent(s); they leave first"
+                    f"world {name!r} has {self._agents[name]} agent(s), which must leave first"
                 )
             del self._worlds[name], self._agents[name]
         world.close()
 
     def close(self) -> None:
-        """Closes every world, when no session is left."""
+        """Closes all worlds; called when the server has stopped."""
         with self._lock:
             worlds = list(self._worlds.values())
             self._worlds.clear()
@@ -130,7 +134,7 @@ class Worlds:
             try:
                 world.close()
             except Exception:
-                _log.exception("a world did not close")
+                _log.exception("closing a world failed")
 
     def _find(self, name: str) -> World:
         world = self._worlds.get(name)
@@ -150,6 +154,7 @@ class Worlds:
         name = settings.pop(ENVIRONMENT, None)
         if not isinstance(name, str) or name not in self._factories:
             raise RequestError.invalid(
-                f"the setting {ENVIRONMENT!r} picks what to create, got {name!r}; one of: {names}"
+                f"the setting {ENVIRONMENT!r} selects what to create, got {name!r}; expected one "
+                f"of: {names}"
             )
         return self._factories[name]

@@ -1,6 +1,6 @@
-"""NumPy values to Tensor messages and back, strictly: no value changes in silence.
+"""NumPy values to Tensor messages and back; a conversion that would change a value is an error.
 
 Pure: no I/O, no state. Read `codecs.py` first, the eleven data types; then `packing.py` (values),
-`specs.py` (what values may be) and `spec_manager.py` (all values of an agent by UID and name).
-May import `errors` and the generated modules.
+`specs.py` (which values are allowed) and `spec_manager.py` (all values of an agent by UID and
+name). May import `errors`, `displays` and the generated modules.
 """

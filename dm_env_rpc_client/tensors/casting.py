@@ -1,13 +1,11 @@
-"""Casts between dtypes that never change a value in silence.
+"""Casts between dtypes: exact, or an error that names the element.
 
-NumPy's own casts wrap 300 to 44 in an int8, turn NaN into a huge negative integer,
-cut 1.9 to 1 and call the string "False" true. An agent that sends such an action
-gets a plausible and wrong answer from its environment, so here a cast is exact or
-it is an error that names the element.
+NumPy's own casts wrap 300 to 44 in an int8, turn NaN into a large negative integer, truncate 1.9
+to 1 and convert the string "False" to True. For an action that was changed like this, the
+environment returns a plausible but wrong answer.
 
-The one rounding that is allowed is from a wider to a narrower float type: 0.1 has no
-exact float32, and whoever declares float32 asks for the nearest one. Overflow to
-infinity is an error there too.
+The only rounding that is allowed is from a wider to a narrower float type: 0.1 has no exact
+float32, and a float32 spec implies the nearest value. Overflow to infinity is an error there too.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ __all__ = ["MAX_DIMENSIONS", "as_array", "exact_cast", "protocol_dtype"]
 Array = npt.NDArray[Any]
 
 MAX_DIMENSIONS = 32
-"""The number of dimensions that every NumPy can hold."""
+"""The number of dimensions that every version of NumPy supports."""
 
 _PLAIN = {bool: "bool", int: "int", float: "float", str: "string"}
 
@@ -41,7 +39,7 @@ _INTEGER_LIMITS = {
     if dtype.kind in "iu"
 }
 
-# The protocol has no 16-bit types; their values fit the next wider ones exactly.
+# The protocol has no 16-bit types; the next wider types represent their values exactly.
 _WIDER = {
     np.dtype(np.float16): np.dtype(np.float32),
     np.dtype(np.int16): np.dtype(np.int32),
@@ -50,7 +48,7 @@ _WIDER = {
 
 
 def as_array(value: Any, where: str) -> Array:
-    """Makes an array of anything that can be one, without changing an element.
+    """Converts a value to an array without changing an element.
 
     Args:
       value: a number, bool, string, protobuf message, NumPy scalar or array, or nested
@@ -59,10 +57,10 @@ def as_array(value: Any, where: str) -> Array:
 
     Returns:
       An array of native byte order with a bool, integer or float dtype, or of dtype
-      object holding only `str` or only protobuf messages. May be `value` itself.
+      object with only `str` or only protobuf messages as elements. May be `value` itself.
 
     Raises:
-      SpecError: the value is ragged, mixes kinds, or holds something else.
+      SpecError: the value is ragged, mixes kinds of elements, or has other elements.
     """
     if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
         return _from_array(value, where)
@@ -89,11 +87,11 @@ def exact_cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
       where: what the value is, for error messages.
 
     Returns:
-      The array itself where the dtype is right already, otherwise a new one.
+      The array itself if it already has the dtype, otherwise a new one.
 
     Raises:
-      SpecError: an element cannot be held by `dtype` exactly (or, from float to
-        float, not within its range).
+      SpecError: `dtype` cannot represent an element exactly (from float to float: the
+        element is out of its range).
     """
     if array.dtype == dtype:
         return array
@@ -122,7 +120,7 @@ def exact_cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
 
 
 def _unchanged(array: Array, cast: Array) -> Any:
-    """Whether each element of `cast` is what `array` has; a bool or an array of bools."""
+    """Whether each element of `cast` equals that of `array`; a bool or an array of bools."""
     source, target = array.dtype.kind, cast.dtype.kind
     if source == "b" or (source == "f" and target == "f" and cast.itemsize >= array.itemsize):
         return True
@@ -131,30 +129,30 @@ def _unchanged(array: Array, cast: Array) -> Any:
     if source == "f" and target == "f":
         return np.isfinite(cast) | ~np.isfinite(array)
     if source == "f":
-        # The limits of an integer type are powers of two (less one), so their floats are
-        # exact where the comparison needs them, and NaN fails every comparison.
+        # The minimum of an integer type, and its maximum plus one, are 0 or powers of two, so
+        # their floats are exact. NaN fails every comparison.
         info = np.iinfo(cast.dtype)
         fits = (array >= float(info.min)) & (array < float(info.max + 1))
         return fits & (np.trunc(array) == array)
     if target == "f":
-        # Back-casting 2**63 to int64 is undefined, hence the bound beside it.
+        # Casting 2**63 back to int64 is undefined, hence the comparison with the limit.
         limit = float(np.iinfo(array.dtype).max + 1)
         return (cast < limit) & (cast.astype(array.dtype) == array)
-    # As Python integers: the array's dtype need not hold the limits of the other.
+    # As Python integers: the array's dtype may not be able to represent the other's limits.
     low, high = _INTEGER_LIMITS[cast.dtype]
     in_range = [low <= element <= high for element in array.ravel().tolist()]
     return np.array(in_range, bool).reshape(array.shape)
 
 
 def protocol_dtype(dtype: np.dtype[Any], where: str) -> np.dtype[Any]:
-    """Returns the narrowest dtype of the protocol that holds every value of `dtype`.
+    """Returns the narrowest dtype of the protocol that represents every value of `dtype`.
 
     Args:
       dtype: a bool, integer or float dtype of any byte order.
       where: what has the dtype, for the error message.
 
     Raises:
-      SpecError: there is none, as for complex or extended precision numbers.
+      SpecError: there is none, as for complex or extended-precision numbers.
     """
     native: np.dtype[Any] = dtype.newbyteorder("=")
     native = _WIDER.get(native, native)
@@ -165,11 +163,13 @@ def protocol_dtype(dtype: np.dtype[Any], where: str) -> np.dtype[Any]:
 
 def _from_array(value: Any, where: str) -> Array:
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-        raise SpecError(f"{where}: has masked elements, and the protocol has no mask")
+        raise SpecError(f"{where}: has masked elements, which the protocol cannot represent")
     try:
         array = np.asarray(value)
-    except Exception as error:  # `__array__` may raise what it likes.
-        raise SpecError(f"{where}: {type(value).__name__} makes no array: {error}") from error
+    except Exception as error:  # `__array__` may raise any exception.
+        raise SpecError(
+            f"{where}: {type(value).__name__} cannot be converted to an array: {error}"
+        ) from error
     _check_dimensions(array.ndim, where)
     if array.dtype in _DTYPES:
         return array
@@ -183,11 +183,11 @@ def _from_array(value: Any, where: str) -> Array:
 
 
 def _nested_shape(value: Any, where: str) -> tuple[int, ...]:
-    """The shape of nested lists, going by the first element on each level."""
+    """The shape of nested lists, from the first element on each level."""
     shape: list[int] = []
     while isinstance(value, _SEQUENCES):
         shape.append(len(value))
-        _check_dimensions(len(shape), where)  # For a list may hold itself.
+        _check_dimensions(len(shape), where)  # A list may contain itself.
         if not value:
             break
         value = value[0]
@@ -221,7 +221,7 @@ def _collect(value: Any, shape: tuple[int, ...], elements: list[Any], where: str
 
 
 def _from_elements(elements: list[Any], where: str) -> Array:
-    """Finds the one kind that all elements share and makes a flat array of it."""
+    """Finds the kind that all elements have in common and returns a flat array of it."""
     if not elements:
         return np.empty(0, np.float64)
     types = set(map(type, elements))
@@ -233,7 +233,8 @@ def _from_elements(elements: list[Any], where: str) -> Array:
             f"{type(stranger).__name__}; expected numbers, bools, strings or protobuf messages"
         )
     if kinds == {"string"} or kinds == {"message"}:
-        # Assigned at once, NumPy would look for a sequence in each (64 messages, packed: 10x).
+        # In an assignment of all at once, NumPy would test whether each is a sequence (packing
+        # 64 messages: 10x the time).
         return np.fromiter(elements, object, len(elements))
     if not kinds <= {"bool", "int", "float"} or ("bool" in kinds and len(kinds) > 1):
         raise SpecError(f"{where}: mixes {' and '.join(sorted(map(str, kinds)))} elements")
@@ -241,8 +242,8 @@ def _from_elements(elements: list[Any], where: str) -> Array:
         return np.array(elements, np.bool_)
     array = _integers(elements, where) if kinds == {"int"} else _floats(elements, kinds, where)
     if all(issubclass(of_element, np.generic) for of_element in types):
-        # A list of float32 scalars is a float32 array. NumPy's common type of int64 and
-        # uint64 would be a float, though.
+        # A list of float32 scalars is a float32 array. But NumPy's common type of int64 and
+        # uint64 is a float.
         common = np.result_type(*types)
         if common.kind in ("iu" if kinds == {"int"} else "f"):
             return array.astype(protocol_dtype(common, where))
@@ -250,19 +251,19 @@ def _from_elements(elements: list[Any], where: str) -> Array:
 
 
 def _integers(elements: list[Any], where: str) -> Array:
-    # np.array by itself would turn a mix of large and negative integers into floats, and
-    # scalars of NumPy into wrapped ones.
+    # np.array would convert a mix of large and negative integers to floats, and would wrap
+    # NumPy scalars.
     elements = list(map(int, elements))
     try:
         return np.array(elements, np.int64)
     except OverflowError:
         if min(elements) >= 0 and max(elements) <= np.iinfo(np.uint64).max:
             return np.array(elements, np.uint64)
-    raise SpecError(f"{where}: no integer type of 64 bits holds all elements")
+    raise SpecError(f"{where}: no 64-bit integer type holds all elements")
 
 
 def _floats(elements: list[Any], kinds: set[str | None], where: str) -> Array:
-    """Makes float64 of floats, or of floats and integers."""
+    """Converts floats, or floats and integers, to float64."""
     try:
         array: Array = np.array(elements, np.float64)
     except OverflowError as error:
@@ -271,7 +272,7 @@ def _floats(elements: list[Any], kinds: set[str | None], where: str) -> Array:
         return array
     for element, result in zip(elements, array.tolist(), strict=True):
         if isinstance(element, int | np.integer) and int(element) != result:
-            raise SpecError(f"{where}: {element} is no exact float64")
+            raise SpecError(f"{where}: float64 cannot hold {element} exactly")
     return array
 
 
@@ -281,11 +282,11 @@ def _kind(of_element: type) -> str | None:
     if issubclass(of_element, np.bool_):
         return "bool"
     if of_element is np.timedelta64:
-        return None  # A np.integer, as NumPy has it.
+        return None  # In NumPy a subclass of np.integer.
     if issubclass(of_element, int | np.integer):
         return "int"
     if issubclass(of_element, float | np.float32 | np.float16):
-        # Not of extended precision, which is np.floating too.
+        # Excludes extended precision, which is np.floating too.
         return "float"
     if issubclass(of_element, str):
         return "string"

@@ -1,9 +1,9 @@
-"""The eleven data types of the protocol: how their elements lie in payload messages.
+"""Codecs: one for each of the eleven data types, between arrays and payload messages.
 
-A packed repeated field of a fixed width type, or of bools, is the little-endian memory
-of the array behind a tag and a length, and so is a `bytes` field. Such elements are moved
-as one block instead of one by one (float32 84x84x4: 71x faster than iterating). Elements
-that are varints, strings or messages go through protobuf.
+On the wire, a packed repeated field of a fixed-width type or of bools is a tag, a length and the
+little-endian memory of the array, and so is a `bytes` field. Such elements are copied as one
+block instead of one by one (float32 84x84x4: 71x faster than iterating). Elements that are
+varints, strings or messages go through protobuf.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ __all__ = [
     "DTypeLike",
     "PayloadMessage",
     "codec_for",
-    "natural_codec",
-    "own_codec",
-    "payload_codec",
+    "codec_of_payload",
+    "codec_of_plain_value",
+    "codec_of_value",
     "varint",
 ]
 
@@ -38,10 +38,10 @@ PayloadMessage: TypeAlias = dm_env_rpc_pb2.Tensor | dm_env_rpc_pb2.TensorSpec.Va
 DTypeLike: TypeAlias = npt.DTypeLike | int
 
 MAX_BROADCAST_BYTES = 1 << 28
-"""What a tensor of one element may grow to: 16 bytes of message can ask for gigabytes."""
+"""The largest array that one element may fill: a message of 16 bytes could request gigabytes."""
 
 _ANY_BYTES = 512
-"""About what an `Any` takes beside its contents."""
+"""The approximate size of an `Any` in memory without its contents."""
 
 
 _LENGTH_DELIMITED = 2
@@ -49,14 +49,14 @@ _LENGTH_DELIMITED = 2
 
 
 class Codec:
-    """Moves the elements of one data type between a flat array and a payload message.
+    """Converts the elements of one data type between a flat array and a payload message.
 
     Attributes:
       field: the name of the payload field, such as "floats".
       data_type: the DataType of the protocol.
       dtype: the NumPy dtype of an unpacked array; object for strings and messages.
-      tag: what the payload begins with in a serialized Tensor.
-      is_block: whether the elements on the wire are the memory of an array.
+      tag: the tag of the payload field in a serialized Tensor.
+      is_block: whether the elements on the wire are the same bytes as in an array.
     """
 
     is_block = False
@@ -71,7 +71,7 @@ class Codec:
 
     @property
     def name(self) -> str:
-        """The name of the data type as people know it, such as "float32"."""
+        """The usual name of the data type, such as "float32"."""
         return (
             str(dm_env_rpc_pb2.DataType.Name(self.data_type)).lower()
             if (self.dtype.kind == "O")
@@ -80,11 +80,11 @@ class Codec:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether tensors of the type can have bounds."""
+        """Whether tensors of this type can have bounds."""
         return self.dtype.kind in "iuf"
 
     def pack(self, message: PayloadMessage, array: Array) -> None:
-        """Puts the elements of `array`, which has this codec's dtype, into `message`."""
+        """Writes the elements of `array`, which has the dtype of this codec, into `message`."""
         payload = getattr(message, self.field)
         payload.SetInParent()
         payload.array.extend(array.ravel().tolist())
@@ -92,7 +92,7 @@ class Codec:
     def encode(self, array: Array) -> bytes:
         """Returns the serialized payload message with the elements of `array`."""
         if array.dtype.kind in "iu" and array.size and 0 <= array.min() <= array.max() <= 0x7F:
-            # Varints of a byte each: int64 84x84 18x as fast as one by one.
+            # All varints have one byte: int64 84x84 is 18x as fast as one by one.
             return _as_field(array.astype(np.uint8).tobytes())
         encoded: bytes = self.payload_class(array=array.ravel().tolist()).SerializeToString()
         return encoded
@@ -102,16 +102,16 @@ class Codec:
         return self._elements(getattr(message, self.field).array)
 
     def pack_one(self, message: PayloadMessage, element: Any) -> None:
-        """Puts one element, a scalar of this codec's own type, into `message`."""
+        """Writes one element, a scalar of the type of this codec, into `message`."""
         getattr(message, self.field).array.append(element)
 
     def unpack_one(self, message: PayloadMessage) -> Any:
-        """Returns the only element; None where there are more or none."""
+        """Returns the only element; None if there are none or several."""
         elements = getattr(message, self.field).array
         return self.dtype.type(elements[0]) if len(elements) == 1 else None
 
     def decode(self, payload: bytes) -> Array:
-        """Returns the elements in a serialized payload message, likewise."""
+        """Returns the elements of a serialized payload message, as `unpack` does."""
         return self._elements(self.payload_class.FromString(payload).array)
 
     def _elements(self, repeated: Any) -> Array:
@@ -178,22 +178,22 @@ class _BlockCodec(Codec):
         header = b"\x0a" + varint(size)
         block = payload.SerializeToString()
         if len(block) != len(header) + size or not block.startswith(header):
-            # Empty, or with unknown fields around the elements.
+            # The payload is empty or has unknown fields beside the elements.
             return super().unpack(message)
         array: Array = np.frombuffer(block, self._wire_dtype, count, len(header))
         return array.astype(self.dtype, copy=True)
 
 
 class _BoolCodec(_BlockCodec):
-    """A bool is a varint of one byte that is 0 or 1, like those that NumPy makes."""
+    """A bool is a varint of one byte, 0 or 1, as in the arrays that NumPy makes."""
 
     def encode(self, array: Array) -> bytes:
-        # An array that is a view of other memory may hold any byte for True.
+        # In a view of other memory, any byte other than 0 may represent True.
         return super().encode(array.view(np.uint8) != 0)
 
 
 class _StringCodec(Codec):
-    """Strings stay Python strings: NumPy's own would pad each to the longest."""
+    """Strings stay Python strings: NumPy's string type would pad each to the longest."""
 
     def unpack_one(self, message: PayloadMessage) -> Any:
         elements = getattr(message, self.field).array
@@ -204,7 +204,7 @@ class _StringCodec(Codec):
 
 
 class _ProtoCodec(Codec):
-    """Messages, each in an Any of its own: none is a part of the tensor, or another twice."""
+    """Messages, each copied into its own Any: elements share no memory with the tensor."""
 
     def pack(self, message: PayloadMessage, array: Array) -> None:
         payload = getattr(message, self.field)
@@ -257,10 +257,11 @@ _BY_SCALAR: dict[type[Any], Codec] = {
 }
 
 
-def own_codec(value: Any) -> Codec | None:
-    """Returns the codec of a plain scalar or array, whose dtype is what it is to be packed as.
+def codec_of_plain_value(value: Any) -> Codec | None:
+    """Returns the codec of a value whose type alone determines its data type.
 
-    None for what has to be looked into: lists, large integers, other byte orders.
+    These are plain scalars and arrays. None for lists, large integers and arrays of other byte
+    orders, whose contents have to be examined.
     """
     if type(value) is np.ndarray:
         return _BY_DTYPE.get(value.dtype)
@@ -275,7 +276,7 @@ def codec_for(dtype: DTypeLike, where: str = "value") -> Codec:
     Args:
       dtype: a DataType of the protocol, or anything `np.dtype` takes. `str` is STRING,
         `object` is PROTO.
-      where: what the dtype belongs to, for the error message.
+      where: what has the dtype, for the error message.
 
     Raises:
       SpecError: the protocol has no such data type.
@@ -286,7 +287,7 @@ def codec_for(dtype: DTypeLike, where: str = "value") -> Codec:
         try:
             np_dtype = np.dtype(dtype)
         except (TypeError, ValueError) as error:
-            raise SpecError(f"{where}: {dtype!r} is no dtype: {error}") from error
+            raise SpecError(f"{where}: {dtype!r} is not a dtype: {error}") from error
         if np_dtype.kind == "U":
             codec = _BY_DATA_TYPE[dm_env_rpc_pb2.STRING]
         elif np_dtype.kind == "O":
@@ -295,12 +296,14 @@ def codec_for(dtype: DTypeLike, where: str = "value") -> Codec:
             codec = _BY_DTYPE.get(np_dtype.newbyteorder("="))
     if codec is None:
         names = ", ".join(codec.name for codec in _CODECS)
-        raise SpecError(f"{where}: {dtype!r} is no data type of the protocol, which has {names}")
+        raise SpecError(
+            f"{where}: {dtype!r} is not a data type of the protocol; data types: {names}"
+        )
     return codec
 
 
-def natural_codec(value: Any, array: Array) -> Codec:
-    """Returns the codec of a value of any kind, and of the array that was made of it."""
+def codec_of_value(value: Any, array: Array) -> Codec:
+    """Returns the codec of any value, from the value and the array made from it."""
     if array.size == 0 and isinstance(value, np.ndarray) and value.dtype.kind in "OU":
         return codec_for(value.dtype)
     if array.dtype.kind != "O":
@@ -309,8 +312,8 @@ def natural_codec(value: Any, array: Array) -> Codec:
     return _BY_DATA_TYPE[dm_env_rpc_pb2.STRING if is_string else dm_env_rpc_pb2.PROTO]
 
 
-def payload_codec(message: PayloadMessage, where: str) -> Codec:
-    """Returns the codec of the payload that is set; SpecError where none is."""
+def codec_of_payload(message: PayloadMessage, where: str) -> Codec:
+    """Returns the codec of the payload that is set; SpecError if none is."""
     field = message.WhichOneof("payload")
     if field is None:
         raise SpecError(f"{where}: the tensor has no payload")
@@ -331,7 +334,7 @@ def varint(number: int) -> bytes:
 
 
 def _as_field(block: bytes) -> bytes:
-    """A payload message of one block."""
+    """Returns a serialized payload message with one block of elements."""
     return b"\x0a" + varint(len(block)) + block if block else b""
 
 
@@ -359,5 +362,5 @@ def _copy(message: any_pb2.Any) -> any_pb2.Any:
 
 
 def _object_array(elements: Sequence[Any]) -> Array:
-    # Assigned at once, NumPy would look for a sequence in each of them.
+    # In an assignment of all at once, NumPy would test whether each is a sequence.
     return np.fromiter(elements, object, len(elements))

@@ -1,7 +1,7 @@
 """Nested dictionaries and their flat form with separated names.
 
-The protocol has flat names only; a period in them stands for a level of nesting
-("Nested actions or observations" in the protocol overview).
+The protocol has only flat names; a period in a name separates two levels of nesting ("Nested
+actions or observations" in the protocol overview).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
 SEPARATOR = "."
 
 MAX_NESTING = 64
-"""Levels of nesting in one name; each is a dictionary in a dictionary."""
+"""The maximum number of levels in one name; each is a dictionary in a dictionary."""
 
 
 def flatten_dict(
@@ -37,15 +37,15 @@ def flatten_dict(
       input_dict: the mapping. Values that are mappings, other than empty ones and
         protobuf messages (Struct is a mapping), are flattened in turn; everything else
         is a leaf.
-      separator: stands between the keys of two levels.
-      strict: refuse keys that hold the separator. Without it such a key counts as
-        the flat name that it is.
+      separator: put between the keys of two levels.
+      strict: refuse keys that contain the separator. If False, such a key is taken as a
+        flat name.
 
     Returns:
       A dict from flat name to leaf, in the order of the input.
 
     Raises:
-      SpecError: a key is no string or, if `strict`, holds the separator; two keys
+      SpecError: a key is not a string or, if `strict`, contains the separator; two keys
         give the same flat name; or there are more than `MAX_NESTING` levels.
     """
     flat: dict[str, Any] = {}
@@ -62,14 +62,14 @@ def _flatten_into(
     level: int,
 ) -> None:
     if level > MAX_NESTING:
-        # A mapping may also hold itself.
+        # A mapping may also contain itself.
         raise SpecError(f"more than {MAX_NESTING} levels of nesting at {prefix[:40]!r}...")
     for key, value in nested.items():
         if not isinstance(key, str):
-            raise SpecError(f"names are strings, but {prefix or 'the mapping'} has key {key!r}")
+            raise SpecError(f"names must be strings, but {prefix or 'the mapping'} has key {key!r}")
         if strict and separator in key:
             raise SpecError(
-                f"cannot flatten key {prefix + key!r}: it holds the separator {separator!r}"
+                f"cannot flatten key {prefix + key!r}: it contains the separator {separator!r}"
             )
         name = prefix + key
         is_branch = isinstance(value, Mapping) and not isinstance(value, protobuf_message.Message)
@@ -82,17 +82,17 @@ def _flatten_into(
 
 
 def unflatten_dict(input_dict: Mapping[str, Any], separator: str) -> dict[str, Any]:
-    """Rebuilds nested dictionaries from flat names; undoes `flatten_dict`.
+    """Rebuilds nested dictionaries from flat names; the inverse of `flatten_dict`.
 
     Args:
       input_dict: a mapping from flat name to leaf.
-      separator: stands between the keys of two levels.
+      separator: what separates the keys of two levels.
 
     Returns:
-      Nested dicts, in the order in which the names first need them.
+      Nested dicts, ordered by the first name that needs them.
 
     Raises:
-      SpecError: a name is a leaf and also the parent of another name, is no string, or
+      SpecError: a name is a leaf and also the parent of another name, is not a string, or
         has more than `MAX_NESTING` levels; the separator is empty.
     """
     check_unambiguous(input_dict, separator)
@@ -100,7 +100,7 @@ def unflatten_dict(input_dict: Mapping[str, Any], separator: str) -> dict[str, A
 
 
 def nest(flat: Mapping[str, Any], separator: str) -> dict[str, Any]:
-    """`unflatten_dict` for names that have been checked."""
+    """`unflatten_dict` for names that `check_unambiguous` has checked."""
     nested: dict[str, Any] = {}
     for name, value in flat.items():
         *parents, leaf = name.split(separator)
@@ -118,14 +118,14 @@ def check_unambiguous(names: Iterable[str], separator: str = SEPARATOR) -> None:
     leaves = set(names)
     for name in leaves:
         if not isinstance(name, str):
-            raise SpecError(f"names are strings, got {name!r}")
+            raise SpecError(f"names must be strings, got {name!r}")
         if name.count(separator) >= MAX_NESTING:
             raise SpecError(f"{name[:40]!r}...: more than {MAX_NESTING} levels of nesting")
         parent, found, _ = name.rpartition(separator)
         while found:
             if parent in leaves:
                 raise SpecError(
-                    f"{parent!r} and {name!r} exclude each other: {parent!r} would have to be "
-                    "a value and a group of values at once"
+                    f"{parent!r} and {name!r} exclude each other: {parent!r} would be both a "
+                    "value and a group of values"
                 )
             parent, found, _ = parent.rpartition(separator)

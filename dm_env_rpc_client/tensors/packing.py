@@ -1,10 +1,10 @@
 """Tensor messages to NumPy arrays and back.
 
-Elements travel in row-major order, in the payload message of their type (see `payloads`).
+Elements are sent in row-major order, in the payload message of their type (see `codecs`).
 
 Rules from "Tensors" in the protocol overview: at most one dimension of a shape is
-negative and follows from the number of elements; a single element stands for an array
-of any shape; an empty shape is a scalar.
+negative and follows from the number of elements; a single element represents an array of any
+shape with all elements equal; an empty shape is a scalar.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from dm_env_rpc_client.tensors.codecs import (
     DTypeLike,
     PayloadMessage,
     codec_for,
-    natural_codec,
-    own_codec,
-    payload_codec,
+    codec_of_payload,
+    codec_of_plain_value,
+    codec_of_value,
 )
 
 __all__ = [
@@ -42,7 +42,7 @@ __all__ = [
 MAX_DIMENSIONS = casting.MAX_DIMENSIONS
 
 MAX_TENSOR_BYTES = (1 << 31) - 1
-"""What a protobuf message can hold; a shape that takes more cannot be filled."""
+"""The largest protobuf message; a tensor cannot have more bytes."""
 
 
 def pack_tensor(
@@ -53,10 +53,10 @@ def pack_tensor(
     Args:
       value: a number, bool, string, protobuf message (packed into an Any, unless it is
         one), NumPy scalar or array of any memory layout, or nested lists of these.
-      dtype: the type to pack as: a DataType, or a NumPy dtype or type. None takes it
-        from the value: Python floats are DOUBLE, Python integers INT64 (or UINT64 where
-        only that holds them).
-      try_compress: send one element where all elements are the same.
+      dtype: the type to pack as: a DataType, or a NumPy dtype or type. None derives it
+        from the value: Python floats are DOUBLE, Python integers INT64 (or UINT64 if they
+        are too large for INT64).
+      try_compress: if all elements are equal, send only one.
 
     Returns:
       The Tensor, with the shape of the value.
@@ -71,26 +71,26 @@ def pack_tensor(
 def pack_value(
     value: Any, codec: Codec | None, where: str, try_compress: bool = False
 ) -> dm_env_rpc_pb2.Tensor:
-    """`pack_tensor` for a caller that has the codec and knows where the value stands."""
-    own = own_codec(value)
+    """`pack_tensor` for a caller that has the codec and a name for error messages."""
+    own = codec_of_plain_value(value)
     if own is not None and (codec is None or codec is own):
         if type(value) is not np.ndarray:
             tensor = dm_env_rpc_pb2.Tensor()
             try:
                 own.pack_one(tensor, value.item() if isinstance(value, np.generic) else value)
-            except ValueError as error:  # Half a surrogate pair.
+            except ValueError as error:  # A lone surrogate.
                 raise SpecError(f"{where}: cannot be packed: {error}") from error
             return tensor
         if value.ndim <= MAX_DIMENSIONS:
             return pack_array(value, own, where, try_compress)
     array = casting.as_array(value, where)
     if codec is None:
-        codec = natural_codec(value, array)
+        codec = codec_of_value(value, array)
     return pack_array(to_dtype(array, codec, where), codec, where, try_compress)
 
 
 def to_dtype(array: Array, codec: Codec, where: str) -> Array:
-    """Casts the result of `casting.as_array` to what `codec` packs."""
+    """Casts the result of `casting.as_array` to the dtype of `codec`."""
     array = casting.exact_cast(array, codec.dtype, where)
     if codec.dtype.kind == "O" and array.size:
         is_string = isinstance(array.flat[0], str)
@@ -103,7 +103,7 @@ def to_dtype(array: Array, codec: Codec, where: str) -> Array:
 def pack_array(
     array: Array, codec: Codec, where: str, try_compress: bool = False
 ) -> dm_env_rpc_pb2.Tensor:
-    """Packs an array that has the dtype of `codec` already."""
+    """Packs an array that already has the dtype of `codec`."""
     shape = array.shape
     if try_compress and array.size > 1 and _is_uniform(array):
         array = array[(slice(1),) * array.ndim]
@@ -112,13 +112,13 @@ def pack_array(
         tensor = dm_env_rpc_pb2.Tensor(shape=shape)
         codec.pack(tensor, array)
     except (ValueError, protobuf_message.EncodeError) as error:
-        # A length beyond int32, half a surrogate pair, a message without a required field.
+        # A length beyond int32, a lone surrogate, a message without a required field.
         raise SpecError(f"{where}: cannot be packed: {error}") from error
     return tensor
 
 
 def check_packable(array: Array, where: str) -> None:
-    """Raises SpecError where no message can hold the elements of an array."""
+    """Raises SpecError if an array is too large for a message."""
     if array.nbytes > MAX_TENSOR_BYTES:
         raise SpecError(f"{where}: takes {array.nbytes} bytes; a message holds {MAX_TENSOR_BYTES}")
 
@@ -130,24 +130,25 @@ def unpack_tensor(tensor: dm_env_rpc_pb2.Tensor) -> Any:
       tensor: the message.
 
     Returns:
-      For a shape that is not empty, a new writable array: dtype object with `str`
-      elements for strings, dtype object with `Any` messages for protos. For an empty
-      shape, the element: a NumPy scalar, a `str` or an `Any`.
+      For a shape that is not empty, a new writable array; for strings it has dtype object
+      and `str` elements, for protos dtype object and `Any` elements. For an empty shape,
+      the element: a NumPy scalar, a `str` or an `Any`.
 
     Raises:
-      SpecError: no payload; elements and shape do not fit; more than one negative
-        dimension; or one element would grow beyond `payloads.MAX_BROADCAST_BYTES`.
+      SpecError: no payload; the number of elements does not fit the shape; more than one
+        negative dimension; or one element would fill more than
+        `codecs.MAX_BROADCAST_BYTES`.
     """
-    return unpack_payload(tensor, payload_codec(tensor, "tensor"), tensor.shape, "tensor")
+    return unpack_payload(tensor, codec_of_payload(tensor, "tensor"), tensor.shape, "tensor")
 
 
 def unpack_payload(message: PayloadMessage, codec: Codec, shape: Sequence[int], where: str) -> Any:
-    """Unpacks the payload of `message`, which is `codec`'s, into `shape`."""
+    """Unpacks the payload of `message`, which is of the type of `codec`, into `shape`."""
     if not shape:
         element = codec.unpack_one(message)
         if element is None:
             size = codec.unpack(message).size
-            raise SpecError(f"{where}: a scalar has one element, got {size}")
+            raise SpecError(f"{where}: a scalar must have one element, got {size}")
         return element
     flat = codec.unpack(message)
     full_shape = shape_for(shape, flat.size, where)
@@ -159,7 +160,10 @@ def unpack_payload(message: PayloadMessage, codec: Codec, shape: Sequence[int], 
 
 
 def check_size(shape: Sequence[int], itemsize: int, where: str) -> None:
-    """Refuses shapes that no message can fill; NumPy has no empty ones of such a size either."""
+    """Raises SpecError for shapes that are too large for a message.
+
+    NumPy cannot make arrays of such shapes either, not even empty ones.
+    """
     size = math.prod(max(length, 1) for length in shape) * itemsize
     if size > MAX_TENSOR_BYTES:
         raise SpecError(
@@ -204,7 +208,7 @@ def shape_for(shape: Sequence[int], size: int, where: str) -> tuple[int, ...]:
             f"got {size}"
         )
     if 0 in shape:
-        # Otherwise the elements, or the limit of a broadcast, bound the shape.
+        # Other shapes are limited by the number of elements or by MAX_BROADCAST_BYTES.
         check_size(shape, 1, where)
     return shape
 
@@ -214,6 +218,6 @@ def _is_uniform(array: Array) -> bool:
         # Messages such as ListValue are sequences to NumPy.
         return all(element == array.flat[0] for element in array.flat)
     if array.dtype.kind == "f":
-        # By their bits: 0.0 equals -0.0 and is not the same, NaN is the same and not equal.
+        # Compared by their bits: 0.0 == -0.0 although they differ, and NaN != NaN.
         array = np.ascontiguousarray(array).view(f"u{array.itemsize}")
     return bool(np.all(array == array.flat[0]))

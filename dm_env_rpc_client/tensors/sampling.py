@@ -16,8 +16,9 @@ _WIDEST = 2**31 - 1
 def sample(spec: specs.Array, random: np.random.Generator) -> Any:
     """Draws a value that conforms to `spec`.
 
-    Within its bounds evenly; normally distributed where a float has none; any number of
-    32 bits where an integer has none; and what the spec generates for anything else.
+    Bools, and numbers with bounds, are uniformly distributed. Floats without bounds are
+    normally distributed, integers without bounds are uniform over 32 bits. For other dtypes it
+    is the value that `generate_value` of the spec returns.
     """
     template = spec.generate_value()
     shape, dtype = np.shape(template), spec.dtype

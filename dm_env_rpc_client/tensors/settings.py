@@ -16,21 +16,21 @@ def pack_settings(settings: Mapping[str, Any]) -> dict[str, dm_env_rpc_pb2.Tenso
     """Packs settings for a request.
 
     Args:
-      settings: values by name, nested or with periods in the names. A value is anything
-        that `pack_tensor` takes, or a Tensor, which is sent as it is.
+      settings: values by name, nested or with periods in the names. A value is of any
+        type that `pack_tensor` accepts, or a Tensor, which is sent unchanged.
 
     Returns:
       Tensor messages by flat name.
 
     Raises:
-      SpecError: a value or a name cannot be packed, or two have one name.
+      SpecError: a value or a name cannot be packed, or two values have the same name.
     """
     flat = nesting.flatten_dict(settings, nesting.SEPARATOR, strict=False)
     for name in flat:
         try:
             name.encode()
         except UnicodeEncodeError as error:
-            raise SpecError(f"setting {name!r}: its name is no text: {error}") from error
+            raise SpecError(f"setting {name!r}: its name is not valid text: {error}") from error
     return {
         name: value
         if isinstance(value, dm_env_rpc_pb2.Tensor)

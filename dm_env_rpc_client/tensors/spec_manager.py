@@ -1,7 +1,7 @@
 """The actions or the observations of an agent: UIDs, names, and strict packing.
 
-Everything that follows from the specs alone is worked out once, when they arrive; a
-step checks a value's dtype and shape by comparison and its range by two reductions.
+Everything that follows from the specs alone is computed once, when they arrive. In each step the
+dtype and shape of a value are checked by comparison, and its range by two reductions.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class TensorField:
       uid: the UID.
       name: the name, with periods between levels of nesting.
       spec: the TensorSpec.
-      label: what error messages call it, such as "action 'arm.torque' (uid 3)".
-      codec: moves its elements.
+      label: its name in error messages, such as "action 'arm.torque' (uid 3)".
+      codec: converts its elements.
       shape: its shape; a variable dimension is negative.
     """
 
@@ -58,7 +58,7 @@ class TensorField:
         return array
 
     def admits(self, shape: Iterable[int]) -> bool:
-        """Whether `shape` is the spec's, up to the length of a variable dimension."""
+        """Whether `shape` is the spec's, with any length in a variable dimension."""
         shape = tuple(shape)
         return len(shape) == len(self.shape) and all(
             mine == its or mine < 0 for mine, its in zip(self.shape, shape, strict=True)
@@ -68,7 +68,7 @@ class TensorField:
         minimum, maximum = self.bounds
         if minimum is None and maximum is None and array.dtype.kind != "f":
             return
-        # NaN comes through both reductions and fails both comparisons.
+        # NaN passes through both reductions and fails both comparisons.
         low, high = array.min(), array.max()
         if np.ndim(minimum) or np.ndim(maximum):
             fits = (minimum is None or np.all(array >= minimum)) and (
@@ -80,7 +80,7 @@ class TensorField:
             self._raise_out_of_range(array)
 
     def _raise_out_of_range(self, array: codecs.Array) -> None:
-        """Finds the element at fault; infinity is one unless a bound says infinity."""
+        """Raises for the first element out of range; infinity is, unless a bound is infinite."""
         minimum, maximum = self.bounds
         low = -np.inf if minimum is None else minimum
         high = np.inf if maximum is None else maximum
@@ -106,12 +106,12 @@ class TensorField:
     def unpack(self, tensor: dm_env_rpc_pb2.Tensor) -> Any:
         """Unpacks a tensor of the spec's dtype and shape; see `SpecManager.unpack`."""
         if tensor.WhichOneof("payload") != self.codec.field:
-            found = codecs.payload_codec(tensor, self.label).name
+            found = codecs.codec_of_payload(tensor, self.label).name
             raise SpecError(f"{self.label}: has dtype {found}; expected {self.codec.name}")
         shape = tuple(tensor.shape)
         if shape == self.shape and not self.variable:
             return packing.unpack_payload(tensor, self.codec, shape, self.label)
-        # Where the message leaves a length open, only its elements tell the shape.
+        # If the message leaves a length open, the shape follows from its elements.
         if all(size >= 0 for size in shape):
             self._check_shape(shape)
         value = packing.unpack_payload(tensor, self.codec, shape, self.label)
@@ -127,12 +127,12 @@ class SpecManager:
     """Maps UIDs to names and values to Tensor messages, for one set of specs.
 
     Args:
-      specs: TensorSpecs by UID, as in `ActionObservationSpecs.actions`. Copied.
-      kind: what one of them is, for error messages: "action" or "observation".
+      specs: TensorSpecs by UID, as in `ActionObservationSpecs.actions`. They are copied.
+      kind: "action" or "observation", for error messages.
 
     Raises:
-      SpecError: a spec cannot be (see `check_spec`), two have one name, or a name is
-        also the parent of another, as with `a` and `a.b`.
+      SpecError: a spec is invalid (see `check_spec`), two specs have the same name, or a
+        name is also the parent of another, as with `a` and `a.b`.
     """
 
     def __init__(self, specs: Mapping[int, dm_env_rpc_pb2.TensorSpec], kind: str = "tensor"):
@@ -183,23 +183,23 @@ class SpecManager:
         return self._fields.keys()
 
     def name_to_uid(self, name: str) -> int:
-        """Returns the UID of a name; SpecError where there is none."""
+        """Returns the UID of a name; SpecError if the name is unknown."""
         return self.field(name).uid
 
     def uid_to_name(self, uid: int) -> str:
-        """Returns the name of a UID; SpecError where there is none."""
+        """Returns the name of a UID; SpecError if the UID is unknown."""
         return self._field_of_uid(uid).name
 
     def name_to_spec(self, name: str) -> dm_env_rpc_pb2.TensorSpec:
-        """Returns the TensorSpec of a name; SpecError where there is none."""
+        """Returns the TensorSpec of a name; SpecError if the name is unknown."""
         return self.field(name).spec
 
     def uid_to_spec(self, uid: int) -> dm_env_rpc_pb2.TensorSpec:
-        """Returns the TensorSpec of a UID; SpecError where there is none."""
+        """Returns the TensorSpec of a UID; SpecError if the UID is unknown."""
         return self._field_of_uid(uid).spec
 
     def field(self, name: str) -> TensorField:
-        """Returns what is known of a name; SpecError, with what is near, where it is none."""
+        """Returns the field of a name; SpecError, with a similar name, if the name is unknown."""
         field = self._by_name.get(name)
         if field is None:
             near = difflib.get_close_matches(str(name), self._by_name, n=1)
@@ -219,16 +219,16 @@ class SpecManager:
         """Packs values by name into Tensor messages by UID.
 
         Args:
-          tensors: values by name; any of the names may be left out. A value is anything
-            that `pack_tensor` takes, with the shape of its spec (any length along a
-            variable dimension) and castable to its dtype without changing.
+          tensors: values by name; any of the names may be left out. A value is of any type
+            that `pack_tensor` accepts, with the shape of its spec (any length along a
+            variable dimension), and can be cast to its dtype without changing.
 
         Returns:
           The messages by UID.
 
         Raises:
-          SpecError: unknown name; another shape; a cast that would change an element;
-            an element outside the bounds, NaN, or infinite where no bound is.
+          SpecError: unknown name; wrong shape; a cast that would change an element; an
+            element out of bounds, NaN, or infinite without an infinite bound.
         """
         packed = {}
         for name, value in tensors.items():
@@ -246,8 +246,8 @@ class SpecManager:
           Values by name, in the order of `tensors`: see `unpack_tensor`.
 
         Raises:
-          SpecError: unknown UID; another dtype or shape than the spec's; elements that
-            do not fill the shape.
+          SpecError: unknown UID; a dtype or shape other than the spec's; a number of
+            elements that does not fit the shape.
         """
         unpacked = {}
         for uid, tensor in tensors.items():

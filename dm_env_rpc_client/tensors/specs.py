@@ -1,8 +1,8 @@
-"""TensorSpec messages to dm_env specs and back, and the bounds that they carry.
+"""TensorSpec messages to dm_env specs and back, and their bounds.
 
-Bounds are inclusive, and one element for the whole tensor or one for each ("Ranges" in
-the protocol overview). Servers of the 1.0 line send scalar bounds under numbers that
-today's protocol reserves; they are read, never written.
+Bounds are inclusive; there is one for all elements of the tensor or one for each ("Ranges" in the
+protocol overview). Servers of the 1.0 line send scalar bounds in fields whose numbers are reserved
+in the current protocol; these are read, never written.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class Bounds(NamedTuple):
-    """The inclusive range of a tensor, each side a scalar or an array of its shape."""
+    """The inclusive range of a tensor; each side is a scalar or an array of its shape."""
 
     min: Any
     max: Any
@@ -49,14 +49,14 @@ def bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> Bounds:
     """Returns the inclusive bounds of a numeric tensor.
 
     Args:
-      tensor_spec: the spec. A side that it leaves out is the limit of its dtype.
+      tensor_spec: the spec. For a bound that it leaves out, the limit of its dtype is used.
 
     Returns:
-      `Bounds(min, max)` in the dtype of the spec: NumPy scalars, or arrays of the
-      spec's shape where the bounds are per element.
+      `Bounds(min, max)` in the dtype of the spec: NumPy scalars, or arrays of the spec's
+      shape if the bounds are per element.
 
     Raises:
-      SpecError: the dtype is not numeric; and see `check_spec`.
+      SpecError: the dtype is not numeric; or see `check_spec`.
     """
     where = _where(tensor_spec)
     codec, _, given = check_spec(tensor_spec, where)
@@ -66,7 +66,7 @@ def bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> Bounds:
 
 
 def _explicit_bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> Bounds:
-    """`bounds`, with None for a side that the spec leaves out and for any dtype."""
+    """`bounds` for any dtype, with None for a bound that the spec leaves out."""
     minimum = _read_bound(tensor_spec, tensor_spec.min, f"{where}: min")
     maximum = _read_bound(tensor_spec, tensor_spec.max, f"{where}: max")
     given = Bounds(minimum, maximum)
@@ -80,13 +80,13 @@ def set_bounds(
     """Sets the inclusive bounds of `tensor_spec`, in place.
 
     Args:
-      tensor_spec: a numeric spec with its name, dtype and shape in place.
+      tensor_spec: a numeric spec with name, dtype and shape.
       minimum: a scalar, an array-like of the spec's shape, or None for no minimum.
-      maximum: the same for the other side.
+      maximum: likewise.
 
     Raises:
-      SpecError: the dtype is not numeric; a bound is NaN, does not fit the dtype or the
-        shape; the minimum is above the maximum. The spec is unchanged then.
+      SpecError: the dtype is not numeric; a bound is NaN or does not fit the dtype or the
+        shape; the minimum is greater than the maximum. The spec is unchanged then.
     """
     where = _where(tensor_spec)
     codec = codecs.codec_for(tensor_spec.dtype, where)
@@ -114,12 +114,12 @@ def set_bounds(
 
 
 def tensor_spec_to_dm_env_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> specs.Array:
-    """Returns the dm_env spec that says the same as `tensor_spec`.
+    """Returns the dm_env spec that is equivalent to `tensor_spec`.
 
     Returns:
       `DiscreteArray` for an integer scalar from 0 to a maximum, `BoundedArray` for other
-      bounds, `StringArray` for strings, otherwise `Array` (dtype object for protos).
-      Their `Variable...` subclasses where a dimension is negative.
+      bounds, `StringArray` for strings, otherwise `Array` (dtype object for protos). If a
+      dimension is negative, their `Variable...` subclasses.
 
     Raises:
       SpecError: see `check_spec`.
@@ -137,7 +137,7 @@ def tensor_spec_to_dm_env_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> specs.
         try:
             return specs.DiscreteArray(int(high) + 1, codec.dtype, name)
         except (ValueError, OverflowError):
-            pass  # The number of values fits no integer that dm_env takes.
+            pass  # There are too many values for the integer types that dm_env takes.
     if variable:
         return VariableBoundedArray(shape, codec.dtype, low, high, name)
     if np.ndim(low) or np.ndim(high):
@@ -148,19 +148,20 @@ def tensor_spec_to_dm_env_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> specs.
 
 
 def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:
-    """Returns the TensorSpec that says the same as a dm_env spec.
+    """Returns the TensorSpec that is equivalent to a dm_env spec.
 
-    A 16-bit dtype becomes the next wider one, which holds all its values; an `Array` of
-    dtype object becomes PROTO; bounds of a bool array, which say nothing, are left out.
+    A 16-bit dtype becomes the next wider one, which can represent all its values; an `Array`
+    of dtype object becomes PROTO; bounds of a bool array are left out, because they do not
+    restrict it.
 
     Raises:
-      SpecError: the protocol has no such dtype; the name is no text; a bound is NaN; and
-        see `check_spec`.
+      SpecError: the protocol has no such dtype; the name is not valid text; a bound is NaN;
+        or see `check_spec`.
     """
     where = f"spec {spec.name!r}"
     if isinstance(spec, specs.StringArray):
         if spec.string_type is not str:
-            raise SpecError(f"{where}: the protocol's strings are text, not bytes")
+            raise SpecError(f"{where}: strings of the protocol are text, not bytes")
         data_type: int = dm_env_rpc_pb2.STRING
     elif spec.dtype.kind in "OU":
         data_type = dm_env_rpc_pb2.PROTO if spec.dtype.kind == "O" else dm_env_rpc_pb2.STRING
@@ -172,7 +173,7 @@ def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:
         raise SpecError(f"{where}: its name or its shape cannot be packed: {error}") from error
     tensor_spec.dtype = data_type  # type: ignore[assignment]  # the stubs want the enum
     if isinstance(spec, specs.BoundedArray) and spec.dtype.kind in "iuf":
-        # dm_env lets them broadcast, the protocol has one element or all.
+        # dm_env broadcasts bounds; the protocol has one for all elements or one for each.
         minimum, maximum = (
             side if side.size == 1 else np.broadcast_to(side, spec.shape)
             for side in (spec.minimum, spec.maximum)
@@ -183,7 +184,7 @@ def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:
 
 
 class CheckedSpec(NamedTuple):
-    """What a TensorSpec says, once it is known to make sense."""
+    """The contents of a valid TensorSpec."""
 
     codec: codecs.Codec
     shape: tuple[int, ...]
@@ -191,15 +192,16 @@ class CheckedSpec(NamedTuple):
 
 
 def check_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> CheckedSpec:
-    """Reads a TensorSpec, or says why it cannot be.
+    """Validates a TensorSpec and returns its contents.
 
     Args:
       tensor_spec: the spec.
       where: what it describes, for error messages.
 
     Raises:
-      SpecError: unknown dtype; more than one variable dimension; too many of them, or too
-        large; bounds of another type or shape, NaN, or with a minimum above the maximum.
+      SpecError: unknown dtype; more than one variable dimension; too many or too large
+        dimensions; bounds of a wrong type or shape, NaN, or with a minimum greater than the
+        maximum.
     """
     codec = codecs.codec_for(tensor_spec.dtype, where)
     shape = tuple(tensor_spec.shape)
@@ -216,10 +218,10 @@ def check_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> CheckedSpe
 def _read_bound(
     tensor_spec: dm_env_rpc_pb2.TensorSpec, value: dm_env_rpc_pb2.TensorSpec.Value, where: str
 ) -> Any | None:
-    """Returns one side as a NumPy scalar or an array; None where it is not set."""
+    """Returns one bound as a NumPy scalar or an array; None if it is not set."""
     if value.WhichOneof("payload") is None:
         return _read_line_1_0_bound(tensor_spec, value, where)
-    codec = codecs.payload_codec(value, where)
+    codec = codecs.codec_of_payload(value, where)
     if codec.data_type != tensor_spec.dtype:
         expected = codecs.codec_for(tensor_spec.dtype, where).name
         raise SpecError(f"{where}: is {codec.name}, but the dtype of the spec is {expected}")
@@ -241,7 +243,7 @@ def _read_bound(
 def _read_line_1_0_bound(
     tensor_spec: dm_env_rpc_pb2.TensorSpec, value: dm_env_rpc_pb2.TensorSpec.Value, where: str
 ) -> Any | None:
-    # To today's messages the scalar is an unknown field, which protobuf keeps.
+    # In the current messages the scalar is an unknown field, which protobuf preserves.
     scalar = line_1_0_pb2.ScalarBound.FromString(value.SerializeToString())
     field = scalar.WhichOneof("payload")
     if field is None:
@@ -262,9 +264,9 @@ def _check_bound(bound: Any, where: str) -> None:
 
 
 def _with_limits(given: Bounds, codec: codecs.Codec) -> Bounds:
-    """Puts the limits of a numeric dtype in the place of sides that are None."""
+    """Replaces bounds that are None by the limits of a numeric dtype."""
     info: Any = (np.iinfo if codec.dtype.kind in "iu" else np.finfo)(codec.dtype)
-    # `codec.dtype.type`, for the limits of finfo are scalars and those of iinfo are ints.
+    # `codec.dtype.type` is needed because the limits of iinfo are Python integers.
     return Bounds(
         codec.dtype.type(info.min) if given.min is None else given.min,
         codec.dtype.type(info.max) if given.max is None else given.max,

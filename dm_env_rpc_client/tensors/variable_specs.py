@@ -1,8 +1,8 @@
 """dm_env specs of arrays with a dimension of variable length.
 
-dm_env has no such specs, and its own refuse every array for a shape with -1. These
-subclasses accept any length along that axis and are otherwise what they inherit from
-("Variable lengths" in the protocol overview).
+dm_env has no such specs; its own, with -1 in their shape, refuse every array. These subclasses
+accept any length along that axis and otherwise behave like their base classes ("Variable lengths"
+in the protocol overview).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def set_shape(spec: specs.BoundedArray, shape: Iterable[int]) -> None:
 
 
 class _VariableShape(specs.Array):
-    """Checks a value against the spec that has the value's own length on the -1 axis."""
+    """Validates a value with a spec that has the value's length along the -1 axis."""
 
     __slots__ = ()
 
@@ -38,7 +38,7 @@ class _VariableShape(specs.Array):
         return fixed(**kwargs)
 
     def validate(self, value: Any) -> npt.NDArray[Any]:
-        """Returns `value` as an array; ValueError where it does not conform."""
+        """Returns `value` as an array; ValueError if it does not conform."""
         array = np.asarray(value)
         axis = next(axis for axis, size in enumerate(self.shape) if size < 0)
         length = array.shape[axis] if array.ndim == len(self.shape) else 1

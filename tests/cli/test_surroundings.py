@@ -86,7 +86,7 @@ def test_streams_that_are_closed(peers: Peers, closed: str) -> None:
 
 def test_arguments_that_are_no_text(peers: Peers) -> None:
     finished = command("run", peers.catch, "--create", os.fsdecode(b"\xff\xfe=1"))
-    is_one_line_with(finished, 2, "its name is no text")
+    is_one_line_with(finished, 2, "its name is not valid text")
     finished = command("run", os.fsdecode(b"\xff"))
     is_one_line_with(finished, 2, "an address looks like")
 

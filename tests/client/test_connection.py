@@ -211,7 +211,7 @@ def _garbage(requests: Iterator[Request], context: grpc.ServicerContext) -> Iter
     [
         (_wrong_type, "holds leave_world; expected extension"),
         (_empty, "holds no payload"),
-        (_garbage, "no EnvironmentResponse"),
+        (_garbage, "not an EnvironmentResponse"),
     ],
 )
 def test_an_answer_of_another_kind_poisons_the_connection(script: object, text: str) -> None:

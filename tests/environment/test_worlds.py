@@ -50,7 +50,7 @@ def test_settings_are_nested_or_flat_values_or_tensors(settings: dict[str, Any])
         ({"rows": None}, "setting 'rows'.*NoneType"),
         ({"rows": [1, "a"]}, "setting 'rows'.*mixes"),
         ({"a": {"b": 1}, "a.b": 2}, "'a.b' is given twice"),
-        ({3: 1}, "names are strings"),
+        ({3: 1}, "names must be strings"),
     ],
 )
 def test_settings_that_cannot_be_sent_are_refused_before_anything_is(
@@ -113,7 +113,7 @@ FAILURES: dict[str, tuple[tuple[Any, dict[str, Any], dict[str, Any]], str]] = {
     "environment has no observation spec": (_broken("observation_spec"), "observation_spec"),
     "names with periods": (_broken("ambiguous"), "separates levels"),
     "dtype that cannot be sent": (_broken("dtype"), "complex64"),
-    "observation named reward": (_broken("name"), "give it another"),
+    "observation named reward": (_broken("name"), "rename it"),
     "factory returns no environment": ((lambda: None, {}, {}), "NoneType"),
     "unknown join setting": ((Catch, {}, {"join_world_settings": {"name": 1}}), "'name'"),
     "unsendable join setting": ((Catch, {}, {"join_world_settings": {"name": None}}), "'name'"),

@@ -95,9 +95,9 @@ def test_keys_play_and_are_none_of_jupyterlabs(explorer: ExplorerOnPage) -> None
     explorer.wait_for("step 0")
     before = explorer.picture()
     # Before the box has the focus, keys are not for it.
-    assert "click here to play with the keys" in explorer.text()
+    assert "click here to use the keys" in explorer.text()
     page.find(".dm-env-keypad")[0].click()
-    explorer.wait_for("keys are live")
+    explorer.wait_for("keys are active")
     page.type(Keys.ARROW_LEFT)
     explorer.wait_for("step 1")
     explorer.wait_for("action steer 0, thrust 0")

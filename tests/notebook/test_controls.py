@@ -79,7 +79,7 @@ def test_a_value_that_has_no_button_is_none_of_them() -> None:
     assert isinstance(control, Buttons)
     control.show(7)
     assert [button.button_style for button in control.widget.children] == ["", "", ""]
-    with pytest.raises(SpecError, match="property 'level': none of its values is chosen"):
+    with pytest.raises(SpecError, match="property 'level': no value is selected"):
         control.value()
     control.widget.children[1].click()
     assert control.value() == 1

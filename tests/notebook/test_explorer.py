@@ -20,7 +20,7 @@ from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment
 from dm_env_rpc_client.errors import DmEnvRpcError, SpecError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.notebook import Explorer, explore
-from dm_env_rpc_client.notebook.kept_properties import KeptProperties
+from dm_env_rpc_client.notebook.local_properties import LocalProperties
 from dm_env_rpc_client.server import Catch, Properties, Server, serve
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.environments import Broken, Robot
@@ -106,7 +106,7 @@ def test_an_episode_ends_and_the_next_step_begins_another(catch: DmEnvAdaptor) -
     with exploring(catch, action={"paddle": 1}) as hands:
         for _ in range(5):
             hands.press("Step")
-        hands.wait_for("the episode is over; the next step begins another")
+        hands.wait_for("the episode is over; the next step begins a new one")
         hands.press("Step")
         hands.wait_for("episode 2 · step 0")
         hands.press("Step")
@@ -232,7 +232,7 @@ def test_what_has_no_control_is_left_out_and_said() -> None:
             return {"letter": specs.Array((), object, "letter"), **super().action_spec()}
 
     with exploring(Posts()) as hands:
-        assert "left out: there is no control for Array(shape=(), dtype=dtype('O')" in hands.text()
+        assert "not sent: there is no control for Array(shape=(), dtype=dtype('O')" in hands.text()
         hands.press("Step")
         hands.wait_for("step 1")
 
@@ -363,7 +363,7 @@ def test_a_library_in_c_is_explored_with_its_properties() -> None:
         panel = hands.explorer._panel
         assert panel is not None
         properties = panel._properties
-        assert isinstance(properties, KeptProperties)
+        assert isinstance(properties, LocalProperties)
         wait_for(lambda: panel._note.value.endswith(" properties"), "all of them")
         key = next(spec.key for spec in properties.walk() if spec.readable and spec.writable)
         panel.control(key).widget.value = "7"
@@ -376,8 +376,8 @@ def test_a_library_in_c_is_explored_with_its_properties() -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"action": {"jump": 1}}, "there is no action 'jump'; actions: 'paddle'"),
-        ({"labels": {"jump": ["a"]}}, "there is no action 'jump'"),
+        ({"action": {"jump": 1}}, "unknown action 'jump'; actions: 'paddle'"),
+        ({"labels": {"jump": ["a"]}}, "unknown action 'jump'"),
         ({"labels": {"paddle": ["a"]}}, "3 values, got 1 labels"),
         ({"keys": {"a": {"jump": 1}}}, "key 'a'"),
         ({"action": {"paddle": 7}}, "'paddle'.*outside"),

@@ -117,5 +117,5 @@ def test_what_a_browser_may_send_besides_is_ignored() -> None:
 
 
 def test_a_key_for_an_action_that_is_not_there_is_refused() -> None:
-    with pytest.raises(SpecError, match="key 'a': there is no action 'jump'; actions: 'speech'"):
+    with pytest.raises(SpecError, match="key 'a': unknown action 'jump'; actions: 'speech'"):
         Typist({"a": {"jump": 1}})

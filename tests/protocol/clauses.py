@@ -53,8 +53,8 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("the answer has the payload of the request's name, or error",
          f"{MESSAGES}::test_an_answer_comes_out_of_its_field"),
         ("another payload is a fault",
-         f"{MESSAGES}::test_the_answer_to_another_request_is_a_fault"),
-        ("no payload is a fault", f"{MESSAGES}::test_an_empty_answer_is_a_fault"),
+         f"{MESSAGES}::test_the_answer_to_another_request_is_a_protocol_error"),
+        ("no payload is a fault", f"{MESSAGES}::test_an_empty_answer_is_a_protocol_error"),
     ],
     ("overview", "Streaming"): [
         ("requests may be sent without waiting for answers",

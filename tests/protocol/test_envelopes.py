@@ -88,7 +88,7 @@ def test_an_error_status_is_raised(field: str, request_message: Any, answer: Any
 
 
 @each_pair
-def test_the_answer_to_another_request_is_a_fault(
+def test_the_answer_to_another_request_is_a_protocol_error(
     field: str, request_message: Any, answer: Any
 ) -> None:
     for other in FIELDS:
@@ -101,25 +101,27 @@ def test_the_answer_to_another_request_is_a_fault(
                 decode_response(envelope.SerializeToString(), field)
 
 
-def test_an_empty_answer_is_a_fault() -> None:
+def test_an_empty_answer_is_a_protocol_error() -> None:
     for empty in (b"", b"\xfa\x07\x01x"):
         with pytest.raises(ProtocolError, match="to a step request holds no payload"):
             decode_response(empty, "step")
 
 
 @pytest.mark.parametrize("garbage", [b"\xff", b"\x1a\xff", b"\x00", b"\x1a\x05abc", b"\x0c" * 9])
-def test_garbage_is_a_fault(garbage: bytes) -> None:
-    with pytest.raises(ProtocolError, match=rf"is no EnvironmentResponse \({len(garbage)} bytes\)"):
+def test_garbage_is_a_protocol_error(garbage: bytes) -> None:
+    with pytest.raises(
+        ProtocolError, match=rf"is not an EnvironmentResponse \({len(garbage)} bytes\)"
+    ):
         decode_response(garbage, "step")
 
 
-def test_text_that_is_not_utf_8_is_a_fault() -> None:
+def test_text_that_is_not_utf_8_is_a_protocol_error() -> None:
     contents = b"\x0a\x03\x0a\x01\xff"  # CreateWorldResponse(world_name="\xff")
     with pytest.raises(ProtocolError):
         decode_response(contents, "create_world")
 
 
-def test_a_message_nested_too_deep_is_a_fault_or_an_answer() -> None:
+def test_a_message_nested_too_deep_is_a_protocol_error_or_an_answer() -> None:
     contents = b""
     for _ in range(10_000):
         contents = b"\x1a" + pb_length(contents) + contents
@@ -172,18 +174,18 @@ def test_mutated_answers_are_answers_or_errors(count: int) -> None:
         pb.Tensor(),
     ],
 )
-def test_a_message_that_is_no_request_is_refused(message: Any) -> None:
-    with pytest.raises(SpecError, match="is no request of dm_env_rpc; pack a message"):
+def test_encoding_refuses_a_message_that_is_not_a_request(message: Any) -> None:
+    with pytest.raises(SpecError, match="is not a request of dm_env_rpc; pack your own"):
         encode_request(message)
 
 
 @pytest.mark.parametrize("request_object", [None, b"bytes", {}, "step", pb.StepRequest])
-def test_an_object_that_is_no_message_is_refused(request_object: Any) -> None:
-    with pytest.raises(SpecError, match="a request is a protobuf message"):
+def test_encoding_refuses_an_object_that_is_not_a_message(request_object: Any) -> None:
+    with pytest.raises(SpecError, match="a request must be a protobuf message"):
         encode_request(request_object)
 
 
-def test_a_request_class_of_another_pool_is_refused() -> None:
+def test_encoding_refuses_a_request_class_of_another_pool() -> None:
     file = descriptor_pb2.FileDescriptorProto(
         name="other.proto",
         package="dm_env_rpc.v1",

@@ -114,7 +114,7 @@ def test_states_have_the_numbers_of_the_protocol(state: State) -> None:
 @pytest.mark.parametrize("number", [0, 4, 99, -1, 2**31 - 1])
 def test_another_number_is_a_fault_of_the_server(number: int) -> None:
     with pytest.raises(
-        ProtocolError, match=f"the server sent environment state {number}; expected"
+        ProtocolError, match=f"the server sent the invalid environment state {number}; expected"
     ):
         State.of_response(number)
 

@@ -102,13 +102,13 @@ def test_a_world_takes_one_agent_at_a_time(connection: Connection) -> None:
             other,
             dm_env_rpc_pb2.JoinWorldRequest(world_name=name),
             code_pb2.FAILED_PRECONDITION,
-            "has an agent already",
+            "already has an agent",
         )
         refused(
             other,
             dm_env_rpc_pb2.DestroyWorldRequest(world_name=name),
             code_pb2.FAILED_PRECONDITION,
-            "they leave first",
+            "which must leave first",
         )
 
 
@@ -179,13 +179,20 @@ def test_an_empty_request_is_refused(connection: Connection) -> None:
         connection._pipeline.call(pending)
 
 
-def test_a_message_that_is_no_request_ends_the_stream(connection: Connection) -> None:
+NOT_UTF_8 = b"\x12\x03\x0a\x01\xff"
+"""A JoinWorldRequest whose world name is not text."""
+
+
+@pytest.mark.parametrize("message", [b"\xff\xff", NOT_UTF_8])
+def test_a_message_that_is_not_a_request_ends_the_stream(
+    connection: Connection, message: bytes
+) -> None:
     from dm_env_rpc_client.protocol import envelopes
     from dm_env_rpc_client.protocol.pipeline import Pending
 
     encoded = envelopes.encode_request(dm_env_rpc_pb2.StepRequest())
-    pending = Pending(encoded._replace(message=b"\xff\xff"))
-    with pytest.raises(ConnectionLostError, match="no EnvironmentRequest"):
+    pending = Pending(encoded._replace(message=message))
+    with pytest.raises(ConnectionLostError, match="not an EnvironmentRequest"):
         connection._pipeline.call(pending)
 
 
@@ -218,7 +225,7 @@ def test_several_environments_are_picked_by_a_setting() -> None:
 def test_the_number_of_worlds_is_limited() -> None:
     with serve(Catch, max_worlds=2) as server, connect(server.address) as connected:
         first, _ = create_world(connected), create_world(connected)
-        with pytest.raises(DmEnvRpcError, match="its limit") as caught:
+        with pytest.raises(DmEnvRpcError, match="reached its limit") as caught:
             create_world(connected)
         assert caught.value.code == code_pb2.RESOURCE_EXHAUSTED
         destroy_world(connected, first)
@@ -313,7 +320,7 @@ def test_a_reset_from_outside_cannot_change_the_specs_of_an_agent(
 ) -> None:
     name = join(connection)
     with connection.reopen() as spectator:
-        with pytest.raises(DmEnvRpcError, match="does not tell the agent") as caught:
+        with pytest.raises(DmEnvRpcError, match="cannot send new specs") as caught:
             reset_world(spectator, name, {"rows": 20})
         assert caught.value.code == code_pb2.FAILED_PRECONDITION
     assert step(connection).state == RUNNING
@@ -334,7 +341,7 @@ def broken(caplog: pytest.LogCaptureFixture) -> Iterator[Server]:
     [
         ("reset", "RuntimeError: broken in reset"),
         ("structure", "reset|structure|key"),
-        ("shape", r"breaks its own spec: observation 'o' \(uid 1\): has shape \[3\]"),
+        ("shape", r"violates its own specs: observation 'o' \(uid 1\): has shape \[3\]"),
         ("step", "RuntimeError: broken in step"),
         ("first", "FIRST step in the middle"),
     ],
@@ -600,7 +607,7 @@ def test_a_step_whose_observations_cannot_be_sent_confuses_no_sequence(
     with serve(Slip) as server, make(server.address, {"at": at}) as env:
         for _ in range(good_steps):
             env.step({"paddle": 1})
-        with pytest.raises(DmEnvRpcError, match="breaks its own spec"):
+        with pytest.raises(DmEnvRpcError, match="violates its own specs"):
             env.step({"paddle": 1})
         if at == "last":
             # The end was lost with its observations: nothing may pass for its successor.

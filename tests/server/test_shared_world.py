@@ -123,7 +123,7 @@ def test_who_is_missing_is_told_after_a_while() -> None:
     ):
         world = create_world(first)
         here = join_world(first, world)
-        with pytest.raises(DmEnvRpcError, match=r"1 more player\(s\) have to join") as caught:
+        with pytest.raises(DmEnvRpcError, match=r"1 more player\(s\) must join") as caught:
             here.step(STAY)
         assert caught.value.code == code_pb2.DEADLINE_EXCEEDED
         there = join_world(second, world)
@@ -268,7 +268,7 @@ def test_a_step_whose_observations_cannot_be_sent_confuses_no_sequence(
     with serve(Slip) as slipping, make(slipping.address, {"at": int(at)}) as env:
         for _ in range(int(at)):
             env.step(RUN)
-        with pytest.raises(DmEnvRpcError, match="breaks its own spec"):
+        with pytest.raises(DmEnvRpcError, match="violates its own specs"):
             env.step(RUN)
         if at is LAST:
             with pytest.raises(DmEnvRpcError, match="send a Reset"):
@@ -347,7 +347,7 @@ def test_settings_of_a_reset_apply_from_the_next_sequence_on(server: Server) -> 
         reset_world(players.spectator, players.world, {"length": 1})
         players.step(STAY, STAY)
         assert players.step(RUN, STAY)[1].last()
-        with pytest.raises(DmEnvRpcError, match="setting length"):
+        with pytest.raises(DmEnvRpcError, match="setting of an existing race is length"):
             reset_world(players.spectator, players.world, {"length": 50})
 
 

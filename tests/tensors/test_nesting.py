@@ -80,7 +80,7 @@ def test_keys_with_the_separator_are_flat_names_unless_strict() -> None:
         "a.b.c": 1,
         "a.d": 2,
     }
-    with pytest.raises(SpecError, match=r"cannot flatten key 'a.b': it holds the separator '.'"):
+    with pytest.raises(SpecError, match=r"cannot flatten key 'a.b': it contains the separator '.'"):
         flatten_dict({"a.b": 1}, ".")
     with pytest.raises(SpecError, match=r"cannot flatten key 'x.a.b'"):
         flatten_dict({"x": {"a.b": 1}}, ".")
@@ -96,13 +96,13 @@ def test_one_name_twice_is_refused() -> None:
     [({1: 2}, "the mapping"), ({"a": {None: 2}}, "a."), ({b"a": 1}, "the mapping")],
 )
 def test_keys_are_strings(key: Any, where: str) -> None:
-    with pytest.raises(SpecError, match=f"names are strings, but {where}"):
+    with pytest.raises(SpecError, match=f"names must be strings, but {where}"):
         flatten_dict(key, ".")
 
 
 def test_names_are_strings() -> None:
     bad: Any = {1: 2}
-    with pytest.raises(SpecError, match="names are strings, got 1"):
+    with pytest.raises(SpecError, match="names must be strings, got 1"):
         unflatten_dict(bad, ".")
 
 

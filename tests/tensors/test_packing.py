@@ -452,7 +452,7 @@ def test_strings_and_protos_are_data_types_too() -> None:
     "dtype", ["nonsense", 0, 12, 99, -1, "S3", complex, "datetime64[s]", 3.5, object(), np.float16]
 )
 def test_an_unknown_data_type_is_refused(dtype: Any) -> None:
-    with pytest.raises(SpecError, match=r"no data type of the protocol|is no dtype"):
+    with pytest.raises(SpecError, match=r"not a data type of the protocol|is not a dtype"):
         pack_tensor([1], dtype)
 
 

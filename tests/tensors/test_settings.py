@@ -59,9 +59,9 @@ def test_a_struct_is_one_setting() -> None:
         ({"a": [[1], []]}, "setting 'a': ragged"),
         ({"a": {}}, "setting 'a': cannot be packed"),
         ({"a": "\udc80"}, "setting 'a': cannot be packed"),
-        ({"\udc80": 1}, "its name is no text"),
+        ({"\udc80": 1}, "its name is not valid text"),
         ({"a": {"b": 1}, "a.b": 2}, "'a.b' is given twice"),
-        ({1: 2}, "names are strings"),
+        ({1: 2}, "names must be strings"),
     ],
 )
 def test_settings_that_cannot_be_packed_are_refused(settings: Any, text: str) -> None:

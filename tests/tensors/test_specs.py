@@ -326,7 +326,7 @@ def test_bounds_that_are_set_are_read(dtype: str) -> None:
         (tensor_spec("bool"), 0, None, "dtype bool has no bounds"),
         (tensor_spec(dm_env_rpc_pb2.STRING), 0, None, "dtype string has no bounds"),
         (tensor_spec(dm_env_rpc_pb2.PROTO), None, None, "dtype proto has no bounds"),
-        (tensor_spec(0), None, None, "0 is no data type"),
+        (tensor_spec(0), None, None, "0 is not a data type"),
     ],
 )
 def test_bounds_that_cannot_be_leave_the_spec_as_it_was(
@@ -374,8 +374,8 @@ def _bounded_string() -> TensorSpec:
         (tensor_spec("float32", (0, *(2**31 - 1,) * 4)), "a message holds"),
         (tensor_spec("float32", (0, *(2**31 - 1,) * 4), []), "a message holds"),
         (tensor_spec("float32", (2, *(1,) * 70), [1, 2]), "71 dimensions"),
-        (tensor_spec(0), "0 is no data type"),
-        (tensor_spec(99), "99 is no data type"),
+        (tensor_spec(0), "0 is not a data type"),
+        (tensor_spec(99), "99 is not a data type"),
     ],
 )
 def test_a_message_that_cannot_be_is_refused(message: TensorSpec, text: str) -> None:

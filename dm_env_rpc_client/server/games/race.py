@@ -1,4 +1,4 @@
-"""Race: several players run along lanes; the first at the end wins."""
+"""Race: several players run along lanes; the first to reach the end wins."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ __all__ = ["Race"]
 
 
 class Race(Game):
-    """A small game for several agents, to test with and to try servers with.
+    """A small example game for several agents, for tutorials and tests.
 
-    Everybody starts at 0 and moves by 0 or 1 in every step. Who reaches the end first
-    gets 1, at the same time shared, everybody else -1, and the sequence terminates.
+    Every player starts at position 0 and moves by 0 or 1 in each step. The first player at
+    the end gets reward 1 (players that reach it in the same step share it), all others get
+    -1, and the sequence terminates.
 
-    Actions: `{"move": int32 scalar}`, 0 or 1. Observations: `{"lane": int32 scalar}`,
-    the player's own place in `{"positions": int32 [players]}`, -1 where nobody runs;
-    `{"turn": int32 scalar}`, the steps since the start. Join setting: `lane`, to ask for
-    one that is free.
+    Actions: `{"move": int32 scalar}`, 0 or 1. Observations: `{"lane": int32 scalar}`, the
+    player's own index in `{"positions": int32 [players]}`, which is -1 for a lane without a
+    player; `{"turn": int32 scalar}`, the number of steps since the start. Join setting:
+    `lane`, the index of a free lane; the lowest one if not given.
 
     Args:
-      players: how many there are, at least 2.
-      length: how far it is to the end, at least 1.
+      players: the number of players, at least 2.
+      length: the position of the end, at least 1.
     """
 
     def __init__(self, players: int = 2, length: int = 5):
         if players < 2 or length < 1:
             raise ValueError(
-                f"a race has at least 2 players and a length of 1, got {players=}, {length=}"
+                f"a race needs at least 2 players and a length of at least 1, got {players=}, "
+                f"{length=}"
             )
         self._players = players
         self._length = self._longest = length
@@ -44,7 +46,7 @@ class Race(Game):
 
     @property
     def min_players(self) -> int:
-        """All of them."""
+        """The number of players: a race needs all of them."""
         return self._players
 
     def join(self, settings: Mapping[str, Any]) -> int:
@@ -79,24 +81,24 @@ class Race(Game):
         }
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Takes a new `length`, unless the specs would change with it."""
+        """Sets `length`, up to the one of the creation: a larger one would change the specs."""
         length = settings.get("length", self._length)
         if set(settings) - {"length"} or not 1 <= length <= self._longest:
             raise ValueError(
-                f"a race that has been created takes the setting length, from 1 to "
+                f"the only setting of an existing race is length, from 1 to "
                 f"{self._longest}, got {dict(settings)}"
             )
         self._length = int(length)
 
     def reset(self) -> None:
-        """Puts everybody at the start."""
+        """Moves all players to the start."""
         self._turn = 0
         self._rewards = None
         self._positions[:] = -1
         self._positions[sorted(self._runners)] = 0
 
     def step(self, actions: Mapping[Hashable, Any]) -> None:
-        """Moves everybody."""
+        """Moves the players by their actions."""
         self._turn += 1
         for player, action in actions.items():
             self._positions[self._lane(player)] += int(action["move"])

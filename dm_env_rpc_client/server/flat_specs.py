@@ -1,8 +1,8 @@
-"""A dm_env.Environment's nested specs and values as flat names, and back.
+"""Nested dm_env specs and values to flat names, and back.
 
-Levels are joined by periods; an index into a list or tuple is a level like any other. A
-structure that is one array has the name "action" or "observation". Reward and discount
-are observations of their own ("Reward and discount" in the protocol overview).
+The levels of a name are joined by periods; an index into a list or tuple is a level like any
+other. A structure that is a single array has the name "action" or "observation". Reward and
+discount are observations of their own ("Reward and discount" in the protocol overview).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.tensors import nesting, specs
 
-__all__ = ["Structure", "end_state"]
+__all__ = ["FlatSpecs", "end_state"]
 
 
-class Structure:
-    """The specs of one agent, flat and with UIDs.
+class FlatSpecs:
+    """The specs of one agent by flat names, with UIDs.
 
     Args:
       action_spec: specs of the actions, nested or not, as in dm_env; None for none.
@@ -34,7 +34,7 @@ class Structure:
       discount_spec: the spec, or specs, of the discount.
 
     Raises:
-      SpecError: two values would have one name, or a spec cannot be sent.
+      SpecError: two values would have the same name, or a spec cannot be sent.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class Structure:
         taken = set(self._observation_names) & {*self._reward_names, *self._discount_names}
         if taken:
             raise SpecError(
-                f"observation {min(taken)!r} has the name under which the environment's own "
-                "reward or discount is sent; give it another"
+                f"observation {min(taken)!r} has the name under which the environment's "
+                "reward or discount is sent; rename it"
             )
         self.specs = dm_env_rpc_pb2.ActionObservationSpecs(
             actions=_with_uids(_named_specs(self.action_names, self._action_spec)),
@@ -65,8 +65,8 @@ class Structure:
         )
 
     @classmethod
-    def of(cls, environment: dm_env.Environment) -> Structure:
-        """Returns the structure of an environment."""
+    def of(cls, environment: dm_env.Environment) -> FlatSpecs:
+        """Returns the flat specs of an environment."""
         return cls(
             environment.action_spec(),
             environment.observation_spec(),
@@ -74,8 +74,8 @@ class Structure:
             environment.discount_spec(),
         )
 
-    def action(self, actions: Mapping[str, Any]) -> Any:
-        """Returns the action structure that a step takes.
+    def nested_action(self, actions: Mapping[str, Any]) -> Any:
+        """Returns the nested action for `dm_env.Environment.step`.
 
         Args:
           actions: values by flat name.
@@ -86,17 +86,19 @@ class Structure:
         missing = [name for name in self.action_names if name not in actions]
         if missing:
             raise RequestError.invalid(
-                f"missing action {', '.join(map(repr, missing))}: this environment takes all its "
+                f"missing action {', '.join(map(repr, missing))}: this environment needs all its "
                 f"actions in every step: {', '.join(map(repr, self.action_names))}"
             )
         flat = [actions[name] for name in self.action_names]
         return tree.unflatten_as(self._action_spec, flat) if flat else self._action_spec
 
-    def observations(self, timestep: dm_env.TimeStep, requested: Collection[str]) -> dict[str, Any]:
+    def flat_observations(
+        self, timestep: dm_env.TimeStep, requested: Collection[str]
+    ) -> dict[str, Any]:
         """Returns the requested values of a time step, by name.
 
-        A FIRST step has no reward and no discount. Where they are requested all the same,
-        the reward is 0 and the discount 1.
+        A FIRST step has no reward and no discount. If they are requested, the reward is 0
+        and the discount 1.
         """
         values: dict[str, Any] = dict(
             zip(
@@ -118,7 +120,7 @@ class Structure:
 
 
 def end_state(timestep: dm_env.TimeStep) -> State:
-    """Returns the state after a LAST step: discount 0 is a true end."""
+    """Returns the state after a LAST step: TERMINATED if all discounts are 0."""
     ended = not any(np.any(leaf) for leaf in tree.flatten(timestep.discount))
     return State.TERMINATED if ended else State.INTERRUPTED
 
@@ -133,7 +135,7 @@ def _names(structure: Any, single: str, prefix: str = "") -> list[str]:
         for step in steps:
             if nesting.SEPARATOR in step:
                 raise SpecError(
-                    f"key {step!r} holds {nesting.SEPARATOR!r}, which separates levels of nesting"
+                    f"key {step!r} contains {nesting.SEPARATOR!r}, which separates levels"
                 )
         if prefix and steps:
             steps.insert(0, prefix)

@@ -1,4 +1,4 @@
-"""Catch: a ball falls down a board, a paddle at the bottom moves under it."""
+"""Catch: a ball falls down a board; a paddle in the bottom row moves to catch it."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ __all__ = ["Catch"]
 
 
 class Catch(dm_env.Environment):
-    """A small environment to learn on, to test with and to try servers with.
+    """A small example environment for tutorials and tests.
 
-    The ball appears in a random column of the top row and falls one row a step. The
+    The ball appears in a random column of the top row and falls one row per step. The
     paddle starts in the middle of the bottom row. The reward is 1 when the ball lands on
     the paddle and -1 when it lands beside it, which ends the episode.
 
     Actions: `{"paddle": int32 scalar}`, 0 to the left, 1 to stay, 2 to the right.
-    Observations: `{"board": float32 [rows, columns]}`, 1 where ball and paddle are.
+    Observations: `{"board": float32 [rows, columns]}`, 1 at the ball and at
+    the paddle, 0 elsewhere.
 
     Args:
       rows: height of the board, at least 2.
       columns: width of the board, at least 1.
-      seed: of the columns in which the balls appear; None for a new one each time.
+      seed: seed of the random columns in which balls appear; None for a different sequence
+        each time.
     """
 
     def __init__(self, rows: int = 10, columns: int = 5, seed: int | None = None):
         if rows < 2 or columns < 1:
             raise ValueError(
-                f"a board has at least 2 rows and 1 column, got rows={rows}, columns={columns}"
+                f"a board needs at least 2 rows and 1 column, got rows={rows}, columns={columns}"
             )
         self._rows = rows
         self._columns = columns
@@ -38,14 +40,14 @@ class Catch(dm_env.Environment):
         self._row = rows - 1
 
     def reset(self) -> dm_env.TimeStep:
-        """Begins an episode."""
+        """Starts an episode."""
         self._row = 0
         self._ball = int(self._random.integers(self._columns))
         self._paddle = self._columns // 2
         return dm_env.restart(self._observation())
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        """Moves the paddle and drops the ball by a row."""
+        """Moves the paddle, and the ball down by one row."""
         if self._row == self._rows - 1:
             return self.reset()
         move = int(action["paddle"]) - 1

@@ -1,4 +1,4 @@
-"""The properties of an environment that keeps them itself, such as that of a library in C."""
+"""The properties of an environment in this process, such as one of a library in C."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import DmEnvRpcError, PropertyError
 from dm_env_rpc_client.extensions.property_access import PropertyAccess
 from dm_env_rpc_client.extensions.property_spec import PropertySpec
-from dm_env_rpc_client.server.string_properties import KeepsProperties
+from dm_env_rpc_client.server.string_properties import HasStringProperties
 
-__all__ = ["KeptProperties"]
+__all__ = ["LocalProperties"]
 
 
-class KeptProperties(PropertyAccess):
+class LocalProperties(PropertyAccess):
     """The interface of `PropertiesExtension` for an environment in this process.
 
-    Values are strings. What the environment refuses is the error that a server would answer.
+    Values are strings. If the environment refuses, the error is the one that a server would send.
 
     Args:
       environment: the environment.
     """
 
-    def __init__(self, environment: KeepsProperties):
+    def __init__(self, environment: HasStringProperties):
         super().__init__()
         self._environment = environment
 

@@ -1,0 +1,119 @@
+"""The listener on grpcio's server."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias, cast
+
+import grpc
+
+from dm_env_rpc_client.transports import status
+from dm_env_rpc_client.transports.listening import listen
+from dm_env_rpc_client.transports.server_streams import OpenStream, StreamStatusError
+from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
+
+__all__ = ["GrpcListener", "ServerCredentials"]
+
+ServerCredentials: TypeAlias = grpc.ServerCredentials
+
+_MIN_PING_INTERVAL_MS = 5_000
+"""Clients send pings during long steps; see the keepalive options of the channels."""
+
+
+class GrpcListener:
+    """A `Listener` on a grpc.Server.
+
+    Args:
+      open_stream: makes the server's end of each stream.
+      address: `host:port` or `unix:path`; port 0 takes a free one.
+      credentials: TLS credentials; None for plaintext.
+      max_streams: streams beyond this are refused with RESOURCE_EXHAUSTED.
+
+    Raises:
+      OSError: the address is taken, or does not belong to this machine.
+    """
+
+    def __init__(
+        self,
+        open_stream: OpenStream,
+        address: str,
+        credentials: ServerCredentials | None,
+        max_streams: int,
+    ):
+        self._server = grpc.server(
+            # The annotation asks for a ThreadPoolExecutor; grpcio only uses `submit`.
+            cast("Any", _ThreadPerStream()),
+            options=[
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
+            ],
+            maximum_concurrent_rpcs=max_streams,
+        )
+        handler: Any = grpc.stream_stream_rpc_method_handler(
+            functools.partial(_process, open_stream)
+        )
+        service, method = status.PROCESS.strip("/").split("/")
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(service, {method: handler}),)
+        )
+        self.address = listen(functools.partial(self._add_port, credentials), address)
+        self._server.start()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """See `Listener.wait`."""
+        return not self._server.wait_for_termination(timeout)
+
+    def stop(self, grace: float) -> None:
+        """See `Listener.stop`."""
+        self._server.stop(grace).wait()
+
+    def abort(self) -> None:
+        """See `Listener.abort`."""
+        self._server.stop(None)
+
+    def _add_port(self, credentials: ServerCredentials | None, address: str) -> int:
+        if credentials is None:
+            return self._server.add_insecure_port(address)
+        return self._server.add_secure_port(address, credentials)
+
+
+def _process(
+    open_stream: OpenStream, requests: Iterator[bytes], context: grpc.ServicerContext
+) -> Iterator[bytes]:
+    stream = open_stream(context.peer())
+    try:
+        for message in requests:
+            try:
+                answer = stream.answer(message)
+            except StreamStatusError as error:
+                context.abort(grpc.StatusCode[error.code], str(error))
+            yield answer
+    finally:
+        stream.close()
+
+
+class _ThreadPerStream(concurrent.futures.Executor):
+    """Runs each stream in a daemon thread of its own.
+
+    A stream keeps its thread until it ends, so a pool would have nothing to reuse, and the
+    threads of concurrent.futures would prevent an interpreter with open streams from exiting.
+    """
+
+    def submit(
+        self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> concurrent.futures.Future[Any]:
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+        def run() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=run, name="dm_env_rpc stream", daemon=True).start()
+        return future

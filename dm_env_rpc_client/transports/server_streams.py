@@ -1,0 +1,95 @@
+"""What a transport gives to a server: a listener, which opens a stream for each call of a client.
+
+The counterpart of `streams.py`. A listener moves bytes and knows nothing of worlds or messages.
+A client may have several streams on one connection; they do not wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.transports.addresses import is_loopback
+
+__all__ = [
+    "Listener",
+    "OpenStream",
+    "ServerStream",
+    "StreamStatusError",
+    "check_may_listen",
+]
+
+
+class StreamStatusError(Exception):
+    """Ends one stream with a gRPC status other than OK; other streams go on.
+
+    Args:
+      code: the name of the status, such as "INVALID_ARGUMENT".
+      message: what the client is told.
+    """
+
+    def __init__(self, code: str, message: str):
+        super().__init__(message)
+        self.code = code
+
+
+class ServerStream(Protocol):
+    """The server's end of one stream. The listener calls it from one thread at a time."""
+
+    def answer(self, message: bytes) -> bytes:
+        """Returns the answer to a request. There is exactly one for each, in the same order.
+
+        It may block, for instance in a step that waits for other agents. A listener must not
+        let other streams wait meanwhile.
+
+        Raises:
+          StreamStatusError: the stream ends with this status, after all earlier answers.
+        """
+
+    def close(self) -> None:
+        """Frees what the stream holds.
+
+        The listener calls it once, after the last `answer` has returned or raised, whether the
+        client ended the stream, disconnected, or the server stops.
+        """
+
+
+OpenStream: TypeAlias = Callable[[str], ServerStream]
+"""Called for each new stream, with the address of the client for log messages."""
+
+
+class Listener(Protocol):
+    """A listening server. It takes streams from the moment that it is made."""
+
+    address: str
+    """Where it listens, with the port that it got, such as "localhost:40123"."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until it has stopped, or `timeout` seconds; returns whether it has stopped."""
+
+    def stop(self, grace: float) -> None:
+        """Takes no more streams, and returns when no stream is open.
+
+        Streams that are open may go on for `grace` seconds and are cancelled then. An `answer`
+        that blocks is not interrupted: `close` of its stream follows when it returns, which may
+        be after `stop` has returned.
+        """
+
+    def abort(self) -> None:
+        """Cancels all streams and stops, without waiting."""
+
+
+def check_may_listen(address: str, credentials: object | None, insecure: bool) -> None:
+    """Raises SpecError if other machines can reach `address` and plaintext is not allowed there.
+
+    Args:
+      address: `host:port` or `unix:path`.
+      credentials: TLS credentials; None for plaintext.
+      insecure: whether plaintext is allowed on any address.
+    """
+    if credentials is None and not insecure and not is_loopback(address):
+        raise SpecError(
+            f"plaintext is allowed on loopback addresses only, and other machines can reach "
+            f"{address}; pass credentials=grpc.ssl_server_credentials(...) or insecure=True"
+        )

@@ -1,0 +1,212 @@
+"""What every listener does, without worlds: bytes in, bytes out, and how streams end."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from dm_env_rpc_client import SpecError
+from dm_env_rpc_client.transports import status
+from dm_env_rpc_client.transports.grpc.server import GrpcListener
+from dm_env_rpc_client.transports.server_streams import (
+    Listener,
+    OpenStream,
+    StreamStatusError,
+    check_may_listen,
+)
+
+WAIT_SECONDS = 10.0
+
+LISTENERS: list[Callable[[OpenStream, int], Listener]] = [
+    lambda open_stream, most: GrpcListener(open_stream, "localhost:0", None, most),
+]
+
+
+class RecordingStream:
+    """Answers a request with twice its bytes; blocks or fails if the request says so."""
+
+    def __init__(self, peer: str):
+        self.peer = peer
+        self.blocked = threading.Event()
+        self.go_on = threading.Event()
+        self.closed = threading.Event()
+        self.close_count = 0
+
+    def answer(self, message: bytes) -> bytes:
+        if message == b"block":
+            self.blocked.set()
+            assert self.go_on.wait(WAIT_SECONDS)
+        if message == b"fail":
+            raise StreamStatusError("FAILED_PRECONDITION", "not like this")
+        return message + message
+
+    def close(self) -> None:
+        self.close_count += 1
+        self.closed.set()
+
+
+class Streams:
+    """The streams that a listener has opened, oldest first."""
+
+    def __init__(self) -> None:
+        self.opened: queue.SimpleQueue[RecordingStream] = queue.SimpleQueue()
+
+    def open(self, peer: str) -> RecordingStream:
+        stream = RecordingStream(peer)
+        self.opened.put(stream)
+        return stream
+
+    def next(self) -> RecordingStream:
+        return self.opened.get(timeout=WAIT_SECONDS)
+
+
+class Call:
+    """A client's call, which sends a request when it is told to."""
+
+    def __init__(self, channel: grpc.Channel):
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        stub: Any = channel.stream_stream(status.PROCESS)
+        self.answers: Any = stub(iter(self._requests.get, None), timeout=WAIT_SECONDS)
+
+    def send(self, *messages: bytes | None) -> None:
+        for message in messages:
+            self._requests.put(message)
+
+    def ended(self) -> tuple[grpc.StatusCode, str]:
+        """Waits for the end of the call, and returns its status."""
+        self._requests.put(None)
+        return self.answers.code(), self.answers.details()
+
+
+@pytest.fixture
+def streams() -> Streams:
+    return Streams()
+
+
+@pytest.fixture(params=LISTENERS)
+def listener(request: pytest.FixtureRequest, streams: Streams) -> Iterator[Listener]:
+    made: Listener = request.param(streams.open, 3)
+    yield made
+    made.stop(0.0)
+
+
+@pytest.fixture
+def channel(listener: Listener) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(listener.address) as opened:
+        yield opened
+
+
+def test_requests_are_answered_in_order(channel: grpc.Channel, streams: Streams) -> None:
+    call = Call(channel)
+    call.send(b"a", b"b", b"", None)
+    assert list(call.answers) == [b"aa", b"bb", b""]
+    assert call.ended()[0] is grpc.StatusCode.OK
+    stream = streams.next()
+    assert stream.closed.wait(WAIT_SECONDS)
+    assert stream.peer
+
+
+def test_streams_of_one_connection_do_not_wait_for_each_other(
+    channel: grpc.Channel, streams: Streams
+) -> None:
+    slow = Call(channel)
+    slow.send(b"block")
+    blocked = streams.next()
+    assert blocked.blocked.wait(WAIT_SECONDS)
+    quick = Call(channel)
+    quick.send(b"a", None)
+    assert list(quick.answers) == [b"aa"]
+    blocked.go_on.set()
+    assert next(slow.answers) == b"blockblock"
+    slow.ended()
+
+
+def test_a_status_ends_one_stream_after_its_earlier_answers(
+    channel: grpc.Channel, streams: Streams
+) -> None:
+    call, other = Call(channel), Call(channel)
+    other.send(b"a")
+    assert next(other.answers) == b"aa"
+    call.send(b"b", b"fail", b"c")
+    assert next(call.answers) == b"bb"
+    assert call.ended() == (grpc.StatusCode.FAILED_PRECONDITION, "not like this")
+    other.send(b"d")
+    assert next(other.answers) == b"dd"
+    assert other.ended()[0] is grpc.StatusCode.OK
+    both = [streams.next(), streams.next()]
+    for stream in both:
+        assert stream.closed.wait(WAIT_SECONDS)
+    assert [stream.close_count for stream in both] == [1, 1]
+
+
+def test_a_client_that_disconnects_closes_its_stream(
+    channel: grpc.Channel, streams: Streams
+) -> None:
+    call = Call(channel)
+    call.send(b"a")
+    assert next(call.answers) == b"aa"
+    channel.close()
+    assert streams.next().closed.wait(WAIT_SECONDS)
+    call.send(None)
+
+
+def test_one_stream_too_many_is_refused(channel: grpc.Channel) -> None:
+    calls = [Call(channel) for _ in range(3)]
+    for call in calls:
+        call.send(b"a")
+        assert next(call.answers) == b"aa"
+    assert Call(channel).ended()[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+    for call in calls:
+        assert call.ended()[0] is grpc.StatusCode.OK
+
+
+def test_stop_lets_streams_go_on_for_the_grace(
+    listener: Listener, channel: grpc.Channel, streams: Streams
+) -> None:
+    call = Call(channel)
+    call.send(b"block")
+    stream = streams.next()
+    assert stream.blocked.wait(WAIT_SECONDS)
+    stopping = threading.Thread(target=listener.stop, args=(WAIT_SECONDS,))
+    stopping.start()
+    assert not listener.wait(0.05)
+    stream.go_on.set()
+    call.send(None)
+    assert list(call.answers) == [b"blockblock"]
+    stopping.join(WAIT_SECONDS)
+    assert listener.wait(WAIT_SECONDS)
+    assert stream.closed.wait(WAIT_SECONDS)
+
+
+@pytest.mark.parametrize("end", [lambda listener: listener.stop(0.0), lambda each: each.abort()])
+def test_what_is_open_after_the_grace_is_cancelled(
+    listener: Listener, channel: grpc.Channel, streams: Streams, end: Callable[[Listener], None]
+) -> None:
+    call = Call(channel)
+    call.send(b"block")
+    stream = streams.next()
+    assert stream.blocked.wait(WAIT_SECONDS)
+    end(listener)
+    assert call.ended()[0] in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+    assert listener.wait(WAIT_SECONDS)
+    # A call of `answer` that is under way is not interrupted.
+    assert not stream.closed.is_set()
+    stream.go_on.set()
+    assert stream.closed.wait(WAIT_SECONDS)
+
+
+@pytest.mark.parametrize("address", ["localhost:0", "127.0.0.1:5000", "[::1]:0", "unix:/tmp/x"])
+def test_plaintext_is_allowed_on_loopback(address: str) -> None:
+    check_may_listen(address, None, insecure=False)
+
+
+def test_plaintext_elsewhere_has_to_be_asked_for() -> None:
+    with pytest.raises(SpecError, match=r"0\.0\.0\.0:0; pass credentials=.* or insecure=True"):
+        check_may_listen("0.0.0.0:0", None, insecure=False)
+    check_may_listen("0.0.0.0:0", None, insecure=True)
+    check_may_listen("0.0.0.0:0", object(), insecure=False)
