@@ -19,6 +19,7 @@ from dm_env_rpc_client.transports.http2.targets import (
     Attempts,
     Target,
     request_headers,
+    seconds_to_accept,
     set_options,
     tls_context,
 )
@@ -26,9 +27,6 @@ from dm_env_rpc_client.transports.status import silent
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Buffer
 
 __all__ = ["AsyncHttp2Stream", "open_http2_stream_async"]
-
-_SILENT_SECONDS = 3.0
-"""What an address of several has for taking a connection."""
 
 _PAUSE_BYTES = 64 << 20
 """Answers that wait to be taken; above this the socket is not read until some are."""
@@ -44,7 +42,7 @@ async def open_http2_stream_async(endpoint: Endpoint, timeout: float | None) -> 
     while True:
         stream = AsyncHttp2Stream(address, Framing(headers, address, MAX_MESSAGE_BYTES))
         try:
-            await asyncio.wait_for(_open(stream, target, tls), attempts.remaining)
+            await asyncio.wait_for(_open(stream, target, tls, attempts), attempts.remaining)
             return stream
         except (OSError, asyncio.TimeoutError) as error:
             stream.abort()
@@ -55,8 +53,10 @@ async def open_http2_stream_async(endpoint: Endpoint, timeout: float | None) -> 
         await asyncio.sleep(RETRY_SECONDS)
 
 
-async def _open(stream: AsyncHttp2Stream, target: Target, tls: ssl.SSLContext | None) -> None:
-    connected = await _connect(target)
+async def _open(
+    stream: AsyncHttp2Stream, target: Target, tls: ssl.SSLContext | None, attempts: Attempts
+) -> None:
+    connected = await _connect(target, attempts)
     try:
         await asyncio.get_running_loop().create_connection(
             lambda: stream,
@@ -70,7 +70,7 @@ async def _open(stream: AsyncHttp2Stream, target: Target, tls: ssl.SSLContext | 
     await stream.wait_until_ready()
 
 
-async def _connect(target: Target) -> socket.socket:
+async def _connect(target: Target, attempts: Attempts) -> socket.socket:
     """Opens a socket to the first address of a name that takes it."""
     loop = asyncio.get_running_loop()
     places: list[tuple[int, Any]] = [(socket.AF_UNIX, target.path)]
@@ -78,15 +78,12 @@ async def _connect(target: Target) -> socket.socket:
         found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
         places = [(family, where) for family, _, _, _, where in found]
     error: OSError | None = None
-    for family, where in places:
+    for index, (family, where) in enumerate(places):
         connecting = socket.socket(family, socket.SOCK_STREAM)
         try:
             connecting.setblocking(False)
-            # One that is silent must leave the next ones their time.
-            last = (family, where) == places[-1]
-            await asyncio.wait_for(
-                loop.sock_connect(connecting, where), None if last else _SILENT_SECONDS
-            )
+            seconds = seconds_to_accept(attempts.remaining, len(places) - index)
+            await asyncio.wait_for(loop.sock_connect(connecting, where), seconds)
             return connecting
         except (OSError, asyncio.TimeoutError) as caught:
             connecting.close()
