@@ -38,6 +38,9 @@ from .errors import DmEnvRpcError as DmEnvRpcError
 from .errors import EnvironmentsFailedError as EnvironmentsFailedError
 from .errors import LibraryError as LibraryError
 from .errors import PropertyError as PropertyError
+from .errors import PropertyNotFoundError as PropertyNotFoundError
+from .errors import PropertyPermissionError as PropertyPermissionError
+from .errors import PropertyValueError as PropertyValueError
 from .errors import ProtocolError as ProtocolError
 from .errors import SpecError as SpecError
 from .tensors.nesting import flatten_dict as flatten_dict
