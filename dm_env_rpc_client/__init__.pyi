@@ -9,7 +9,16 @@ from .client.connection import (
     create_secure_channel_and_connect as create_secure_channel_and_connect,
 )
 from .environment.async_dm_env_adaptor import AsyncDmEnvAdaptor as AsyncDmEnvAdaptor
-from .environment.async_dm_env_adaptor import make_async as make_async
+from .environment.async_worlds import AsyncDmEnvAndWorldName as AsyncDmEnvAndWorldName
+from .environment.async_worlds import (
+    create_and_join_world_async as create_and_join_world_async,
+)
+from .environment.async_worlds import create_world_async as create_world_async
+from .environment.async_worlds import destroy_world_async as destroy_world_async
+from .environment.async_worlds import join_world_async as join_world_async
+from .environment.async_worlds import leave_world_async as leave_world_async
+from .environment.async_worlds import make_async as make_async
+from .environment.async_worlds import reset_world_async as reset_world_async
 from .environment.base_adaptor import AutoObservations as AutoObservations
 from .environment.batched import BatchedEnvironment as BatchedEnvironment
 from .environment.dm_env_adaptor import DmEnvAdaptor as DmEnvAdaptor
@@ -29,6 +38,9 @@ from .errors import DmEnvRpcError as DmEnvRpcError
 from .errors import EnvironmentsFailedError as EnvironmentsFailedError
 from .errors import LibraryError as LibraryError
 from .errors import PropertyError as PropertyError
+from .errors import PropertyNotFoundError as PropertyNotFoundError
+from .errors import PropertyPermissionError as PropertyPermissionError
+from .errors import PropertyValueError as PropertyValueError
 from .errors import ProtocolError as ProtocolError
 from .errors import SpecError as SpecError
 from .tensors.nesting import flatten_dict as flatten_dict

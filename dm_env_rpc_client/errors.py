@@ -1,15 +1,18 @@
 """Every error that this package raises, in one tree.
 
     DmEnvRpcClientError
-      DmEnvRpcError           the server answered a request with an error Status
-      ConnectionClosedError   this side closed the connection   (a ConnectionError too)
-      ConnectionLostError     the connection is unusable        (a ConnectionError too)
-      DeadlineExceededError   an answer did not arrive in time  (a TimeoutError too)
-      EnvironmentsFailedError some environments of a batch failed
-      LibraryError            a library behind the C interface reported a failure
-      ProtocolError           the server, or a library, violated the protocol
-      SpecError               a value, a spec or a name is invalid (a ValueError too)
-        PropertyError         a property cannot be read, written or listed as requested
+      DmEnvRpcError             the server answered a request with an error Status
+        PropertyError           a property was not read, written or listed
+          PropertyNotFoundError    there is no such property      (also a KeyError)
+          PropertyPermissionError  its attributes do not allow it (also a PermissionError)
+          PropertyValueError       the value is invalid for it    (also a ValueError)
+      ConnectionClosedError     the connection was closed on this side (also a ConnectionError)
+      ConnectionLostError       the connection is unusable             (also a ConnectionError)
+      DeadlineExceededError     an answer was not received in time     (also a TimeoutError)
+      EnvironmentsFailedError   some environments of a batch failed
+      LibraryError              a library behind the C interface reported a failure
+      ProtocolError             the server, or a library, broke the protocol
+      SpecError                 a value, spec or name is invalid       (also a ValueError)
 
 Exceptions carry their data as attributes; `str()` composes the sentence.
 """
@@ -17,6 +20,7 @@ Exceptions carry their data as attributes; `str()` composes the sentence.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from google.protobuf import any_pb2
 from google.rpc import code_pb2, status_pb2
@@ -30,6 +34,9 @@ __all__ = [
     "EnvironmentsFailedError",
     "LibraryError",
     "PropertyError",
+    "PropertyNotFoundError",
+    "PropertyPermissionError",
+    "PropertyValueError",
     "ProtocolError",
     "SpecError",
 ]
@@ -86,14 +93,96 @@ class DmEnvRpcError(DmEnvRpcClientError):
         return f"the server answered {self.code_name}: {self.message or '(no message)'}"
 
     def __repr__(self) -> str:
-        return f"DmEnvRpcError(code={self.code_name}, message={self.message!r})"
+        return f"{type(self).__name__}(code={self.code_name}, message={self.message!r})"
 
-    def __reduce__(self) -> tuple[type[DmEnvRpcError], tuple[status_pb2.Status]]:
+    def __reduce__(self) -> tuple[type[DmEnvRpcError], tuple[Any, ...]]:
         return type(self), (self._status,)
 
 
+class PropertyError(DmEnvRpcError):
+    """A property was not read, written or listed.
+
+    A server refused it, or an environment in this process, which then gives the Status that a
+    server would answer with. So code that uses properties handles both alike.
+
+    Args:
+      operation: "read", "write" or "list".
+      key: the key of the property; several keys are separated by commas.
+      status_proto: why it was refused.
+
+    Attributes:
+      operation: as the argument.
+      key: as the argument.
+    """
+
+    def __init__(self, operation: str, key: str, status_proto: status_pb2.Status):
+        super().__init__(status_proto)
+        self.operation = operation
+        self.key = key
+
+    @staticmethod
+    def of_status(operation: str, key: str, status_proto: status_pb2.Status) -> PropertyError:
+        """Returns the error of the class that belongs to the code of a Status.
+
+        Args:
+          operation: as for the class.
+          key: as for the class.
+          status_proto: as for the class.
+        """
+        kind = _PROPERTY_ERRORS.get(status_proto.code, PropertyError)
+        return kind(operation, key, status_proto)
+
+    @staticmethod
+    def of_result(operation: str, key: str, result: str) -> PropertyError:
+        """Returns the error for a refusal by an environment in this process.
+
+        Args:
+          operation: as for the class.
+          key: as for the class.
+          result: "NOT_FOUND", "PERMISSION_DENIED" or "INVALID_ARGUMENT".
+        """
+        reason = {
+            "NOT_FOUND": "there is no such property",
+            "PERMISSION_DENIED": f"its attributes do not allow it to be {_DONE[operation]}",
+            "INVALID_ARGUMENT": "it does not take this value",
+        }[result]
+        status_proto = status_pb2.Status(code=code_pb2.Code.Value(result), message=reason)
+        return PropertyError.of_status(operation, key, status_proto)
+
+    def __str__(self) -> str:
+        text = f"cannot {self.operation} property {self.key!r}"
+        # A server of this package sends the whole sentence.
+        is_whole = self.message.startswith(text)
+        return self.message if is_whole else f"{text}: {self.message or self.code_name}"
+
+    def __reduce__(self) -> tuple[type[DmEnvRpcError], tuple[Any, ...]]:
+        return type(self), (self.operation, self.key, self._status)
+
+
+_DONE = {"read": "read", "write": "written", "list": "listed"}
+
+
+class PropertyNotFoundError(PropertyError, KeyError):
+    """There is no such property (NOT_FOUND)."""
+
+
+class PropertyPermissionError(PropertyError, PermissionError):
+    """The property cannot be read, written or listed (PERMISSION_DENIED)."""
+
+
+class PropertyValueError(PropertyError, ValueError):
+    """The value is invalid for the property (INVALID_ARGUMENT)."""
+
+
+_PROPERTY_ERRORS: dict[int, type[PropertyError]] = {
+    code_pb2.NOT_FOUND: PropertyNotFoundError,
+    code_pb2.PERMISSION_DENIED: PropertyPermissionError,
+    code_pb2.INVALID_ARGUMENT: PropertyValueError,
+}
+
+
 class ConnectionClosedError(DmEnvRpcClientError, ConnectionError):
-    """The connection was closed on this side, before the request or during it."""
+    """The connection was closed on this side, before or during the request."""
 
 
 class ConnectionLostError(DmEnvRpcClientError, ConnectionError):
@@ -176,30 +265,3 @@ class ProtocolError(DmEnvRpcClientError):
 
 class SpecError(DmEnvRpcClientError, ValueError):
     """A value, a spec or a name is invalid."""
-
-
-class PropertyError(SpecError):
-    """A property cannot be read, written or listed as requested.
-
-    Attributes:
-      operation: "read", "write" or "list".
-      key: the key of the property.
-      result: the reason: "NOT_FOUND", "PERMISSION_DENIED" or "INVALID_ARGUMENT".
-    """
-
-    def __init__(self, operation: str, key: str, result: str):
-        super().__init__(operation, key, result)
-        self.operation = operation
-        self.key = key
-        self.result = result
-
-    def __str__(self) -> str:
-        reason = {
-            "NOT_FOUND": "there is no such property",
-            "PERMISSION_DENIED": f"its attributes do not allow it to be {_DONE[self.operation]}",
-            "INVALID_ARGUMENT": "it does not take this value",
-        }[self.result]
-        return f"cannot {self.operation} property {self.key!r}: {reason}"
-
-
-_DONE = {"read": "read", "write": "written", "list": "listed"}

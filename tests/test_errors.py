@@ -21,6 +21,9 @@ from dm_env_rpc_client.errors import (
     EnvironmentsFailedError,
     LibraryError,
     PropertyError,
+    PropertyNotFoundError,
+    PropertyPermissionError,
+    PropertyValueError,
     ProtocolError,
     SpecError,
 )
@@ -40,7 +43,10 @@ ERRORS: list[tuple[DmEnvRpcClientError, type[Exception]]] = [
     (DeadlineExceededError("late"), TimeoutError),
     (EnvironmentsFailedError({3: ConnectionLostError("lost")}, {3: "localhost:1"}), Exception),
     (LibraryError("start", 11, "not now"), Exception),
-    (PropertyError("read", "speed", "NOT_FOUND"), ValueError),
+    (PropertyError("read", "speed", status()), DmEnvRpcError),
+    (PropertyNotFoundError("read", "speed", status()), KeyError),
+    (PropertyPermissionError("write", "speed", status(7)), PermissionError),
+    (PropertyValueError("write", "speed", status(3)), ValueError),
     (ProtocolError("broken"), Exception),
     (SpecError("wrong"), ValueError),
 ]
@@ -108,6 +114,40 @@ def test_an_error_keeps_its_own_status() -> None:
     error = DmEnvRpcError(original)
     original.message = "changed"
     assert error.message == "no such world"
+
+
+@pytest.mark.parametrize(
+    ("operation", "result", "kinds", "text"),
+    [
+        ("read", "NOT_FOUND", (PropertyNotFoundError, KeyError), "there is no such property"),
+        (
+            "write",
+            "PERMISSION_DENIED",
+            (PropertyPermissionError, PermissionError),
+            "its attributes do not allow it to be written",
+        ),
+        ("write", "INVALID_ARGUMENT", (PropertyValueError, ValueError), "not take this value"),
+    ],
+)
+def test_a_refusal_is_the_same_from_a_server_and_from_this_process(
+    operation: str, result: str, kinds: tuple[type[Exception], ...], text: str
+) -> None:
+    local = PropertyError.of_result(operation, "speed", result)
+    # A server that hosts the environment sends its text.
+    sent = status_pb2.Status(code=local.code, message=str(local))
+    remote = PropertyError.of_status(operation, "speed", sent)
+    for error in (local, remote):
+        assert isinstance(error, PropertyError)
+        assert all(isinstance(error, kind) for kind in kinds)
+        assert str(error).startswith(f"cannot {operation} property 'speed': ")
+        assert str(error).endswith(text)
+        assert (error.operation, error.key, error.code_name) == (operation, "speed", result)
+    assert str(local) == str(remote)
+
+
+def test_a_refusal_without_a_text_says_its_code() -> None:
+    error = PropertyError.of_status("read", "speed", status_pb2.Status(code=5))
+    assert str(error) == "cannot read property 'speed': NOT_FOUND"
 
 
 def test_a_lost_connection_knows_the_code_it_was_lost_with() -> None:

@@ -1,5 +1,5 @@
-"""Remote environments behind the interfaces of other libraries, and the other way round.
+"""Remote environments behind the interfaces of other libraries.
 
-One file or folder and one extra for each library, named after it. May import `environment` and
-what it imports.
+One file or folder and one extra for each library, named after it. Read `gymnasium.py` first. May
+import `environment` and what it imports.
 """

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import dm_env
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from dm_env import specs
 
 from dm_env_rpc_client.adaptors.gymnasium_spaces import from_space, spec_to_space, to_space
-from dm_env_rpc_client.environment.base_adaptor import BaseAdaptor
+from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS, BaseAdaptor
 from dm_env_rpc_client.environment.worlds import make
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.lifecycle import State
@@ -26,34 +25,32 @@ from dm_env_rpc_client.tensors import nesting
 
 __all__ = ["GymnasiumEnv", "info_of", "is_terminated", "make_remote", "single_leaf"]
 
-_NONE: Mapping[str, Any] = MappingProxyType({})
-
 RENDER_FPS = 30
 
 
 class GymnasiumEnv(gymnasium.Env[Any, Any]):
     """Steps a dm_env.Environment through Gymnasium's interface.
 
-    Actions and observations have the spaces of their specs, see `adaptors.spaces`. A
-    structure of a single array, under however many names, is that array: an environment
+    Actions and observations have the spaces of their specs, see `gymnasium_spaces`. A
+    structure with a single array, at any depth, is replaced by that array: an environment
     with the one action `{"paddle": int32}` has a Discrete for its action space and takes
     `env.step(1)`.
 
-    The end of an episode is terminated where the server says TERMINATED, and for an
-    environment that is not remote where its discount is 0; any other is truncated. `info`
+    The end of an episode is terminated if the server sends TERMINATED, and for an
+    environment that is not remote if its discount is 0; otherwise it is truncated. `info`
     has the `discount`, except after a reset.
 
     Args:
       env: the environment; closed with this one.
       unwrap_single: False to keep the mappings around a single array.
-      render_mode: "rgb_array" to have `render` return the last image that was observed.
+      render_mode: "rgb_array" to have `render` return the last observed image.
       render_observation: which observation is the image, by flat name; None for the first
         that is uint8 [height, width, 3].
-      seed_setting: the setting in which an environment takes the seed of a reset; None to
-        keep seeds from it.
+      seed_setting: the name of the setting that takes the seed of a reset; None to not send
+        seeds.
 
     Raises:
-      SpecError: there is no space for a spec, the reward is no scalar, or there is no such
+      SpecError: there is no space for a spec, the reward is not a scalar, or there is no such
         image.
     """
 
@@ -88,7 +85,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
             )
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise SpecError(
-                f"render_mode {render_mode!r} is not there; render modes: "
+                f"render_mode {render_mode!r} is not available; render modes: "
                 f"{self.metadata['render_modes']} ('rgb_array' needs an observation that is uint8 "
                 "[height, width, 3])"
             )
@@ -107,7 +104,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
 
         Args:
           seed: sent as the setting `seed_setting` to an environment whose `reset` takes
-            settings; others do not hear of it.
+            settings; not used for other environments.
           options: settings of the next episode, by name.
 
         Returns:
@@ -116,7 +113,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         Raises:
           SpecError: there are options and the environment takes no settings; or they
             changed its specs.
-          Otherwise what the environment raises.
+          Otherwise the errors of the environment.
         """
         super().reset(seed=seed)
         settings = dict(options or {})
@@ -145,7 +142,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         Raises:
           gymnasium.error.ResetNeeded: no episode is running.
           SpecError: the action does not conform.
-          Otherwise what the environment raises.
+          Otherwise the errors of the environment.
         """
         if not self._is_running:
             raise gymnasium.error.ResetNeeded("no episode is running: call reset() first")
@@ -162,18 +159,18 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         )
 
     def render(self) -> npt.NDArray[np.uint8] | None:
-        """Returns the last image observed, uint8 [height, width, 3]; None without a mode."""
+        """Returns the last observed image, uint8 [height, width, 3]; None without a mode."""
         if self.render_mode is None:
             return None
         if self._last_observation is None:
-            raise gymnasium.error.ResetNeeded("nothing was observed yet: call reset() first")
+            raise gymnasium.error.ResetNeeded("there is no observation yet: call reset() first")
         image = self._last_observation
         for key in self._image_path:
             image = image[key]
         return np.array(image)
 
     def close(self) -> None:
-        """Closes the environment; a second time does nothing."""
+        """Closes the environment; a second call does nothing."""
         self._env.close()
 
     def _adopt_specs(self) -> None:
@@ -192,7 +189,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         if (self._env.action_spec(), self._env.observation_spec()) != self._specs:
             raise SpecError(
                 "these settings change the specs of the environment, but the spaces of a "
-                "Gymnasium environment stay as they are; make another one with them"
+                "Gymnasium environment cannot change; make another environment with them"
             )
 
     def _observe(self, timestep: dm_env.TimeStep) -> Any:
@@ -206,8 +203,8 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
 
 def make_remote(
     address: str,
-    create_world_settings: Mapping[str, Any] = _NONE,
-    join_world_settings: Mapping[str, Any] = _NONE,
+    create_world_settings: Mapping[str, Any] = NO_SETTINGS,
+    join_world_settings: Mapping[str, Any] = NO_SETTINGS,
     *,
     unwrap_single: bool = True,
     render_mode: str | None = None,
@@ -215,20 +212,20 @@ def make_remote(
     seed_setting: str | None = "seed",
     **make_kwargs: Any,
 ) -> GymnasiumEnv:
-    """Makes a remote environment for Gymnasium: what `Remote-v0` is registered with.
+    """Makes a remote environment for Gymnasium; the entry point of `Remote-v0`.
 
     Args:
-      address: where the server is.
+      address: the address of the server.
       create_world_settings: settings with which the world is created.
       join_world_settings: settings with which it is joined.
-      unwrap_single: as for `GymnasiumEnv`, like the next three.
-      render_mode: see there.
-      render_observation: see there.
-      seed_setting: see there.
+      unwrap_single: as for `GymnasiumEnv`.
+      render_mode: as for `GymnasiumEnv`.
+      render_observation: as for `GymnasiumEnv`.
+      seed_setting: as for `GymnasiumEnv`.
       **make_kwargs: for `dm_env_rpc_client.make`.
 
     Raises:
-      As `dm_env_rpc_client.make` and `GymnasiumEnv`. Nothing is left on the server then.
+      As `dm_env_rpc_client.make` and `GymnasiumEnv`. No world is left on the server then.
     """
     env = make(address, create_world_settings, join_world_settings, **make_kwargs)
     try:
@@ -251,7 +248,7 @@ def single_leaf(structure: Any) -> tuple[tuple[Any, ...], Any]:
       structure: of specs.
 
     Returns:
-      The keys that lead to it, and its spec; no keys and the structure itself where it has
+      The keys that lead to it, and its spec; no keys and the structure itself if it has
       several arrays or none.
     """
     path: list[Any] = []
@@ -265,7 +262,7 @@ def single_leaf(structure: Any) -> tuple[tuple[Any, ...], Any]:
 
 
 def is_terminated(env: dm_env.Environment, timestep: dm_env.TimeStep) -> bool:
-    """Whether a TimeStep, the last of an environment, is the true end of an episode."""
+    """Whether a TimeStep, the latest of an environment, ends an episode by termination."""
     if not timestep.last():
         return False
     if isinstance(env, BaseAdaptor):
@@ -274,7 +271,7 @@ def is_terminated(env: dm_env.Environment, timestep: dm_env.TimeStep) -> bool:
 
 
 def info_of(timestep: dm_env.TimeStep) -> dict[str, Any]:
-    """Returns the info of a TimeStep: its discount, which a FIRST one has not."""
+    """Returns the info of a TimeStep: its discount, if it has one (a FIRST one does not)."""
     if timestep.discount is None:
         return {}
     discount = np.asarray(timestep.discount)
@@ -282,7 +279,7 @@ def info_of(timestep: dm_env.TimeStep) -> dict[str, Any]:
 
 
 def check_reward_spec(spec: Any) -> None:
-    """Raises SpecError where the rewards of an environment are not those of Gymnasium."""
+    """Raises SpecError if the rewards of an environment are not numbers, as Gymnasium requires."""
     if not isinstance(spec, specs.Array) or spec.shape != () or spec.dtype.kind not in "biuf":
         raise SpecError(
             f"rewards are numbers in Gymnasium, but this environment's reward has spec {spec}; "

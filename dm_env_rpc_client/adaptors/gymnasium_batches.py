@@ -1,6 +1,6 @@
-"""Batches of actions and observations, as Gymnasium's vector environments have them.
+"""Batches of actions and observations in the form of Gymnasium's vector environments.
 
-Arrays are stacked along a new first axis; what is no array, such as a Text, is a tuple of N.
+Arrays are stacked along a new first axis; other values, such as those of a Text, are tuples of N.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class _Batch:
     Args:
       flat_specs: the specs of one environment, by flat name.
       count: the number of environments.
-      unwrap_single: whether a single array goes without the mappings around it.
-      kind: what one of the values is: "action" or "observation".
+      unwrap_single: whether the mappings around a single array are left out.
+      kind: "action" or "observation", for error messages.
 
     Attributes:
       specs: the specs of one environment, by flat name.
@@ -63,7 +63,7 @@ class _Batch:
 
 
 class ActionBatch(_Batch):
-    """Takes batches of actions apart; for its arguments see `_Batch`."""
+    """Splits batches of actions; for its arguments see `_Batch`."""
 
     def split(self, actions: Any, count: int) -> list[dict[str, Any]]:
         """Returns the action of each environment, by flat name.
@@ -73,8 +73,8 @@ class ActionBatch(_Batch):
           count: the number of environments.
 
         Raises:
-          SpecError: the structure is another, there is another number of rows, or a value
-            cannot be cast to the dtype of its spec without changing.
+          SpecError: the structure or the number of rows is wrong, or a cast to the dtype of its
+            spec would change a value.
         """
         flat = self._flat(actions)
         if flat.keys() != self.specs.keys():
@@ -125,8 +125,8 @@ class ObservationBatch(_Batch):
         """Returns rows of an element of `space`.
 
         Args:
-          ids: which; None for all.
-          copy: whether they must stay as they are; those of `ids` do always.
+          ids: the indices of the rows; None for all.
+          copy: whether to copy all rows; rows selected by `ids` are always copied.
         """
         flat = {}
         for name, space in self._spaces.items():

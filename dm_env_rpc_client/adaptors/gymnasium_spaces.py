@@ -1,4 +1,4 @@
-"""dm_env specs to Gymnasium spaces, and values from the one to the other and back.
+"""Converts dm_env specs to Gymnasium spaces, and values of the one to values of the other.
 
 | spec | space |
 | --- | --- |
@@ -11,8 +11,8 @@
 | dict; list or tuple | Dict; Tuple |
 
 A Discrete is int64 and a MultiBinary int8, as everywhere in Gymnasium; every other value
-keeps its dtype. On the way back a value is cast to the dtype of its spec exactly, or it is an
-error.
+keeps its dtype. A value of a space is cast to the dtype of its spec exactly; a cast that would
+change it is an error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dm_env_rpc_client.tensors import casting
 __all__ = ["AnyText", "ExactBox", "from_space", "spec_to_space", "to_space"]
 
 _TEXT_LENGTH = 64
-"""The longest text that is sampled; there is no limit to others."""
+"""The length of the longest sample; other texts may be longer."""
 
 _INT64_MAX = 2**63 - 1
 
@@ -40,13 +40,13 @@ _INT64_MAX = 2**63 - 1
 class ExactBox(spaces.Box):
     """A Box of integers that samples integers.
 
-    A Box samples floats and rounds them down, which misses large numbers, may lead above the
-    upper bound, and makes a NumPy scalar of a sample without dimensions, which it then does not
-    take for an element.
+    A Box samples floats and rounds them down. That misses large numbers, may exceed the upper
+    bound, and makes a NumPy scalar of a sample without dimensions, which the Box then does not
+    accept as an element.
     """
 
     def sample(self, mask: None = None, probability: None = None) -> npt.NDArray[Any]:
-        """Draws integers evenly from the whole range; there are no masks for a Box."""
+        """Draws integers uniformly from the whole range; a Box has no masks."""
         low, high, dtype = (cast("Any", value) for value in (self.low, self.high, self.dtype))
         return np.asarray(self.np_random.integers(low, high, dtype=dtype, endpoint=True))
 
@@ -61,7 +61,7 @@ iterate.register(ExactBox, iterate.dispatch(spaces.Box))
 
 
 class AnyText(spaces.Text):
-    """A Text with any characters and of any length; samples are short and alphanumeric."""
+    """A Text of any characters and any length; samples are short and alphanumeric."""
 
     def __init__(self) -> None:
         super().__init__(_TEXT_LENGTH, min_length=0)
@@ -76,11 +76,11 @@ def spec_to_space(spec: Any, name: str) -> spaces.Space[Any]:
 
     Args:
       spec: the spec.
-      name: what error messages call it.
+      name: how error messages name it.
 
     Raises:
-      SpecError: it has values that no space holds: messages, complex numbers, arrays of
-        variable length along another axis than the first.
+      SpecError: no space has its values: messages, complex numbers, arrays of variable
+        length along another axis than the first.
     """
     if isinstance(spec, Mapping):
         return spaces.Dict(
@@ -105,7 +105,7 @@ def spec_to_space(spec: Any, name: str) -> spaces.Space[Any]:
 
 
 def to_space(space: spaces.Space[Any], value: Any) -> Any:
-    """Returns a dm_env value as its space has it; arrays are not copied without need."""
+    """Converts a dm_env value to an element of its space; copies arrays only if needed."""
     if isinstance(space, spaces.Dict):
         return {key: to_space(part, value[key]) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -121,15 +121,15 @@ def to_space(space: spaces.Space[Any], value: Any) -> Any:
 
 
 def to_space_array(space: spaces.Space[Any], value: Any) -> npt.NDArray[Any]:
-    """Returns an array of a space of arrays, or several of them stacked, in its dtype."""
+    """Converts an element of a space of arrays, or a stack of them, to the space's dtype."""
     return np.asarray(value, space.dtype)
 
 
 def from_space(spec: Any, value: Any, name: str) -> Any:
-    """Returns a value of a spec's space as the spec has it; undoes `to_space`.
+    """Converts an element of a spec's space to a value of the spec; the inverse of `to_space`.
 
     Raises:
-      SpecError: the value is of another structure or cannot be cast without changing.
+      SpecError: the value has another structure, or a cast would change it.
     """
     if isinstance(spec, Mapping):
         if not isinstance(value, Mapping) or value.keys() != spec.keys():
@@ -154,7 +154,7 @@ def _array_space(spec: specs.Array, shape: tuple[int, ...], name: str) -> spaces
     if isinstance(spec, specs.StringArray) and spec.string_type is str and 0 not in shape:
         return _text(shape)
     if kind == "b" and 0 in shape:
-        return spaces.Box(0, 1, shape, np.int8)  # There are no empty MultiBinaries.
+        return spaces.Box(0, 1, shape, np.int8)  # A MultiBinary cannot be empty.
     if kind == "b":
         return spaces.MultiBinary(shape) if shape else spaces.Discrete(2)
     if kind in "iu":
@@ -180,7 +180,7 @@ def _integers(spec: specs.Array, shape: tuple[int, ...]) -> spaces.Space[Any]:
         (spec.minimum, spec.maximum) if is_bounded else (np.array(info.min), np.array(info.max))
     )
     if is_bounded and not shape:
-        # As Python's integers, which do not overflow.
+        # Python integers, because they do not overflow.
         start, count = int(low), int(high) - int(low) + 1
         if count <= _INT64_MAX and start + count - 1 <= _INT64_MAX:
             return spaces.Discrete(count, start=start)
@@ -195,8 +195,8 @@ def _floats(spec: specs.Array, shape: tuple[int, ...]) -> spaces.Box:
     low, high = (
         (spec.minimum, spec.maximum) if isinstance(spec, specs.BoundedArray) else (-np.inf, np.inf)
     )
-    # A bound at the end of the dtype is none; and the width of two in the outer halves would be
-    # infinite, which cannot be sampled.
+    # A bound at the limit of the dtype is no restriction; and the distance of two bounds beyond
+    # half of it would be infinite, which cannot be sampled.
     largest = np.finfo(spec.dtype).max / 2
     low = np.where(low < -largest, -np.inf, low)
     high = np.where(high > largest, np.inf, high)

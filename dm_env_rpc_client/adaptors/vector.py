@@ -5,13 +5,12 @@ envs = gymnasium.make_vec(
     "dm_env_rpc_client.gymnasium:Remote-v0", num_envs=16, address="localhost:50051"
 )
 
-`BatchedEnvironment` is the same for dm_env, and does without Gymnasium.
+`BatchedEnvironment` is the same for dm_env and does not need Gymnasium.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import dm_env
@@ -22,8 +21,9 @@ from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client.adaptors.gymnasium import check_reward_spec, is_terminated
 from dm_env_rpc_client.adaptors.gymnasium_batches import ActionBatch, ObservationBatch
+from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.batched import BatchedEnvironment, check_ids
-from dm_env_rpc_client.environment.pool import EnvironmentPool, Settings
+from dm_env_rpc_client.environment.pool import NO_ACTION, EnvironmentPool, Settings
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.lifecycle import State
 
@@ -32,24 +32,22 @@ __all__ = ["BatchedEnvironment", "RemoteVectorEnv"]
 Array: TypeAlias = npt.NDArray[Any]
 Results: TypeAlias = tuple[Any, Array, Array, Array, dict[str, Any]]
 
-_NONE: Mapping[str, Any] = MappingProxyType({})
-
 
 class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
     """Steps N remote environments at once, from one thread.
 
     The spaces are those of `GymnasiumEnv`, batched as Gymnasium does. Episodes are
-    terminated where the server says TERMINATED and truncated where it says INTERRUPTED.
+    terminated if the server sends TERMINATED and truncated if it sends INTERRUPTED.
     `info["discount"]` is float64 [N], with the mask `info["_discount"]`: a step that begins an
-    episode has none.
+    episode has no discount.
 
-    `step` waits for all environments. `send` and `recv` let those that are slow take
-    their time: what `send` starts, `recv` returns as it arrives.
+    `step` waits for all environments. With `send` and `recv` fast environments do not wait for
+    slow ones: `send` starts steps, `recv` returns them as their answers arrive.
 
-    Where environments fail, all others have their answers.
+    If environments fail, the answers of all others have been read.
 
     Args:
-      address: one address, or several, which the environments take turns at.
+      address: one address, or several, over which the environments are distributed in turn.
       num_envs: the number of environments, N; None for one at each address.
       create_world_settings: settings with which the world of each environment is created:
         for all, one for each, or a function of an environment's index.
@@ -57,19 +55,19 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
       autoreset_mode: `NEXT_STEP`: the step after the end of an episode ignores its action and
         begins the next, as dm_env does. `SAME_STEP`: the step that ends an episode begins the
         next, and its last observation and info are `info["final_obs"]` and
-        `info["final_info"]`. `DISABLED`: episodes begin by `reset` alone, with the option
+        `info["final_info"]`. `DISABLED`: episodes begin only with `reset`, with the option
         `reset_mask`.
-      copy: False to return the same arrays of observations in every step, filled anew.
+      copy: False to return the same arrays of observations in every step, overwritten by each.
       unwrap_single: False to keep the mappings around a single action or observation.
-      seed_setting: the setting in which environments take the seed of a reset; None to keep
-        seeds from them.
-      render_mode: None, for it does not render.
+      seed_setting: the name of the setting that takes the seed of a reset; None to not send
+        seeds.
+      render_mode: None; rendering is not supported.
       **make_kwargs: for `dm_env_rpc_client.make`, such as `request_timeout` or
         `requested_observations`.
 
     Raises:
       SpecError: the environments do not have the same specs, or there is no space for them.
-      EnvironmentsFailedError: some could not be opened. Nothing is left on the servers.
+      EnvironmentsFailedError: some could not be opened. No world is left on the servers.
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012
@@ -81,8 +79,8 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         self,
         address: str | Sequence[str],
         num_envs: int | None = None,
-        create_world_settings: Settings = _NONE,
-        join_world_settings: Settings = _NONE,
+        create_world_settings: Settings = NO_SETTINGS,
+        join_world_settings: Settings = NO_SETTINGS,
         *,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         copy: bool = True,
@@ -117,24 +115,25 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         """Begins an episode in every environment, or in some of them.
 
         Args:
-          seed: sent as the setting `seed_setting`: one for each environment, or a first that
-            is counted up from.
+          seed: sent as the setting `seed_setting`: one for each environment, or the first of N
+            consecutive ones.
           options: settings of the next episodes, by name. With `reset_mask`, bool [N], only
-            the environments for which it is True are reset; the others are left as they are.
+            the environments for which it is True are reset.
 
         Returns:
-          The observations [N, ...], of those that were not reset as they were, and no infos.
+          The observations [N, ...], unchanged for environments that were not reset, and no
+          infos.
 
         Raises:
           SpecError: a setting cannot be sent, or changes the specs; a wrong mask or number of
             seeds.
-          gymnasium.error.ResetNeeded: the first reset is not of all environments.
+          gymnasium.error.ResetNeeded: the first reset does not include all environments.
           EnvironmentsFailedError: some failed.
         """
         settings = dict(options or {})
         mask = self._mask(settings.pop("reset_mask", None))
         if not np.all(mask | self._has_begun):
-            raise gymnasium.error.ResetNeeded("the first reset is of all environments")
+            raise gymnasium.error.ResetNeeded("the first reset must include all environments")
         ids = np.flatnonzero(mask).tolist()
         seeds = self._seeds(seed)
         each = {
@@ -158,8 +157,8 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
 
         Raises:
           SpecError: an action does not conform; nothing was sent to any environment.
-          gymnasium.error.ResetNeeded: an environment was never reset, or is at its end with
-            autoreset disabled.
+          gymnasium.error.ResetNeeded: an environment was never reset, or its episode has ended
+            and autoreset is disabled.
           EnvironmentsFailedError: some failed; the others have taken their step.
         """
         ids = list(range(self.num_envs))
@@ -171,7 +170,7 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
 
         Args:
           actions: rows of an element of `action_space`, one for each of `env_ids`.
-          env_ids: the indices of M environments, which have nothing under way; None for all.
+          env_ids: the indices of M environments without a step under way; None for all.
 
         Raises:
           As `step`.
@@ -182,19 +181,19 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
     def recv(
         self, min_envs: int = 1, max_envs: int | None = None
     ) -> tuple[Any, Array, Array, Array, dict[str, Any], Array]:
-        """Waits until environments are done with what `send` started.
+        """Waits for steps that `send` started.
 
         Args:
-          min_envs: how many to wait for.
-          max_envs: how many to take at most; None for all that have arrived by then. Those
-            that arrived first come first.
+          min_envs: how many environments to wait for.
+          max_envs: how many to return at most; None for all that have arrived by then. They
+            are in the order of arrival.
 
         Returns:
-          What `step` returns, of M environments, and their indices, int64 [M].
+          What `step` returns, for M environments, and their indices, int64 [M].
 
         Raises:
-          SpecError: fewer than `min_envs` have anything under way.
-          EnvironmentsFailedError: some failed. The others can be received.
+          SpecError: fewer than `min_envs` have a step under way.
+          EnvironmentsFailedError: some failed. The others can still be received.
         """
         ids = np.array(self._pool.receive(min_envs, max_envs, self._put), np.int64)
         return (*self._results(ids), ids)
@@ -204,7 +203,7 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Leaves and destroys all worlds and closes the connections; raises nothing."""
-        # Gymnasium 1.1 closes what is forgotten, whether it could be opened or not.
+        # Gymnasium 1.1 also calls this for an environment whose constructor failed.
         if hasattr(self, "_pool"):
             self._pool.close()
 
@@ -229,7 +228,7 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         self._rewards = np.zeros(self.num_envs, np.float64)
         self._terminations = np.zeros(self.num_envs, np.bool_)
         self._truncations = np.zeros(self.num_envs, np.bool_)
-        # Of an environment whose episode has ended in this step: its last observation.
+        # The last observation of each environment whose episode has ended in this step.
         self._final_observations = np.full(self.num_envs, None, object)
         self._is_final = np.zeros(self.num_envs, np.bool_)
         self._has_begun = np.zeros(self.num_envs, np.bool_)
@@ -243,7 +242,7 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         ):
             raise SpecError(
                 "the specs of the environments have changed, but the spaces of a Gymnasium "
-                "environment stay as they are; make another one with these settings"
+                "environment cannot change; make another environment with these settings"
             )
 
     def _mask(self, mask: Any) -> Array:
@@ -256,7 +255,7 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             or not mask.any()
         ):
             raise SpecError(
-                f"reset_mask is a bool array [{self.num_envs}] that is True somewhere, got {mask!r}"
+                f"reset_mask is a bool array [{self.num_envs}] with at least one True, got {mask!r}"
             )
         return mask
 
@@ -281,21 +280,21 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
                 "with the option reset_mask for these alone"
             )
         rows = self._action_batch.split(actions, len(ids))
-        self._is_restarting[ids] = False  # Where an episode could not be begun, it is not now.
+        self._is_restarting[ids] = False  # Left over if an episode failed to begin.
         return {
-            index: _NONE if index in idle else row for index, row in zip(ids, rows, strict=True)
+            index: NO_ACTION if index in idle else row for index, row in zip(ids, rows, strict=True)
         }
 
     def _put_first(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Takes in a TimeStep after a reset, which drops what was under way."""
+        """Stores a TimeStep after a reset, which drops steps that were under way."""
         self._is_restarting[index] = False
         return self._put(index, timestep)
 
     def _put(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Takes in a TimeStep; returns whether to begin the next episode at once."""
+        """Stores a TimeStep; returns whether to begin the next episode at once."""
         self._has_begun[index] = True
         if self._is_restarting[index]:
-            # The rest of the row is that of the step that ended the episode.
+            # The rest of the row belongs to the step that ended the episode.
             self._is_restarting[index] = False
             self._observation_batch.put(index, timestep.observation)
             return False
@@ -326,7 +325,7 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         )
 
     def _infos(self, which: slice | Array) -> dict[str, Any]:
-        """The infos of environments in Gymnasium's form: `key`, and the mask `_key`."""
+        """Returns the infos of environments in Gymnasium's form: `key`, and the mask `_key`."""
         has_discount, is_final = self._has_discount[which], self._is_final[which]
         discounts = self._discounts[which]
         infos = _info("discount", discounts, has_discount & ~is_final)
@@ -338,7 +337,7 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
 
 
 def _info(key: str, values: Any, mask: Array) -> dict[str, Any]:
-    """Values where a mask is true, zeros elsewhere; nothing where it is true nowhere."""
+    """Returns values where a mask is true, zeros elsewhere; nothing if it is false everywhere."""
     if not mask.any():
         return {}
     if isinstance(values, np.ndarray) and values.dtype != object:

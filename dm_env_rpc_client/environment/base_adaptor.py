@@ -1,7 +1,6 @@
-"""What a joined connection and a dm_env.Environment have to do with each other, without I/O.
+"""The part of the adaptors that does no I/O: requests from actions, TimeSteps from answers.
 
-Requests from actions, TimeSteps from answers, specs from specs. `DmEnvAdaptor` and
-`AsyncDmEnvAdaptor` send the ones and receive the others.
+`DmEnvAdaptor` and `AsyncDmEnvAdaptor` send the requests and receive the answers.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import enum
 import fnmatch
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import dm_env
@@ -17,29 +17,45 @@ import numpy as np
 from dm_env import specs as dm_env_specs
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.client.base_connection import BaseConnection
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import lifecycle, timesteps
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest
-from dm_env_rpc_client.protocol.lifecycle import Lifecycle, State
+from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.step_codec import StepAnswer, StepCodec
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.tensors import nesting, specs
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 
-__all__ = ["AHEAD", "AHEAD_BYTES", "AutoObservations", "BaseAdaptor", "per_step", "take"]
+__all__ = [
+    "AHEAD",
+    "AHEAD_BYTES",
+    "CLEAN_UP_SECONDS",
+    "NO_SETTINGS",
+    "AutoObservations",
+    "BaseAdaptor",
+    "per_step",
+    "take",
+]
 
 AHEAD = 64
-"""Steps that `rollout` and `unroll` send ahead of the answers that they have read."""
+"""The number of pending steps that `rollout` and `unroll` allow by default."""
 
 AHEAD_BYTES = 64 << 20
-"""What the answers to those may take together."""
+"""The maximum total size of the answers to these steps."""
+
+CLEAN_UP_SECONDS = 1.0
+"""How long the server may take for each request that leaves or destroys a world."""
+
+NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
+"""The default for settings: none."""
 
 
 class AutoObservations(enum.Flag):
-    """Which observations to request where they are not listed by name.
+    """Which observations to request if they are not listed by name.
 
-    All regular ones are requested always; `reward` and `discount` are requested for the
-    TimeStep's own fields, and are observations too only where this says so.
+    The regular ones are always requested. `reward` and `discount` are requested for the fields
+    of the TimeStep; they are also observations only if selected here.
     """
 
     REQUEST_REGULAR_OBSERVATIONS = 0
@@ -53,13 +69,14 @@ class BaseAdaptor:
 
     def __init__(
         self,
-        lifecycle: Lifecycle,
+        connection: BaseConnection,
         specs: dm_env_rpc_pb2.ActionObservationSpecs,
         requested_observations: Sequence[str] | AutoObservations | None,
         nested_tensors: bool,
         extensions: Mapping[str, Any] | None,
     ):
-        self._lifecycle = lifecycle
+        self._connection: BaseConnection | None = connection
+        self._lifecycle = connection.lifecycle
         self._requested = (
             AutoObservations.REQUEST_REGULAR_OBSERVATIONS
             if requested_observations is None
@@ -70,29 +87,33 @@ class BaseAdaptor:
         self._extension_names = tuple(extensions or ())
         for name, extension in (extensions or {}).items():
             if hasattr(self, name):
-                raise SpecError(f"an extension cannot be named {name!r}: that is an attribute")
+                raise SpecError(f"the extension name {name!r} is taken by an attribute")
             setattr(self, name, extension)
 
-    def _describe(self, where: str) -> str:
+    def __repr__(self) -> str:
         return (
-            f"<{type(self).__name__} at {where}: actions {', '.join(self._actions.names())}; "
-            f"observations {', '.join(self._observation_specs)}>"
+            f"<{type(self).__name__} at {self._where()}: actions "
+            f"{', '.join(self._actions.names())}; observations "
+            f"{', '.join(self._observation_specs)}>"
         )
 
-    def _describe_html(self, where: str) -> str:
+    def _repr_html_(self) -> str:
         from dm_env_rpc_client.displays.connections import show_environment
 
         return show_environment(
-            f"{type(self).__name__} at {where}",
+            f"{type(self).__name__} at {self._where()}",
             self.action_spec(),
             self.observation_spec(),
             self.reward_spec(),
             self.discount_spec(),
         )
 
+    def _where(self) -> str:
+        return "closed" if self._connection is None else self._connection.address
+
     @property
     def state(self) -> State:
-        """What the environment is doing, as of the last answer."""
+        """The state of the environment as of the last answer."""
         return self._lifecycle.state
 
     def _forget_extensions(self) -> None:
@@ -102,17 +123,17 @@ class BaseAdaptor:
     def reward(
         self, state: int, step_type: dm_env.StepType, observations: Mapping[str, Any]
     ) -> Any:
-        """Returns the reward of a step; override it for a reward of your own.
+        """Returns the reward of a step; override it to compute the reward yourself.
 
-        It may run in another thread, and while later answers wait.
+        It may be called in another thread; later answers are processed after it returns.
 
         Args:
           state: the EnvironmentStateType of the step.
           step_type: the type of the step.
-          observations: what was observed, by flat name.
+          observations: the observations by flat name.
 
         Returns:
-          What conforms to `reward_spec`; None for a FIRST step.
+          A value that conforms to `reward_spec`; None for a FIRST step.
         """
         if step_type is dm_env.StepType.FIRST:
             return None
@@ -121,15 +142,15 @@ class BaseAdaptor:
     def discount(
         self, state: int, step_type: dm_env.StepType, observations: Mapping[str, Any]
     ) -> Any:
-        """Returns the discount of a step; override it for a discount of your own.
+        """Returns the discount of a step; override it to compute the discount yourself.
 
         Args:
           state: as for `reward`.
           step_type: the type of the step.
-          observations: what was observed, by flat name.
+          observations: the observations by flat name.
 
         Returns:
-          What conforms to `discount_spec`; None for a FIRST step.
+          A value that conforms to `discount_spec`; None for a FIRST step.
         """
         if step_type is dm_env.StepType.FIRST:
             return None
@@ -138,11 +159,11 @@ class BaseAdaptor:
         return timesteps.default_discount(step_type, state == dm_env_rpc_pb2.TERMINATED)
 
     def observation_spec(self) -> dict[str, Any]:
-        """Returns the specs of the observations in a TimeStep, by name, nested as they are."""
+        """Returns the specs of the observations in a TimeStep, by name, nested as these are."""
         return self._nest(dict(self._observation_specs))
 
     def action_spec(self) -> dict[str, Any]:
-        """Returns the specs of the actions, by name, nested as they are."""
+        """Returns the specs of the actions, by name, nested as `step` takes them."""
         return self._nest(dict(self._action_specs))
 
     def reward_spec(self) -> Any:
@@ -158,7 +179,7 @@ class BaseAdaptor:
         return self._discount_spec
 
     def _adopt(self, new: dm_env_rpc_pb2.ActionObservationSpecs) -> None:
-        """Works out all that follows from specs, before any of it takes effect."""
+        """Takes over new specs; if one is invalid, everything stays as it was."""
         actions = SpecManager(new.actions, "action")
         observations = SpecManager(new.observations, "observation")
         visible = self._visible_names(observations)
@@ -203,7 +224,7 @@ class BaseAdaptor:
         for pattern in requested:
             matches = {pattern} & names or set(fnmatch.filter(names, pattern))
             if not matches:
-                observations.field(pattern)  # Raises, and names what there is.
+                observations.field(pattern)  # Raises an error that lists the names.
             visible |= matches
         return visible
 
@@ -216,7 +237,7 @@ class BaseAdaptor:
         return self._codec.encode(action)
 
     def _interpret_step(self, answer: StepAnswer | dm_env_rpc_pb2.StepResponse) -> dm_env.TimeStep:
-        """Makes the TimeStep of an answer; runs in the order of the answers."""
+        """Makes the TimeStep from an answer; called in the order of the answers."""
         step_type = lifecycle.step_type(self._lifecycle.previous, self._lifecycle.state)
         state, observations = self._codec.interpret(answer)
         reward = self.reward(state=state, step_type=step_type, observations=observations)
@@ -226,7 +247,7 @@ class BaseAdaptor:
         return dm_env.TimeStep(step_type, reward, discount, self._nest(observations))
 
     def _most_ahead(self, ahead: int) -> int:
-        """How many steps may be in flight for what their answers take."""
+        """How many steps may be pending: at most `ahead`, fewer if their answers are large."""
         return max(1, min(ahead, AHEAD_BYTES // max(1, self._codec.answer_bytes)))
 
     def _interpret_reset(self, response: dm_env_rpc_pb2.ResetResponse) -> None:
@@ -239,20 +260,20 @@ class BaseAdaptor:
 def take(
     prepared: Iterator[EncodedRequest], count: int
 ) -> tuple[list[EncodedRequest], Exception | None]:
-    """Takes requests for steps ahead of their answers.
+    """Takes requests from an iterator, up to the first that raises an error.
 
-    An action that is wrong is an error when its turn comes; those before it are taken.
+    So an invalid action is raised after the steps before it were taken.
 
     Args:
       prepared: the requests, made as they are taken.
-      count: how many to take at most.
+      count: the maximum number to take.
 
     Returns:
-      The requests, and what was raised in place of the next; None if nothing was.
+      The requests, and the error that was raised in place of the next one, or None.
     """
     taken: list[EncodedRequest] = []
     try:
-        # What came before an error stays in the list.
+        # The requests before an error stay in the list.
         taken.extend(itertools.islice(prepared, count))
     except Exception as error:
         return taken, error
@@ -263,13 +284,13 @@ def per_step(actions: Any) -> Iterable[Any]:
     """Returns the action of each step.
 
     Args:
-      actions: an iterable of them; or one structure whose leaves have a leading time axis.
+      actions: an iterable of actions; or one structure whose leaves have a leading time axis.
 
     Returns:
       An iterable of actions.
 
     Raises:
-      SpecError: the leaves are not of one length, or there are none.
+      SpecError: the leaves have different lengths, or there are none.
     """
     if not isinstance(actions, Mapping):
         return actions  # type: ignore[no-any-return]
@@ -282,5 +303,5 @@ def per_step(actions: Any) -> Iterable[Any]:
     length = next(iter(lengths.values()))
     for name, values in flat.items():
         if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iu":
-            flat[name] = values.tolist()  # Python's own are encoded faster than NumPy's.
+            flat[name] = values.tolist()  # Python ints are encoded faster than NumPy's.
     return [{name: values[t] for name, values in flat.items()} for t in range(length)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import dm_env
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from dm_env import specs
 
+from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.pool import EnvironmentPool, Settings, for_each
 from dm_env_rpc_client.environment.rows import Rows, batch_spec, split_action
 from dm_env_rpc_client.errors import SpecError
@@ -18,44 +18,41 @@ from dm_env_rpc_client.tensors import nesting
 
 __all__ = ["BatchedEnvironment"]
 
-_NONE: Mapping[str, Any] = MappingProxyType({})
-
 
 class BatchedEnvironment(dm_env.Environment):
     """Steps N remote environments at once, from one thread.
 
-    Every field of a TimeStep is stacked along a new first axis, as every action is. The
-    sequences are those of each environment: `step_type` is an array [N], and so are
-    `timestep.first()`, `.mid()` and `.last()`. A row after a LAST one is FIRST, whatever
-    its action; a FIRST row has reward 0 and discount 1.
+    Every field of a TimeStep and every action is stacked along a new first axis. Each
+    environment has its own sequences: `step_type` is an array [N], and so are
+    `timestep.first()`, `.mid()` and `.last()`. A row after a LAST one is FIRST, and its
+    action is ignored; a FIRST row has reward 0 and discount 1.
 
-    `step` waits for all environments. `send` and `recv` let those that are slow take
-    their time: what `send` starts, `recv` returns as it arrives.
+    `step` waits for all environments. With `send` and `recv` fast environments do not wait for
+    slow ones: `send` starts steps, `recv` returns them as their answers arrive.
 
-    Where environments fail, all others have their answers; `reset` may bring them together
-    again.
+    If environments fail, the answers of all others have been read; `reset` may work again.
 
     Args:
-      addresses: one address, or several, which the environments take turns at.
+      addresses: one address, or several, over which the environments are distributed in turn.
       num_envs: the number of environments, N; None for one at each address.
       create_world_settings: settings with which the world of each environment is created:
         for all, one for each, or a function of an environment's index.
       join_world_settings: the same for joining it.
-      copy: False to return the same arrays in every step, filled anew.
+      copy: False to return the same arrays in every step, overwritten by each.
       nested_tensors: False for flat dictionaries with the periods left in the names.
       **make_kwargs: for `make`, such as `request_timeout` or `requested_observations`.
 
     Raises:
       SpecError: the environments do not have the same specs.
-      EnvironmentsFailedError: some could not be opened. Nothing is left on the servers.
+      EnvironmentsFailedError: some could not be opened. No world is left on the servers.
     """
 
     def __init__(
         self,
         addresses: str | Sequence[str],
         num_envs: int | None = None,
-        create_world_settings: Settings = _NONE,
-        join_world_settings: Settings = _NONE,
+        create_world_settings: Settings = NO_SETTINGS,
+        join_world_settings: Settings = NO_SETTINGS,
         *,
         copy: bool = True,
         nested_tensors: bool = True,
@@ -117,7 +114,7 @@ class BatchedEnvironment(dm_env.Environment):
 
         Args:
           action: arrays [M, ...] by name, a row for each of `env_ids`.
-          env_ids: the indices of M environments, which have nothing under way; None for all.
+          env_ids: the indices of M environments without a step under way; None for all.
 
         Raises:
           SpecError: an action does not conform, or an environment has a step under way;
@@ -130,19 +127,19 @@ class BatchedEnvironment(dm_env.Environment):
     def recv(
         self, min_envs: int = 1, max_envs: int | None = None
     ) -> tuple[dm_env.TimeStep, npt.NDArray[np.int64]]:
-        """Waits until environments are done with what `send` started.
+        """Waits for steps that `send` started.
 
         Args:
-          min_envs: how many to wait for.
-          max_envs: how many to take at most; None for all that have arrived by then. Those
-            that arrived first come first.
+          min_envs: how many environments to wait for.
+          max_envs: how many to return at most; None for all that have arrived by then. They
+            are in the order of arrival.
 
         Returns:
           The TimeStep of M environments, every field [M, ...], and their indices, int64 [M].
 
         Raises:
-          SpecError: fewer than `min_envs` have anything under way.
-          EnvironmentsFailedError: some failed. The others can be received.
+          SpecError: fewer than `min_envs` have a step under way.
+          EnvironmentsFailedError: some failed. The others can still be received.
         """
         ids = np.array(self._pool.receive(min_envs, max_envs, self._put), np.int64)
         return self._timestep(ids), ids
@@ -167,7 +164,7 @@ class BatchedEnvironment(dm_env.Environment):
         return batch_spec(self._environment.discount_spec(), self.num_envs)
 
     def close(self) -> None:
-        """Leaves and destroys all worlds; a second time does nothing. Raises nothing."""
+        """Leaves and destroys all worlds; a second call does nothing. Raises nothing."""
         self._pool.close()
 
     def _adopt_specs(self) -> None:
@@ -214,7 +211,7 @@ class BatchedEnvironment(dm_env.Environment):
 
 
 def check_ids(env_ids: Sequence[int] | npt.NDArray[Any], count: int) -> list[int]:
-    """Returns indices of environments as ints; SpecError where they are none."""
+    """Returns indices of environments as ints; SpecError if they are invalid."""
     ids = np.asarray(env_ids)
     if (
         ids.ndim != 1
@@ -224,7 +221,6 @@ def check_ids(env_ids: Sequence[int] | npt.NDArray[Any], count: int) -> list[int
         or not 0 <= ids.min() <= ids.max() < count
     ):
         raise SpecError(
-            f"env_ids are different indices from 0 to {count - 1}, one dimension of them, got "
-            f"{env_ids!r}"
+            f"env_ids are one dimension of different indices from 0 to {count - 1}, got {env_ids!r}"
         )
     return [int(index) for index in ids]

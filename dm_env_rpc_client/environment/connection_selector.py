@@ -12,14 +12,14 @@ from dm_env_rpc_client.client.connection import Connection
 __all__ = ["LOOK_SECONDS", "ConnectionSelector"]
 
 LOOK_SECONDS = 1.0
-"""How long nothing may be heard until every connection is to be looked at."""
+"""After so long without an answer every connection is returned, to be polled."""
 
 
 class ConnectionSelector:
-    """Says which of several connections may have an answer.
+    """Waits until one of several connections may have an answer, and says which.
 
-    Connections go by numbers of the caller's choice. Each stays registered with the
-    operating system from the first wait for it on, so that waiting again costs nothing.
+    The caller numbers the connections. Each stays registered with the operating system from the
+    first wait for it, so that waiting again needs no registration.
     """
 
     def __init__(self) -> None:
@@ -34,9 +34,9 @@ class ConnectionSelector:
           timeout: seconds; None for any time, 0 for a look.
 
         Returns:
-          The numbers of all to `poll`; none where the time is over.
+          The numbers of the connections to `poll`; none after the timeout.
         """
-        # What has been read from a socket already does not show there.
+        # A socket is not readable if its bytes were read already.
         ready = {number: None for number, own in connections.items() if own.has_unread()}
         for number, connection in connections.items():
             if number not in self._descriptors:
@@ -54,19 +54,19 @@ class ConnectionSelector:
             if ready or (not readable and left <= LOOK_SECONDS):
                 return list(ready)
             if not readable:
-                # To poll a connection is also what notices a server that has frozen.
+                # Polling a connection is also what detects a frozen server.
                 return list(connections)
             for number in readable:
-                # It has ended, or says something that nobody asked for, until it is read.
+                # It stays readable until it is read: it has ended, or sent an unexpected answer.
                 self.forget(number)
 
     def forget(self, number: int) -> None:
-        """Waits for a connection no more; do so before it is replaced by another."""
+        """Unregisters a connection; call it before another connection gets its number."""
         descriptor = self._descriptors.pop(number, None)
         if descriptor is not None:
             self._selector.unregister(descriptor)
 
     def close(self) -> None:
-        """Forgets all of them."""
+        """Unregisters all connections."""
         self._descriptors.clear()
         self._selector.close()

@@ -15,6 +15,7 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.environment.base_adaptor import (
     AHEAD,
+    CLEAN_UP_SECONDS,
     AutoObservations,
     BaseAdaptor,
     per_step,
@@ -35,12 +36,9 @@ __all__ = ["AutoObservations", "DmEnvAdaptor"]
 
 _log = logging.getLogger(__name__)
 
-LEAVE_SECONDS = 1.0
-"""How long the server may take to let an agent leave that closes its environment."""
-
 
 class StartedReset(NamedTuple):
-    """A reset of which the answer is not there yet."""
+    """A reset whose answer was not read yet."""
 
     pending: Pending | None
     has_settings: bool
@@ -51,28 +49,31 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
 
     Usually made by `make`, `join_world` or `create_and_join_world`.
 
-    Observations and actions are dictionaries, nested where names have periods. An action
-    may leave names out; what the environment does without them is its own affair. The
+    Observations and actions are dictionaries, nested if names contain periods. An action
+    may leave names out; the environment decides what it does without them. The
     observations named `reward` and `discount` become those of the TimeStep; without
-    them the reward is 0.0 and the discount 1.0, or 0.0 where the sequence TERMINATED. A
-    FIRST step has neither, whatever the server sends.
+    them the reward is 0.0 and the discount 1.0, or 0.0 if the sequence TERMINATED. A
+    FIRST step has neither, even if the server sends them.
 
-    Arrays in a TimeStep belong to the caller: writable, and never touched again.
+    Arrays in a TimeStep belong to the caller: they are writable, and later steps do not
+    change them.
 
     Args:
       connection: a connection that is joined to a world.
       specs: the specs in the JoinWorldResponse.
       requested_observations: names, or patterns such as `camera.*`, of the observations
-        to get; or an `AutoObservations`. None is the default.
+        to request; or an `AutoObservations`. None is the default.
       nested_tensors: False for flat dictionaries with the periods left in the names.
       extensions: objects to put on the adaptor as attributes, by name.
       rejoin: leaves and joins the world again and returns the specs, for servers that do
-        not know Reset.
+        not implement Reset.
 
     Raises:
-      SpecError: a spec cannot be; an observation that is requested does not exist; an
+      SpecError: a spec is invalid; a requested observation does not exist; an
         extension has the name of an attribute.
     """
+
+    _connection: Connection | None
 
     def __init__(
         self,
@@ -83,36 +84,24 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         extensions: Mapping[str, Any] | None = None,
         rejoin: Callable[[], dm_env_rpc_pb2.ActionObservationSpecs] | None = None,
     ):
-        self._connection: Connection | None = connection
         self._rejoin = rejoin
         self._on_close = contextlib.ExitStack()
-        super().__init__(
-            connection.lifecycle, specs, requested_observations, nested_tensors, extensions
-        )
+        super().__init__(connection, specs, requested_observations, nested_tensors, extensions)
 
     @property
     def connection(self) -> Connection:
-        """The connection, for extensions and for waiting; ConnectionClosedError once closed."""
+        """The connection, for extensions and for waiting; ConnectionClosedError after `close`."""
         return self._open_connection()
-
-    def __repr__(self) -> str:
-        return self._describe(self._where())
-
-    def _repr_html_(self) -> str:
-        return self._describe_html(self._where())
-
-    def _where(self) -> str:
-        return "closed" if self._connection is None else self._connection.address
 
     def reset(self, settings: Mapping[str, Any] | None = None) -> dm_env.TimeStep:
         """Begins a new sequence.
 
-        Where none is running, that takes a step only. Where one is, it ends with a
-        Reset, or, on a server that refuses Reset, by leaving and joining again.
+        If no sequence is running, that takes one step. If one is, it is ended with a
+        Reset, or, if the server refuses Reset, by leaving and joining the world again.
 
         Args:
           settings: agent-specific settings for the next sequence, nested or flat. They
-            may change the specs, which are adopted.
+            may change the specs; the environment's specs change with them.
 
         Returns:
           A FIRST TimeStep.
@@ -124,10 +113,10 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         return self.step({})
 
     def start_reset(self, settings: Mapping[str, Any] | None = None) -> StartedReset:
-        """Ends the sequence that is running, without waiting for the answer.
+        """Ends the running sequence, without waiting for the answer.
 
-        The first half of `reset`, for driving several environments from one thread: it is
-        followed by `finish_reset`, and then by a step with no actions.
+        The first half of `reset`, for stepping several environments from one thread:
+        `finish_reset` follows, and then a step without actions.
 
         Args:
           settings: as for `reset`.
@@ -136,11 +125,11 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
           What `finish_reset` takes.
 
         Raises:
-          As `reset`; nothing was sent then.
+          As `reset`; nothing was sent.
         """
         connection = self._open_connection()
         packed = pack_settings(settings or {})
-        # What steps in flight will lead to is not known; a Reset too many does nothing.
+        # With pending steps the state is unknown; a superfluous Reset has no effect.
         if packed or connection.in_flight or connection.lifecycle.state is State.RUNNING:
             request = dm_env_rpc_pb2.ResetRequest(settings=packed)
             pending = connection.start(request, self._interpret_reset)
@@ -148,7 +137,7 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         return StartedReset(None, False)
 
     def finish_reset(self, started: StartedReset) -> None:
-        """Waits for what `start_reset` sent; the next step begins a sequence.
+        """Waits for the answer to `start_reset`; the next step begins a sequence.
 
         Raises:
           As `reset`.
@@ -163,11 +152,11 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
             self._leave_and_rejoin(refusal)
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        """Takes a step, or begins a sequence where none is running.
+        """Takes a step, or begins a sequence if none is running.
 
         Args:
           action: values by name, nested as in `action_spec` or by flat name; any of them
-            may be left out. Where a sequence begins they are checked, and ignored.
+            may be left out. If a sequence begins, they are checked and then ignored.
 
         Returns:
           The TimeStep.
@@ -176,16 +165,16 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
           SpecError: an action does not conform to its spec; nothing was sent.
           DmEnvRpcError: the environment refused the step.
           ProtocolError: the server broke the protocol or its own specs.
-          DeadlineExceededError, ConnectionLostError, ConnectionClosedError: there is no
-            answer and will be none.
+          DeadlineExceededError, ConnectionLostError, ConnectionClosedError: no answer was
+            received, and the connection is unusable.
         """
         return self.finish_step(self.start_step(self.prepare_step(action)))
 
     def prepare_step(self, action: Any) -> EncodedRequest:
-        """Checks and packs an action, and sends nothing.
+        """Validates and packs an action, and sends nothing.
 
-        With `start_step` and `finish_step` it makes up `step`, for driving several
-        environments from one thread: check what all of them get, write to all, then read.
+        `prepare_step`, `start_step` and `finish_step` together are `step`, for stepping several
+        environments from one thread: validate all actions, write to all, then read from all.
 
         Args:
           action: as for `step`.
@@ -205,10 +194,10 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
           prepared: what `prepare_step` returned.
 
         Returns:
-          The step in flight: `connection.poll` says whether its answer is there.
+          The pending step: `connection.poll` says whether its answer has arrived.
 
         Raises:
-          ConnectionLostError, ConnectionClosedError: nothing can be sent any more.
+          ConnectionLostError, ConnectionClosedError: the connection is unusable.
         """
         return self._open_connection().start(prepared, self._interpret_step)
 
@@ -224,34 +213,38 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         timestep: dm_env.TimeStep = self._open_connection().wait(pending)
         return timestep
 
-    def step_async(self, action: Any) -> concurrent.futures.Future[dm_env.TimeStep]:
+    def submit_step(self, action: Any) -> concurrent.futures.Future[dm_env.TimeStep]:
         """Sends a step without waiting for its answer; otherwise as `step`.
+
+        `step_async` is another name for it.
 
         Returns:
           A future of the TimeStep. Steps are taken, and answered, in the order sent.
         """
         return self._open_connection().submit(self._request(action), self._interpret_step)
 
-    def rollout(self, actions: Iterable[Any], ahead: int = AHEAD) -> Iterator[dm_env.TimeStep]:
-        """Takes a step for each of `actions`, which do not depend on what comes of them.
+    step_async = submit_step
 
-        For data of a random or recorded policy, at several times the rate of `step`. Actions
-        are taken from the iterable as there is room for them, so it may be endless, and each
-        is checked before it is sent. Sequences end and begin in between as they do with
-        `step`: the action of a FIRST step is ignored by the environment.
+    def rollout(self, actions: Iterable[Any], ahead: int = AHEAD) -> Iterator[dm_env.TimeStep]:
+        """Takes a step for each of `actions`, sending steps before earlier ones are answered.
+
+        For open-loop policies, such as random or recorded ones, at several times the rate of
+        `step`. Actions are taken from the iterable only when they can be sent, so it may be
+        infinite, and each is validated before it is sent. Sequences end and begin as with
+        `step`: the environment ignores the action of a FIRST step.
 
         Args:
           actions: an iterable of actions, or one action structure whose leaves have a leading
             time axis [T, ...].
-          ahead: steps in flight at most; fewer where their answers would take more than
-            `adaptor.AHEAD_BYTES`.
+          ahead: the maximum number of pending steps; fewer if their answers would exceed
+            `base_adaptor.AHEAD_BYTES`.
 
         Yields:
-          The TimeStep of each action, in order. Who stops early leaves up to `ahead` steps
-          taken that nobody has seen.
+          The TimeStep of each action, in order. If the generator is closed early, up to `ahead`
+          more steps have been taken whose TimeSteps are not returned.
 
         Raises:
-          SpecError: as `step`; steps for the actions before it have been taken.
+          SpecError: as `step`; the steps for the actions before it have been taken.
           Otherwise as `step`.
         """
         connection = self._open_connection()
@@ -265,7 +258,7 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         in_flight: collections.deque[Pending] = collections.deque()
         bad: Exception | None = None
         while True:
-            # Several at a time share a system call, here and at the server.
+            # Several requests together take one system call, here and at the server.
             if bad is None and len(in_flight) <= most // 2:
                 more, bad = take(prepared, most - len(in_flight))
                 in_flight.extend(connection.start_all(more, self._interpret_step))
@@ -276,11 +269,11 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
             yield self.finish_step(in_flight.popleft())
 
     def unroll(self, actions: Any, ahead: int = AHEAD) -> dm_env.TimeStep:
-        """Takes many steps, sending them ahead of the answers.
+        """Takes many steps, sending steps before earlier ones are answered.
 
         Args:
-          actions: the action of each step, as an iterable; or one action structure whose
-            leaves have a leading time axis [T, ...].
+          actions: an iterable of actions, or one action structure whose leaves have a
+            leading time axis [T, ...].
           ahead: as for `rollout`.
 
         Returns:
@@ -289,7 +282,7 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
 
         Raises:
           SpecError: as `step`, before anything is sent; or there are no actions.
-          Otherwise as `step`; steps that were sent are taken all the same.
+          Otherwise as `step`; the steps that were sent have been taken.
         """
         connection = self._open_connection()
         prepared = [self.prepare_step(action) for action in per_step(actions)]
@@ -297,14 +290,14 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         return timesteps.stack(steps, len(prepared))
 
     def on_close(self, callback: Callable[[], object]) -> None:
-        """Has `callback` called when the adaptor has left its world; the last comes first."""
+        """Calls `callback` when `close` has left the world; the last added is called first."""
         self._on_close.callback(callback)
 
     def close(self) -> None:
-        """Leaves the world; what `make` created is destroyed. A second time does nothing.
+        """Leaves the world; a world that `make` created is destroyed. A second call does nothing.
 
-        Raises nothing, so that an error in the body of a `with` stands; what goes wrong
-        is logged.
+        Raises nothing, so that an error in the body of a `with` is not replaced; errors are
+        logged.
         """
         connection, self._connection = self._connection, None
         if connection is None:
@@ -312,9 +305,9 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         self._forget_extensions()
         if connection.is_usable:
             try:
-                connection.send(dm_env_rpc_pb2.LeaveWorldRequest(), timeout=LEAVE_SECONDS)
+                connection.send(dm_env_rpc_pb2.LeaveWorldRequest(), timeout=CLEAN_UP_SECONDS)
             except DmEnvRpcClientError as error:
-                _log.warning("did not leave the world properly: %s", error)
+                _log.warning("could not leave the world: %s", error)
         try:
             self._on_close.close()
         except Exception:

@@ -1,11 +1,10 @@
 """Remote environments that one thread steps together.
 
 All Steps are written before any answer is read, so that the environments work at the same
-time, on one server or on several, and nothing here waits for one while another could have
-been asked. What an answer means is up to the `Consumer`, which gets every TimeStep.
+time, on one server or on several. A `Consumer` gets every TimeStep and decides what it means.
 
-A failure stays with its environment: the answers of all others are read, then
-`EnvironmentsFailedError` says who failed and why.
+A failure affects only its own environment: the answers of all others are read, then
+`EnvironmentsFailedError` says which environments failed and why.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.tensors.settings import pack_settings
 
-__all__ = ["Consumer", "EnvironmentPool", "Settings", "for_each"]
+__all__ = ["NO_ACTION", "Consumer", "EnvironmentPool", "Settings", "for_each"]
 
 Settings: TypeAlias = (
     Mapping[str, Any] | Sequence[Mapping[str, Any]] | Callable[[int], Mapping[str, Any]]
@@ -35,12 +34,13 @@ Settings: TypeAlias = (
 
 Consumer: TypeAlias = Callable[[int, dm_env.TimeStep], bool]
 """Takes the TimeStep of an environment, by its index in the pool; returns whether to begin the
-next sequence at once, so that the environment's turn ends with that TimeStep instead."""
+next sequence at once; the environment has arrived with the TimeStep of that sequence then."""
 
 _OPENERS = 32
-"""Environments that are opened or closed at the same time."""
+"""The number of environments that are opened or closed at the same time."""
 
-_NO_ACTION: Mapping[str, Any] = MappingProxyType({})
+NO_ACTION: Mapping[str, Any] = MappingProxyType({})
+"""The action that begins a sequence."""
 
 
 class EnvironmentPool:
@@ -49,7 +49,7 @@ class EnvironmentPool:
     Actions and observations are flat, by name. All environments have the same specs.
 
     Args:
-      addresses: one address, or several, which the environments take turns at.
+      addresses: one address, or several, over which the environments are distributed in turn.
       num_envs: the number of environments; None for one at each address.
       create_world_settings: see `Settings`.
       join_world_settings: the same.
@@ -59,8 +59,8 @@ class EnvironmentPool:
       environments: the environments.
 
     Raises:
-      SpecError: the arguments, or the specs of the environments, do not go together.
-      EnvironmentsFailedError: some could not be opened. Nothing is left on the servers.
+      SpecError: the arguments are invalid, or the specs of the environments differ.
+      EnvironmentsFailedError: some could not be opened. No world is left on the servers.
     """
 
     def __init__(
@@ -99,16 +99,16 @@ class EnvironmentPool:
         return len(self.environments)
 
     def label(self, index: int) -> str:
-        """What error messages call an environment."""
+        """How error messages name an environment."""
         return f"environment {index} at {self._addresses[index]}"
 
     @property
     def in_turn(self) -> set[int]:
-        """The environments that were sent something and have not been received."""
+        """The environments whose steps are under way: sent, and not received yet."""
         return {*self._in_flight, *self._arrived}
 
     def check_idle(self, indices: Iterable[int]) -> None:
-        """Raises SpecError where one of some environments was sent something already."""
+        """Raises SpecError if one of some environments has a step under way."""
         busy = sorted(self.in_turn.intersection(indices))
         if busy:
             raise SpecError(
@@ -116,7 +116,7 @@ class EnvironmentPool:
             )
 
     def check_specs(self) -> None:
-        """Raises SpecError where an environment's specs are not those of the first."""
+        """Raises SpecError if an environment's specs differ from those of the first."""
         first = self.environments[0]
         for index, other in enumerate(self.environments):
             for kind in ("action_spec", "observation_spec", "reward_spec", "discount_spec"):
@@ -130,21 +130,17 @@ class EnvironmentPool:
     def send(self, actions: Mapping[int, Mapping[str, Any]]) -> None:
         """Steps environments without waiting for the answers.
 
-        An environment in which no sequence is running begins one, without the action.
+        An environment in which no sequence is running begins one and ignores the action.
 
         Args:
-          actions: what each does, by its index and by flat name.
+          actions: the action of each environment, by its index and by flat name.
 
         Raises:
-          SpecError: an action does not conform, or an environment is not done with what it
-            was sent before. Nothing was sent.
-          EnvironmentsFailedError: nothing can be sent to some; the others are on their way.
+          SpecError: an action does not conform, or an environment has a step under way.
+            Nothing was sent.
+          EnvironmentsFailedError: nothing can be sent to some; the others were sent their steps.
         """
-        busy = sorted(self.in_turn & actions.keys())
-        if busy:
-            raise SpecError(
-                f"environments {busy} have steps under way; receive or reset them first"
-            )
+        self.check_idle(actions)
         prepared = []
         for index, action in actions.items():
             try:
@@ -154,18 +150,18 @@ class EnvironmentPool:
         self._start(prepared)
 
     def receive(self, minimum: int, maximum: int | None, consume: Consumer) -> list[int]:
-        """Waits for environments that were sent something, in the order of their answers.
+        """Waits for environments with steps under way, in the order of their answers.
 
         Args:
           minimum: how many to wait for.
-          maximum: how many to take at most; None for all that have arrived by then.
+          maximum: how many to return at most; None for all that have arrived by then.
           consume: gets their TimeSteps.
 
         Returns:
           The indices of the environments.
 
         Raises:
-          SpecError: fewer than `minimum` were sent something.
+          SpecError: fewer than `minimum` have steps under way.
           EnvironmentsFailedError: some failed. Those that did not can be received.
         """
         if not 1 <= minimum <= len(self.in_turn) or (maximum is not None and maximum < minimum):
@@ -207,7 +203,7 @@ class EnvironmentPool:
     ) -> None:
         """Begins a sequence in each of some environments.
 
-        What they were sent before is waited for and dropped.
+        Answers to earlier steps are waited for and dropped.
 
         Args:
           settings: of the next sequence, by index.
@@ -257,7 +253,7 @@ class EnvironmentPool:
 
     def _begin(self, indices: Iterable[int]) -> dict[int, Exception]:
         """Begins sequences, without actions; returns what failed."""
-        first = [(i, self.environments[i].prepare_step(_NO_ACTION)) for i in indices]
+        first = [(i, self.environments[i].prepare_step(NO_ACTION)) for i in indices]
         try:
             self._start(first)
         except EnvironmentsFailedError as error:
@@ -275,7 +271,7 @@ class EnvironmentPool:
             self._raise(failures)
 
     def _finish(self, indices: Iterable[int], consume: Consumer) -> dict[int, Exception]:
-        """Takes answers, waiting for each; those whose turn is over have arrived then."""
+        """Waits for answers; the environments have arrived then, unless they begin again."""
         failures: dict[int, Exception] = {}
         for index in list(indices):
             pending = self._in_flight.pop(index)
@@ -302,7 +298,7 @@ class EnvironmentPool:
             self._raise(failed)
 
     def _drop(self, indices: Iterable[int]) -> None:
-        """Takes the answers to what environments were sent, whatever they are."""
+        """Reads the answers to what environments were sent and ignores them."""
         for index in indices:
             if index in self._arrived:
                 self._arrived.remove(index)
@@ -311,13 +307,13 @@ class EnvironmentPool:
                 try:
                     self.environments[index].finish_step(pending)
                 except Exception:
-                    pass  # Where that matters, the reset will fail as well.
+                    pass  # If the environment is unusable, the reset fails as well.
 
     def _poll(self, index: int, pending: Pending) -> bool:
         return self.environments[index].connection.poll(pending)
 
     def _wait(self, timeout: float | None) -> dict[int, Pending]:
-        """Waits until something happens to those in flight; returns those to look at."""
+        """Waits until one of the pending steps may have an answer; returns those to poll."""
         done = {index: pending for index, pending in self._in_flight.items() if pending.is_done}
         deadlines = [p.deadline for p in self._in_flight.values() if p.deadline is not None]
         if done:
@@ -327,7 +323,7 @@ class EnvironmentPool:
         connections = {index: self.environments[index].connection for index in self._in_flight}
         ready = self._selector.wait(connections, timeout)
         if not ready and deadlines:
-            return dict(self._in_flight)  # Some are late.
+            return dict(self._in_flight)  # Deadlines have passed.
         return done | {index: self._in_flight[index] for index in ready}
 
     def _raise(self, failures: Mapping[int, Exception]) -> NoReturn:
@@ -338,7 +334,7 @@ class EnvironmentPool:
 
 
 def for_each(count: int, settings: Settings, what: str) -> list[Mapping[str, Any]]:
-    """Returns the settings of each of `count` environments; SpecError where they are not."""
+    """Returns the settings of each of `count` environments; SpecError if they are invalid."""
     if callable(settings):
         each = [settings(index) for index in range(count)]
     elif isinstance(settings, Mapping):
@@ -358,8 +354,8 @@ def _spread(addresses: str | Sequence[str], num_envs: int | None) -> list[str]:
     count = len(listed) if num_envs is None else num_envs
     if not listed or count < len(listed):
         raise SpecError(
-            f"there has to be an environment at each address and at least one, got {count} "
-            f"environments for addresses {listed}"
+            f"expected at least one environment at each address, got {count} environments for "
+            f"addresses {listed}"
         )
     return [listed[index % len(listed)] for index in range(count)]
 

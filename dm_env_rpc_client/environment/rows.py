@@ -1,7 +1,7 @@
-"""Values of several environments, stacked along a new first axis, one row for each.
+"""Values of several environments, stacked along a new first axis, one row per environment.
 
-Rows of numbers, bools and strings of one shape are one array; anything else, such as
-arrays of variable length, is an array of objects.
+Rows of numbers, bools and strings of one shape are one array; others, such as arrays of
+variable length, are an array of objects.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def split_action(
       The action of each environment, by flat name.
 
     Raises:
-      SpecError: a value cannot have rows, has another number of them, or does not fit the
-        dtype of its spec. Names, shapes and bounds of the rows are not looked at.
+      SpecError: a value has no rows or the wrong number of them, or does not fit the dtype of
+        its spec. Names, shapes and bounds of the rows are not checked here.
     """
     actions: list[dict[str, Any]] = [{} for _ in range(count)]
     for name, value in batch.items():
@@ -99,8 +99,8 @@ class Rows:
       reward_spec: of one environment.
       discount_spec: of one environment.
       count: the number of environments.
-      dtypes: other dtypes than those of the specs for some observations, by name, which
-        hold all their values.
+      dtypes: for some observations, by name, a dtype to use instead of that of the spec; it
+        holds all values of the spec.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Rows:
         }
 
     def put(self, index: int, timestep: dm_env.TimeStep) -> None:
-        """Fills a row. A FIRST step, which has neither, has reward 0 and discount 1."""
+        """Fills a row. The row of a FIRST step has reward 0 and discount 1."""
         self.step_type[index] = timestep.step_type
         self.reward[index] = 0 if timestep.reward is None else timestep.reward
         self.discount[index] = 1 if timestep.discount is None else timestep.discount
@@ -130,7 +130,7 @@ class Rows:
 
 def _empty(spec: specs.Array, count: int, dtype: np.dtype[Any] | None = None) -> Array:
     if not isinstance(spec, specs.Array):
-        raise SpecError(f"an array is expected where an environment's spec is {spec!r}")
+        raise SpecError(f"an array is expected, but an environment's spec is {spec!r}")
     if isinstance(spec, _VARIABLE):
         return np.full((count,), None, object)
     if spec.dtype.kind not in "biuf":

@@ -1,15 +1,20 @@
-"""Creating, joining, resetting, leaving and destroying worlds."""
+"""Creating, joining, resetting, leaving and destroying worlds.
+
+`async_worlds.py` is the same for asyncio; `tests/environment/test_same_requests.py` checks that
+both send the same requests.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.client.connection import Connection, connect
+from dm_env_rpc_client.client.base_connection import BaseConnection
+from dm_env_rpc_client.client.connection import Connection, open_connection
+from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import (
     ConnectionLostError,
@@ -19,10 +24,11 @@ from dm_env_rpc_client.errors import (
 )
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.transports.credentials import Credentials
-from dm_env_rpc_client.transports.endpoint import Transport
+from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
 from dm_env_rpc_client.transports.metadata import Metadata
 
 __all__ = [
+    "DESTROY_AGAIN_SECONDS",
     "DmEnvAndWorldName",
     "create_and_join_world",
     "create_world",
@@ -30,15 +36,14 @@ __all__ = [
     "join_world",
     "leave_world",
     "make",
+    "may_reopen",
     "reset_world",
 ]
 
 _log = logging.getLogger(__name__)
 
-_NONE: Mapping[str, Any] = MappingProxyType({})
-
-CLEAN_UP_SECONDS = 1.0
-"""How long each step of undoing a creation may take."""
+DESTROY_AGAIN_SECONDS = 0.02
+"""Between two attempts to destroy a world that its agent is still leaving."""
 
 
 class DmEnvAndWorldName(NamedTuple):
@@ -48,7 +53,9 @@ class DmEnvAndWorldName(NamedTuple):
     world_name: str
 
 
-def create_world(connection: Connection, create_world_settings: Mapping[str, Any] = _NONE) -> str:
+def create_world(
+    connection: Connection, create_world_settings: Mapping[str, Any] = NO_SETTINGS
+) -> str:
     """Creates a world.
 
     Args:
@@ -69,7 +76,7 @@ def create_world(connection: Connection, create_world_settings: Mapping[str, Any
 def join_world(
     connection: Connection,
     world_name: str,
-    join_world_settings: Mapping[str, Any] = _NONE,
+    join_world_settings: Mapping[str, Any] = NO_SETTINGS,
     *,
     adaptor_class: type[DmEnvAdaptor] = DmEnvAdaptor,
     **adaptor_kwargs: Any,
@@ -81,11 +88,11 @@ def join_world(
         environment is closed.
       world_name: the name of the world.
       join_world_settings: values by name, nested or flat; see `pack_settings`.
-      adaptor_class: a subclass, for rewards or discounts of your own.
+      adaptor_class: a subclass that computes rewards or discounts itself.
       **adaptor_kwargs: for the adaptor.
 
     Returns:
-      The environment. Where it cannot be made, the world is left again.
+      The environment. If the adaptor raises an error, the world is left again.
 
     Raises:
       SpecError: a setting cannot be packed, or see `DmEnvAdaptor`.
@@ -111,14 +118,14 @@ def join_world(
 
 def create_and_join_world(
     connection: Connection,
-    create_world_settings: Mapping[str, Any] = _NONE,
-    join_world_settings: Mapping[str, Any] = _NONE,
+    create_world_settings: Mapping[str, Any] = NO_SETTINGS,
+    join_world_settings: Mapping[str, Any] = NO_SETTINGS,
     **adaptor_kwargs: Any,
 ) -> DmEnvAndWorldName:
     """Creates a world and joins it.
 
-    The arguments are those of `create_world` and `join_world`. Where it cannot be
-    joined, the world is destroyed again.
+    The arguments are those of `create_world` and `join_world`. If joining fails, the world is
+    destroyed again.
 
     Returns:
       `(env, world_name)`. Closing the environment leaves the world; `destroy_world`
@@ -138,11 +145,11 @@ def create_and_join_world(
 
 
 def reset_world(
-    connection: Connection, world_name: str, settings: Mapping[str, Any] = _NONE
+    connection: Connection, world_name: str, settings: Mapping[str, Any] = NO_SETTINGS
 ) -> None:
     """Begins a new sequence for every agent of a world.
 
-    Blocks until every other agent has taken a step, which tells it so.
+    Blocks until every other agent has taken a step, whose answer says that its sequence ended.
 
     Args:
       connection: a connection to the server, joined to the world or not.
@@ -177,8 +184,8 @@ def destroy_world(connection: Connection, world_name: str) -> None:
 
 def make(
     address: str,
-    create_world_settings: Mapping[str, Any] = _NONE,
-    join_world_settings: Mapping[str, Any] = _NONE,
+    create_world_settings: Mapping[str, Any] = NO_SETTINGS,
+    join_world_settings: Mapping[str, Any] = NO_SETTINGS,
     *,
     timeout: float | None = 10.0,
     request_timeout: float | None = None,
@@ -195,12 +202,12 @@ def make(
         `insecure`, `metadata` and `transport`.
       create_world_settings: values by name, nested or flat; see `pack_settings`.
       join_world_settings: the same.
-      timeout: seconds until there must be a connection; None for any time.
-      request_timeout: seconds that each answer may take; None for any time.
+      timeout: seconds until there must be a connection; None for no limit.
+      request_timeout: seconds that each answer may take; None for no limit.
       credentials: TLS credentials; None for plaintext.
-      insecure: allow plaintext to an address that is not on this machine.
+      insecure: allow plaintext to an address other than loopback.
       metadata: sent with the call.
-      transport: how the stream is carried.
+      transport: which transport carries the stream.
       **adaptor_kwargs: for `join_world` and the adaptor, such as
         `requested_observations`.
 
@@ -209,20 +216,15 @@ def make(
       connection.
 
     Raises:
-      As `connect`, `create_world` and `join_world`. Nothing is left on the server then.
+      As `connect`, `create_world` and `join_world`. No world is left on the server then.
     """
-    connection = connect(
-        address,
-        timeout=timeout,
-        request_timeout=request_timeout,
-        credentials=credentials,
-        insecure=insecure,
-        metadata=metadata,
-        transport=transport,
-    )
+    endpoint = Endpoint(address, credentials, insecure, metadata, transport)
+    create_settings = pack_settings(create_world_settings)
+    join_settings = pack_settings(join_world_settings)
+    connection = open_connection(endpoint, timeout, request_timeout)
     try:
         env, world_name = create_and_join_world(
-            connection, create_world_settings, join_world_settings, **adaptor_kwargs
+            connection, create_settings, join_settings, **adaptor_kwargs
         )
     except BaseException:
         connection.close()
@@ -232,15 +234,20 @@ def make(
     return env
 
 
+def may_reopen(connection: BaseConnection) -> bool:
+    """Whether a new connection to the server of an unusable one can be expected to work."""
+    return not isinstance(connection.poisoned_by, ConnectionLostError | DeadlineExceededError)
+
+
 def _leave(connection: Connection) -> None:
     connection.send(dm_env_rpc_pb2.LeaveWorldRequest(), timeout=CLEAN_UP_SECONDS)
 
 
 def _destroy(connection: Connection, world_name: str) -> None:
-    """Destroys a world, over a connection of its own where this one is dead."""
+    """Destroys a world, over a new connection if this one is unusable."""
     if connection.is_usable:
         _undo("destroy the world", lambda: _send_destroy(connection, world_name))
-    elif not isinstance(connection.poisoned_by, ConnectionLostError | DeadlineExceededError):
+    elif may_reopen(connection):
         _undo("destroy the world", lambda: _destroy_anew(connection, world_name))
 
 
@@ -252,11 +259,11 @@ def _destroy_anew(connection: Connection, world_name: str) -> None:
                 _send_destroy(fresh, world_name)
                 return
             except DmEnvRpcError:
-                # The server takes a moment to see that the other connection has gone and
-                # its agent with it.
+                # The server may not have noticed yet that the other connection was closed and
+                # its agent has left.
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(0.02)
+                time.sleep(DESTROY_AGAIN_SECONDS)
 
 
 def _send_destroy(connection: Connection, world_name: str) -> None:
@@ -265,7 +272,7 @@ def _send_destroy(connection: Connection, world_name: str) -> None:
 
 
 def _undo(what: str, action: Callable[[], None]) -> None:
-    """Cleans up in the wake of another error, or of a close, which is not to be hidden."""
+    """Cleans up after another error or in `close`; its own errors are logged, not raised."""
     try:
         action()
     except DmEnvRpcClientError as error:

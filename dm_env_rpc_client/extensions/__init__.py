@@ -1,5 +1,6 @@
-"""Extensions of the protocol, as a client uses them.
+"""Client side of the protocol's extensions: reading, writing and listing properties.
 
 `properties.py` is the properties extension, `legacy_properties.py` the same for servers of the
-1.0 line; `property_access.py` is what both have in common. May import `client` and `tensors`.
+1.0 line. Read `property_access.py` first, the interface of both. May import `client`, `tensors`
+and `displays`.
 """

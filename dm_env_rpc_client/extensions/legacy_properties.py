@@ -1,4 +1,4 @@
-"""Properties of servers of the 1.0 line, which have them in the core protocol.
+"""Properties of servers of the 1.0 line, where they are a part of the core protocol.
 
 "Read/Write/List Property" in the protocol reference: every request takes several keys.
 """
@@ -22,7 +22,7 @@ __all__ = ["LegacyProperties"]
 
 
 class LegacyProperties(PropertyAccess):
-    """The interface of `PropertiesExtension`, and more: several keys in one request.
+    """The interface of `PropertiesExtension`, and requests with several keys.
 
     Args:
       connection: a connection to a server of the 1.0 line.
@@ -49,7 +49,7 @@ class LegacyProperties(PropertyAccess):
           As `read`.
         """
         keys = list(keys)
-        with property_errors():
+        with property_errors("read", ", ".join(keys)):
             response = self._connection.send(line_1_0_pb2.ReadPropertyRequest(keys=keys))
         missing = [key for key in keys if key not in response.properties]
         if missing:
@@ -70,7 +70,7 @@ class LegacyProperties(PropertyAccess):
           As `write`.
         """
         packed = {key: pack_property(key, value) for key, value in values.items()}
-        with property_errors():
+        with property_errors("write", ", ".join(packed)):
             self._connection.send(line_1_0_pb2.WritePropertyRequest(properties=packed))
 
     def list(self, key: str = "") -> Sequence[PropertySpec]:
@@ -78,7 +78,7 @@ class LegacyProperties(PropertyAccess):
         return self.list_all([key])
 
     def list_all(self, keys: Iterable[str]) -> Sequence[PropertySpec]:
-        """Lists what stands right below several properties, in one request.
+        """Lists the properties directly below several ones, in one request.
 
         Args:
           keys: the keys of the properties.
@@ -89,8 +89,9 @@ class LegacyProperties(PropertyAccess):
         Raises:
           As `list`.
         """
-        with property_errors():
-            response = self._connection.send(line_1_0_pb2.ListPropertyRequest(keys=list(keys)))
+        keys = list(keys)
+        with property_errors("list", ", ".join(keys)):
+            response = self._connection.send(line_1_0_pb2.ListPropertyRequest(keys=keys))
         return [
             PropertySpec(
                 key,

@@ -10,19 +10,18 @@ from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client._proto import properties_pb2
 from dm_env_rpc_client.client.connection import Connection
-from dm_env_rpc_client.errors import ProtocolError
+from dm_env_rpc_client.errors import (
+    PropertyNotFoundError,
+    PropertyPermissionError,
+    PropertyValueError,
+    ProtocolError,
+)
 from dm_env_rpc_client.extensions.property_access import (
     PropertyAccess,
     pack_property,
     unpack_property,
 )
-from dm_env_rpc_client.extensions.property_spec import (
-    PropertyNotFoundError,
-    PropertyPermissionError,
-    PropertySpec,
-    PropertyValueError,
-    property_errors,
-)
+from dm_env_rpc_client.extensions.property_spec import PropertySpec, property_errors
 
 __all__ = [
     "PropertiesExtension",
@@ -41,7 +40,7 @@ class PropertiesExtension(PropertyAccess):
         for spec in properties.walk():
             print(spec)
 
-    As an attribute of an environment: `make(..., extensions=...)` takes it by name.
+    It can be an attribute of an environment: `make(..., extensions=...)` takes it by name.
 
     Args:
       connection: a connection to the server.
@@ -55,14 +54,14 @@ class PropertiesExtension(PropertyAccess):
         """See `PropertyAccess.read`."""
         request = properties_pb2.PropertyRequest()
         request.read_property.key = key
-        return unpack_property(key, self._send(request, "read_property").value)
+        return unpack_property(key, self._send(request, "read_property", key).value)
 
     def write(self, key: str, value: Any) -> None:
         """See `PropertyAccess.write`."""
         request = properties_pb2.PropertyRequest()
         request.write_property.key = key
         request.write_property.value.CopyFrom(pack_property(key, value))
-        self._send(request, "write_property")
+        self._send(request, "write_property", key)
 
     def list(self, key: str = "") -> Sequence[PropertySpec]:
         """See `PropertyAccess.list`."""
@@ -77,13 +76,13 @@ class PropertiesExtension(PropertyAccess):
                 listable=each.is_listable,
                 description=each.description,
             )
-            for each in self._send(request, "list_property").values
+            for each in self._send(request, "list_property", key).values
         ]
 
-    def _send(self, request: properties_pb2.PropertyRequest, field: str) -> Any:
+    def _send(self, request: properties_pb2.PropertyRequest, field: str, key: str) -> Any:
         packed = any_pb2.Any()
         packed.Pack(request)
-        with property_errors():
+        with property_errors(field.removesuffix("_property"), key):
             answer = self._connection.send(packed)
         response = properties_pb2.PropertyResponse()
         try:

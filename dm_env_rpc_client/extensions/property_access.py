@@ -1,4 +1,4 @@
-"""What reading, writing and listing properties have in common in both dialects."""
+"""The interface to properties: reading, writing, listing; the same for both versions."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["PropertyAccess"]
 
 
 class PropertyAccess(abc.ABC):
-    """Properties by key; `[key]` reads and writes, `in` and iteration are left to `walk`.
+    """Properties by key; `[key]` reads and writes, `walk` iterates (there is no `in`).
 
     In IPython, `[` and the Tab key complete the keys that `specs`, `walk` and `tree` have
-    come upon so far; only those three ask the server.
+    returned so far; completion itself does not ask the server.
     """
 
     def __init__(self) -> None:
@@ -30,39 +30,39 @@ class PropertyAccess(abc.ABC):
         """Returns the value of a property, as `unpack_tensor` does.
 
         Raises:
-          PropertyNotFoundError: there is none; a KeyError too.
-          PropertyPermissionError: it is not readable; a PermissionError too.
+          PropertyNotFoundError: there is no such property; also a KeyError.
+          PropertyPermissionError: it is not readable; also a PermissionError.
           Otherwise as `Connection.send`.
         """
 
     @abc.abstractmethod
     def write(self, key: str, value: Any) -> None:
-        """Writes a value, which may be anything that `pack_tensor` takes, or a Tensor.
+        """Writes a value: anything that `pack_tensor` takes, or a Tensor.
 
-        When it takes effect is the world's to decide ("Read/Write/List Property" in the
-        protocol reference).
+        The world decides when it takes effect ("Read/Write/List Property" in the protocol
+        reference).
 
         Raises:
-          PropertyValueError: the property does not take it; a ValueError too.
+          PropertyValueError: the value is invalid for the property; also a ValueError.
           SpecError: it cannot be packed; nothing was sent. Otherwise as `read`.
         """
 
     @abc.abstractmethod
     def list(self, key: str = "") -> Sequence[PropertySpec]:
-        """Returns what stands right below a property; the empty key is the root.
+        """Returns the properties directly below a property; the empty key is the root.
 
         Raises:
           As `read`.
         """
 
     def specs(self, key: str = "") -> dict[str, PropertySpec]:
-        """Returns what `list` does, by key."""
+        """Returns the result of `list` by key."""
         found = {spec.key: spec for spec in self.list(key)}
         self._seen_keys.update(dict.fromkeys(found))
         return found
 
     def walk(self, key: str = "") -> Iterator[PropertySpec]:
-        """Yields everything below a property, parents first, each key once."""
+        """Yields all properties below a property, parents first, each key once."""
         seen = {key}
         pending = [key]
         while pending:
@@ -75,11 +75,11 @@ class PropertyAccess(abc.ABC):
                         pending.append(spec.key)
 
     def tree(self, key: str = "") -> PropertyTree:
-        """Lists and reads everything below a property.
+        """Lists and reads all properties below a property.
 
         Returns:
-          A snapshot, which prints as a tree and is a table in a notebook. What cannot be
-          read says why in it.
+          A snapshot, which prints as a tree and is a table in a notebook. A property that
+          cannot be read has the reason in place of its value.
 
         Raises:
           As `list`.
@@ -100,7 +100,7 @@ class PropertyAccess(abc.ABC):
     def __setitem__(self, key: str, value: Any) -> None:
         self.write(key, value)
 
-    # With __getitem__ alone Python would count keys up from 0.
+    # With __getitem__ alone Python would iterate over the keys 0, 1, 2, ...
     __iter__ = None
     __contains__ = None
 
@@ -113,7 +113,7 @@ def pack_property(key: str, value: Any) -> dm_env_rpc_pb2.Tensor:
 
 
 def unpack_property(key: str, tensor: dm_env_rpc_pb2.Tensor) -> Any:
-    """Unpacks the value of a property; ProtocolError where it is none."""
+    """Unpacks the value of a property; ProtocolError if it is invalid."""
     try:
         return packing.unpack_tensor(tensor)
     except SpecError as error:

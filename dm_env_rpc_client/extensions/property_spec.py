@@ -1,4 +1,4 @@
-"""What a server says of a property, and its refusals as Python's own errors."""
+"""The description of a property by a server, and refusals as errors of the right class."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ import contextlib
 from collections.abc import Iterator
 
 from dm_env import specs as dm_env_specs
-from google.rpc import code_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError, SpecError
+from dm_env_rpc_client.errors import (
+    DmEnvRpcError,
+    PropertyError,
+    PropertyNotFoundError,
+    PropertyPermissionError,
+    PropertyValueError,
+    ProtocolError,
+    SpecError,
+)
 from dm_env_rpc_client.tensors import specs
 
 __all__ = [
@@ -20,38 +27,19 @@ __all__ = [
 ]
 
 
-class PropertyNotFoundError(DmEnvRpcError, KeyError):
-    """There is no such property (NOT_FOUND)."""
-
-
-class PropertyPermissionError(DmEnvRpcError, PermissionError):
-    """The property cannot be read, written or listed (PERMISSION_DENIED)."""
-
-
-class PropertyValueError(DmEnvRpcError, ValueError):
-    """The property does not take the value (INVALID_ARGUMENT)."""
-
-
-_ERRORS: dict[int, type[DmEnvRpcError]] = {
-    code_pb2.NOT_FOUND: PropertyNotFoundError,
-    code_pb2.PERMISSION_DENIED: PropertyPermissionError,
-    code_pb2.INVALID_ARGUMENT: PropertyValueError,
-}
-
-
 class PropertySpec:
-    """What a server says of a property.
+    """The description of a property by a server.
 
     Attributes:
       key: the key to read, write and list it by.
       readable: whether it has a value to read.
       writable: whether a value can be written to it.
-      listable: whether properties stand below it.
-      spec: the dm_env spec of its value; None where it has none.
+      listable: whether there are properties below it.
+      spec: the dm_env spec of its value; None if it has no value.
       description: what it is for.
 
     Raises:
-      ProtocolError: the server's TensorSpec cannot be.
+      ProtocolError: the server's TensorSpec is invalid.
     """
 
     def __init__(
@@ -83,12 +71,19 @@ class PropertySpec:
 
 
 @contextlib.contextmanager
-def property_errors() -> Iterator[None]:
-    """Gives refusals the types that dictionaries and files have for them."""
+def property_errors(operation: str, key: str) -> Iterator[None]:
+    """Raises a PropertyError if the server refuses an operation on a property.
+
+    An error that says nothing about the property, such as UNIMPLEMENTED, stays as it is.
+
+    Args:
+      operation: "read", "write" or "list".
+      key: the key of the property; several keys are separated by commas.
+    """
     try:
         yield
     except DmEnvRpcError as error:
-        kind = _ERRORS.get(error.code)
-        if kind is None:
+        refusal = PropertyError.of_status(operation, key, error.status)
+        if type(refusal) is PropertyError:
             raise
-        raise kind(error.status) from error
+        raise refusal from error

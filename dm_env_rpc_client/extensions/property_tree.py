@@ -1,4 +1,4 @@
-"""The properties below a key with their values, as they were when they were asked for."""
+"""The properties below a key with their values: a snapshot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dm_env_rpc_client.extensions.property_spec import PropertySpec
 __all__ = ["MAX_PROPERTIES", "PropertyTree", "TreeEntry"]
 
 MAX_PROPERTIES = 1000
-"""Properties that a tree may have; a server can go on without end."""
+"""The maximum number of properties of a tree; a server may list without end."""
 
 _FEW = 8
 
@@ -26,10 +26,10 @@ class TreeEntry(NamedTuple):
     """One property of a tree.
 
     Attributes:
-      spec: what the server says of it.
-      depth: how many listed properties stand above it.
-      value: its value; None where there is none.
-      refusal: why it could not be read, or listed; "" where it could.
+      spec: the server's description of it.
+      depth: the number of listed properties above it.
+      value: its value; None if it has none.
+      refusal: why it could not be read, or listed; "" if it could.
     """
 
     spec: PropertySpec
@@ -42,13 +42,13 @@ class PropertyTree:
     """A snapshot; showing it asks the server nothing. Made by `PropertyAccess.tree`.
 
     Args:
-      list_below: lists the properties right below a key.
+      list_below: lists the properties directly below a key.
       read: reads the value of a key.
-      key: where the tree begins; the empty key is the root.
+      key: the key of the tree's root; the empty key is the root of all properties.
 
     Attributes:
       entries: the properties, parents before their children.
-      is_complete: False where there were more than `MAX_PROPERTIES`.
+      is_complete: False if there are more than `MAX_PROPERTIES`.
     """
 
     def __init__(self, list_below: Lister, read: Callable[[str], Any], key: str = ""):
@@ -88,7 +88,7 @@ class PropertyTree:
 
 
 def _entries(list_below: Lister, read: Callable[[str], Any], key: str) -> Iterator[TreeEntry]:
-    """Yields everything below a property; without recursion, for it may go deep."""
+    """Yields all properties below one; without recursion, because there may be many levels."""
     seen = {key}
     levels = [iter(list_below(key))]
     while levels:

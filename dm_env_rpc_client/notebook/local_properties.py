@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from google.rpc import code_pb2, status_pb2
-
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.errors import DmEnvRpcError, PropertyError
 from dm_env_rpc_client.extensions.property_access import PropertyAccess
 from dm_env_rpc_client.extensions.property_spec import PropertySpec
 from dm_env_rpc_client.server.string_properties import HasStringProperties
@@ -32,18 +28,15 @@ class LocalProperties(PropertyAccess):
 
     def read(self, key: str) -> Any:
         """See `PropertyAccess.read`."""
-        with _refusals():
-            return self._environment.read_property(key)
+        return self._environment.read_property(key)
 
     def write(self, key: str, value: Any) -> None:
         """See `PropertyAccess.write`."""
-        with _refusals():
-            self._environment.write_property(key, str(value))
+        self._environment.write_property(key, str(value))
 
     def list(self, key: str = "") -> Sequence[PropertySpec]:
         """See `PropertyAccess.list`."""
-        with _refusals():
-            listed = self._environment.list_properties(key)
+        listed = self._environment.list_properties(key)
         return [
             PropertySpec(
                 child,
@@ -54,12 +47,3 @@ class LocalProperties(PropertyAccess):
             )
             for child, attributes in sorted(listed.items())
         ]
-
-
-@contextlib.contextmanager
-def _refusals() -> Iterator[None]:
-    try:
-        yield
-    except PropertyError as error:
-        code = code_pb2.Code.Value(error.result)
-        raise DmEnvRpcError(status_pb2.Status(code=code, message=str(error))) from error

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from google.rpc import code_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
-from dm_env_rpc_client.errors import PropertyError
+from dm_env_rpc_client.errors import PropertyError, PropertyNotFoundError
 from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.tensors import packing
@@ -100,13 +99,13 @@ class StringProperties(Properties):
         try:
             self._environment.read_property(key)
         except PropertyError as error:
-            if error.result != "NOT_FOUND":
+            if not isinstance(error, PropertyNotFoundError):
                 return True
             # Reading does not find a property that has children but no value.
             try:
                 self._environment.list_properties(key)
             except PropertyError as refusal:
-                return refusal.result != "NOT_FOUND"
+                return not isinstance(refusal, PropertyNotFoundError)
         return True
 
 
@@ -119,8 +118,8 @@ def _spec(key: str, attributes: PropertyAttributes) -> dm_env_rpc_pb2.TensorSpec
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """Raises a PropertyError as a RequestError, with the google.rpc.Code of its result."""
+    """Answers with the code and the text of a refusal."""
     try:
         yield
     except PropertyError as error:
-        raise RequestError(code_pb2.Code.Value(error.result), str(error)) from error
+        raise RequestError(error.code, str(error)) from error

@@ -1,10 +1,11 @@
 """Bytes between processes: whole messages, in order, over HTTP/2 or grpcio.
 
-A transport knows nothing of what is in a message. `http2/` is this package's own transport, a
-socket read by the thread that waits; `grpc/` is grpcio. This is the only room that imports grpc
+A transport does not know the contents of messages. `http2/` is this package's own transport, a
+socket read by the waiting thread; `grpc/` is grpcio. This is the only room that imports grpc
 or socket (with the exceptions that `tests/test_layering.py` lists). It may import `errors`.
 
-Read `streams.py` first: the interface that both transports have. `opening.py` chooses one.
+Read `streams.py` first: the interface of both transports. `endpoint.py` says which server to
+connect to and how; `opening.py` selects the transport.
 """
 
 import os

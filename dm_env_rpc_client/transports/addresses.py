@@ -1,4 +1,4 @@
-"""Addresses of servers: what they mean, without opening anything."""
+"""Parses addresses of servers; opens nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["HostPort", "is_loopback", "parse_host_port"]
 
 
 class HostPort(NamedTuple):
-    """The two halves of a TCP address."""
+    """A TCP address."""
 
     host: str
     port: int
@@ -21,7 +21,7 @@ class HostPort(NamedTuple):
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address, as gRPC takes it, cannot lead off this machine."""
+    """Whether an address, in the syntax of gRPC, is of this machine: loopback or a unix socket."""
     scheme, _, rest = address.partition(":")
     if scheme in ("unix", "unix-abstract"):
         return True
@@ -38,10 +38,10 @@ def is_loopback(address: str) -> bool:
 
 
 def parse_host_port(address: str) -> HostPort:
-    """Splits `host:port`, where an IPv6 host stands in brackets.
+    """Splits `host:port`; an IPv6 host is in brackets.
 
     Raises:
-      SpecError: the address has another form, or no port from 0 to 65535.
+      SpecError: the address has another form, or its port is not from 0 to 65535.
     """
     host, colon, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
     bracketed = host.startswith("[") and host.endswith("]")

@@ -1,7 +1,7 @@
-"""The port that a server listens on: all of `localhost`, or nothing of it.
+"""Binds a server to an address; to `localhost` with both IPv4 and IPv6, or not at all.
 
-`localhost` is two addresses, of IPv4 and of IPv6, and gRPC is content with one of them. A
-client that tries the other first would then meet whatever program has the port there.
+`localhost` is two addresses, one of IPv4 and one of IPv6, and gRPC binds only one if the other is
+taken. A client that tries the other first would then connect to a different program.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ def listen(add_port: Callable[[str], int], address: str) -> str:
 
     Args:
       add_port: binds it to one address as gRPC writes them and returns the port;
-        RuntimeError where it is taken.
+        RuntimeError if it is taken.
       address: `host:port`, where port 0 is any free one, or `unix:path`.
 
     Returns:
-      The address, with the port that it got.
+      The address, with the actual port.
 
     Raises:
-      OSError: the address is taken, or is none of this machine's.
+      OSError: the address is taken, or this machine does not have it.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -42,7 +42,7 @@ def listen(add_port: Callable[[str], int], address: str) -> str:
                 for place in places:
                     add_port(f"[{place}]:{chosen}" if ":" in place else f"{place}:{chosen}")
             except RuntimeError:
-                # Somebody was faster.
+                # Another program took the port in between.
                 if int(port) or attempt + 1 == _ATTEMPTS:
                     raise
             else:
@@ -63,7 +63,7 @@ def _has(place: str) -> bool:
 
 
 def _free_port(places: list[str]) -> int:
-    """Returns a port that nobody has on any of the addresses."""
+    """Returns a port that is free on all of the addresses."""
     while True:
         with contextlib.ExitStack() as stack:
             port = 0

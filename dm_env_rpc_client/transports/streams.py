@@ -1,4 +1,4 @@
-"""What a transport gives to a connection: an open stream, for threads or for coroutines."""
+"""The interface of transports: an open stream, for threads or for coroutines."""
 
 from __future__ import annotations
 
@@ -28,41 +28,41 @@ def plain_memory(size: int) -> memoryview:
 class Stream(Protocol):
     """One open stream, for threads. One thread at a time writes, one at a time reads.
 
-    Writing does not wait for the other end: a server whose answers back up stops reading, and
-    a client that insisted on writing before it reads would wait for ever.
+    Writing does not wait for the server: a server whose answers are not read stops reading, and a
+    client that wrote everything before it read would wait for ever.
     """
 
     address: str
-    """What error messages call the other end."""
+    """How error messages name the server."""
 
     def write(self, *messages: bytes) -> None:
-        """Sends messages, together. An error that they meet comes out of `read`."""
+        """Sends messages together. `read` raises the error if this fails."""
 
     def has_unsent(self) -> bool:
-        """Whether something that was written waits for the other end to take more.
+        """Whether written bytes are not sent yet because the server does not receive them.
 
-        It is sent by `read`, and by `send_rest`.
+        `read` and `send_rest` send them.
         """
 
     def send_rest(self, timeout: float) -> None:
-        """Sends what waits, as far as it can be sent within so many seconds.
+        """Sends unsent bytes, as many as possible within `timeout` seconds.
 
         For a thread that writes while another one reads.
         """
 
     def read(self, timeout: float | None, until_sent: bool = False) -> Buffer | None:
-        """Returns the next message, in memory that is the caller's.
+        """Returns the next message, in memory that belongs to the caller.
 
         Args:
-          timeout: seconds to wait; None for ever, 0 for a look.
-          until_sent: return as soon as nothing waits to be sent.
+          timeout: seconds to wait; None for no limit, 0 to not wait.
+          until_sent: return as soon as there are no unsent bytes.
 
         Returns:
-          The message, or None where none came in time.
+          The message, or None if none was received in time.
 
         Raises:
-          ConnectionLostError: the stream has ended; ProtocolError: the other end is no
-            dm_env_rpc server. Every later call raises the same.
+          ConnectionLostError: the stream has ended; ProtocolError: the peer is not a
+            dm_env_rpc server. Every later call raises the same error.
         """
 
     def has_unread(self) -> bool:
@@ -71,12 +71,13 @@ class Stream(Protocol):
     def fileno(self) -> int:
         """Returns a descriptor that is readable when `has_unread` may have become true.
 
-        Look with `has_unread` or `read(0)` first and select only when there is nothing: what
-        a stream has in hand already does not show. -1 where the stream has ended on this side.
+        Call `has_unread` or `read(0)` first and select only if there is nothing to read: the
+        descriptor does not show messages that were received already. -1 if the stream was
+        closed on this side.
         """
 
     def close(self, timeout: float) -> None:
-        """Tells the other end that no more requests come, and frees everything.
+        """Tells the server that no more requests follow, and releases all resources.
 
         Takes up to about `timeout` seconds, then cancels the stream. Never raises.
         """
@@ -96,10 +97,10 @@ class AsyncStream(Protocol):
     """One open stream, for coroutines of one event loop."""
 
     address: str
-    """What error messages call the other end."""
+    """How error messages name the server."""
 
     async def write(self, message: bytes) -> None:
-        """Sends a message. An error that it meets comes out of `read`."""
+        """Sends a message. `read` raises the error if this fails."""
 
     async def read(self) -> Buffer:
         """Returns the next message; raises as `Stream.read` does."""

@@ -156,7 +156,7 @@ def test_a_bad_action_is_told_by_its_path_and_never_sent(
 ) -> None:
     with make(robot_server.address) as env:
         env.reset()
-        attempts: list[Any] = [env.step, env.step_async, lambda a: env.unroll([action(), a])]
+        attempts: list[Any] = [env.step, env.submit_step, lambda a: env.unroll([action(), a])]
         for attempt in attempts:
             with pytest.raises(SpecError, match=text):
                 attempt(bad)
@@ -206,7 +206,7 @@ def test_the_end_of_an_episode_tells_how_it_ended() -> None:
 def test_steps_that_are_not_waited_for_arrive_in_order(catch_server: Server) -> None:
     with make(catch_server.address, {"rows": 4, "seed": 1}) as env:
         local = Catch(4, seed=1)
-        futures = [env.step_async({"paddle": 1}) for _ in range(50)]
+        futures = [env.submit_step({"paddle": 1}) for _ in range(50)]
         for step, future in enumerate(futures):
             expected = local.step({"paddle": 1})
             timestep = future.result(10)
@@ -220,7 +220,7 @@ def test_steps_that_are_not_waited_for_arrive_in_order(catch_server: Server) -> 
 def test_a_reset_begins_a_sequence_whatever_is_in_flight(catch_server: Server) -> None:
     with make(catch_server.address, {"rows": 9}) as env:
         for in_flight in range(1, 25):
-            futures = [env.step_async({"paddle": 1}) for _ in range(in_flight)]
+            futures = [env.submit_step({"paddle": 1}) for _ in range(in_flight)]
             assert env.reset().step_type is FIRST
             assert env.step({"paddle": 1}).step_type is MID
             assert all(future.done() for future in futures)
@@ -336,7 +336,7 @@ def test_extensions_are_attributes_until_the_environment_is_closed(
     assert env.properties is extension
     env.close()
     assert env.properties is None
-    with pytest.raises(SpecError, match="cannot be named 'step'"):
+    with pytest.raises(SpecError, match="extension name 'step' is taken"):
         make(catch_server.address, extensions={"step": extension})
     assert catch_server.agent_count == 0
 

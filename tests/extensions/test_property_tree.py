@@ -58,9 +58,8 @@ class Shelf(PropertyAccess):
 
 
 def refusal() -> PropertyPermissionError:
-    return PropertyPermissionError(
-        status_pb2.Status(code=code_pb2.PERMISSION_DENIED, message="not <now>")
-    )
+    status = status_pb2.Status(code=code_pb2.PERMISSION_DENIED, message="not <now>")
+    return PropertyPermissionError("read", "a", status)
 
 
 def test_a_tree_prints_its_keys_in_order_with_values_and_descriptions() -> None:

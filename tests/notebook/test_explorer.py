@@ -17,7 +17,7 @@ from dm_env import specs
 
 from dm_env_rpc_client import DmEnvAdaptor, connect, create_and_join_world, make
 from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment
-from dm_env_rpc_client.errors import DmEnvRpcError, SpecError
+from dm_env_rpc_client.errors import PropertyNotFoundError, SpecError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.notebook import Explorer, explore
 from dm_env_rpc_client.notebook.local_properties import LocalProperties
@@ -369,7 +369,7 @@ def test_a_library_in_c_is_explored_with_its_properties() -> None:
         panel.control(key).widget.value = "7"
         hands.wait_for(f"{key} = 7 written")
         assert env.read_property(key) == "7"
-        with pytest.raises(DmEnvRpcError, match="NOT_FOUND"):
+        with pytest.raises(PropertyNotFoundError, match="nothing"):
             properties.read("nothing")
 
 

@@ -28,7 +28,7 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.testing import ScriptedServer, echo
 from dm_env_rpc_client.transports.endpoint import Endpoint
-from dm_env_rpc_client.transports.http2 import keepalive
+from dm_env_rpc_client.transports.http2 import keepalive, targets
 from dm_env_rpc_client.transports.http2.async_stream import open_http2_stream_async
 from dm_env_rpc_client.transports.http2.stream import Http2Stream
 from dm_env_rpc_client.transports.http2.targets import Target, can_reach
@@ -265,6 +265,53 @@ def test_the_next_address_of_a_name_is_tried(
             assert await connection.send(extension(2)) == extension(2)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_address_that_does_not_accept_leaves_time_for_the_next(
+    echo_server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    port = int(echo_server.address.rpartition(":")[2])
+
+    async def main() -> None:
+        connection = await connect_async("two.localhost:7", timeout=2, transport="http2")
+        assert await connection.send(extension(1)) == extension(1)
+        await connection.close()
+
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        silent = listener.getsockname()
+        for _ in range(2):  # The kernel drops what does not fit into the queue.
+            filling = stack.enter_context(socket.socket())
+            filling.setblocking(False)
+            filling.connect_ex(silent)
+        places = [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", silent),
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)),
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
+        if is_async:
+            asyncio.run(main())
+        else:
+            with connect("two.localhost:7", timeout=2, transport="http2") as connection:
+                assert connection.send(extension(1)) == extension(1)
+
+
+@pytest.mark.parametrize(
+    ("remaining", "places", "expected"),
+    [
+        (6.0, 3, 2.0),
+        (3.0, 2, 1.5),
+        (60.0, 2, 3.0),
+        (None, 2, 3.0),
+        (60.0, 1, 60.0),
+        (None, 1, None),
+    ],
+)
+def test_addresses_of_a_name_share_the_time(
+    remaining: float | None, places: int, expected: float | None
+) -> None:
+    assert targets.seconds_to_accept(remaining, places) == expected
 
 
 def test_a_name_that_is_not_resolved_in_time_is_a_deadline(

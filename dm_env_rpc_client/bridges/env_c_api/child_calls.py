@@ -20,7 +20,6 @@ from dm_env_rpc_client.bridges.env_c_api.description import (
 from dm_env_rpc_client.bridges.env_c_api.events import Event
 from dm_env_rpc_client.bridges.env_c_api.library_properties import (
     PropertyAttributes,
-    PropertyResult,
 )
 from dm_env_rpc_client.bridges.env_c_api.runner import Frame
 from dm_env_rpc_client.errors import (
@@ -147,7 +146,7 @@ def encode_error(error: Exception) -> Any:
     if isinstance(error, LibraryError):
         return ["LibraryError", [error.function, error.code, error.message]]
     if isinstance(error, PropertyError):
-        return ["PropertyError", [error.operation, error.key, error.result]]
+        return ["PropertyError", [error.operation, error.key, error.code_name]]
     for known in (SpecError, ProtocolError):
         if isinstance(error, known):
             return [known.__name__, [str(error)]]
@@ -171,7 +170,7 @@ def _library_error(function: Any, code: Any, message: Any) -> LibraryError:
 
 
 def _property_error(operation: Any, key: Any, result: Any) -> PropertyError:
-    return PropertyError(_is(str, operation), _is(str, key), PropertyResult[result].name)
+    return PropertyError.of_result(_is(str, operation), _is(str, key), result)
 
 
 def _with_text(type_: type[DmEnvRpcClientError]) -> Callable[[Any], DmEnvRpcClientError]:

@@ -335,7 +335,7 @@ class Context:
                 "write_property may"
             )
         if result is not PropertyResult.SUCCESS:
-            raise PropertyError(operation, key, result.name)
+            raise PropertyError.of_result(operation, key, result.name)
 
     def _c_text(self, text: str, where: str) -> Any:
         return self.layout.ffi.new("char[]", memory.encode(text, where))

@@ -1,1 +1,4 @@
-"""Streams that grpcio carries: for targets, credentials and proxies that only it has."""
+"""Streams over grpcio: for targets, credentials and proxies that only grpcio supports.
+
+Read `channel.py` first. May import the other files of `transports`.
+"""

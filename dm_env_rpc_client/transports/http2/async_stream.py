@@ -20,6 +20,7 @@ from dm_env_rpc_client.transports.http2.targets import (
     Header,
     Target,
     request_headers,
+    seconds_to_accept,
     set_options,
     tls_context,
 )
@@ -27,9 +28,6 @@ from dm_env_rpc_client.transports.status import silent
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Allocate, Buffer, plain_memory
 
 __all__ = ["AsyncHttp2Stream", "open_http2_stream_async"]
-
-_SILENT_SECONDS = 3.0
-"""What an address of several has for taking a connection."""
 
 _PAUSE_BYTES = 64 << 20
 """Answers that wait to be taken; above this the socket is not read until some are."""
@@ -48,7 +46,7 @@ async def open_http2_stream_async(
         half = ClientHalf(address, MAX_MESSAGE_BYTES, allocate)
         stream = AsyncHttp2Stream(address, half, headers)
         try:
-            await asyncio.wait_for(_open(stream, target, tls), attempts.remaining)
+            await asyncio.wait_for(_open(stream, target, tls, attempts), attempts.remaining)
             return stream
         except (OSError, asyncio.TimeoutError) as error:
             stream.abort()
@@ -59,8 +57,10 @@ async def open_http2_stream_async(
         await asyncio.sleep(RETRY_SECONDS)
 
 
-async def _open(stream: AsyncHttp2Stream, target: Target, tls: ssl.SSLContext | None) -> None:
-    connected = await _connect(target)
+async def _open(
+    stream: AsyncHttp2Stream, target: Target, tls: ssl.SSLContext | None, attempts: Attempts
+) -> None:
+    connected = await _connect(target, attempts)
     try:
         await asyncio.get_running_loop().create_connection(
             lambda: stream,
@@ -74,7 +74,7 @@ async def _open(stream: AsyncHttp2Stream, target: Target, tls: ssl.SSLContext | 
     await stream.wait_until_ready()
 
 
-async def _connect(target: Target) -> socket.socket:
+async def _connect(target: Target, attempts: Attempts) -> socket.socket:
     """Opens a socket to the first address of a name that takes it."""
     loop = asyncio.get_running_loop()
     places: list[tuple[int, Any]] = [(socket.AF_UNIX, target.path)]
@@ -82,15 +82,12 @@ async def _connect(target: Target) -> socket.socket:
         found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
         places = [(family, where) for family, _, _, _, where in found]
     error: OSError | None = None
-    for family, where in places:
+    for index, (family, where) in enumerate(places):
         connecting = socket.socket(family, socket.SOCK_STREAM)
         try:
             connecting.setblocking(False)
-            # One that is silent must leave the next ones their time.
-            last = (family, where) == places[-1]
-            await asyncio.wait_for(
-                loop.sock_connect(connecting, where), None if last else _SILENT_SECONDS
-            )
+            seconds = seconds_to_accept(attempts.remaining, len(places) - index)
+            await asyncio.wait_for(loop.sock_connect(connecting, where), seconds)
             return connecting
         except (OSError, asyncio.TimeoutError) as caught:
             connecting.close()

@@ -27,6 +27,7 @@ __all__ = [
     "can_reach",
     "connect_socket",
     "request_headers",
+    "seconds_to_accept",
     "set_options",
     "tls_context",
 ]
@@ -35,6 +36,9 @@ Header: TypeAlias = tuple[str, str | bytes]
 
 _IS_POSSIBLE = hasattr(socket, "AF_UNIX") and hasattr(socket.socket, "recvmsg_into")
 """Whether the machine has the sockets that this takes; Windows does not."""
+
+_ACCEPT_SECONDS = 3.0
+"""The longest that an address may take to accept a connection if the name has further ones."""
 
 _TCP_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2}
 """A machine that has vanished is noticed by the kernel, whatever servers think of PINGs."""
@@ -147,9 +151,8 @@ def connect_socket(target: Target, tls: ssl.SSLContext | None, deadline: float |
     for index, (family, where) in enumerate(places):
         connecting = socket.socket(family, socket.SOCK_STREAM)
         try:
-            # One that is silent must leave the next ones their time.
-            share = None if deadline is None else _remaining(deadline) / (len(places) - index)
-            connecting.settimeout(share)
+            remaining = None if deadline is None else _remaining(deadline)
+            connecting.settimeout(seconds_to_accept(remaining, len(places) - index))
             connecting.connect(where)
             set_options(connecting)
             if tls is None:
@@ -169,6 +172,20 @@ def connect_socket(target: Target, tls: ssl.SSLContext | None, deadline: float |
             connecting.close()
             raise
     raise error
+
+
+def seconds_to_accept(remaining: float | None, places: int) -> float | None:
+    """Returns how long an address of a name may take to accept a connection.
+
+    Addresses share the time, so that one that does not respond leaves time for the next ones.
+
+    Args:
+      remaining: the seconds that are left; None for no limit.
+      places: the number of addresses that are left, this one included.
+    """
+    if places == 1:
+        return remaining
+    return _ACCEPT_SECONDS if remaining is None else min(_ACCEPT_SECONDS, remaining / places)
 
 
 def _places(target: Target, deadline: float | None) -> list[tuple[int, Any]]:

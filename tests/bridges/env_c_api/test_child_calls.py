@@ -73,7 +73,7 @@ def test_descriptions_and_frames_arrive_as_they_were(
     "error",
     [
         LibraryError("start", 11, "not now"),
-        PropertyError("read", "speed", "NOT_FOUND"),
+        PropertyError.of_result("read", "speed", "NOT_FOUND"),
         SpecError("a spec"),
         ProtocolError("a protocol"),
     ],

@@ -152,7 +152,7 @@ def test_results_of_properties(operation: str, key: str, result: str) -> None:
     with pytest.raises(PropertyError, match=f"cannot {operation} property '{key}'") as refusal:
         call(key)
     assert (refusal.value.operation, refusal.value.key) == (operation, key)
-    assert refusal.value.result == result
+    assert refusal.value.code_name == result
     context.release()
 
 

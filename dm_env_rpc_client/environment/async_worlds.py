@@ -1,0 +1,186 @@
+"""Creating, joining, resetting, leaving and destroying worlds, for asyncio; see `worlds.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Mapping
+from typing import Any, NamedTuple
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.client.async_connection import AsyncConnection, open_connection_async
+from dm_env_rpc_client.environment.async_dm_env_adaptor import AsyncDmEnvAdaptor
+from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS
+from dm_env_rpc_client.environment.worlds import DESTROY_AGAIN_SECONDS, may_reopen
+from dm_env_rpc_client.errors import DmEnvRpcClientError, DmEnvRpcError
+from dm_env_rpc_client.tensors.settings import pack_settings
+from dm_env_rpc_client.transports.credentials import Credentials
+from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
+from dm_env_rpc_client.transports.metadata import Metadata
+
+__all__ = [
+    "AsyncDmEnvAndWorldName",
+    "create_and_join_world_async",
+    "create_world_async",
+    "destroy_world_async",
+    "join_world_async",
+    "leave_world_async",
+    "make_async",
+    "reset_world_async",
+]
+
+_log = logging.getLogger(__name__)
+
+
+class AsyncDmEnvAndWorldName(NamedTuple):
+    """What `create_and_join_world_async` returns."""
+
+    env: AsyncDmEnvAdaptor
+    world_name: str
+
+
+async def create_world_async(
+    connection: AsyncConnection, create_world_settings: Mapping[str, Any] = NO_SETTINGS
+) -> str:
+    """`create_world` for asyncio; arguments, result and errors are the same."""
+    request = dm_env_rpc_pb2.CreateWorldRequest(settings=pack_settings(create_world_settings))
+    return str((await connection.send(request)).world_name)
+
+
+async def join_world_async(
+    connection: AsyncConnection,
+    world_name: str,
+    join_world_settings: Mapping[str, Any] = NO_SETTINGS,
+    *,
+    adaptor_class: type[AsyncDmEnvAdaptor] = AsyncDmEnvAdaptor,
+    **adaptor_kwargs: Any,
+) -> AsyncDmEnvAdaptor:
+    """`join_world` for asyncio; arguments, result and errors are the same."""
+    request = dm_env_rpc_pb2.JoinWorldRequest(
+        world_name=world_name, settings=pack_settings(join_world_settings)
+    )
+
+    async def rejoin() -> dm_env_rpc_pb2.ActionObservationSpecs:
+        await leave_world_async(connection)
+        specs: dm_env_rpc_pb2.ActionObservationSpecs = (await connection.send(request)).specs
+        return specs
+
+    specs = (await connection.send(request)).specs
+    try:
+        return adaptor_class(connection, specs, **{"rejoin": rejoin, **adaptor_kwargs})
+    except BaseException:
+        if connection.is_usable:
+            await _undo("leave the world", _leave(connection))
+        raise
+
+
+async def create_and_join_world_async(
+    connection: AsyncConnection,
+    create_world_settings: Mapping[str, Any] = NO_SETTINGS,
+    join_world_settings: Mapping[str, Any] = NO_SETTINGS,
+    **adaptor_kwargs: Any,
+) -> AsyncDmEnvAndWorldName:
+    """`create_and_join_world` for asyncio; arguments, result and errors are the same."""
+    join_settings = pack_settings(join_world_settings)
+    world_name = await create_world_async(connection, create_world_settings)
+    try:
+        env = await join_world_async(connection, world_name, join_settings, **adaptor_kwargs)
+    except BaseException:
+        await _destroy(connection, world_name)
+        raise
+    return AsyncDmEnvAndWorldName(env, world_name)
+
+
+async def reset_world_async(
+    connection: AsyncConnection, world_name: str, settings: Mapping[str, Any] = NO_SETTINGS
+) -> None:
+    """`reset_world` for asyncio; arguments and errors are the same."""
+    await connection.send(
+        dm_env_rpc_pb2.ResetWorldRequest(world_name=world_name, settings=pack_settings(settings))
+    )
+
+
+async def leave_world_async(connection: AsyncConnection) -> None:
+    """`leave_world` for asyncio; errors are the same."""
+    await connection.send(dm_env_rpc_pb2.LeaveWorldRequest())
+
+
+async def destroy_world_async(connection: AsyncConnection, world_name: str) -> None:
+    """`destroy_world` for asyncio; errors are the same."""
+    await connection.send(dm_env_rpc_pb2.DestroyWorldRequest(world_name=world_name))
+
+
+async def make_async(
+    address: str,
+    create_world_settings: Mapping[str, Any] = NO_SETTINGS,
+    join_world_settings: Mapping[str, Any] = NO_SETTINGS,
+    *,
+    timeout: float | None = 10.0,
+    request_timeout: float | None = None,
+    credentials: Credentials | None = None,
+    insecure: bool = False,
+    metadata: Metadata | None = None,
+    transport: Transport = "auto",
+    **adaptor_kwargs: Any,
+) -> AsyncDmEnvAdaptor:
+    """`make` for asyncio; arguments and errors are the same.
+
+    Returns:
+      The environment. Its `close` leaves and destroys the world and closes the
+      connection.
+    """
+    endpoint = Endpoint(address, credentials, insecure, metadata, transport)
+    create_settings = pack_settings(create_world_settings)
+    join_settings = pack_settings(join_world_settings)
+    connection = await open_connection_async(endpoint, timeout, request_timeout)
+    try:
+        env, world_name = await create_and_join_world_async(
+            connection, create_settings, join_settings, **adaptor_kwargs
+        )
+    except BaseException:
+        await connection.close()
+        raise
+    env.on_close(connection.close)
+    env.on_close(lambda: _destroy(connection, world_name))
+    return env
+
+
+async def _leave(connection: AsyncConnection) -> None:
+    await connection.send(dm_env_rpc_pb2.LeaveWorldRequest(), timeout=CLEAN_UP_SECONDS)
+
+
+async def _destroy(connection: AsyncConnection, world_name: str) -> None:
+    """Destroys a world, over a new connection if this one is unusable."""
+    if connection.is_usable:
+        await _undo("destroy the world", _send_destroy(connection, world_name))
+    elif may_reopen(connection):
+        await _undo("destroy the world", _destroy_anew(connection, world_name))
+
+
+async def _destroy_anew(connection: AsyncConnection, world_name: str) -> None:
+    now = asyncio.get_running_loop().time
+    deadline = now() + CLEAN_UP_SECONDS
+    async with await connection.reopen(timeout=CLEAN_UP_SECONDS) as fresh:
+        while True:
+            try:
+                await _send_destroy(fresh, world_name)
+                return
+            except DmEnvRpcError:
+                # The server may not have noticed yet that the other connection was closed and
+                # its agent has left.
+                if now() > deadline:
+                    raise
+                await asyncio.sleep(DESTROY_AGAIN_SECONDS)
+
+
+async def _send_destroy(connection: AsyncConnection, world_name: str) -> None:
+    request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=world_name)
+    await connection.send(request, timeout=CLEAN_UP_SECONDS)
+
+
+async def _undo(what: str, action: Awaitable[None]) -> None:
+    """Cleans up after another error or in `close`; its own errors are logged, not raised."""
+    try:
+        await action
+    except DmEnvRpcClientError as error:
+        _log.warning("could not %s: %s", what, error)
