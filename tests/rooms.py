@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pytest_plugin": {"testing"},
     "gymnasium": set(),
     "__init__": {"_proto", "client", "environment", "errors", "tensors"},
-    "adaptors": {"environment", "errors", "protocol", "tensors"},
+    "adaptors": {"bridges", "environment", "errors", "protocol", "tensors"},
     "testing": {
         "_proto", "client", "compliance", "environment", "errors", "protocol", "runtime", "server",
         "transports",

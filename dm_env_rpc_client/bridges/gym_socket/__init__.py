@@ -2,7 +2,6 @@
 
 from dm_env_rpc_client.bridges.gym_socket.environment import GymSocketEnvironment
 from dm_env_rpc_client.bridges.gym_socket.fields import Limits
-from dm_env_rpc_client.bridges.gym_socket.gymnasium_environment import GymnasiumEnvironment
 from dm_env_rpc_client.bridges.gym_socket.server import Server, serve
 
-__all__ = ["GymSocketEnvironment", "GymnasiumEnvironment", "Limits", "Server", "serve"]
+__all__ = ["GymSocketEnvironment", "Limits", "Server", "serve"]
