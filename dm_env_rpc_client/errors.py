@@ -8,10 +8,43 @@
       EnvironmentsFailedError some environments of a batch failed
       LibraryError            a library behind the C interface reported a failure
       ProtocolError           the server, or a library, broke the protocol
-      SpecError               a value, a spec or a name that cannot be (a ValueError too)
-        PropertyError         a property that cannot be read, written or listed so
+      SpecError               a value, a spec or a name is invalid (a ValueError too)
+        PropertyError         a property is missing, or refused a read or write
 
 Exceptions carry what they know as attributes; `str()` composes the sentence.
+
+## Which error, and what then
+
+| error | also a | when | the connection |
+| --- | --- | --- | --- |
+| `SpecError` | `ValueError` | a value, spec or name is invalid; nothing was sent | is usable |
+| `DmEnvRpcError` | | the server refused: `.code`, `.message`, `.details` | is usable |
+| `ProtocolError` | | the server broke the protocol | is dead if the order is in doubt |
+| `EnvironmentsFailedError` | | some of a batch failed: `.failures` | of the others is usable |
+| `LibraryError` | | a C library reported a failure | |
+| `DeadlineExceededError` | `TimeoutError` | no answer in time | is dead |
+| `ConnectionLostError` | `ConnectionError` | there is no connection, or it is dead | is dead |
+| `ConnectionClosedError` | `ConnectionError` | you closed it | is closed |
+
+```python
+import dm_env_rpc_client
+from dm_env_rpc_client.server import Catch, serve
+
+with serve(Catch) as server, dm_env_rpc_client.make(server.address) as env:
+    env.reset()
+    try:
+        env.step({"paddle": 7})
+    except dm_env_rpc_client.SpecError as error:
+        print(error)  # action 'paddle' (uid 1): the value is 7, outside its bounds [0, 2]
+    try:
+        dm_env_rpc_client.make(server.address, {"rows": -1})
+    except dm_env_rpc_client.DmEnvRpcError as error:
+        print(error.code_name)  # INVALID_ARGUMENT
+```
+
+Answers carry no ids. After a missed deadline, an interrupted wait or an answer of the wrong type,
+there is no telling which answer belongs to which request. The connection is then dead: every
+request fails, with the first cause as `__cause__`. `connection.reopen()` opens a new one.
 """
 
 from __future__ import annotations
@@ -67,7 +100,7 @@ class DmEnvRpcError(DmEnvRpcClientError):
 
     @property
     def code_name(self) -> str:
-        """The name of `code`, such as "NOT_FOUND"; the number where it has none."""
+        """The name of `code`, such as "NOT_FOUND"; the number if it has none."""
         try:
             return str(code_pb2.Code.Name(self._status.code))
         except ValueError:
@@ -104,7 +137,7 @@ class ConnectionLostError(DmEnvRpcClientError, ConnectionError):
 
     Attributes:
       code: the name of the gRPC status with which the stream ended, such as
-        "UNAVAILABLE"; None where there was none.
+        "UNAVAILABLE"; None if there was none.
     """
 
     def __init__(self, message: str, code: str | None = None):
@@ -118,8 +151,7 @@ class ConnectionLostError(DmEnvRpcClientError, ConnectionError):
 class DeadlineExceededError(DmEnvRpcClientError, TimeoutError):
     """An answer did not come in time.
 
-    A late answer would be taken for that of the next request, so the connection on
-    which this happened is dead.
+    A late answer would be taken for that of the next request, so the connection is dead.
     """
 
 
@@ -176,11 +208,11 @@ class ProtocolError(DmEnvRpcClientError):
 
 
 class SpecError(DmEnvRpcClientError, ValueError):
-    """A value, a spec or a name that cannot be."""
+    """A value, a spec or a name is invalid."""
 
 
 class PropertyError(SpecError):
-    """A property that cannot be read, written or listed so.
+    """A property is missing, or does not allow what was tried.
 
     Attributes:
       operation: "read", "write" or "list".
