@@ -43,8 +43,8 @@ with serve(Catch) as server, dm_env_rpc_client.make(server.address) as env:
 ```
 
 Answers carry no ids. After a missed deadline, an interrupted wait or an answer of the wrong type,
-there is no telling which answer belongs to which request. The connection is then dead: every
-request fails, with the first cause as `__cause__`. `connection.reopen()` opens a new one.
+it is unknown which answer belongs to which request. The connection is then dead: every request
+fails, with the first cause as `__cause__`. `connection.reopen()` opens a new one.
 """
 
 from __future__ import annotations

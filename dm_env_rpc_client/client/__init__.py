@@ -37,7 +37,7 @@ A connection that was opened before a fork raises an error in the child process;
 there.
 
 With asyncio, any number of coroutines may send at once. Cancelling one that waits for an answer
-poisons the connection, since nothing tells whether the server has carried out the request:
+poisons the connection, since it is unknown whether the server has carried out the request:
 
 ```python
 import asyncio

@@ -37,9 +37,8 @@ To measure a server of yours, `dm-env-rpc bench localhost:50051`.
 ## Choosing a transport
 
 `transport="http2"` is this package's own, for `host:port` and `unix:` addresses, with plaintext or
-an `ssl.SSLContext`. `transport="grpc"` is grpcio with everything that it can: other targets,
-proxies, its own credentials. `"auto"`, the default, takes http2 if it can express the address and
-the credentials:
+an `ssl.SSLContext`. `transport="grpc"` is grpcio: other targets, proxies, grpcio's own credentials.
+`"auto"`, the default, takes http2 if it can express the address and the credentials:
 
 ```python
 import dm_env_rpc_client
@@ -51,6 +50,6 @@ with serve(Catch) as server:
             print(transport, env.reset().step_type.name)  # FIRST
 ```
 
-Both notice a server that has gone silent within 20 seconds, by HTTP/2 pings, also if there is no
-`request_timeout`.
+Both send HTTP/2 pings while they wait: a machine that is frozen or unreachable is noticed within 20
+seconds, also if there is no `request_timeout`.
 """
