@@ -25,14 +25,14 @@ PACKAGE = Path(dm_env_rpc_client.__file__).parent
 # `tensors` know nothing but addresses.
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
-        "__init__", "bridges", "client", "compliance", "environment", "errors", "extensions",
-        "protocol", "runtime", "server", "tensors", "transports",
+        "bridges", "client", "compliance", "environment", "errors", "extensions", "protocol",
+        "runtime", "server", "tensors", "transports",
     },
     "notebook": {"_proto", "displays", "environment", "errors", "extensions", "server", "tensors"},
     "pytest_plugin": {"compliance", "testing"},
     "gymnasium": set(),
     "__init__": {"_proto", "client", "environment", "errors", "tensors"},
-    "adaptors": {"environment", "errors", "protocol", "tensors"},
+    "adaptors": {"bridges", "environment", "errors", "protocol", "tensors"},
     "testing": {
         "_proto", "client", "compliance", "environment", "errors", "protocol", "runtime", "server",
         "transports",

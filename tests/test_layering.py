@@ -24,7 +24,7 @@ ONLY_IN = {
         "adaptors.gymnasium_batches",
         "adaptors.gymnasium_spaces",
         "adaptors.vector",
-        "bridges.gym_socket.gymnasium_environment",
+        "bridges.gymnasium_environment",
         "cli.sources",
     ],
     "cffi": ["bridges."],

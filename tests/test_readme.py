@@ -1,65 +1,130 @@
-"""README tells the truth: its snippets run, one after the other, against a real server."""
+"""What README, CONTRIBUTING and the guides say is so: snippets run, links lead somewhere."""
 
 from __future__ import annotations
 
-import contextlib
-import io
+import importlib
 import re
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.testing
 
-from dm_env_rpc_client.protocol.lifecycle import diagram
-from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client import server as hosting
+from dm_env_rpc_client.cli.app import app
+from dm_env_rpc_client.cli.reference import GUIDES
+from dm_env_rpc_client.protocol import lifecycle
 from tests.bridges.env_c_api.compiling import compile_library
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 README = (ROOT / "README.md").read_text()
-ADDRESS = "localhost:50051"
+MOST_WORDS = 900
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """The server that README asks its reader to start; on a port that is free here."""
-    with serve(Catch) as server:
-        yield server.address
+def guide(module: str) -> str:
+    return importlib.import_module(module).__doc__ or ""
 
 
-def snippets() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+def snippets(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
-def test_there_are_snippets_for_everything_promised() -> None:
-    assert len(snippets()) >= 7
+WITH_SNIPPETS = ["README.md", *(module for module in GUIDES if snippets(guide(module)))]
 
 
-def test_the_snippets_run_in_order(address: str) -> None:
-    # What README calls by names of its reader's own.
-    stand_ins = {
-        ADDRESS: address,
+def document(name: str) -> str:
+    return (ROOT / name).read_text() if name in PAGES else guide(name)
+
+
+def prose(text: str) -> str:
+    """The lines that are not code between fences."""
+    return "".join(text.split("```")[::2])
+
+
+def stand_ins(name: str) -> Mapping[str, str]:
+    """What a guide calls by names of its reader's own."""
+    if name != "dm_env_rpc_client.bridges.env_c_api":
+        return {}
+    return {
         "./libengine.so": compile_library("complete", "1.4"),
         "engine_connect": "complete_connect",
     }
-    namespace: dict[str, object] = {"__name__": "readme"}
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        for number, snippet in enumerate(snippets()):
-            for name, stand_in in stand_ins.items():
-                snippet = snippet.replace(name, stand_in)  # noqa: PLW2901  # step by step
-            code = compile(snippet, f"README snippet {number}", "exec")
-            exec(code, namespace)
+
+
+@pytest.mark.parametrize("name", WITH_SNIPPETS)
+def test_the_snippets_run_in_order_in_a_clean_process(name: str, tmp_path: Path) -> None:
+    text = document(name)
+    program = "\n".join(snippets(text))
+    for own, stand_in in stand_ins(name).items():
+        program = program.replace(own, stand_in)
+    path = tmp_path / "snippets.py"
+    path.write_text(program)
+    finished = subprocess.run(
+        [sys.executable, "-W", "error", str(path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (finished.returncode, finished.stderr) == (0, "")
     # What a comment says that a line prints is what it prints.
-    for promised in re.findall(r"print\(.*\)  # (.*)", README):
+    for promised in re.findall(r"print\(.*\)  # (.*)", program):
         for part in promised.split("..."):
-            assert part in printed.getvalue(), promised
+            assert part in finished.stdout, promised
+
+
+def test_readme_is_short() -> None:
+    assert len(prose(README).split()) < MOST_WORDS
+
+
+def test_the_first_snippet_of_each_starts_what_it_needs() -> None:
+    without = [
+        name for name in WITH_SNIPPETS if "localhost:50051" in "".join(snippets(document(name)))
+    ]
+    assert without == []
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", prose(text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_relative_links_lead_somewhere(name: str) -> None:
+    lost = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", document(name)):
+        target, _, anchor = link.partition("#")
+        if re.match(r"[a-z]+:", link):
+            continue
+        path = ROOT / target if target else ROOT / name
+        if not path.exists() or (anchor and anchor not in anchors(path.read_text())):
+            lost.append(link)
+    assert lost == []
+
+
+def test_readme_links_every_guide() -> None:
+    files = [importlib.import_module(module).__file__ or "" for module in GUIDES]
+    linked = [Path(file).relative_to(ROOT).as_posix() for file in files]
+    assert [link for link in linked if f"({link})" not in README] == []
+
+
+def test_every_file_that_contributing_names_is_there() -> None:
+    package = ROOT / "dm_env_rpc_client"
+    named = set(re.findall(r"`([\w/]+\.py)`", document("CONTRIBUTING.md")))
+    assert len(named) > 20
+    assert {name for name in named if not any((at / name).exists() for at in (ROOT, package))} == (
+        set()
+    )
 
 
 def test_the_picture_of_the_states_is_drawn_from_the_table() -> None:
-    assert f"```mermaid\n{diagram()}\n```" in README
+    assert f"```mermaid\n{lifecycle.diagram()}\n```" in guide("dm_env_rpc_client.protocol")
 
 
 def test_there_are_exactly_two_set_up_commands_of_one_line() -> None:
@@ -70,33 +135,27 @@ def test_there_are_exactly_two_set_up_commands_of_one_line() -> None:
     assert "pytest" in commands[1]
 
 
+def named_commands() -> Iterator[str]:
+    for text in (README, *map(guide, GUIDES)):
+        yield from re.findall(r"(?:^|`)dm-env-rpc ([a-z]+)", text, re.MULTILINE)
+
+
 def test_every_command_that_is_mentioned_exists() -> None:
-    names = set(re.findall(r"dm-env-rpc ([a-z]+)", README))
-    assert {"run", "serve", "inspect"} <= names
+    names = set(named_commands())
+    assert {"run", "serve", "inspect", "play", "properties", "check", "bench"} <= names
     for name in sorted(names):
-        finished = subprocess.run(
-            [sys.executable, "-m", "dm_env_rpc_client.cli", name, "--help"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert finished.returncode == 0, name
+        result = typer.testing.CliRunner().invoke(app, [name, "--help"])
+        assert result.exit_code == 0, name
 
 
-def test_the_port_in_readme_is_the_default_of_serve() -> None:
-    with socket.socket() as probe:
-        if probe.connect_ex(("localhost", 50051)) == 0:
-            pytest.skip("something listens on port 50051 already")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dm_env_rpc_client.cli", "serve", "catch", "--json"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        assert ADDRESS in process.stdout.readline()
-    finally:
-        process.terminate()
-        process.wait(20)
-        process.stdout.close()
+def test_the_port_in_readme_is_the_default_of_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = []
+
+    def serve(environment: Any, address: str, **options: Any) -> None:
+        addresses.append(address)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hosting, "serve", serve)
+    typer.testing.CliRunner().invoke(app, ["serve", "catch"])
+    assert addresses == ["localhost:50051"]
+    assert "`dm-env-rpc serve` listens on `localhost:50051`" in README

@@ -1,4 +1,4 @@
-"""A dm_env.Environment, remote or not, as a gymnasium.Env. Needs the extra `gymnasium`.
+"""Between Gymnasium and dm_env, in both directions. Needs the extra `gymnasium`.
 
 import gymnasium
 env = gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address="localhost:50051")
@@ -17,13 +17,21 @@ import numpy.typing as npt
 from dm_env import specs
 
 from dm_env_rpc_client.adaptors.gymnasium_spaces import from_space, spec_to_space, to_space
+from dm_env_rpc_client.bridges.gymnasium_environment import GymnasiumEnvironment
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS, BaseAdaptor
 from dm_env_rpc_client.environment.worlds import make
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.tensors import nesting
 
-__all__ = ["GymnasiumEnv", "info_of", "is_terminated", "make_remote", "single_leaf"]
+__all__ = [
+    "GymnasiumEnv",
+    "GymnasiumEnvironment",
+    "info_of",
+    "is_terminated",
+    "make_remote",
+    "single_leaf",
+]
 
 RENDER_FPS = 30
 

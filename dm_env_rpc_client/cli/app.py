@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from typing import Annotated
 
 import typer
 
-from dm_env_rpc_client import __version__
 from dm_env_rpc_client.cli import bench, check, inspect, play, properties, run, serve
 from dm_env_rpc_client.cli.group import Commands, examples
 
@@ -37,7 +37,7 @@ app = typer.Typer(
 
 def _print_version(is_wanted: bool) -> None:
     if is_wanted:
-        typer.echo(f"dm-env-rpc {__version__}")
+        typer.echo(f"dm-env-rpc {importlib.metadata.version('dm-env-rpc-client')}")
         raise typer.Exit
 
 

@@ -1,6 +1,6 @@
-"""The API reference, a site of the docstrings: `python -m dm_env_rpc_client.cli.reference site`.
+"""The guides and the API as a site: `python -m dm_env_rpc_client.cli.reference FOLDER`.
 
-It needs the extra `docs`.
+It needs the extra `docs`. `reference_templates/` holds the pages that are not pdoc's own.
 """
 
 from __future__ import annotations
@@ -10,13 +10,38 @@ import importlib
 import re
 import sys
 import warnings
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-__all__ = ["PUBLIC_MODULES", "build"]
+__all__ = ["GUIDES", "PUBLIC_MODULES", "build"]
 
 _PACKAGE = Path(__file__).parents[1].name
+_TEMPLATES = Path(__file__).with_name("reference_templates")
 
 _LINK_TO_A_MEMBER = re.compile(r'<a href="(?P<href>[^":]*#[^"]+)"[^>]*>(?P<text>.*?)</a>', re.S)
+
+GUIDES = {
+    f"{_PACKAGE}.{name}": title
+    for name, title in {
+        "environment": "Environments",
+        "errors": "Errors",
+        "adaptors": "Gymnasium, in both directions",
+        "server": "Serving environments",
+        "extensions": "Properties and other extensions",
+        "compliance": "Checking a server",
+        "testing": "Tests with pytest",
+        "cli": "The command line",
+        "notebook": "Notebooks",
+        "client": "Connections, and moving over from dm-env-rpc",
+        "tensors": "Values and specs",
+        "protocol": "The states of a connection",
+        "transports": "Performance and transports",
+        "bridges": "Other protocols",
+        "bridges.gym_socket": "gym-socket-api",
+        "bridges.env_c_api": "C libraries",
+    }.items()
+}
+"""The modules whose docstrings are guides, in reading order, with their titles."""
 
 PUBLIC_MODULES = (
     _PACKAGE,
@@ -34,6 +59,7 @@ PUBLIC_MODULES = (
             "extensions.properties",
             "extensions.property_access",
             "extensions.property_spec",
+            "notebook",
             "server",
             "testing",
         )
@@ -55,14 +81,32 @@ def build(folder: Path) -> None:
     import pdoc
     import pdoc.render
 
-    for module in PUBLIC_MODULES:
-        importlib.import_module(module)
-    pdoc.render.configure(docformat="google", show_source=False, footer_text=_PACKAGE)
+    modules = dict.fromkeys((*PUBLIC_MODULES, *GUIDES))
+    documented = [importlib.import_module(module) for module in modules]
+    summary = (documented[0].__doc__ or "").partition("\n")[0].replace("`", "")
+    pdoc.render.configure(
+        docformat="google",
+        show_source=False,
+        footer_text=_PACKAGE,
+        mermaid=True,
+        template_directory=_TEMPLATES,
+    )
+    api = {module: module for module in sorted((*PUBLIC_MODULES, f"{_PACKAGE}.errors"))}
+    pdoc.render.env.globals.update(guides=GUIDES, api=api, summary=summary)
     with warnings.catch_warnings():
         # An annotation that only type checkers can evaluate is shown as text.
         warnings.filterwarnings("ignore", "Error parsing type annotation", UserWarning)
-        pdoc.pdoc(*PUBLIC_MODULES, output_directory=folder)
+        pdoc.pdoc(*_specs(modules), output_directory=folder)
     _remove_broken_links(folder)
+
+
+def _specs(modules: Iterable[str]) -> Iterator[str]:
+    """Yields what pdoc takes: these modules, and none of the modules below them."""
+    # pdoc adds all modules of a package that has no `__all__`: they are taken out again, and
+    # those of them that have a page come after it.
+    for module in sorted(modules):
+        yield module
+        yield rf"!{re.escape(module)}\..*"
 
 
 def _remove_broken_links(folder: Path) -> None:

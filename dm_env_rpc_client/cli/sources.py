@@ -104,7 +104,9 @@ class _GymnasiumSource:
     def __call__(self, **settings: Any) -> dm_env.Environment:
         import gymnasium
 
-        return gym_socket.GymnasiumEnvironment(gymnasium.make(self.name, **settings))
+        from dm_env_rpc_client.bridges.gymnasium_environment import GymnasiumEnvironment
+
+        return GymnasiumEnvironment(gymnasium.make(self.name, **settings))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,14 +20,14 @@ _HTML = "text/html"
 
 
 def load_ipython_extension(ipython: Any) -> None:
-    """Called by `%load_ext dm_env_rpc_client.notebook`."""
+    """Called with the shell of IPython by `%load_ext dm_env_rpc_client.notebook`."""
     formatter = ipython.display_formatter.formatters[_HTML]
     for shown, show in _FORMATTERS.items():
         formatter.for_type(shown, show)
 
 
 def unload_ipython_extension(ipython: Any) -> None:
-    """Called by `%unload_ext dm_env_rpc_client.notebook`."""
+    """Called with the shell of IPython by `%unload_ext dm_env_rpc_client.notebook`."""
     formatter = ipython.display_formatter.formatters[_HTML]
     for shown in _FORMATTERS:
         formatter.pop(shown, None)

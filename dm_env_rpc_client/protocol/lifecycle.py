@@ -114,7 +114,7 @@ def step_type(before: State, after: State) -> dm_env.StepType:
 
 
 def diagram() -> str:
-    """Returns the table as a Mermaid state diagram, as shown in README."""
+    """Returns the table as a Mermaid state diagram, as in the docstring of the package."""
     lines = ["stateDiagram-v2", f"    [*] --> {State.NOT_JOINED.name}"]
     arrows: dict[tuple[State, State], list[str]] = {}
     for (state, request), following in TRANSITIONS.items():

@@ -3,6 +3,98 @@
 Read `world.py` first: the interface of what is served. `session.py` answers the requests of one
 stream, `hosting.py` puts worlds behind a listener, `games/` holds the example environments. May
 import `protocol`, `tensors`, `transports`, `displays` and `errors`, but not `client`.
+
+## An environment
+
+Any `dm_env.Environment` can be served. The keyword arguments of what makes it are the settings that
+clients create worlds with:
+
+```python
+import dm_env
+import numpy as np
+from dm_env import specs
+
+import dm_env_rpc_client
+from dm_env_rpc_client.server import serve
+
+
+class Countdown(dm_env.Environment):
+    def __init__(self, start: int = 3):
+        if start < 1:
+            raise ValueError(f"start is {start}, and must be at least 1")
+        self._start = start
+
+    def action_spec(self):
+        return {"subtract": specs.BoundedArray((), np.int32, 1, 2)}
+
+    def observation_spec(self):
+        return {"counter": {"value": specs.Array((), np.int64)}}
+
+    def reset(self):
+        self._value = self._start
+        return dm_env.restart({"counter": {"value": self._value}})
+
+    def step(self, action):
+        self._value -= int(action["subtract"])
+        observation = {"counter": {"value": self._value}}
+        if self._value <= 0:
+            return dm_env.termination(1.0, observation)
+        return dm_env.transition(0.0, observation)
+
+
+with serve(Countdown) as server, dm_env_rpc_client.make(server.address, {"start": 5}) as env:
+    env.reset()
+    print(env.step({"subtract": 2}).observation["counter"]["value"])  # 3
+```
+
+From a shell that is `dm-env-rpc serve my_module:Countdown --address localhost:50051`. Several kinds
+of environments behind one address are a dictionary, from which the setting `environment` picks one:
+`serve({"down": Countdown, "catch": Catch})`.
+
+Each world has an environment of its own, for one agent at a time. The end of an episode with
+discount 0 is TERMINATED, any other INTERRUPTED. When a client disconnects, its agent leaves; the
+world stays until it is destroyed. A `ValueError` or `TypeError` of the constructor refuses the
+settings. Any other exception reaches the client with its traceback, as an INTERNAL error, and is in
+`Server.errors`.
+
+The server listens on loopback unless it has `credentials=` for TLS, or `insecure=True`.
+
+A Gymnasium environment is served through `adaptors.gymnasium.GymnasiumEnvironment`; see
+`dm_env_rpc_client.adaptors`.
+
+## Several agents in one world
+
+Write a `Game`. It says what each player sees and does. The server waits until all players have
+stepped, tells them of resets, and goes on without those who leave. `Race` is an example:
+
+```python
+import threading
+
+from dm_env_rpc_client.server import Race
+
+with serve(Race) as server, dm_env_rpc_client.connect(server.address) as owner:
+    world = dm_env_rpc_client.create_world(owner, {})
+    connections = [dm_env_rpc_client.connect(server.address) for _ in range(2)]
+    envs = [dm_env_rpc_client.join_world(connection, world) for connection in connections]
+    threads = [threading.Thread(target=env.reset) for env in envs]  # each waits for the other
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(server.agent_count)  # 2
+    for env, connection in zip(envs, connections):
+        env.close()
+        connection.close()
+    dm_env_rpc_client.destroy_world(owner, world)
+```
+
+From a shell that is `dm-env-rpc serve race`. If neither fits, implement `World` and `Agent`
+themselves.
+
+## More
+
+Properties are data beside actions and observations: see `dm_env_rpc_client.extensions`. To check
+that a server follows the protocol, see `dm_env_rpc_client.compliance`.
 """
 
 from dm_env_rpc_client.server.game import Game

@@ -6,6 +6,53 @@ or socket (with the exceptions that `tests/test_layering.py` lists). It may impo
 
 Read `streams.py` first: the interface of both transports. `endpoint.py` says which server to
 connect to and how; `opening.py` selects the transport.
+
+## Performance
+
+`python -m tests.benchmarks`, in a clone, measures this package over both transports, dm-env-rpc
+1.1.7, grpcio without any parsing, a bare C++ gRPC client and plain TCP, in turns, against one C++
+server on loopback, and compares the ratios with their targets. One run on a machine with two cores,
+medians in microseconds per step:
+
+| observation | dm-env-rpc 1.1.7 | http2 | grpc | bare C++ gRPC | plain TCP |
+| --- | --- | --- | --- | --- | --- |
+| float32 scalar | 285 | 108 | 258 | 80 | 16 |
+| float64 [256] | 289 | 107 | 227 | 78 | 15 |
+| int32 84x84 | 586 | 174 | 297 | 121 | 59 |
+| uint8 84x84x4 | 294 | 108 | 247 | 83 | 16 |
+| float32 84x84x4 | 1,191 | 174 | 311 | 138 | 64 |
+| uint8 1080x1920x3 | 10,050 | 1,867 | 4,365 | 2,489 | 2,005 |
+
+With 16 steps pending, as `unroll` sends them, a step with a float32 scalar takes 24 microseconds
+over http2 and one with float32 84x84x4 takes 40; dm-env-rpc has to wait for each answer. Both
+columns of the picture are of the same run, each chart with a scale of its own:
+
+![A step in microseconds, by observation, of six contenders](../../notebooks/pictures/benchmark.png)
+
+Where the time goes, and what was done about it: a thread that waits for an answer reads the socket
+itself, so that no other thread is woken; an array is read from the socket into the memory that the
+caller gets; a Step is written and read as bytes, without messages in between.
+
+To measure a server of yours, `dm-env-rpc bench localhost:50051`.
+
+## Choosing a transport
+
+`transport="http2"` is this package's own, for `host:port` and `unix:` addresses, with plaintext or
+an `ssl.SSLContext`. `transport="grpc"` is grpcio: other targets, proxies, grpcio's own credentials.
+`"auto"`, the default, takes http2 if it can express the address and the credentials:
+
+```python
+import dm_env_rpc_client
+from dm_env_rpc_client.server import Catch, serve
+
+with serve(Catch) as server:
+    for transport in ("http2", "grpc"):
+        with dm_env_rpc_client.make(server.address, transport=transport) as env:
+            print(transport, env.reset().step_type.name)  # FIRST
+```
+
+Both send HTTP/2 pings while they wait: a machine that is frozen or unreachable is noticed within 20
+seconds, also if there is no `request_timeout`.
 """
 
 import os

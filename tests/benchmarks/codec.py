@@ -24,7 +24,7 @@ from tests.benchmarks.steppers import REFERENCE
 
 __all__ = ["OURS", "codec", "tensors"]
 
-OURS = "this"
+OURS = "dm_env_rpc_client"
 ENCODE, DECODE, PACK, UNPACK = "encode", "decode", "pack_tensor", "unpack_tensor"
 
 _IMAGE = (84, 84, 4)

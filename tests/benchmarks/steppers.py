@@ -56,7 +56,7 @@ _PROCESS = "/dm_env_rpc.v1.Environment/Process"
 
 def our_name(transport: str) -> str:
     """What the table calls this package over a transport."""
-    return f"this, {transport}"
+    return f"dm_env_rpc_client, {transport}"
 
 
 class Stepper(Protocol):

@@ -114,4 +114,4 @@ def pipelined(settings: Settings) -> Section:
         )
         for payload, limit in _FASTER_AHEAD.items()
     ]
-    return Section("pipelined", f"One step of many, {DEPTH} in flight", rows, targets)
+    return Section("pipelined", f"One step of many, {DEPTH} pending", rows, targets)

@@ -6,16 +6,18 @@ The bounds of the quick tests are weak, for they run beside others on machines o
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from matplotlib.text import Text
 
 from tests.benchmarks import many_environments, results, steppers, stepping, table
 from tests.benchmarks.__main__ import SECTIONS, main
 from tests.benchmarks.codec import OURS
-from tests.benchmarks.picture import MAX_BYTES, draw
+from tests.benchmarks.picture import MAX_BYTES, draw, figure
 from tests.benchmarks.rounds import Sample, alternate
 from tests.benchmarks.settings import Settings
 from tests.benchmarks.steppers import BARE_CPP, BEST, PLAIN_TCP, REFERENCE, TRANSPORTS, our_name
@@ -149,6 +151,26 @@ def test_the_picture_is_small_enough_for_a_readme(tmp_path: Path) -> None:
     assert 5_000 < len(content) < MAX_BYTES
     with pytest.raises(ValueError, match="waiting and pipelined"):
         draw([section_of(1.0, 1.0, True)], tmp_path / "none.png")
+
+
+def test_no_label_of_the_picture_overlaps_another_or_leaves_it() -> None:
+    names = [REFERENCE, steppers.BARE_GRPCIO, *map(our_name, TRANSPORTS), BARE_CPP, PLAIN_TCP]
+    samples = {name: Sample(*[0.0987654 / (1 + i)] * 3) for i, name in enumerate(names)}
+    rows = [results.Row(name, samples) for name in stepping.PAYLOADS.values()]
+    drawn = figure([results.Section(name, name, rows, []) for name in ("waiting", "pipelined")])
+    drawn.canvas.draw()
+    boxes = [
+        (text.get_text(), text.get_window_extent())
+        for text in drawn.findobj(Text)
+        if isinstance(text, Text) and text.get_text() and text.get_visible()
+    ]
+    assert {"98,765", REFERENCE, BEST_NAME, "uint8 1080x1920x3"} <= {text for text, _ in boxes}
+    assert not any("this" in text for text, _ in boxes)
+    for (one, box), (other, other_box) in itertools.combinations(boxes, 2):
+        assert not box.overlaps(other_box), f"{one} overlaps {other}"
+    for text, box in boxes:
+        assert drawn.bbox.containsx(box.x0), text
+        assert drawn.bbox.containsx(box.x1), text
 
 
 def test_the_command_prints_one_section(capsys: pytest.CaptureFixture[str]) -> None:

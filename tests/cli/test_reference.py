@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from dm_env_rpc_client.cli import reference
-from dm_env_rpc_client.cli.reference import PUBLIC_MODULES, build
+from dm_env_rpc_client.cli.reference import GUIDES, PUBLIC_MODULES, build
 
 # What is promised, by module: names that people's code imports.
 PROMISED = {
@@ -38,10 +38,11 @@ PROMISED = {
     "dm_env_rpc_client.server": "serve Server Server.stop World Game Properties Catch Race",
     "dm_env_rpc_client.testing": "ScriptedServer",
     "dm_env_rpc_client.compliance": "run Options CHECKS",
-    "dm_env_rpc_client.adaptors.gymnasium": "GymnasiumEnv",
+    "dm_env_rpc_client.adaptors.gymnasium": "GymnasiumEnv GymnasiumEnvironment",
     "dm_env_rpc_client.adaptors.vector": "RemoteVectorEnv",
     "dm_env_rpc_client.bridges.gym_socket": "GymSocketEnvironment serve Server",
     "dm_env_rpc_client.bridges.env_c_api": "EnvCApiEnvironment",
+    "dm_env_rpc_client.notebook": "explore Explorer",
 }
 
 
@@ -213,8 +214,31 @@ def test_no_link_is_broken(site: Path) -> None:
 
 
 def test_nothing_private_has_a_page(site: Path) -> None:
-    expected = {page(site, module) for module in (*PUBLIC_MODULES, "dm_env_rpc_client.errors")}
-    assert {*site.rglob("*.html")} - expected == {site / "index.html"}
+    expected = {page(site, module) for module in (*PUBLIC_MODULES, *GUIDES)}
+    assert {*site.rglob("*.html")} == {*expected, site / "index.html"}
+
+
+def test_the_first_page_has_the_guides_in_reading_order_and_the_api(site: Path) -> None:
+    links = [(site / link).resolve() for link in Page(site / "index.html").links]
+    pages = [link for link in links if link.suffix == ".html"]
+    api = [page(site, module) for module in sorted([*PUBLIC_MODULES, "dm_env_rpc_client.errors"])]
+    assert pages == [*api, *(page(site, module) for module in GUIDES)]
+
+
+@pytest.mark.parametrize("module", GUIDES)
+def test_a_guide_is_rendered_whole_and_leads_back_to_the_first_page(
+    site: Path, module: str
+) -> None:
+    path = page(site, module)
+    text = path.read_text()
+    headings = re.findall(r"^## (.*)$", importlib.import_module(module).__doc__ or "", re.M)
+    assert headings or module == "dm_env_rpc_client.bridges"
+    for heading in headings:
+        assert re.search(rf"<h2[^>]*>{re.escape(heading)}</h2>", text), heading
+    assert site / "index.html" in {(path.parent / link).resolve() for link in Page(path).links}
+    # What Markdown does not take for a link, a table or a fence stays as it is written.
+    for leftover in ("[][", "][]", "| ---", "```"):
+        assert leftover not in text, leftover
 
 
 def test_it_is_called_with_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

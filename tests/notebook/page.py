@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import re
 from pathlib import Path
@@ -23,6 +24,28 @@ _PROMPTS = """
 return [...document.querySelectorAll('.jp-Notebook .jp-CodeCell .jp-InputArea-prompt')]
   .map(prompt => prompt.textContent.trim())
 """
+
+
+_BOX = """
+const box = arguments[0].getBoundingClientRect();
+return {x: box.x + scrollX, y: box.y + scrollY, width: box.width, height: box.height};
+"""
+_MARGIN = 8
+
+
+def without_margins(image: PIL.Image.Image) -> PIL.Image.Image:
+    """Returns what an image shows, with a margin of its background.
+
+    Args:
+      image: RGB; its top right corner has the colour of the background.
+    """
+    corner = image.getpixel((image.width - 1, 0))
+    background = PIL.Image.new("RGB", image.size, corner)
+    box = PIL.ImageChops.difference(image, background).getbbox()
+    assert box is not None, "there is something to see"
+    left, top, right, bottom = box
+    right, bottom = min(right + _MARGIN, image.width), min(bottom + _MARGIN, image.height)
+    return image.crop((max(left - _MARGIN, 0), max(top - _MARGIN, 0), right, bottom))
 
 
 class Page:
@@ -77,15 +100,17 @@ class Page:
         ActionChains(self._chrome).key_up(key).perform()
 
     def screenshot(self, element: WebElement, path: Path) -> None:
-        """Writes a picture of an element, without the empty space around what it shows."""
+        """Writes a picture of an element, without the empty space around what it shows.
+
+        The picture is of the page's own pixels: one of the window, which
+        `WebElement.screenshot` takes, is black where the element leaves the window.
+        """
         self.scroll_to(element)
-        image = PIL.Image.open(io.BytesIO(element.screenshot_as_png)).convert("RGB")
-        background = PIL.Image.new("RGB", image.size, image.getpixel((image.width - 1, 0)))
-        box = PIL.ImageChops.difference(image, background).getbbox()
-        assert box is not None, "there is something to see"
-        left, top, right, bottom = box
-        right, bottom = min(right + 8, image.width), min(bottom + 8, image.height)
-        image.crop((max(left - 8, 0), max(top - 8, 0), right, bottom)).save(path, optimize=True)
+        box = self._chrome.execute_script(_BOX, element)
+        clip = {"captureBeyondViewport": True, "clip": {**box, "scale": 1}}
+        found = self._chrome.execute_cdp_cmd("Page.captureScreenshot", clip)
+        image = PIL.Image.open(io.BytesIO(base64.b64decode(found["data"]))).convert("RGB")
+        without_margins(image).save(path, optimize=True)
 
 
 class ExplorerOnPage:

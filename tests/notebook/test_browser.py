@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
@@ -166,6 +167,10 @@ def test_the_explorer_fits_on_the_page(explorer: ExplorerOnPage, pictures: Path)
         assert left <= element.location["x"]
         assert right <= left + width
     explorer.page.screenshot(explorer.element, pictures / "explorer.png")
+    with PIL.Image.open(pictures / "explorer.png") as picture:
+        pixels = np.asarray(picture)
+    for edge in (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]):
+        assert edge.min() > 200, "the explorer is light at its edges"
     assert (pictures / "explorer.png").stat().st_size < 150_000
 
 

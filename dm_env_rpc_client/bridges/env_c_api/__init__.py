@@ -7,6 +7,33 @@ process (`process_runner.py`; the child's side is `child.py`, and `child_pipe.py
 C structs, `memory.py` copies from the library's memory, `limits.py` bounds every copy.
 
 May import `errors`, `runtime` and `tensors`; only this room imports cffi.
+
+## A library as an environment
+
+EnvCApi is a C interface of engines: a header `env_c_api.h`, of which 1.4, 2.0, 2.1 and 2.2 are
+known. A library that offers environments through it needs no C code of yours, only the extra `c`:
+
+```python
+from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment
+
+with EnvCApiEnvironment(
+    "./libengine.so",
+    "engine_connect",  # the function that it exports
+    version="1.4",  # of the env_c_api.h that it was compiled with
+    settings={"width": 32, "height": 24},
+    isolated=True,  # in a child process: if it crashes, that is an exception here
+) as env:
+    timestep = env.reset()
+    print(env.action_spec(), timestep.observation.keys())
+```
+
+`seed` and `episode` are settings; the library's properties go through the properties extension, and
+what it reports as a failure is a `LibraryError`. From a shell, it is served with one world for each
+context, each in a process of its own:
+
+```sh
+dm-env-rpc serve --c-library ./libengine.so:engine_connect --c-version 1.4
+```
 """
 
 from dm_env_rpc_client.bridges.env_c_api.environment import EnvCApiEnvironment

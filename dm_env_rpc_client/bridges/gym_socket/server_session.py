@@ -25,7 +25,7 @@ from dm_env_rpc_client.bridges.gym_socket import (
     space_specs,
 )
 from dm_env_rpc_client.bridges.gym_socket.fields import Limits
-from dm_env_rpc_client.bridges.gym_socket.gymnasium_environment import GymnasiumEnvironment
+from dm_env_rpc_client.bridges.gymnasium_environment import GymnasiumEnvironment
 from dm_env_rpc_client.errors import SpecError
 
 __all__ = [

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from dm_env import specs
 
-from dm_env_rpc_client.bridges.gym_socket import GymnasiumEnvironment
+from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnvironment
 from dm_env_rpc_client.errors import ConnectionLostError
 
 

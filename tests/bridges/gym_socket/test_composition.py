@@ -11,6 +11,7 @@ import pytest
 
 import dm_env_rpc_client
 from dm_env_rpc_client import server as grpc_server
+from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnvironment
 from dm_env_rpc_client.bridges import gym_socket
 from tests.bridges.gym_socket import hosted
 
@@ -93,7 +94,7 @@ def test_render_renders_where_there_is_a_mode_for_it() -> None:
             self.count += 1
 
     made = Counted()
-    environment = gym_socket.GymnasiumEnvironment(made)
+    environment = GymnasiumEnvironment(made)
     environment.render()
     assert made.count == 0
     made.render_mode = "human"
@@ -189,7 +190,7 @@ def test_spaces_that_the_protocol_has_no_form_for(space: Any) -> None:
 
 def test_a_gymnasium_environment_as_a_dm_env() -> None:
     made = gymnasium.make("CartPole-v1", max_episode_steps=2)
-    environment = gym_socket.GymnasiumEnvironment(made, seed=3)
+    environment = GymnasiumEnvironment(made, seed=3)
     assert environment.step(0).first()
     environment.action_spec().validate(np.asarray(environment.sample_action()))
     assert environment.step(0).mid()

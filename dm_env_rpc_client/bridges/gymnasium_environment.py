@@ -1,4 +1,8 @@
-"""A Gymnasium environment as a dm_env.Environment, to be served. Needs the extra `gymnasium`."""
+"""A Gymnasium environment as a dm_env.Environment. Needs the extra `gymnasium`.
+
+People import it from `adaptors.gymnasium`. It is a bridge because `gym_socket` serves Gymnasium
+environments too, and bridges import no adaptors.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +22,24 @@ __all__ = ["GymnasiumEnvironment"]
 
 
 class GymnasiumEnvironment(dm_env.Environment):
-    """Steps a Gymnasium environment.
+    """Steps a Gymnasium environment, for instance to serve it.
 
-    The last step of an episode has discount 0 if Gymnasium reports it as terminated, and 1 if
-    it is only truncated.
+    The last TimeStep of an episode has discount 0 if Gymnasium calls the episode terminated, and 1
+    if it is only truncated.
 
     Args:
-      environment: the environment; closed with this one.
-      seed: the seed of the first reset; None for a random one.
+      env: the Gymnasium environment; `close` closes it too.
+      seed: of the first reset; None for a new one each time.
 
     Raises:
       SpecError: dm_env has no spec for a space of this type.
     """
 
-    def __init__(self, environment: gymnasium.Env[Any, Any], seed: int | None = None):
-        self._environment = environment
+    def __init__(self, env: gymnasium.Env[Any, Any], seed: int | None = None):
+        self._environment = env
         self._seed = seed
-        self._action_spec = _spec(environment.action_space, "action")
-        self._observation_spec = _spec(environment.observation_space, "observation")
+        self._action_spec = _spec(env.action_space, "action")
+        self._observation_spec = _spec(env.observation_space, "observation")
         self._is_running = False
         self._info: Mapping[str, Any] = {}
 
