@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.groups import need
 from tests.notebook import sources
 
 NAMES = sorted(path.stem for path in sources.FOLDER.glob("*.ipynb"))
@@ -72,8 +72,8 @@ def test_a_notebook_runs_from_top_to_bottom(
     executed: dict[str, concurrent.futures.Future[Any]],
     request: pytest.FixtureRequest,
 ) -> None:
-    if name == "06_bridges" and shutil.which("cc") is None:
-        pytest.skip("there is no C compiler 'cc' on this system")
+    if name == "06_bridges":
+        need("compiler")
     notebook = executed[name].result()
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
