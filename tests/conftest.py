@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from tests.groups import GROUPS, need
 
 SLOW_FOLDERS = ("notebook", "reliability", "testing", "interop", "cli")
 """Where the longest files are. They are begun first, so that none of them is left for the end."""
+
+# Tests start hundreds of processes that import the package: each would compile it anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # On a busy machine a slow example says nothing about the code.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
