@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -14,6 +13,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from google.protobuf import any_pb2
+
+from tests import forks
 
 
 def extension(number: int) -> any_pb2.Any:
@@ -69,12 +70,6 @@ class ServerProcess(SignalledServer):
         return self
 
 
-# Importing takes longer than all else that a server of a test does: one process imports, and the
-# servers are its forks.
-_importer = multiprocessing.get_context("forkserver")
-_importer.set_forkserver_preload(["pytest", "dm_env_rpc_client.server.hosting", __name__])
-
-
 def _serve_echo(told: Connection) -> None:
     from dm_env_rpc_client.server import serve
     from tests.environments import Echo
@@ -86,8 +81,8 @@ def _serve_echo(told: Connection) -> None:
 
 class _ServedEcho(SignalledServer):
     def __init__(self) -> None:
-        heard, told = _importer.Pipe(duplex=False)
-        self._process = _importer.Process(target=_serve_echo, args=(told,), daemon=True)
+        heard, told = forks.context.Pipe(duplex=False)
+        self._process = forks.context.Process(target=_serve_echo, args=(told,), daemon=True)
         self._process.start()
         told.close()
         with heard:
@@ -96,9 +91,7 @@ class _ServedEcho(SignalledServer):
         super().__init__(address, self._process.pid)
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.join()
-        self._process.close()
+        forks.end(self._process)
 
 
 def served_echo() -> SignalledServer:

@@ -71,11 +71,12 @@ def test_row_1_a_server_killed_in_mid_step_is_noticed_within_a_second(full: bool
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("full", [TENTH, FULL])
 def test_row_2_a_frozen_server_is_a_missed_deadline(full: bool) -> None:
-    rounds = 50 if full else 5
+    rounds = 50 if full else 3
+    deadline = 2.0  # On a busy machine a good answer may take longer than a second.
     seconds = []
     for _ in range(rounds):
         with served_echo() as server:
-            env = make(server.address, request_timeout=1.0)
+            env = make(server.address, request_timeout=deadline)
             env.reset()
             server.signal(signal.SIGSTOP)
             started = time.monotonic()
@@ -86,9 +87,10 @@ def test_row_2_a_frozen_server_is_a_missed_deadline(full: bool) -> None:
                 env.step({"value": 1})
             with time_limit(2):
                 env.close()
-    print(f"row 2: {rounds} frozen servers, deadlines of 1 s after at most {max(seconds):.2f} s")
-    assert min(seconds) < 1.2
-    assert max(seconds) < 1.2 + BUSY_SECONDS
+    late = [after - deadline for after in seconds]
+    print(f"row 2: {rounds} frozen servers, noticed at most {max(late):.2f} s after the deadline")
+    assert min(late) < 0.2
+    assert max(late) < 0.2 + BUSY_SECONDS
 
 
 INTERRUPTED = """
