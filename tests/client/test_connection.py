@@ -100,11 +100,11 @@ def test_pipelined_requests_get_their_own_answers_errors_among_them(depth: int) 
 
     with ScriptedServer(script) as server, connect(server.address) as connection:
         futures = []
-        for number in range(5_000):
+        for number in range(2_000):
             futures.append(connection.submit(extension(number)))
             if number >= depth:
                 check(number - depth, futures[number - depth])
-        for number in range(5_000 - depth, 5_000):
+        for number in range(2_000 - depth, 2_000):
             check(number, futures[number])
 
 
@@ -122,8 +122,8 @@ def test_requests_that_their_thread_waits_for_mix_with_futures(
 
 def test_more_requests_than_may_be_in_flight_wait_for_room(echo_server: ScriptedServer) -> None:
     with connect(echo_server.address, request_timeout=60) as connection:
-        pending = [connection.start(extension(number)) for number in range(5_000)]
-        assert [connection.wait(each) for each in pending] == [extension(n) for n in range(5_000)]
+        pending = [connection.start(extension(number)) for number in range(3_000)]
+        assert [connection.wait(each) for each in pending] == [extension(n) for n in range(3_000)]
 
 
 def test_large_requests_are_bounded_by_bytes(
