@@ -528,26 +528,27 @@ def test_settings_that_cannot_be_sent_reset_nothing(echo_environment_server: Ser
         assert env.reset().first().all()
 
 
-def test_256_environments_of_one_server() -> None:
+@pytest.mark.parametrize("count", [64, pytest.param(256, marks=pytest.mark.slow)])
+def test_many_environments_of_one_server(count: int) -> None:
     threads, descriptors = thread_count(), descriptor_count()
     with serve(Echo, max_connections=300) as server:
         started = time.monotonic()
-        with BatchedEnvironment(server.address, 256) as env:
+        with BatchedEnvironment(server.address, count) as env:
             assert time.monotonic() - started < 60.0
-            assert server.agent_count == 256
+            assert server.agent_count == count
             env.reset()
             for step in range(3):
-                value = np.arange(256) + step
+                value = np.arange(count) + step
                 np.testing.assert_array_equal(
                     env.step({"value": value}).observation["value"], value
                 )
-            env.send({"value": np.arange(256)})
+            env.send({"value": np.arange(count)})
             received: list[int] = []
-            while len(received) < 256:
-                timestep, ids = env.recv(min(32, 256 - len(received)), 64)
+            while len(received) < count:
+                timestep, ids = env.recv(min(32, count - len(received)), 64)
                 np.testing.assert_array_equal(timestep.observation["value"], ids)
                 received += ids.tolist()
-            assert sorted(received) == list(range(256))
+            assert sorted(received) == list(range(count))
             started = time.monotonic()
         assert time.monotonic() - started < 60.0
         assert (server.agent_count, server.world_count) == (0, 0)

@@ -193,7 +193,7 @@ def test_a_doorbell_is_readable_from_ring_to_quiet() -> None:
     bell = Doorbell()
     bell.ring()
     bell.quiet()
-    assert descriptor_count() == before
+    assert descriptor_count() <= before  # What tests before it opened may end meanwhile.
     assert readable(bell.fileno(), 0.0)
     bell.quiet()
     assert not readable(bell.fileno(), 0.0)
@@ -209,4 +209,4 @@ def test_a_doorbell_is_readable_from_ring_to_quiet() -> None:
     bell.ring()
     bell.quiet()
     assert bell.fileno() == -1
-    assert descriptor_count() == before
+    assert descriptor_count() <= before
