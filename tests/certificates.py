@@ -5,19 +5,15 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import pytest
+from tests.groups import need
 
 __all__ = ["openssl", "self_signed"]
 
 
 def openssl(folder: Path, *arguments: str) -> None:
-    """Runs the openssl command in a folder; skips the test where there is none."""
-    try:
-        subprocess.run(
-            ["openssl", *arguments], check=True, capture_output=True, cwd=folder, timeout=60
-        )
-    except FileNotFoundError:
-        pytest.skip("there is no openssl command to make a certificate with")
+    """Runs the openssl command in a folder; skips the test if there is none."""
+    need("certificates")
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True, cwd=folder, timeout=60)
 
 
 def self_signed(folder: Path) -> tuple[Path, Path]:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -8,6 +11,14 @@ from hypothesis import HealthCheck, settings
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.testing import ScriptedServer, echo
 from tests.environments import Echo
+from tests.groups import GROUPS, need
+
+SLOW_FOLDERS = ("notebook", "reliability", "testing", "interop", "cli")
+"""Where the longest files are. They are begun first, so that none of them is left for the end."""
+
+# Tests start hundreds of processes that import the package: each would compile it anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # On a busy machine a slow example says nothing about the code.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -20,6 +31,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what tests of the notebooks see, outputs and pictures, into notebooks/",
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One process for each core; none if files or tests are named: starting them takes longer."""
+    if all(".py" in argument for argument in config.args):
+        config.option.dist = "no"
+        return 0
+    return len(os.sched_getaffinity(0))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    folder = Path(__file__).parent
+    items.sort(key=lambda item: item.path.relative_to(folder).parts[0] not in SLOW_FOLDERS)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for group in GROUPS:
+        if item.get_closest_marker(group):
+            need(group)
 
 
 @pytest.fixture

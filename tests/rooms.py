@@ -9,8 +9,9 @@ type checkers included. `test_layering.py` holds the package to `MAY_IMPORT`.
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import dm_env_rpc_client
@@ -53,12 +54,15 @@ MAY_IMPORT: dict[str, set[str]] = {
 }  # fmt: skip
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    """Yields each module of the package, named without the package, with its syntax tree."""
+@functools.cache
+def modules() -> Sequence[tuple[str, ast.Module]]:
+    """Returns each module of the package, named without the package, with its syntax tree."""
+    found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        yield name, ast.parse((path if name else path.with_suffix(".pyi")).read_text())
+        found.append((name, ast.parse((path if name else path.with_suffix(".pyi")).read_text())))
+    return found
 
 
 def imports(tree: ast.Module, for_types: bool = False) -> Iterator[str]:

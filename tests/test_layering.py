@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 
@@ -83,14 +84,18 @@ def test_every_room_says_what_it_is_for() -> None:
     assert silent == []
 
 
+@functools.cache
+def packages() -> set[tuple[str, str]]:
+    """Each module with each package that it imports."""
+    return {(name, full.split(".")[0]) for name, tree in modules() for full in imports(tree)}
+
+
 @pytest.mark.parametrize("package", ONLY_IN)
 def test_some_packages_are_imported_in_one_place_only(package: str) -> None:
     wrong = [
         name
-        for name, tree in modules()
-        for imported in imports(tree)
-        if imported.split(".")[0] == package
-        and not any(is_in(name, place) for place in ONLY_IN[package])
+        for name, imported in packages()
+        if imported == package and not any(is_in(name, place) for place in ONLY_IN[package])
     ]
     assert wrong == []
 

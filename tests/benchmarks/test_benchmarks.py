@@ -21,6 +21,7 @@ from tests.benchmarks.picture import MAX_BYTES, draw, figure
 from tests.benchmarks.rounds import Sample, alternate
 from tests.benchmarks.settings import Settings
 from tests.benchmarks.steppers import BARE_CPP, BEST, PLAIN_TCP, REFERENCE, TRANSPORTS, our_name
+from tests.groups import skip
 from tests.peers import cpp_peers
 from tests.peers.building import MissingToolchainError
 
@@ -35,7 +36,7 @@ def addresses() -> Iterator[tuple[str, str]]:
         try:
             server = stack.enter_context(cpp_peers.server())
         except MissingToolchainError as error:
-            pytest.skip(f"there is no C++ peer: {error}")
+            skip("cpp peer", str(error))
         tcp = stack.enter_context(cpp_peers.tcp_server())
         yield server.hear(), tcp.hear()
 
@@ -177,7 +178,7 @@ def test_the_command_prints_one_section(capsys: pytest.CaptureFixture[str]) -> N
     try:
         code = main(["--quick", "--rounds", "2", "--only", "waiting", "--json"])
     except MissingToolchainError as error:
-        pytest.skip(f"there is no C++ peer: {error}")
+        skip("cpp peer", str(error))
     (section,) = json.loads(capsys.readouterr().out)
     assert section["section"] == "waiting"
     assert code == (0 if all(target["is_met"] for target in section["targets"]) else 1)

@@ -5,20 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from tests.scripted import settles
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMPT = "ready> "
 COMMAND = f"{shlex.quote(sys.executable)} -m dm_env_rpc_client.cli"
-
-needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 
 
 class Terminal:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.terminals import ROOT, Terminal, needs_tmux
+from tests.cli.terminals import ROOT, Terminal
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 
@@ -164,7 +164,7 @@ def test_it_is_quick_for_it_imports_nothing_heavy() -> None:
     assert {"numpy", "grpc", "dm_env", "tree"} & imported == set()
 
 
-@needs_tmux
+@pytest.mark.terminal
 def test_tab_in_a_terminal(folder: Path, tmp_path: Path) -> None:
     with Terminal(tmp_path, environment={"PATH": f"{folder}:{os.environ['PATH']}"}) as terminal:
         terminal.run('eval "$(_DM_ENV_RPC_COMPLETE=source_bash dm-env-rpc)"; echo loaded')

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from dm_env_rpc_client.server import Server, serve
-from tests.cli.terminals import COMMAND, PROMPT, Terminal, needs_tmux
+from tests.cli.terminals import COMMAND, PROMPT, Terminal
 from tests.environments import Broken, Robot
 from tests.scripted import ServerProcess, settles
 
-pytestmark = needs_tmux
+pytestmark = pytest.mark.terminal
 
 SERVE_CATCH = """
 import time

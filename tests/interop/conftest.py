@@ -13,6 +13,7 @@ import pytest
 from dm_env_rpc_client import DmEnvAdaptor, make
 from dm_env_rpc_client.client import connection
 from tests.certificates import self_signed
+from tests.groups import skip
 from tests.peers.building import MissingToolchainError
 from tests.peers.process import PeerProcess
 from tests.peers.servers import SERVERS
@@ -41,7 +42,7 @@ def start_server(
     try:
         process = stack.enter_context(SERVERS[peer](*arguments))
     except MissingToolchainError as error:
-        pytest.skip(f"there is no {peer} peer: {error}")
+        skip(f"{peer} peer", str(error))
     return process, process.hear()
 
 

@@ -65,4 +65,4 @@ def test_a_server_with_tls_refuses_plaintext(
     key, crt = certificate
     _, address = start("--certificate", crt, "--key", key)
     with pytest.raises(ConnectionLostError):
-        make(address, transport=transport, timeout=1.0)
+        make(address, transport=transport, timeout=0.5)

@@ -17,7 +17,7 @@ DELAY = 30.0
 """Seconds of a step that does not end while a test looks."""
 
 NOTICED_SECONDS = 1.0
-STOPPED_SECONDS = 5.0
+STOPPED_SECONDS = 20.0
 
 
 def test_a_server_that_is_killed_in_a_step_is_noticed_at_once(start: Start, transport: Any) -> None:
@@ -26,11 +26,10 @@ def test_a_server_that_is_killed_in_a_step_is_noticed_at_once(start: Start, tran
         futures = [env.step_async({}) for _ in range(3)]
         time.sleep(0.2)
         server.kill()
-        killed = time.monotonic()
-        for future in futures:
-            with pytest.raises(ConnectionLostError):
-                future.result(10)
-        assert time.monotonic() - killed < NOTICED_SECONDS
+        with time_limit(NOTICED_SECONDS):
+            for future in futures:
+                with pytest.raises(ConnectionLostError):
+                    future.result(20)
         with pytest.raises(ConnectionLostError):
             env.step({})
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import re
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +61,25 @@ class Page:
 
     def __init__(self, chrome: webdriver.Chrome, url: str, name: str):
         self._chrome = chrome
+        self._sessions = f"{url}api/sessions"
+        self._name = name
         chrome.get(f"{url}doc/tree/{name}?reset")
         wait_for(lambda: self.find(".jp-Notebook .jp-Cell"), "the cells", 60)
-        wait_for(lambda: "| Idle" in self.text("#jp-main-statusbar"), "the kernel", 60)
+        wait_for(self.is_kernel_idle, "the kernel", 60)
+
+    def is_kernel_idle(self) -> bool:
+        """Whether the page is connected to the notebook's kernel, and that waits for work.
+
+        The server says so; what JupyterLab shows of it depends on its release and on the window.
+        """
+        with urllib.request.urlopen(self._sessions, timeout=10) as answer:
+            sessions = json.load(answer)
+        return any(
+            session["path"] == self._name
+            and session["kernel"]["connections"] > 0
+            and session["kernel"]["execution_state"] == "idle"
+            for session in sessions
+        )
 
     def find(self, selector: str) -> list[WebElement]:
         return self._chrome.find_elements(By.CSS_SELECTOR, selector)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import nbformat
-
 FOLDER = Path(__file__).resolve().parent.parent.parent / "notebooks"
 PICTURES = FOLDER / "pictures"
 
 
 def read(name: str) -> Any:
     """Returns a notebook without its outputs."""
+    import nbformat  # Takes seconds: its checks build grammars.
+
     notebook: Any = nbformat.read(FOLDER / f"{name}.ipynb", 4)  # type: ignore[no-untyped-call]
     for cell in notebook.cells:
         if cell.cell_type == "code":
@@ -21,6 +21,8 @@ def read(name: str) -> Any:
 
 
 def write(notebook: Any, path: Path) -> None:
+    import nbformat
+
     nbformat.write(notebook, path)  # type: ignore[no-untyped-call]
 
 

@@ -22,7 +22,7 @@ from tests.notebook.page import ExplorerOnPage, Page
 from tests.notebook.waiting import wait_for
 
 # Everything here shares one server and one browser, each of which takes seconds to start.
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_a_run_moves_the_picture_and_leaves_the_kernel_free(explorer: ExplorerOn
     explorer.wait_for("step 0")
     explorer.press("Run")
     explorer.wait_for("step 3")
-    assert "| Idle" in explorer.page.text("#jp-main-statusbar")
+    wait_for(explorer.page.is_kernel_idle, "a moment in which the kernel does nothing")
     before = explorer.picture()
     wait_for(lambda: differ(before, explorer.picture()), "another picture")
     explorer.press("Stop")

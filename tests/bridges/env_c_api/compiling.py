@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-import pytest
+from tests.groups import need
 
 SOURCES = Path(__file__).parent
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
@@ -26,14 +26,12 @@ def _folder() -> Path:
 
 @functools.cache
 def compile_library(source: str, version: str, *flags: str) -> str:
-    """Returns the path of a shared library; skips the test where nothing compiles it."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler 'cc' on this system")
+    """Returns the path of a shared library; skips the test if nothing compiles it."""
+    need("compiler")
     number = len(list(_folder().iterdir()))
     path = _folder() / f"{number}_{source}_{version}.so"
     define = f"-DENV_C_API_VERSION={_MACROS[version]}"
-    command = [compiler, "-std=gnu11", "-O1", "-Wall", "-fPIC", "-shared", define, *flags]
+    command = ["cc", "-std=gnu11", "-O1", "-Wall", "-fPIC", "-shared", define, *flags]
     subprocess.run(
         [*command, str(SOURCES / f"{source}.c"), "-o", str(path)], check=True, timeout=60
     )

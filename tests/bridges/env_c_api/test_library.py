@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
 import struct
 import subprocess
 import types
@@ -16,6 +15,7 @@ from dm_env_rpc_client.bridges.env_c_api.declarations import layout
 from dm_env_rpc_client.errors import LibraryError, ProtocolError, SpecError
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.bridges.env_c_api.conftest import MakeEnvironment
+from tests.groups import need
 
 WITH_PARAMS = "complete_connect_with_params"
 
@@ -27,11 +27,9 @@ def address_of(path: str, symbol: str) -> int:
 
 
 def symbol_offset(path: str, symbol: str) -> str:
-    nm = shutil.which("nm")
-    if nm is None:
-        pytest.skip("there is no 'nm' on this system")
+    need("compiler")
     lines = subprocess.run(
-        [nm, path], capture_output=True, text=True, check=True, timeout=30
+        ["nm", path], capture_output=True, text=True, check=True, timeout=30
     ).stdout.splitlines()
     offset = next(line.split()[0] for line in lines if line.endswith(f" {symbol}"))
     return f"+0x{offset}"

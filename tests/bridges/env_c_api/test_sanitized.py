@@ -8,7 +8,6 @@ arrays that the bridge passes is one too.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 
@@ -16,6 +15,7 @@ import pytest
 
 from tests.bridges.env_c_api.compiling import SANITIZE, compile_library
 from tests.bridges.env_c_api.test_hostile import WHEN_OPENED, WHEN_STARTED, WHEN_STEPPED
+from tests.groups import need, skip
 
 EPISODES = 1000
 QUICK_EPISODES = 20
@@ -69,8 +69,7 @@ print(refused, "refused")
 @pytest.fixture(scope="module")
 def runtime_library() -> str:
     """The path of the sanitizer's runtime, which Python has to load first."""
-    if shutil.which("cc") is None:
-        pytest.skip("there is no C compiler 'cc' on this system")
+    need("compiler")
     path = subprocess.run(
         ["cc", "-print-file-name=libasan.so"],
         capture_output=True,
@@ -79,7 +78,7 @@ def runtime_library() -> str:
         timeout=30,
     ).stdout.strip()
     if not os.path.isabs(path):
-        pytest.skip("the C compiler has no AddressSanitizer (libasan.so)")
+        skip("compiler", "the C compiler has no AddressSanitizer (libasan.so)")
     return os.path.realpath(path)
 
 
