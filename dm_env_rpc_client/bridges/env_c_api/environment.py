@@ -175,7 +175,7 @@ class EnvCApiEnvironment(dm_env.Environment):
         Raises:
           SpecError: `episode_seeds` has no seed left, or the seed is not an int32.
           LibraryError: the library cannot start the episode, or asks to try again too often.
-          Exception: the other errors of `step`.
+          DmEnvRpcClientError: otherwise as `step`.
         """
         with self._lock:
             return self._start(self._open_runner())
@@ -227,9 +227,12 @@ class EnvCApiEnvironment(dm_env.Environment):
     def read_property(self, key: str) -> str:
         """Returns the value of a property.
 
+        Args:
+          key: the key of the property.
+
         Raises:
           PropertyError: there is no such property, or it is not readable.
-          Exception: the other errors of `step`.
+          DmEnvRpcClientError: otherwise as `step`.
         """
         with self._lock:
             return self._open_runner().read_property(key)
@@ -237,10 +240,14 @@ class EnvCApiEnvironment(dm_env.Environment):
     def write_property(self, key: str, value: str) -> None:
         """Sets a property; the library decides when that takes effect.
 
+        Args:
+          key: the key of the property.
+          value: its new value.
+
         Raises:
           PropertyError: there is no such property, it is not writable, or the value is
             invalid.
-          Exception: the other errors of `step`.
+          DmEnvRpcClientError: otherwise as `step`.
         """
         with self._lock:
             self._open_runner().write_property(key, value)
@@ -256,7 +263,7 @@ class EnvCApiEnvironment(dm_env.Environment):
 
         Raises:
           PropertyError: there is no such property, or it is not listable.
-          Exception: the other errors of `step`.
+          DmEnvRpcClientError: otherwise as `step`.
         """
         with self._lock:
             list_property = self._open_runner().list_property

@@ -60,7 +60,7 @@ class ProcessRunner(Runner):
 
     Raises:
       SpecError: an argument is only valid in this process.
-      Exception: the errors of the calls.
+      DmEnvRpcClientError: as the calls.
     """
 
     def __init__(

@@ -98,7 +98,7 @@ class PacketConnection:
 
         Raises:
           DmEnvRpcError: the server refused.
-          Exception: the other errors of `ask`.
+          DmEnvRpcClientError: otherwise as `ask`.
         """
         _raise_refusal(self.ask(request))
 

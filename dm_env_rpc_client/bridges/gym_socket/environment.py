@@ -211,7 +211,7 @@ class GymSocketEnvironment(dm_env.Environment):
 
         Raises:
           DmEnvRpcError: the server refused, in the latest dialect.
-          Exception: the other errors of `step`.
+          DmEnvRpcClientError: otherwise as `step`.
         """
         self._check_environment()
         self._connection.command(packets.Monitor(directory, resume, force, video))
@@ -235,7 +235,7 @@ class GymSocketEnvironment(dm_env.Environment):
 
         Raises:
           DmEnvRpcError: the server refused.
-          Exception: the other errors of `step`.
+          DmEnvRpcClientError: otherwise as `step`.
         """
         self._connection.command(packets.Upload(directory, api_key, algorithm_id))
 
@@ -247,7 +247,7 @@ class GymSocketEnvironment(dm_env.Environment):
 
         Raises:
           DmEnvRpcError: the server refused.
-          Exception: the other errors of `step`.
+          DmEnvRpcClientError: otherwise as `step`.
         """
         self._check_environment()
         self._connection.command(packets.UniverseConfigure(settings))
@@ -263,7 +263,7 @@ class GymSocketEnvironment(dm_env.Environment):
 
         Raises:
           DmEnvRpcError: the server refused.
-          Exception: the other errors of `step`.
+          DmEnvRpcClientError: otherwise as `step`.
         """
         self._check_environment()
         self._connection.command(packets.UniverseWrap(wrapper, settings))
