@@ -17,15 +17,18 @@ ROOT = str(Path(__file__).resolve().parents[2])
 
 
 def command(
-    *arguments: str, environment: dict[str, str | None] | None = None, **options: Any
+    *arguments: str,
+    environment: dict[str, str | None] | None = None,
+    redirection: str = "",
+    **options: Any,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command and returns how it ended."""
+    """Runs a command, with a redirection of the shell, and returns how it ended."""
     variables: dict[str, str | None] = {**os.environ, "PYTHONPATH": ROOT, **(environment or {})}
     kept = {name: value for name, value in variables.items() if value is not None}
     options.setdefault("stdout", subprocess.PIPE)
     options.setdefault("stdin", subprocess.DEVNULL)
     return subprocess.run(
-        [*COMMAND, *arguments],
+        ["sh", "-c", f'exec "$@" {redirection}', "sh", *COMMAND, *arguments],
         stderr=subprocess.PIPE,
         text=True,
         encoding="utf-8",

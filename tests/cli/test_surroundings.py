@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -72,10 +71,8 @@ def test_output_that_cannot_be_written(peers: Peers, line: str) -> None:
 
 @pytest.mark.parametrize("closed", ["stdout", "stderr", "stdin"])
 def test_streams_that_are_closed(peers: Peers, closed: str) -> None:
-    number = {"stdin": 0, "stdout": 1, "stderr": 2}[closed]
-    finished = command(
-        "inspect", peers.catch, "--json", preexec_fn=functools.partial(os.close, number)
-    )
+    closing = {"stdin": "<&-", "stdout": ">&-", "stderr": "2>&-"}[closed]
+    finished = command("inspect", peers.catch, "--json", redirection=closing)
     if closed == "stdout":
         is_one_line_with(finished, 1, "Bad file descriptor")
     else:
