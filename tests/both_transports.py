@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client.transports import opening
-from dm_env_rpc_client.transports.http2 import targets
+from dm_env_rpc_client.transports.http2 import target
 
 __all__ = ["forced", "obey", "pytest_generate_tests", "transport"]
 
 _VARIABLE = "TESTED_TRANSPORT"
-_can_reach = targets.can_reach
+_can_reach = target.can_reach
 
 
 def _forced(name: str) -> Any:

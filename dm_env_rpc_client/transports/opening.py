@@ -12,7 +12,7 @@ from dm_env_rpc_client.transports.grpc.channel import open_channel, open_channel
 from dm_env_rpc_client.transports.grpc.stream import GrpcStream
 from dm_env_rpc_client.transports.http2.async_stream import open_http2_stream_async
 from dm_env_rpc_client.transports.http2.stream import Http2Stream
-from dm_env_rpc_client.transports.http2.targets import can_reach
+from dm_env_rpc_client.transports.http2.target import can_reach
 from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Stream, plain_memory
 
 __all__ = ["open_stream", "open_stream_async"]

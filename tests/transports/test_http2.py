@@ -28,10 +28,10 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.testing import ScriptedServer, echo
 from dm_env_rpc_client.transports.endpoint import Endpoint
-from dm_env_rpc_client.transports.http2 import keepalive, targets
+from dm_env_rpc_client.transports.http2 import keepalive, sockets
 from dm_env_rpc_client.transports.http2.async_stream import open_http2_stream_async
 from dm_env_rpc_client.transports.http2.stream import Http2Stream
-from dm_env_rpc_client.transports.http2.targets import Target, can_reach
+from dm_env_rpc_client.transports.http2.target import Target, can_reach
 from tests.certificates import openssl
 from tests.scripted import descriptor_count, extension, settles, thread_count, time_limit
 from tests.transports import frames
@@ -311,7 +311,7 @@ def test_an_address_that_does_not_accept_leaves_time_for_the_next(
 def test_addresses_of_a_name_share_the_time(
     remaining: float | None, places: int, expected: float | None
 ) -> None:
-    assert targets.seconds_to_accept(remaining, places) == expected
+    assert sockets.seconds_to_accept(remaining, places) == expected
 
 
 def test_a_name_that_is_not_resolved_in_time_is_a_deadline(

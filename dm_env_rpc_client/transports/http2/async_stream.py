@@ -13,17 +13,12 @@ from typing import Any
 
 from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError, DmEnvRpcClientError
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS, Endpoint
+from dm_env_rpc_client.transports.http2.attempts import Attempts
 from dm_env_rpc_client.transports.http2.client_half import ClientHalf
 from dm_env_rpc_client.transports.http2.keepalive import LOOK_SECONDS, Keepalive, Verdict
-from dm_env_rpc_client.transports.http2.targets import (
-    Attempts,
-    Header,
-    Target,
-    request_headers,
-    seconds_to_accept,
-    set_options,
-    tls_context,
-)
+from dm_env_rpc_client.transports.http2.request import Header, request_headers
+from dm_env_rpc_client.transports.http2.sockets import seconds_to_accept, set_options, tls_context
+from dm_env_rpc_client.transports.http2.target import Target
 from dm_env_rpc_client.transports.status import silent
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Allocate, Buffer, plain_memory
 

@@ -1,0 +1,63 @@
+"""Attempts to reach a server until there is no time left, and the error that says why not."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import time
+
+from dm_env_rpc_client.errors import DmEnvRpcClientError
+from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS
+from dm_env_rpc_client.transports.status import not_connected
+
+__all__ = ["Attempts", "seconds_left"]
+
+
+class Attempts:
+    """Attempts to reach a server until there is no time left.
+
+    Args:
+      address: what error messages call the server.
+      timeout: seconds until there must be a connection; None for any time.
+
+    Attributes:
+      deadline: when that is, on the monotonic clock.
+    """
+
+    def __init__(self, address: str, timeout: float | None):
+        self.deadline = None if timeout is None else time.monotonic() + timeout
+        self._address = address
+        self._timeout = timeout
+        self._cause: DmEnvRpcClientError | None = None
+
+    @property
+    def remaining(self) -> float | None:
+        """The seconds that are left."""
+        return None if self.deadline is None else seconds_left(self.deadline)
+
+    def failed(self, error: OSError) -> None:
+        """Takes note of an attempt that failed; returns if another may be made.
+
+        Raises:
+          DmEnvRpcClientError: there is no time for another, or it would end like this one.
+        """
+        # That there was no time left for the last attempt is not the cause.
+        if self._cause is None or not isinstance(error, TimeoutError):
+            self._cause = self._not_connected(error)
+        is_final = isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError)
+        soon = time.monotonic() + RETRY_SECONDS
+        if is_final or (self.deadline is not None and soon >= self.deadline):
+            raise self._cause from error
+
+    def _not_connected(self, error: OSError) -> DmEnvRpcClientError:
+        code = "DEADLINE_EXCEEDED" if isinstance(error, TimeoutError) else "UNAVAILABLE"
+        if error.errno and error.errno > 0 and not isinstance(error, ssl.SSLError):
+            text = os.strerror(error.errno)  # asyncio has texts of its own.
+        else:
+            text = error.strerror or str(error)
+        return not_connected(self._address, self._timeout, code, text)
+
+
+def seconds_left(deadline: float) -> float:
+    """Returns the seconds until a deadline; at least a moment, since 0 means non-blocking."""
+    return max(0.001, deadline - time.monotonic())

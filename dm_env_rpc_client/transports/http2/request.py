@@ -1,0 +1,38 @@
+"""The headers of the one request that a stream makes."""
+
+from __future__ import annotations
+
+import base64
+import importlib.metadata
+from typing import TypeAlias
+
+from dm_env_rpc_client.transports.http2.target import Target
+from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
+from dm_env_rpc_client.transports.status import PROCESS
+
+__all__ = ["Header", "request_headers"]
+
+Header: TypeAlias = tuple[str, str | bytes]
+
+
+def request_headers(target: Target, is_tls: bool, metadata: Metadata | None) -> list[Header]:
+    """Returns the headers of the one request that a connection makes.
+
+    Raises:
+      SpecError: HTTP/2 does not take the metadata.
+    """
+    checked = check_metadata(metadata) or ()
+    version = importlib.metadata.version("dm-env-rpc-client")
+    return [
+        (":method", "POST"),
+        (":scheme", "https" if is_tls else "http"),
+        (":path", PROCESS),
+        (":authority", target.authority),
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+        ("user-agent", f"dm-env-rpc-client/{version}"),
+        *(
+            (key, base64.b64encode(value).rstrip(b"=") if isinstance(value, bytes) else value)
+            for key, value in checked
+        ),
+    ]

@@ -1,0 +1,150 @@
+"""Sockets that lead to a server: names, addresses, options and TLS."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import ssl
+import threading
+from typing import Any
+
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.transports.credentials import Credentials, is_local_credentials
+from dm_env_rpc_client.transports.http2.attempts import seconds_left
+from dm_env_rpc_client.transports.http2.target import IS_POSSIBLE, Target
+
+__all__ = ["connect_socket", "seconds_to_accept", "set_options", "tls_context"]
+
+_ACCEPT_SECONDS = 3.0
+"""The longest that an address may take to accept a connection if the name has further ones."""
+
+_TCP_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2}
+"""A machine that has vanished is noticed by the kernel, whatever servers think of PINGs."""
+
+
+def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext | None:
+    """Returns the context for TLS; None for plaintext.
+
+    Raises:
+      SpecError: these credentials are for grpcio only, or the machine cannot.
+    """
+    if not IS_POSSIBLE:
+        raise SpecError("transport 'http2' takes a POSIX system; use transport='grpc' here")
+    if credentials is None or is_local_credentials(credentials):
+        return None
+    if not isinstance(credentials, ssl.SSLContext):
+        raise SpecError(
+            f"credentials for {address}: transport 'http2' takes an ssl.SSLContext, such as "
+            f"ssl.create_default_context(), got {type(credentials).__name__}; or use "
+            "transport='grpc'"
+        )
+    # gRPC servers speak HTTP/2 only to who asks for it in the handshake.
+    credentials.set_alpn_protocols(["h2"])
+    return credentials
+
+
+def connect_socket(target: Target, tls: ssl.SSLContext | None, deadline: float | None) -> Any:
+    """Opens a socket to the first address of a name that takes it.
+
+    Args:
+      target: where to.
+      tls: for an encrypted connection.
+      deadline: on the monotonic clock; None for any time.
+
+    Returns:
+      A non-blocking socket.
+
+    Raises:
+      OSError: no address could be reached; that of the last one.
+      TimeoutError: not in time.
+    """
+    error: OSError = OSError(f"no address for {target.host}")
+    places = _places(target, deadline)
+    for index, (family, where) in enumerate(places):
+        connecting = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            remaining = None if deadline is None else seconds_left(deadline)
+            connecting.settimeout(seconds_to_accept(remaining, len(places) - index))
+            connecting.connect(where)
+            set_options(connecting)
+            if tls is None:
+                connecting.setblocking(False)
+                return connecting
+            connecting.settimeout(None if deadline is None else seconds_left(deadline))
+            encrypted = tls.wrap_socket(connecting, server_hostname=target.host or "localhost")
+            if encrypted.selected_alpn_protocol() != "h2":
+                encrypted.close()
+                raise ConnectionError("the server does not offer HTTP/2 (h2) in the TLS handshake")
+            encrypted.setblocking(False)
+            return encrypted
+        except OSError as caught:
+            connecting.close()
+            error = caught
+        except BaseException:
+            connecting.close()
+            raise
+    raise error
+
+
+def seconds_to_accept(remaining: float | None, places: int) -> float | None:
+    """Returns how long an address of a name may take to accept a connection.
+
+    Addresses share the time, so that one that does not respond leaves time for the next ones.
+
+    Args:
+      remaining: the seconds that are left; None for no limit.
+      places: the number of addresses that are left, this one included.
+    """
+    if places == 1:
+        return remaining
+    return _ACCEPT_SECONDS if remaining is None else min(_ACCEPT_SECONDS, remaining / places)
+
+
+def _places(target: Target, deadline: float | None) -> list[tuple[int, Any]]:
+    if target.path:
+        return [(socket.AF_UNIX, target.path)]
+    found = _look_up(target, deadline)
+    return [(int(family), where) for family, _, _, _, where in found]
+
+
+def _look_up(target: Target, deadline: float | None) -> list[Any]:
+    """Resolves a name, in a thread of its own where that may take time: it has no time-out."""
+    outcome: list[Any] = []
+
+    def look_up() -> None:
+        try:
+            outcome.append(socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM))
+        except OSError as error:
+            outcome.append(error)
+
+    if target.host == "localhost" or _is_number(target.host) or deadline is None:
+        look_up()
+    else:
+        thread = threading.Thread(target=look_up, name=f"look up {target.host}", daemon=True)
+        thread.start()
+        thread.join(seconds_left(deadline))
+    if not outcome:
+        raise TimeoutError(f"the name {target.host} was not resolved in time")
+    if isinstance(outcome[0], OSError):
+        raise outcome[0]
+    found: list[Any] = outcome[0]
+    return found
+
+
+def set_options(connected: socket.socket) -> None:
+    """Makes a TCP socket send at once and notice when the other machine has gone."""
+    if connected.family == socket.AF_UNIX:
+        return
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _TCP_KEEPALIVE.items():
+        if hasattr(socket, name):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _is_number(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

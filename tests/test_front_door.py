@@ -1,0 +1,82 @@
+"""What people see first: the names, completion, the version, and Gymnasium's registration."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dm_env_rpc_client
+
+
+def test_dir_lists_the_public_names_and_nothing_else() -> None:
+    program = "import dm_env_rpc_client as d; print(*dir(d))"
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    names = finished.stdout.split()
+    assert {"make", "connect", "Connection", "SpecManager", "errors"} <= set(names)
+    assert {"importlib", "sys", "lazy_loader", "annotations"} & set(names) == set()
+    assert [name for name in names if name.startswith("_")] == []
+    assert names == sorted(names)
+
+
+def test_every_public_name_can_be_imported() -> None:
+    for name in dir(dm_env_rpc_client):
+        assert getattr(dm_env_rpc_client, name) is not None
+    with pytest.raises(AttributeError, match="conect"):
+        dm_env_rpc_client.conect  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["from dm_env_rpc_client import conect", "import dm_env_rpc_client as d\nd.conect('x')"],
+)
+def test_an_unknown_name_is_an_error_for_type_checkers(tmp_path: Path, line: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(f"{line}\n")
+    checked = subprocess.run(
+        [
+            sys.executable, "-m", "mypy", "--strict", "--config-file=", "--ignore-missing-imports",
+            "--follow-imports=silent", f"--cache-dir={tmp_path}", str(program),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=110,
+        cwd=Path(__file__).parents[1],
+    )  # fmt: skip
+    assert checked.returncode == 1
+    assert 'has no attribute "conect"' in checked.stdout
+
+
+def test_the_completion_of_ipython_lists_the_public_names() -> None:
+    program = """
+from IPython.core.completer import provisionalcompleter
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.run_cell("import dm_env_rpc_client")
+line = "dm_env_rpc_client."
+with provisionalcompleter():
+    print(*(completion.text for completion in shell.Completer.completions(line, len(line))))
+"""
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=90
+    )
+    completions = finished.stdout.split()
+    assert "make" in completions
+    assert {"importlib", "sys", "lazy_loader"} & set(completions) == set()
+
+
+def test_the_version_is_the_distributions() -> None:
+    assert dm_env_rpc_client.__version__ == importlib.metadata.version("dm-env-rpc-client")
+
+
+def test_the_modules_spec_is_left_alone() -> None:
+    spec = dm_env_rpc_client.__spec__
+    assert spec is not None
+    assert spec.name == "dm_env_rpc_client"
+    assert vars(dm_env_rpc_client)["__spec__"] is spec
