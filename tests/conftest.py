@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.testing import ScriptedServer, echo
 from tests.environments import Echo
-from tests.groups import GROUPS, need
+from tests.groups import GROUPS, need, report_together
 
 SLOW_FOLDERS = ("notebook", "reliability", "testing", "interop", "cli")
 """Where the longest files are. They are begun first, so that none of them is left for the end."""
@@ -45,6 +45,13 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     folder = Path(__file__).parent
     items.sort(key=lambda item: item.path.relative_to(folder).parts[0] not in SLOW_FOLDERS)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    report_together(report)
+    return report
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
