@@ -76,7 +76,7 @@ with dm_env_rpc_client.connect(server.address) as connection:
 
 If actions do not depend on observations, as with a random or a recorded policy, a step does not
 have to wait for the answer to the last one. `unroll` sends a whole sequence of actions and stacks
-the TimeSteps along time, across the ends of sequences; `step_async` returns a future for each step:
+the TimeSteps along time, across the ends of sequences; `submit_step` returns a future for each step:
 
 ```python
 import itertools
@@ -87,7 +87,7 @@ with dm_env_rpc_client.make(server.address) as env:
     trajectory = env.unroll({"paddle": np.random.randint(3, size=200)})
     print(trajectory.observation["board"].shape)  # (200, 10, 5)
 
-    futures = [env.step_async({"paddle": 1}) for _ in range(10)]
+    futures = [env.submit_step({"paddle": 1}) for _ in range(10)]
     timesteps = [future.result() for future in futures]
 
     # An iterable of actions, which may be endless, and a TimeStep for each.
