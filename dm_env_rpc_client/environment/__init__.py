@@ -76,7 +76,8 @@ with dm_env_rpc_client.connect(server.address) as connection:
 
 If actions do not depend on observations, as with a random or a recorded policy, a step does not
 have to wait for the answer to the last one. `unroll` sends a whole sequence of actions and stacks
-the TimeSteps along time, across the ends of sequences; `submit_step` returns a future for each step:
+the TimeSteps along time, across the ends of sequences; `submit_step` returns a future for each
+step:
 
 ```python
 import itertools

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dm_env_rpc_client.errors import SpecError
 
-__all__ = ["HostPort", "is_loopback", "parse_host_port"]
+__all__ = ["HostPort", "check_resolved", "is_loopback", "parse_host_port"]
 
 
 class HostPort(NamedTuple):
@@ -21,11 +21,17 @@ class HostPort(NamedTuple):
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address, in the syntax of gRPC, is of this machine: loopback or a unix socket."""
+    """Whether an address, in the syntax of gRPC, is of this machine: loopback or a unix socket.
+
+    Names ending in `.localhost` are loopback by RFC 6761, but a resolver may say otherwise:
+    whoever resolves them checks the result (`check_resolved`).
+    """
     scheme, _, rest = address.partition(":")
     if scheme in ("unix", "unix-abstract"):
         return True
     if scheme in ("ipv4", "ipv6", "dns"):
+        if rest.startswith("//") and not rest.startswith("///"):
+            return False  # It names the resolver to ask, which can answer with any address.
         address = rest.rsplit("/", 1)[-1]
     host = address.rsplit(":", 1)[0] if address.count(":") == 1 or "]" in address else address
     host = host.strip("[]")
@@ -35,6 +41,20 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def check_resolved(host: str, found: str) -> None:
+    """Raises SpecError if a name for a plaintext connection was resolved to another machine.
+
+    Args:
+      host: the name.
+      found: the IP address that it was resolved to.
+    """
+    if not ipaddress.ip_address(found.partition("%")[0]).is_loopback:
+        raise SpecError(
+            f"plaintext is allowed to loopback only, and {host} was resolved to {found}; "
+            "pass credentials=ssl.create_default_context() or insecure=True"
+        )
 
 
 def parse_host_port(address: str) -> HostPort:

@@ -6,7 +6,11 @@ import dataclasses
 from typing import Literal, get_args
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.transports.credentials import Credentials, check_encryption
+from dm_env_rpc_client.transports.credentials import (
+    Credentials,
+    check_encryption,
+    is_local_credentials,
+)
 from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
 
 __all__ = ["RETRY_SECONDS", "Endpoint", "Transport"]
@@ -47,5 +51,16 @@ class Endpoint:
         if not self.address or not isinstance(self.address, str):
             raise SpecError(f"a server address looks like 'localhost:50051', got {self.address!r}")
         check_encryption(self.address, self.credentials, self.insecure)
+        if self.transport == "grpc" and ".localhost" in self.address and self.stays_on_loopback:
+            raise SpecError(
+                f"{self.address}: the transport 'grpc' cannot check which address a name has; use "
+                "'localhost', an IP address or transport='http2', or pass insecure=True"
+            )
         # A copy, so that a list that changes later does not change the endpoint.
         object.__setattr__(self, "metadata", check_metadata(self.metadata))
+
+    @property
+    def stays_on_loopback(self) -> bool:
+        """Whether the connection is plaintext that must not leave this machine."""
+        is_plain = self.credentials is None or is_local_credentials(self.credentials)
+        return is_plain and not self.insecure

@@ -12,6 +12,7 @@ import ssl
 from typing import Any
 
 from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError, DmEnvRpcClientError
+from dm_env_rpc_client.transports.addresses import check_resolved
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS, Endpoint
 from dm_env_rpc_client.transports.http2.attempts import Attempts
 from dm_env_rpc_client.transports.http2.client_half import ClientHalf
@@ -41,7 +42,9 @@ async def open_http2_stream_async(
         half = ClientHalf(address, MAX_MESSAGE_BYTES, allocate)
         stream = AsyncHttp2Stream(address, half, headers)
         try:
-            await asyncio.wait_for(_open(stream, target, tls, attempts), attempts.remaining)
+            await asyncio.wait_for(
+                _open(stream, target, tls, attempts, endpoint.stays_on_loopback), attempts.remaining
+            )
             return stream
         except (OSError, asyncio.TimeoutError) as error:
             stream.abort()
@@ -53,9 +56,13 @@ async def open_http2_stream_async(
 
 
 async def _open(
-    stream: AsyncHttp2Stream, target: Target, tls: ssl.SSLContext | None, attempts: Attempts
+    stream: AsyncHttp2Stream,
+    target: Target,
+    tls: ssl.SSLContext | None,
+    attempts: Attempts,
+    loopback_only: bool,
 ) -> None:
-    connected = await _connect(target, attempts)
+    connected = await _connect(target, attempts, loopback_only)
     try:
         await asyncio.get_running_loop().create_connection(
             lambda: stream,
@@ -69,13 +76,16 @@ async def _open(
     await stream.wait_until_ready()
 
 
-async def _connect(target: Target, attempts: Attempts) -> socket.socket:
+async def _connect(target: Target, attempts: Attempts, loopback_only: bool) -> socket.socket:
     """Opens a socket to the first address of a name that takes it."""
     loop = asyncio.get_running_loop()
     places: list[tuple[int, Any]] = [(socket.AF_UNIX, target.path)]
     if not target.path:
         found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
         places = [(family, where) for family, _, _, _, where in found]
+        if loopback_only:
+            for _, where in places:
+                check_resolved(target.host, where[0])
     error: OSError | None = None
     for index, (family, where) in enumerate(places):
         connecting = socket.socket(family, socket.SOCK_STREAM)

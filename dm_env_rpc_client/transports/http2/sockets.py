@@ -9,6 +9,7 @@ import threading
 from typing import Any
 
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.transports.addresses import check_resolved
 from dm_env_rpc_client.transports.credentials import Credentials, is_local_credentials
 from dm_env_rpc_client.transports.http2.attempts import seconds_left
 from dm_env_rpc_client.transports.http2.target import IS_POSSIBLE, Target
@@ -43,13 +44,16 @@ def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext
     return credentials
 
 
-def connect_socket(target: Target, tls: ssl.SSLContext | None, deadline: float | None) -> Any:
+def connect_socket(
+    target: Target, tls: ssl.SSLContext | None, deadline: float | None, loopback_only: bool
+) -> Any:
     """Opens a socket to the first address of a name that takes it.
 
     Args:
       target: where to.
       tls: for an encrypted connection.
       deadline: on the monotonic clock; None for any time.
+      loopback_only: whether the name must be resolved to loopback addresses.
 
     Returns:
       A non-blocking socket.
@@ -60,6 +64,9 @@ def connect_socket(target: Target, tls: ssl.SSLContext | None, deadline: float |
     """
     error: OSError = OSError(f"no address for {target.host}")
     places = _places(target, deadline)
+    if loopback_only and not target.path:
+        for _, where in places:
+            check_resolved(target.host, where[0])
     for index, (family, where) in enumerate(places):
         connecting = socket.socket(family, socket.SOCK_STREAM)
         try:

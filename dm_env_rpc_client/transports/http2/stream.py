@@ -73,7 +73,10 @@ class Http2Stream:
         attempts = Attempts(address, timeout)
         while True:
             try:
-                self._open(connect_socket(target, tls, attempts.deadline), headers)
+                self._open(
+                    connect_socket(target, tls, attempts.deadline, endpoint.stays_on_loopback),
+                    headers,
+                )
                 self._wait_until_accepted(attempts.deadline)
                 return
             except OSError as error:
