@@ -88,8 +88,12 @@ def listening(answer: Any) -> Iterator[str]:
                 connection.close()
 
 
+_started: list[subprocess.Popen[str]] = []
+
+
 def started(*arguments: str, **options: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    """Starts a command, which `end_started` ends with the test."""
+    process = subprocess.Popen(
         [*COMMAND, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -97,3 +101,14 @@ def started(*arguments: str, **options: Any) -> subprocess.Popen[str]:
         env={**os.environ, "PYTHONPATH": ROOT},
         **options,
     )
+    _started.append(process)
+    return process
+
+
+def end_started() -> None:
+    """Kills what a test that failed has left running."""
+    while _started:
+        process = _started.pop()
+        if process.poll() is None:
+            process.kill()
+            process.communicate(timeout=30)

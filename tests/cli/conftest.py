@@ -8,8 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 from dm_env_rpc_client.server import Catch, serve
-from tests.cli.commands import Peers, listening
+from tests.cli.commands import Peers, end_started, listening
 from tests.environments import Broken
+
+
+@pytest.fixture(autouse=True)
+def _end_started() -> Iterator[None]:
+    yield
+    end_started()
 
 
 @pytest.fixture(scope="module")
