@@ -24,7 +24,7 @@ def is_loopback(address: str) -> bool:
     """Whether an address, in the syntax of gRPC, is of this machine: loopback or a unix socket.
 
     Names ending in `.localhost` are loopback by RFC 6761, but a resolver may say otherwise:
-    whoever resolves them checks the result (`check_resolved`).
+    the result has to be checked (`check_resolved`).
     """
     scheme, _, rest = address.partition(":")
     if scheme in ("unix", "unix-abstract"):

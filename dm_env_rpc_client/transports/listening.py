@@ -22,7 +22,7 @@ def listen(add_port: Callable[[str], int], address: str) -> str:
     Args:
       add_port: binds it to one address as gRPC writes them and returns the port;
         RuntimeError if it is taken.
-      address: `host:port`, where port 0 is any free one, or `unix:path`.
+      address: `host:port` (port 0 is any free one) or `unix:path`.
 
     Returns:
       The address, with the actual port.

@@ -16,7 +16,7 @@ MAX_MESSAGE_BYTES = 128 << 20
 Allocate: TypeAlias = Callable[[int], memoryview]
 """Returns writable memory of so many bytes for a message.
 
-Whoever decodes the messages knows how their contents should be aligned.
+The decoder of the messages knows how their contents should be aligned.
 """
 
 

@@ -28,7 +28,7 @@ CONNECTING = {
 
 NO_SERVERS = [
     ("{dead}", 3, "refused; check that the server runs and listens there"),
-    ("{http}", 1, "is no gRPC server"),
+    ("{http}", 1, "is not a gRPC server"),
     ("{silent}", 3, "check that this is the address of a dm_env_rpc server"),
     ("{hangs_up}", 3, "check the address"),
     ("no-such-host.invalid:1", 2, "not on this machine; pass --insecure"),

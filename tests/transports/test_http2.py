@@ -198,7 +198,7 @@ def hang_up(connection: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("script", "error", "text"),
     [
-        (http_1, ProtocolError, "no gRPC server: it speaks HTTP/1"),
+        (http_1, ProtocolError, "not a gRPC server: it speaks HTTP/1"),
         (hang_up, ConnectionLostError, "matching credentials"),
         (until_closed, DeadlineExceededError, "no reply"),
     ],

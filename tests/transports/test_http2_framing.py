@@ -245,9 +245,9 @@ def test_pings_are_answered_and_answers_are_not() -> None:
 
 
 BROKEN = {
-    "HTTP/1": (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no gRPC server: it speaks HTTP/1"),
-    "something else": (b"SSH-2.0-OpenSSH_9.2\r\n", "no gRPC server: it began with b'SSH-2.0"),
-    "no settings first": (frame(PING, bytes(8)), "no gRPC server"),
+    "HTTP/1": (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not a gRPC server: it speaks HTTP/1"),
+    "something else": (b"SSH-2.0-OpenSSH_9.2\r\n", "not a gRPC server: it began with b'SSH-2.0"),
+    "no settings first": (frame(PING, bytes(8)), "not a gRPC server"),
     "settings on a stream": (frames.settings() + frame(SETTINGS, b"", 0, 1), "broken SETTINGS"),
     "half a setting": (frames.settings() + frame(SETTINGS, bytes(5)), "broken SETTINGS"),
     "a contentful ack": (frames.settings() + frame(SETTINGS, bytes(6), ACK), "broken SETTINGS"),
@@ -301,7 +301,7 @@ BROKEN = {
     ),
     "a web page": (
         frames.settings() + headers((":status", "200"), ("content-type", "text/html")),
-        "no gRPC server: it answers with content type 'text/html'",
+        "not a gRPC server: it answers with content type 'text/html'",
     ),
     "no such method": (
         frames.settings() + headers(*frames.RESPONSE, ("grpc-status", "12"), end=True),

@@ -1,7 +1,7 @@
 """The stream over HTTP/2 on a plain socket, for coroutines.
 
-The event loop reads into the memory that the framing hands out, whether or not somebody
-waits, so a server is never kept from reading by answers that nobody takes.
+The event loop reads into the memory of the framing, also while no coroutine waits, so that answers
+that are not read yet do not keep the server from reading requests.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Attempts:
         return None if self.deadline is None else seconds_left(self.deadline)
 
     def failed(self, error: OSError) -> None:
-        """Takes note of an attempt that failed; returns if another may be made.
+        """Records a failed attempt; returns if another may be made.
 
         Raises:
           DmEnvRpcClientError: there is no time for another, or it would end like this one.

@@ -234,7 +234,7 @@ class ClientHalf:
             return stream_error(self._address, code_of_http_status(status), text)
         if not content_type.startswith("application/grpc"):
             return ProtocolError(
-                f"what listens at {self._address} is no gRPC server: it answers with content "
+                f"what listens at {self._address} is not a gRPC server: it answers with content "
                 f"type {content_type!r}; expected application/grpc"
             )
         if ends_stream:
@@ -250,4 +250,4 @@ class ClientHalf:
     def _not_http2(self, first: bytes) -> DmEnvRpcClientError:
         said = first[:60]
         hint = "it speaks HTTP/1" if said.startswith(b"HTTP/") else f"it began with {said!r}"
-        return ProtocolError(f"what listens at {self._address} is no gRPC server: {hint}")
+        return ProtocolError(f"what listens at {self._address} is not a gRPC server: {hint}")

@@ -10,8 +10,8 @@ hands out first, so a large one goes from the kernel to where the caller uses it
 1080p frame: 0.9 to 1.1x a plain TCP transfer of as many bytes, by `python -m tests.benchmarks
 --only waiting`).
 
-The windows for received content are as large as they can be: memory is bounded because nobody
-reads from the socket while nobody waits for an answer.
+The windows for received content have the largest size: memory is bounded because the socket is not
+read while no thread waits for an answer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Messages of one stream, from the content of its DATA frames.
 
-Each message stands behind a prefix of five bytes: whether it is compressed, and its length
+Each message has a prefix of five bytes: whether it is compressed, and its length
 ("gRPC over HTTP/2"). Frames and messages need not begin or end together.
 """
 
@@ -23,7 +23,7 @@ class MessageAssembler:
     Args:
       max_message_bytes: the largest message that is accepted.
       allocate: gives the memory for a message that is not in the receive buffer as a whole;
-        whoever decodes the messages knows how their contents should be aligned.
+        the decoder of the messages knows how their contents should be aligned.
 
     Attributes:
       messages: what is complete, oldest first, each in memory of its own.

@@ -39,7 +39,7 @@ def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext
             f"ssl.create_default_context(), got {type(credentials).__name__}; or use "
             "transport='grpc'"
         )
-    # gRPC servers speak HTTP/2 only to who asks for it in the handshake.
+    # gRPC servers require that the client offers HTTP/2 in the handshake.
     credentials.set_alpn_protocols(["h2"])
     return credentials
 
@@ -50,7 +50,7 @@ def connect_socket(
     """Opens a socket to the first address of a name that takes it.
 
     Args:
-      target: where to.
+      target: the server.
       tls: for an encrypted connection.
       deadline: on the monotonic clock; None for any time.
       loopback_only: whether the name must be resolved to loopback addresses.
@@ -115,7 +115,7 @@ def _places(target: Target, deadline: float | None) -> list[tuple[int, Any]]:
 
 
 def _look_up(target: Target, deadline: float | None) -> list[Any]:
-    """Resolves a name, in a thread of its own where that may take time: it has no time-out."""
+    """Resolves a name, in a thread of its own if that may take long: it has no timeout."""
     outcome: list[Any] = []
 
     def look_up() -> None:

@@ -1,10 +1,10 @@
 """The stream over HTTP/2 on a plain socket, for threads.
 
 The thread that waits for an answer reads the socket itself, so that a step takes four system
-calls (a look for what nobody asked for, send, wait, receive) and wakes no other thread: a float32
+calls (check for unexpected data, send, wait, receive) and wakes no other thread: a float32
 scalar takes 1.3 to 1.4x the time of a bare C++ gRPC client (`python -m tests.benchmarks --only
-waiting`). Spinning before the wait was tried and is slower. Whoever writes never waits: what the
-socket or the server's window does not take is sent by whoever reads.
+waiting`). Spinning before the wait was tried and is slower. A thread that writes never waits: the
+reading thread sends what the socket or the server's window did not accept.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Http2Stream:
     def send_rest(self, timeout: float) -> None:
         """See `Stream.send_rest`."""
         if not self._sending.outbound:
-            time.sleep(timeout)  # The window is closed; who reads learns when it opens.
+            time.sleep(timeout)  # The window is closed; the reading thread notices when it opens.
         elif _poll(self._socket, select.POLLOUT)(timeout):
             with self._lock:
                 self._flush()
@@ -136,7 +136,7 @@ class Http2Stream:
             with self._lock:
                 self._call.end()
                 self._flush()
-            while True:  # Answers that are still under way are nobody's.
+            while True:  # Answers that still arrive are dropped.
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     break
@@ -157,7 +157,7 @@ class Http2Stream:
         if self._is_closed:
             return
         self._is_closed = True
-        # Said only where nobody is in the middle of saying something.
+        # Only if no other thread is in the middle of sending.
         if self._lock.acquire(blocking=False):
             try:
                 self._half.shut_down()
@@ -178,7 +178,7 @@ class Http2Stream:
                 self._receiving.release()
 
     def _dispose(self) -> None:
-        """Closes the socket; called by who may receive."""
+        """Closes the socket; called with the right to receive."""
         if self._lock.acquire(timeout=_DISPOSE_SECONDS):
             try:
                 self._socket.close()
@@ -192,7 +192,7 @@ class Http2Stream:
         self._sending = self._framing.sending
         self._call = self._half.open(headers)
         self._keepalive = Keepalive(self._framing)
-        # One each, since one cannot be used by two threads at a time.
+        # Three, because two threads cannot use one at the same time.
         self._readable = _poll(connected, select.POLLIN)
         self._either = _poll(connected, select.POLLIN | select.POLLOUT)
         self._look = _poll(connected, select.POLLIN)
@@ -234,7 +234,7 @@ class Http2Stream:
         """Waits until the socket is ready, and then sends and receives what there is.
 
         Returns:
-          False where the deadline has passed and nothing was received.
+          False if the deadline has passed and no message was received.
         """
         with self._receiving:
             if self._is_closed:

@@ -45,7 +45,7 @@ class Target(NamedTuple):
 
 
 def can_reach(address: str, credentials: Credentials | None) -> bool:
-    """Whether this transport is the right one for an address where nobody says which.
+    """Whether "auto" selects this transport for an address.
 
     Other kinds of gRPC targets, credentials that only grpcio can read, and proxies are for
     grpcio.
