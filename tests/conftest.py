@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -15,6 +16,10 @@ from tests.groups import GROUPS, need, report_together
 
 SLOW_FOLDERS = ("notebook", "reliability", "testing", "interop", "cli")
 """Where the longest files are. They are begun first, so that none of them is left for the end."""
+
+# A shell that starts a command in the background has it ignore SIGINT, and what it starts, too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests start hundreds of processes that import the package: each would compile it anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

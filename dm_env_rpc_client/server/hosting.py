@@ -14,6 +14,7 @@ from dm_env_rpc_client._proto import properties_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.construction import construct
 from dm_env_rpc_client.server.environment_world import EnvironmentWorld
+from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.extension_handlers import ExtensionHandlers, Handler
 from dm_env_rpc_client.server.game import Game
 from dm_env_rpc_client.server.offered_properties import Properties, answer_property_request
@@ -37,22 +38,28 @@ class Server:
 
     Attributes:
       address: where it listens, such as "localhost:40123".
-      errors: exceptions in the environments or the server itself, oldest first. The client
-        that caused one received it as an INTERNAL error.
     """
 
     def __init__(
         self,
         listener: Listener,
         worlds: WorldRegistry,
-        errors: list[BaseException],
+        error_log: ErrorLog,
     ):
         self.address = listener.address
-        self.errors = errors
+        self._error_log = error_log
         self._listener = listener
         self._worlds = worlds
         # Runs when the server is garbage-collected, and when the interpreter exits.
         self._finalizer = weakref.finalize(self, listener.abort)
+
+    @property
+    def errors(self) -> list[BaseException]:
+        """The last 100 exceptions in the environments or the server itself, oldest first.
+
+        The client that caused one received it as an INTERNAL error.
+        """
+        return self._error_log.kept
 
     @property
     def world_count(self) -> int:
@@ -111,6 +118,7 @@ def serve(
     step_timeout: float | None = STEP_TIMEOUT,
     max_connections: int = 256,
     max_worlds: int = 1024,
+    send_tracebacks: bool | None = None,
 ) -> Server:
     """Serves environments to dm_env_rpc clients.
 
@@ -142,6 +150,8 @@ def serve(
         limit.
       max_connections: clients beyond this number are refused with RESOURCE_EXHAUSTED.
       max_worlds: worlds beyond this number are refused with RESOURCE_EXHAUSTED.
+      send_tracebacks: whether the INTERNAL error of an environment carries its traceback, which
+        shows paths and code of this machine; None sends it to clients on this machine only.
 
     Returns:
       The running Server.
@@ -171,7 +181,7 @@ def serve(
         for name, factory in factories.items()
     }
     worlds = WorldRegistry(makers, max_worlds, only)
-    errors: list[BaseException] = []
+    error_log = ErrorLog()
     universal = properties or Properties()
     handlers = ExtensionHandlers(
         {
@@ -180,12 +190,12 @@ def serve(
         }
     )
     listener = GrpcListener(
-        functools.partial(Session, worlds, handlers, errors.append),
+        functools.partial(Session, worlds, handlers, error_log, send_tracebacks),
         address,
         credentials,
         max_connections,
     )
-    return Server(listener, worlds, errors)
+    return Server(listener, worlds, error_log)
 
 
 def _make_world(

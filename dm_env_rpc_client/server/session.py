@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,12 +21,14 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import lifecycle
 from dm_env_rpc_client.protocol.envelopes import DECODE_ERRORS
 from dm_env_rpc_client.protocol.lifecycle import State
+from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.extension_handlers import ExtensionHandlers
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.world import Agent
 from dm_env_rpc_client.server.world_registry import WorldRegistry
 from dm_env_rpc_client.tensors import codecs, packing
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
+from dm_env_rpc_client.transports.addresses import is_loopback
 from dm_env_rpc_client.transports.server_streams import StreamStatusError
 
 __all__ = ["Session"]
@@ -39,20 +42,25 @@ class Session:
     Args:
       worlds: the worlds of the server.
       extensions: answers the extension requests.
-      on_error: called with exceptions that are not the client's fault.
-      peer: the address of the client, for log messages.
+      error_log: takes exceptions that are not the client's fault.
+      send_tracebacks: whether the client gets their tracebacks; None if it is on this machine.
+      peer: the address of the client.
     """
 
     def __init__(
         self,
         worlds: WorldRegistry,
         extensions: ExtensionHandlers,
-        on_error: Callable[[BaseException], None],
+        error_log: ErrorLog,
+        send_tracebacks: bool | None,
         peer: str,
     ):
         self._worlds = worlds
         self._extensions = extensions
-        self._on_error = on_error
+        self._error_log = error_log
+        self._sends_tracebacks = (
+            is_loopback(urllib.parse.unquote(peer)) if send_tracebacks is None else send_tracebacks
+        )
         self._peer = peer
         self._lifecycle = lifecycle.Lifecycle()
         self._agent: Agent | None = None
@@ -104,9 +112,8 @@ class Session:
                 status_pb2.Status(code=code_pb2.INVALID_ARGUMENT, message=str(error))
             )
         except Exception as error:
-            _log.exception("a %s request of %s failed", field, self._peer)
-            self._on_error(error)
-            response.error.CopyFrom(_internal(error, str(field)))
+            self._error_log.add(error, f"a {field} request of {self._peer} failed")
+            response.error.CopyFrom(_internal(error, str(field), self._sends_tracebacks))
         return response
 
     def close(self) -> None:
@@ -115,8 +122,7 @@ class Session:
             try:
                 self._leave()
             except Exception as error:
-                _log.exception("the agent of %s could not leave its world", self._peer)
-                self._on_error(error)
+                self._error_log.add(error, f"the agent of {self._peer} could not leave its world")
 
     def _create_world(
         self, request: dm_env_rpc_pb2.CreateWorldRequest
@@ -239,13 +245,14 @@ def _unpack_settings(settings: Mapping[str, dm_env_rpc_pb2.Tensor]) -> dict[str,
     return unpacked
 
 
-def _internal(error: Exception, field: str) -> status_pb2.Status:
+def _internal(error: Exception, field: str, with_traceback: bool) -> status_pb2.Status:
     status = status_pb2.Status(
         code=code_pb2.INTERNAL,
         message=f"the environment failed in a {field} request: {type(error).__name__}: {error}",
     )
-    detail = error_details_pb2.DebugInfo(
-        stack_entries=traceback.format_tb(error.__traceback__), detail=repr(error)
-    )
-    status.details.add().Pack(detail)
+    if with_traceback:
+        detail = error_details_pb2.DebugInfo(
+            stack_entries=traceback.format_tb(error.__traceback__), detail=repr(error)
+        )
+        status.details.add().Pack(detail)
     return status

@@ -92,6 +92,8 @@ def from_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> A
     array = _array(value, where)
     if array.size == 0 and 0 in spec.shape and array.shape == spec.shape[: array.ndim]:
         array = array.reshape(spec.shape)  # Lists end at the first axis without elements.
+    if array.dtype.kind == "b" and spec.dtype.kind != "b":
+        raise SpecError(f"{where}: {_describe(value)} is true or false; expected a number")
     array = conform(spec, array, where)
     if check_bounds:
         _check_bounds(spec, array, where)

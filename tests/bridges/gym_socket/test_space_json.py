@@ -257,6 +257,8 @@ def test_actions_that_do_not_conform(value: Any, message: str) -> None:
         (specs.Array((), np.int64), 2**70, "not an array of 64-bit numbers"),
         (specs.BoundedArray((), np.float64, 0, np.inf), float("inf"), "the value is inf"),
         (specs.StringArray(()), "text", "has no encoding"),
+        (specs.DiscreteArray(3), True, "is true or false; expected a number"),
+        (specs.BoundedArray((2,), np.float32, 0, 1), [True, False], "is true or false"),
     ],
 )
 def test_json_that_is_no_element(spec: Any, value: Any, message: str) -> None:

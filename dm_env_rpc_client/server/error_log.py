@@ -1,0 +1,67 @@
+"""Exceptions of environments and of the server itself: kept and logged, both within bounds.
+
+An environment that fails in every step would otherwise fill the memory and the log.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import threading
+import time
+
+__all__ = ["KEPT_ERRORS", "ErrorLog"]
+
+_log = logging.getLogger("dm_env_rpc_client.server")
+
+KEPT_ERRORS = 100
+"""Exceptions that are kept, the last ones."""
+
+_BURST = 20
+"""Exceptions that are logged at once; then one in `_SECONDS`."""
+
+_SECONDS = 10.0
+
+
+class ErrorLog:
+    """Collects exceptions; any thread may add one.
+
+    Attributes:
+      count: how many there were.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._kept: collections.deque[BaseException] = collections.deque(maxlen=KEPT_ERRORS)
+        self._lock = threading.Lock()
+        self._credit = float(_BURST)
+        self._seen = time.monotonic()
+        self._left_out = 0
+
+    @property
+    def kept(self) -> list[BaseException]:
+        """The last exceptions, oldest first."""
+        with self._lock:
+            return list(self._kept)
+
+    def add(self, error: BaseException, text: str) -> None:
+        """Keeps an exception, and logs it with its traceback unless there were many just now.
+
+        Args:
+          error: the exception.
+          text: what failed.
+        """
+        with self._lock:
+            self.count += 1
+            self._kept.append(error)
+            now = time.monotonic()
+            self._credit = min(float(_BURST), self._credit + (now - self._seen) / _SECONDS)
+            self._seen = now
+            if self._credit < 1.0:
+                self._left_out += 1
+                return
+            self._credit -= 1.0
+            left_out, self._left_out = self._left_out, 0
+        if left_out:
+            text += f" ({left_out} more were not logged)"
+        _log.error(text, exc_info=error)

@@ -1,0 +1,69 @@
+"""Row 41: steps that fail again and again; what is kept, logged and sent is bounded."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from dm_env_rpc_client import DmEnvRpcError, make
+from dm_env_rpc_client.server import serve
+from dm_env_rpc_client.server.error_log import KEPT_ERRORS, ErrorLog
+from tests.environments import Broken
+
+
+def test_row_41_errors_and_log_lines_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    errors = ErrorLog()
+    with caplog.at_level(logging.ERROR):
+        for number in range(100_000):
+            errors.add(ValueError(number), f"step {number} failed")
+    assert errors.count == 100_000
+    assert [error.args[0] for error in errors.kept] == list(range(100_000 - KEPT_ERRORS, 100_000))
+    assert 10 <= len(caplog.records) <= 100
+    assert caplog.records[0].exc_info is not None
+
+
+def test_what_was_not_logged_is_counted(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    errors = ErrorLog()
+    for number in range(50):
+        errors.add(ValueError(number), "it failed")
+    now = 60.0
+    errors.add(ValueError(50), "it failed")
+    assert caplog.messages[-1] == "it failed (30 more were not logged)"
+
+
+@pytest.mark.parametrize(("option", "expected"), [(None, True), (True, True), (False, False)])
+def test_tracebacks_are_sent_to_clients_on_this_machine_unless_told_otherwise(
+    option: bool | None, expected: bool
+) -> None:
+    with (
+        serve(Broken, send_tracebacks=option) as server,
+        make(server.address, {"at": "step"}) as env,
+    ):
+        env.reset()
+        with pytest.raises(DmEnvRpcError, match="broken in step") as caught:
+            env.step({"a": 1})
+        assert bool(caught.value.details) is expected
+        assert len(server.errors) == 1
+
+
+@pytest.mark.parametrize(
+    ("peer", "expected"),
+    [
+        ("ipv4:127.0.0.1:5000", True),
+        ("ipv6:%5B::1%5D:5000", True),
+        ("unix:", True),
+        ("ipv4:192.0.2.7:5000", False),
+        ("ipv6:%5B2001:db8::1%5D:5000", False),
+    ],
+)
+def test_other_machines_get_no_traceback(peer: str, expected: bool) -> None:
+    from dm_env_rpc_client.server.session import Session
+
+    unused: Any = None
+    assert Session(unused, unused, ErrorLog(), None, peer)._sends_tracebacks is expected
