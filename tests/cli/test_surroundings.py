@@ -156,7 +156,7 @@ MOMENTS = [
     "/numpy/_core/overrides.py:<module>",
     "/dm_env/__init__.py:<module>",
     "/environment/worlds.py:make",
-    "/client/connection.py:connect",
+    "/client/connection.py:open_connection",
     "/cli/policies.py:make_policy",
     "/cli/run.py:_run_episode",
     "/environment/dm_env_adaptor.py:step",

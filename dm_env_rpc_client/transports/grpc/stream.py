@@ -119,10 +119,24 @@ class GrpcStream:
     def abort(self) -> None:
         """See `Stream.abort`."""
         self._outbound.put(None)
+        if threading.current_thread() is threading.main_thread():
+            # Interrupts come to the main thread only; one inside grpcio's own locking would leave
+            # a lock locked for ever.
+            ending = threading.Thread(target=self._end, name="dm_env_rpc end", daemon=True)
+            try:
+                ending.start()
+            except RuntimeError:  # The interpreter exits and starts no more threads.
+                self._end()
+            else:
+                ending.join(_CANCELLED_SECONDS)
+        else:
+            self._end()
+        self._arrivals.close()
+
+    def _end(self) -> None:
         self._call.cancel()
         if self._channel is not None:
             self._channel.close()
-        self._arrivals.close()
 
 
 def keep_for_ever(*objects: Any) -> None:

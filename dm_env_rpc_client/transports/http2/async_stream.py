@@ -14,7 +14,7 @@ from typing import Any
 from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError, DmEnvRpcClientError
 from dm_env_rpc_client.transports.addresses import check_resolved
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS, Endpoint
-from dm_env_rpc_client.transports.http2.attempts import Attempts
+from dm_env_rpc_client.transports.http2.attempts import NO_HTTP2, Attempts, HandshakeError
 from dm_env_rpc_client.transports.http2.client_half import ClientHalf
 from dm_env_rpc_client.transports.http2.keepalive import LOOK_SECONDS, Keepalive, Verdict
 from dm_env_rpc_client.transports.http2.request import Header, request_headers
@@ -46,6 +46,9 @@ async def open_http2_stream_async(
                 _open(stream, target, tls, attempts, endpoint.stays_on_loopback), attempts.remaining
             )
             return stream
+        except ConnectionLostError as error:
+            stream.abort()
+            attempts.failed(HandshakeError(error) if tls is not None else error)
         except (OSError, asyncio.TimeoutError) as error:
             stream.abort()
             attempts.failed(error if isinstance(error, OSError) else TimeoutError())
@@ -70,9 +73,13 @@ async def _open(
             ssl=tls,
             server_hostname=(target.host or "localhost") if tls else None,
         )
-    except BaseException:
+    except BaseException as error:
         connected.close()
+        if tls is not None and isinstance(error, OSError) and not isinstance(error, TimeoutError):
+            raise HandshakeError(error) from error
         raise
+    if tls is not None and not stream.has_alpn:
+        raise HandshakeError(NO_HTTP2)
     await stream.wait_until_ready()
 
 
@@ -131,15 +138,6 @@ class AsyncHttp2Stream(asyncio.BufferedProtocol):
         if self._is_closed:
             self._transport.abort()
             return
-        encrypted = transport.get_extra_info("ssl_object")
-        if encrypted is not None and encrypted.selected_alpn_protocol() != "h2":
-            self._end(
-                ConnectionLostError(
-                    f"the server at {self.address} does not offer HTTP/2 (h2) in the TLS handshake",
-                    "UNAVAILABLE",
-                )
-            )
-            return
         set_options(transport.get_extra_info("socket"))
         self._flush()
 
@@ -183,6 +181,12 @@ class AsyncHttp2Stream(asyncio.BufferedProtocol):
         self._wake()
 
     # What the connection calls.
+
+    @property
+    def has_alpn(self) -> bool:
+        """Whether the server agreed to HTTP/2 in the TLS handshake."""
+        encrypted = self._transport.get_extra_info("ssl_object")
+        return encrypted is not None and encrypted.selected_alpn_protocol() == "h2"
 
     async def wait_until_ready(self) -> None:
         """Returns when the server has shown itself; raises what `read` raises."""

@@ -10,7 +10,37 @@ from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS
 from dm_env_rpc_client.transports.status import not_connected
 
-__all__ = ["Attempts", "seconds_left"]
+__all__ = ["NO_HTTP2", "Attempts", "HandshakeError", "seconds_left"]
+
+
+NO_HTTP2 = "the server does not offer HTTP/2 (h2) in the TLS handshake"
+
+_BROKEN_OFF_SECONDS = 1.0
+"""How long handshakes that the server breaks off are tried again: it may be about to start."""
+
+
+class HandshakeError(ConnectionError):
+    """A TLS handshake failed on a connection that was accepted.
+
+    Args:
+      error: why; or the text of it.
+
+    Attributes:
+      is_broken_off: whether the server closed the connection without a reason, as servers do that
+        require a client certificate, or that start. Other failures are final.
+    """
+
+    def __init__(self, error: OSError | str):
+        self.is_broken_off = isinstance(
+            error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionError
+        )
+        reason = (error if isinstance(error, str) else error.strerror) or str(error)
+        if self.is_broken_off:
+            reason = (
+                "the server closed the connection in the TLS handshake, or right after it; it may "
+                "require a client certificate (SSLContext.load_cert_chain)"
+            )
+        super().__init__(reason)
 
 
 class Attempts:
@@ -29,6 +59,7 @@ class Attempts:
         self._address = address
         self._timeout = timeout
         self._cause: DmEnvRpcClientError | None = None
+        self._broken_off_since: float | None = None
 
     @property
     def remaining(self) -> float | None:
@@ -44,14 +75,22 @@ class Attempts:
         # That there was no time left for the last attempt is not the cause.
         if self._cause is None or not isinstance(error, TimeoutError):
             self._cause = self._not_connected(error)
-        is_final = isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError)
+        is_final = isinstance(error, HandshakeError) and self._is_final(error)
         soon = time.monotonic() + RETRY_SECONDS
         if is_final or (self.deadline is not None and soon >= self.deadline):
             raise self._cause from error
 
+    def _is_final(self, error: HandshakeError) -> bool:
+        if not error.is_broken_off:
+            return True
+        now = time.monotonic()
+        if self._broken_off_since is None:
+            self._broken_off_since = now
+        return now - self._broken_off_since >= _BROKEN_OFF_SECONDS
+
     def _not_connected(self, error: OSError) -> DmEnvRpcClientError:
         code = "DEADLINE_EXCEEDED" if isinstance(error, TimeoutError) else "UNAVAILABLE"
-        if error.errno and error.errno > 0 and not isinstance(error, ssl.SSLError):
+        if error.errno and error.errno > 0 and not isinstance(error, HandshakeError):
             text = os.strerror(error.errno)  # asyncio has texts of its own.
         else:
             text = error.strerror or str(error)

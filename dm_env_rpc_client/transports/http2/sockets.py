@@ -11,7 +11,7 @@ from typing import Any
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.addresses import check_resolved
 from dm_env_rpc_client.transports.credentials import Credentials, is_local_credentials
-from dm_env_rpc_client.transports.http2.attempts import seconds_left
+from dm_env_rpc_client.transports.http2.attempts import NO_HTTP2, HandshakeError, seconds_left
 from dm_env_rpc_client.transports.http2.target import IS_POSSIBLE, Target
 
 __all__ = ["connect_socket", "seconds_to_accept", "set_options", "tls_context"]
@@ -78,12 +78,7 @@ def connect_socket(
                 connecting.setblocking(False)
                 return connecting
             connecting.settimeout(None if deadline is None else seconds_left(deadline))
-            encrypted = tls.wrap_socket(connecting, server_hostname=target.host or "localhost")
-            if encrypted.selected_alpn_protocol() != "h2":
-                encrypted.close()
-                raise ConnectionError("the server does not offer HTTP/2 (h2) in the TLS handshake")
-            encrypted.setblocking(False)
-            return encrypted
+            return _encrypt(connecting, target, tls)
         except OSError as caught:
             connecting.close()
             error = caught
@@ -91,6 +86,20 @@ def connect_socket(
             connecting.close()
             raise
     raise error
+
+
+def _encrypt(connected: socket.socket, target: Target, tls: ssl.SSLContext) -> ssl.SSLSocket:
+    try:
+        encrypted = tls.wrap_socket(connected, server_hostname=target.host or "localhost")
+    except TimeoutError:
+        raise
+    except OSError as error:
+        raise HandshakeError(error) from error
+    if encrypted.selected_alpn_protocol() != "h2":
+        encrypted.close()
+        raise HandshakeError(NO_HTTP2)
+    encrypted.setblocking(False)
+    return encrypted
 
 
 def seconds_to_accept(remaining: float | None, places: int) -> float | None:

@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError
+from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError, DmEnvRpcClientError
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS, Endpoint
-from dm_env_rpc_client.transports.http2.attempts import Attempts
+from dm_env_rpc_client.transports.http2.attempts import Attempts, HandshakeError
 from dm_env_rpc_client.transports.http2.client_half import ClientHalf
 from dm_env_rpc_client.transports.http2.keepalive import LOOK_SECONDS, Keepalive, Verdict
 from dm_env_rpc_client.transports.http2.request import Header, request_headers
@@ -79,6 +79,8 @@ class Http2Stream:
                 )
                 self._wait_until_accepted(attempts.deadline)
                 return
+            except ConnectionLostError as error:
+                attempts.failed(HandshakeError(error) if tls is not None else error)
             except OSError as error:
                 attempts.failed(error)
             time.sleep(RETRY_SECONDS)
