@@ -31,13 +31,11 @@ def test_every_public_name_can_be_imported() -> None:
         dm_env_rpc_client.conect  # type: ignore[attr-defined]  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["from dm_env_rpc_client import conect", "import dm_env_rpc_client as d\nd.conect('x')"],
-)
-def test_an_unknown_name_is_an_error_for_type_checkers(tmp_path: Path, line: str) -> None:
+def test_an_unknown_name_is_an_error_for_type_checkers(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
-    program.write_text(f"{line}\n")
+    program.write_text(
+        "from dm_env_rpc_client import conect\nimport dm_env_rpc_client as d\nd.conect('x')\n"
+    )
     checked = subprocess.run(
         [
             sys.executable, "-m", "mypy", "--strict", "--config-file=", "--ignore-missing-imports",
@@ -50,7 +48,7 @@ def test_an_unknown_name_is_an_error_for_type_checkers(tmp_path: Path, line: str
         cwd=Path(__file__).parents[1],
     )  # fmt: skip
     assert checked.returncode == 1
-    assert 'has no attribute "conect"' in checked.stdout
+    assert checked.stdout.count('has no attribute "conect"') == 2
 
 
 def test_the_completion_of_ipython_lists_the_public_names() -> None:

@@ -88,7 +88,7 @@ def test_what_is_awaited_is_shown_from_within_its_event_loop(catch_server: Serve
 
 def test_errors_of_a_server_are_shown_as_text() -> None:
     with serve(Catch) as server:
-        server.errors.append(RuntimeError("<script>"))
+        server._error_log.add(RuntimeError("<script>"), "a test")
         assert "<script" not in server._repr_html_()
         assert "&lt;script&gt;" in server._repr_html_()
 

@@ -117,7 +117,7 @@ print(hung, wrong, interrupted)
 
 
 def test_row_37_an_interrupt_in_close_leaves_no_thread_waiting() -> None:
-    rounds = int(os.environ.get("INTERRUPT_ROUNDS", "40"))
+    rounds = int(os.environ.get("INTERRUPT_ROUNDS", "20"))
 
     def hold(requests: Any, context: Any) -> Any:
         for _ in requests:

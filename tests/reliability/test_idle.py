@@ -18,7 +18,7 @@ from tests.transports import frames
 
 TRANSPORTS = ["http2"]
 
-COUNT = 50
+COUNT = 20
 
 
 def test_row_34_an_idle_connection_is_poisoned_by_the_first_message_that_it_did_not_ask_for() -> (

@@ -59,6 +59,8 @@ def to_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> Any
         raise SpecError(f"{where}: {_describe(array)} has a NaN or infinity; JSON has neither")
     if check_bounds:
         _check_bounds(spec, array, where)
+    if array.dtype.kind == "b":
+        array = array.astype(np.uint8)  # Its space is Discrete or MultiBinary: 0 and 1.
     return array.tolist()
 
 
