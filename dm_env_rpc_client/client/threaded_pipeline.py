@@ -113,8 +113,10 @@ class ThreadedPipeline:
             raise
         except (ProtocolError, ConnectionLostError, ConnectionClosedError) as error:
             # Outside the write lock, because the threads that it wakes may send.
-            if self.poisoned_by is None:
-                self.poison(error)
+            if self.poisoned_by is not None:
+                # Another thread closed it meanwhile: what was read then is not the cause.
+                self._pipeline.check_usable()
+            self.poison(error)
             raise
         except BaseException as error:
             if pendings[0].is_sent:

@@ -69,7 +69,7 @@ class Http2Stream:
         # Held by the thread that receives.
         self._receiving = threading.Lock()
         self._is_tls = tls is not None
-        self._is_closed = False
+        self._is_closed = self._is_aborted = False
         attempts = Attempts(address, timeout)
         while True:
             try:
@@ -151,21 +151,21 @@ class Http2Stream:
         """See `Stream.abandon`."""
         self._lock = threading.Lock()
         self._receiving = threading.Lock()
-        self._is_closed = True
+        self._is_closed = self._is_aborted = True
         self._socket.close()  # Not shut down: that would end the connection of the parent.
 
     def abort(self) -> None:
         """See `Stream.abort`."""
-        if self._is_closed:
+        if self._is_aborted:
             return
-        self._is_closed = True
         # Only if no other thread is in the middle of sending.
-        if self._lock.acquire(blocking=False):
+        if not self._is_closed and self._lock.acquire(blocking=False):
             try:
                 self._half.shut_down()
                 self._flush()
             finally:
                 self._lock.release()
+        self._is_closed = True
         try:
             # Wakes a thread that waits for the socket, which closing it would not.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
@@ -173,6 +173,11 @@ class Http2Stream:
             pass  # The other end was faster.
         # A thread that is still receiving closes the socket on its way out: the number of a
         # closed one may be that of another file at once.
+        self._dispose_unless_receiving()
+        self._is_aborted = True  # Not before: an interrupt may have come, and this is called again.
+
+    def _dispose_unless_receiving(self) -> None:
+        """Closes the socket, unless a thread receives: that one calls this when it is done."""
         if self._receiving.acquire(blocking=False):
             try:
                 self._dispose()
@@ -238,17 +243,15 @@ class Http2Stream:
         Returns:
           False if the deadline has passed and no message was received.
         """
-        with self._receiving:
-            if self._is_closed:
-                raise ConnectionClosedError(f"the connection to {self.address} was closed")
-            try:
+        try:
+            with self._receiving:
+                if self._is_closed:
+                    raise ConnectionClosedError(f"the connection to {self.address} was closed")
                 return self._advance_alone(deadline)
-            finally:
-                self._dispose_if_closed()
-
-    def _dispose_if_closed(self) -> None:
-        if self._is_closed:
-            self._dispose()
+        finally:
+            # After the lock was released: `abort` may have failed to get it just before.
+            if self._is_closed:
+                self._dispose_unless_receiving()
 
     def _advance_alone(self, deadline: float | None) -> bool:
         framing = self._framing
