@@ -71,8 +71,20 @@ class Terminal:
         self._call("send-keys", *keys)
 
     def resize(self, columns: int, rows: int) -> None:
-        """Gives the window another size."""
-        self._call("resize-window", "-x", str(columns), "-y", str(rows))
+        """Gives the window another size, and waits until the terminal in it has that size."""
+        path = self._call("display-message", "-p", "#{pane_tty}").strip()
+        terminal = os.open(path, os.O_RDONLY | os.O_NOCTTY)
+        try:
+
+            def is_resized() -> bool:
+                # tmux puts several changes within a quarter of a second together, and has been
+                # seen to leave out the last.
+                self._call("resize-window", "-x", str(columns), "-y", str(rows))
+                return os.get_terminal_size(terminal) == (columns, rows)
+
+            assert settles(is_resized), os.get_terminal_size(terminal)
+        finally:
+            os.close(terminal)
 
     def screen(self) -> str:
         """What can be read on the screen."""
