@@ -9,7 +9,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from dm_env_rpc_client.client.async_pipeline import AsyncPipeline
-from dm_env_rpc_client.client.base_connection import CLOSE_SECONDS, BaseConnection
+from dm_env_rpc_client.client.base_connection import (
+    CLOSE_SECONDS,
+    BaseConnection,
+    endpoint_of,
+)
 from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_codec import answer_memory
@@ -23,6 +27,8 @@ from dm_env_rpc_client.transports.streams import AsyncStream
 if TYPE_CHECKING:
     import grpc
     import grpc.aio
+
+    from dm_env_rpc_client.tensors.limits import Limits
 
 __all__ = ["AsyncConnection", "connect_async", "open_connection_async"]
 
@@ -40,6 +46,7 @@ class AsyncConnection(BaseConnection):
         closed; or an `AsyncStream` of a transport, which is closed with the connection.
       metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
       request_timeout: seconds that each answer may take; None for no limit.
+      limits: what an answer may contain; None for the defaults.
 
     Raises:
       SpecError: the metadata is invalid.
@@ -53,15 +60,18 @@ class AsyncConnection(BaseConnection):
         metadata: Metadata | None = None,
         *,
         request_timeout: float | None = None,
+        limits: Limits | None = None,
     ):
         is_grpc = hasattr(channel, "stream_stream")
         stream: Any = (
             AsyncGrpcStream(cast("grpc.aio.Channel", channel), metadata) if is_grpc else channel
         )
-        super().__init__(AsyncPipeline(stream), request_timeout)
+        super().__init__(AsyncPipeline(stream), request_timeout, limits)
 
         async def reopen(_: float | None) -> AsyncConnection:
-            return AsyncConnection(channel, metadata, request_timeout=request_timeout)
+            return AsyncConnection(
+                channel, metadata, request_timeout=request_timeout, limits=limits
+            )
 
         self._reopen: Callable[[float | None], Awaitable[AsyncConnection]] = reopen
         # Runs when the connection is garbage collected.
@@ -116,7 +126,7 @@ class AsyncConnection(BaseConnection):
         Raises:
           As `send`, if the connection is unusable.
         """
-        pending = Pending.of(request, interpret, self._lifecycle)
+        pending = Pending.of(request, interpret, self._lifecycle, limits=self._limits)
         await self._pipeline.start(pending, self._request_timeout if timeout is None else timeout)
         return pending
 
@@ -166,19 +176,25 @@ async def connect_async(
     insecure: bool = False,
     metadata: Metadata | None = None,
     transport: Transport = "auto",
+    limits: Limits | None = None,
 ) -> AsyncConnection:
     """`connect` for asyncio; arguments and errors are the same."""
-    endpoint = Endpoint(address, credentials, insecure, metadata, transport)
-    return await open_connection_async(endpoint, timeout, request_timeout)
+    endpoint = endpoint_of(address, credentials, insecure, metadata, transport, limits)
+    return await open_connection_async(endpoint, timeout, request_timeout, limits)
 
 
 async def open_connection_async(
-    endpoint: Endpoint, timeout: float | None, request_timeout: float | None
+    endpoint: Endpoint,
+    timeout: float | None,
+    request_timeout: float | None,
+    limits: Limits | None,
 ) -> AsyncConnection:
     """`connect_async` with the server and how to connect to it as one value."""
     stream = await open_stream_async(endpoint, timeout, answer_memory)
-    connection = AsyncConnection(stream, request_timeout=request_timeout)
-    connection._reopen = lambda timeout: open_connection_async(endpoint, timeout, request_timeout)
+    connection = AsyncConnection(stream, request_timeout=request_timeout, limits=limits)
+    connection._reopen = lambda timeout: open_connection_async(
+        endpoint, timeout, request_timeout, limits
+    )
     return connection
 
 

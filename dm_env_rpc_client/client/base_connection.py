@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from dm_env_rpc_client.client.async_pipeline import AsyncPipeline
 from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
 from dm_env_rpc_client.protocol.lifecycle import Lifecycle
+from dm_env_rpc_client.transports.credentials import Credentials
+from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
+from dm_env_rpc_client.transports.metadata import Metadata
+from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
 
-__all__ = ["CLOSE_SECONDS", "BaseConnection"]
+if TYPE_CHECKING:
+    from dm_env_rpc_client.tensors.limits import Limits
+
+__all__ = ["CLOSE_SECONDS", "BaseConnection", "endpoint_of"]
 
 CLOSE_SECONDS = 1.0
 """How long the server may take to end a stream that was closed."""
@@ -18,12 +27,19 @@ class BaseConnection:
     Args:
       pipeline: the pending requests.
       request_timeout: seconds that each answer may take; None for no limit.
+      limits: what an answer may contain; None for the defaults.
     """
 
     _pipeline: AsyncPipeline | ThreadedPipeline
 
-    def __init__(self, pipeline: AsyncPipeline | ThreadedPipeline, request_timeout: float | None):
+    def __init__(
+        self,
+        pipeline: AsyncPipeline | ThreadedPipeline,
+        request_timeout: float | None,
+        limits: Limits | None,
+    ):
         self._pipeline = pipeline
+        self._limits = limits
         self._request_timeout = request_timeout
         self._lifecycle = Lifecycle()
 
@@ -31,6 +47,11 @@ class BaseConnection:
     def address(self) -> str:
         """The server's address, as error messages name it."""
         return self._pipeline.address
+
+    @property
+    def limits(self) -> Limits | None:
+        """What an answer may contain; None for the defaults."""
+        return self._limits
 
     @property
     def is_usable(self) -> bool:
@@ -60,3 +81,16 @@ class BaseConnection:
         from dm_env_rpc_client.displays.connections import show_connection
 
         return show_connection(self)
+
+
+def endpoint_of(
+    address: str,
+    credentials: Credentials | None,
+    insecure: bool,
+    metadata: Metadata | None,
+    transport: Transport,
+    limits: Limits | None,
+) -> Endpoint:
+    """Returns the arguments of `connect` and `make` that say where and how to connect."""
+    max_message_bytes = MAX_MESSAGE_BYTES if limits is None else limits.message_bytes
+    return Endpoint(address, credentials, insecure, metadata, transport, max_message_bytes)

@@ -13,7 +13,11 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
-from dm_env_rpc_client.client.base_connection import CLOSE_SECONDS, BaseConnection
+from dm_env_rpc_client.client.base_connection import (
+    CLOSE_SECONDS,
+    BaseConnection,
+    endpoint_of,
+)
 from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
 from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.pipeline import Pending
@@ -28,6 +32,8 @@ from dm_env_rpc_client.transports.streams import Stream
 
 if TYPE_CHECKING:
     import grpc
+
+    from dm_env_rpc_client.tensors.limits import Limits
 
 __all__ = [
     "Connection",
@@ -54,6 +60,8 @@ class Connection(BaseConnection):
         closed; or a `Stream` of a transport, which is closed with the connection.
       metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
       request_timeout: seconds that each answer may take; None for no limit.
+      limits: what an answer may contain; None for the defaults. The transport's limit of the size
+        of a message is the channel's or stream's.
 
     Raises:
       SpecError: the metadata is invalid.
@@ -67,12 +75,13 @@ class Connection(BaseConnection):
         metadata: Metadata | None = None,
         *,
         request_timeout: float | None = None,
+        limits: Limits | None = None,
     ):
         is_grpc = hasattr(channel, "stream_stream")
         stream: Any = GrpcStream(cast("grpc.Channel", channel), metadata) if is_grpc else channel
-        super().__init__(ThreadedPipeline(stream), request_timeout)
+        super().__init__(ThreadedPipeline(stream), request_timeout, limits)
         self._reopen: Callable[[float | None], Connection] = lambda _: Connection(
-            channel, metadata, request_timeout=request_timeout
+            channel, metadata, request_timeout=request_timeout, limits=limits
         )
         # Runs when the connection is garbage collected, and at the exit of the interpreter.
         self._finalizer = weakref.finalize(self, self._pipeline.finalizer())
@@ -221,7 +230,7 @@ class Connection(BaseConnection):
         if timeout is None:
             timeout = self._request_timeout
         deadline = None if timeout is None else time.monotonic() + timeout
-        return Pending.of(request, interpret, self._lifecycle, deadline)
+        return Pending.of(request, interpret, self._lifecycle, deadline, self._limits)
 
     def __enter__(self) -> Connection:
         return self
@@ -244,6 +253,7 @@ def connect(
     insecure: bool = False,
     metadata: Metadata | None = None,
     transport: Transport = "auto",
+    limits: Limits | None = None,
 ) -> Connection:
     """Connects to a dm_env_rpc server.
 
@@ -262,6 +272,8 @@ def connect(
       transport: "http2" is this package's own transport over a socket, the fastest; "grpc" is
         grpcio, with all its features; "auto" selects http2 for `host:port` and `unix:path`,
         unless the credentials or a proxy require grpcio.
+      limits: what an answer may contain, so that a small message cannot take much memory; None
+        for the defaults of `Limits`.
 
     Returns:
       The Connection, which closes its channel with itself.
@@ -272,18 +284,23 @@ def connect(
       SpecError: plaintext to another machine without `insecure`; local credentials for
         another machine; an unknown transport; invalid metadata.
     """
-    endpoint = Endpoint(address, credentials, insecure, metadata, transport)
-    return open_connection(endpoint, timeout, request_timeout)
+    endpoint = endpoint_of(address, credentials, insecure, metadata, transport, limits)
+    return open_connection(endpoint, timeout, request_timeout, limits)
 
 
 def open_connection(
-    endpoint: Endpoint, timeout: float | None, request_timeout: float | None
+    endpoint: Endpoint,
+    timeout: float | None,
+    request_timeout: float | None,
+    limits: Limits | None,
 ) -> Connection:
     """`connect` with the server and how to connect to it as one value."""
     connection = Connection(
-        open_stream(endpoint, timeout, answer_memory), request_timeout=request_timeout
+        open_stream(endpoint, timeout, answer_memory),
+        request_timeout=request_timeout,
+        limits=limits,
     )
-    connection._reopen = lambda timeout: open_connection(endpoint, timeout, request_timeout)
+    connection._reopen = lambda timeout: open_connection(endpoint, timeout, request_timeout, limits)
     return connection
 
 

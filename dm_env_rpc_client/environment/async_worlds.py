@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.async_connection import AsyncConnection, open_connection_async
+from dm_env_rpc_client.client.base_connection import endpoint_of
 from dm_env_rpc_client.environment.async_dm_env_adaptor import AsyncDmEnvAdaptor
 from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS
-from dm_env_rpc_client.environment.worlds import DESTROY_AGAIN_SECONDS, may_reopen
+from dm_env_rpc_client.environment.worlds import DESTROY_AGAIN_SECONDS, may_reopen, received_name
 from dm_env_rpc_client.errors import DmEnvRpcClientError, DmEnvRpcError
+from dm_env_rpc_client.tensors.limits import Limits
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.transports.credentials import Credentials
-from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
+from dm_env_rpc_client.transports.endpoint import Transport
 from dm_env_rpc_client.transports.metadata import Metadata
 
 __all__ = [
@@ -44,7 +46,7 @@ async def create_world_async(
 ) -> str:
     """`create_world` for asyncio; arguments, result and errors are the same."""
     request = dm_env_rpc_pb2.CreateWorldRequest(settings=pack_settings(create_world_settings))
-    return str((await connection.send(request)).world_name)
+    return received_name(connection, await connection.send(request))
 
 
 async def join_world_async(
@@ -121,6 +123,7 @@ async def make_async(
     insecure: bool = False,
     metadata: Metadata | None = None,
     transport: Transport = "auto",
+    limits: Limits | None = None,
     **adaptor_kwargs: Any,
 ) -> AsyncDmEnvAdaptor:
     """`make` for asyncio; arguments and errors are the same.
@@ -129,10 +132,10 @@ async def make_async(
       The environment. Its `close` leaves and destroys the world and closes the
       connection.
     """
-    endpoint = Endpoint(address, credentials, insecure, metadata, transport)
+    endpoint = endpoint_of(address, credentials, insecure, metadata, transport, limits)
     create_settings = pack_settings(create_world_settings)
     join_settings = pack_settings(join_world_settings)
-    connection = await open_connection_async(endpoint, timeout, request_timeout)
+    connection = await open_connection_async(endpoint, timeout, request_timeout, limits)
     try:
         env, world_name = await create_and_join_world_async(
             connection, create_settings, join_settings, **adaptor_kwargs

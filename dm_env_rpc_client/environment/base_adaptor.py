@@ -24,7 +24,7 @@ from dm_env_rpc_client.protocol.envelopes import EncodedRequest
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.step_codec import StepAnswer, StepCodec
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
-from dm_env_rpc_client.tensors import nesting, specs
+from dm_env_rpc_client.tensors import limits, nesting, specs
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 
 __all__ = [
@@ -77,6 +77,7 @@ class BaseAdaptor:
     ):
         self._connection: BaseConnection | None = connection
         self._lifecycle = connection.lifecycle
+        self._limits = connection.limits or limits.DEFAULT
         self._requested = (
             AutoObservations.REQUEST_REGULAR_OBSERVATIONS
             if requested_observations is None
@@ -180,8 +181,8 @@ class BaseAdaptor:
 
     def _adopt(self, new: dm_env_rpc_pb2.ActionObservationSpecs) -> None:
         """Takes over new specs; if one is invalid, everything stays as it was."""
-        actions = SpecManager(new.actions, "action")
-        observations = SpecManager(new.observations, "observation")
+        actions = SpecManager(new.actions, "action", self._limits)
+        observations = SpecManager(new.observations, "observation", self._limits)
         visible = self._visible_names(observations)
         requested = {*visible, *({REWARD, DISCOUNT} & observations.names())}
         by_name = {
@@ -192,7 +193,10 @@ class BaseAdaptor:
         self._actions = actions
         self._observations = observations
         self._codec = StepCodec(
-            actions, observations, sorted(map(observations.name_to_uid, requested))
+            actions,
+            observations,
+            sorted(map(observations.name_to_uid, requested)),
+            self._limits,
         )
         self._hidden = requested - set(visible)
         self._is_nested = self._nested_tensors and any(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.client.base_connection import BaseConnection
+from dm_env_rpc_client.client.base_connection import BaseConnection, endpoint_of
 from dm_env_rpc_client.client.connection import Connection, open_connection
 from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
@@ -21,10 +21,13 @@ from dm_env_rpc_client.errors import (
     DeadlineExceededError,
     DmEnvRpcClientError,
     DmEnvRpcError,
+    ProtocolError,
+    SpecError,
 )
+from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.transports.credentials import Credentials
-from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
+from dm_env_rpc_client.transports.endpoint import Transport
 from dm_env_rpc_client.transports.metadata import Metadata
 
 __all__ = [
@@ -37,6 +40,7 @@ __all__ = [
     "leave_world",
     "make",
     "may_reopen",
+    "received_name",
     "reset_world",
 ]
 
@@ -70,7 +74,7 @@ def create_world(
       DmEnvRpcError: the server refused. Otherwise as `Connection.send`.
     """
     request = dm_env_rpc_pb2.CreateWorldRequest(settings=pack_settings(create_world_settings))
-    return str(connection.send(request).world_name)
+    return received_name(connection, connection.send(request))
 
 
 def join_world(
@@ -193,6 +197,7 @@ def make(
     insecure: bool = False,
     metadata: Metadata | None = None,
     transport: Transport = "auto",
+    limits: Limits | None = None,
     **adaptor_kwargs: Any,
 ) -> DmEnvAdaptor:
     """Connects to a server, creates a world and joins it.
@@ -208,6 +213,7 @@ def make(
       insecure: allow plaintext to an address other than loopback.
       metadata: sent with the call.
       transport: which transport carries the stream.
+      limits: what an answer may contain; None for the defaults of `Limits`.
       **adaptor_kwargs: for `join_world` and the adaptor, such as
         `requested_observations`.
 
@@ -218,10 +224,10 @@ def make(
     Raises:
       As `connect`, `create_world` and `join_world`. No world is left on the server then.
     """
-    endpoint = Endpoint(address, credentials, insecure, metadata, transport)
+    endpoint = endpoint_of(address, credentials, insecure, metadata, transport, limits)
     create_settings = pack_settings(create_world_settings)
     join_settings = pack_settings(join_world_settings)
-    connection = open_connection(endpoint, timeout, request_timeout)
+    connection = open_connection(endpoint, timeout, request_timeout, limits)
     try:
         env, world_name = create_and_join_world(
             connection, create_settings, join_settings, **adaptor_kwargs
@@ -232,6 +238,15 @@ def make(
     env.on_close(connection.close)
     env.on_close(lambda: _destroy(connection, world_name))
     return env
+
+
+def received_name(connection: BaseConnection, response: dm_env_rpc_pb2.CreateWorldResponse) -> str:
+    """Returns the name of a new world; ProtocolError if it is too long."""
+    try:
+        (connection.limits or DEFAULT).check_name(response.world_name, "the name of the new world")
+    except SpecError as error:
+        raise ProtocolError(f"the server at {connection.address} sent too much: {error}") from error
+    return str(response.world_name)
 
 
 def may_reopen(connection: BaseConnection) -> bool:

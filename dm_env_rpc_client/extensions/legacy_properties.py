@@ -54,7 +54,8 @@ class LegacyProperties(PropertyAccess):
         missing = [key for key in keys if key not in response.properties]
         if missing:
             raise ProtocolError(f"the server left out property {missing[0]!r}")
-        return {key: unpack_property(key, response.properties[key]) for key in keys}
+        limits = self._connection.limits
+        return {key: unpack_property(key, response.properties[key], limits) for key in keys}
 
     def write(self, key: str, value: Any) -> None:
         """See `PropertyAccess.write`."""

@@ -22,6 +22,8 @@ from dm_env_rpc_client.extensions.property_access import (
     unpack_property,
 )
 from dm_env_rpc_client.extensions.property_spec import PropertySpec, property_errors
+from dm_env_rpc_client.tensors import bounded_parsing
+from dm_env_rpc_client.tensors.limits import DEFAULT, Budget
 
 __all__ = [
     "PropertiesExtension",
@@ -54,7 +56,8 @@ class PropertiesExtension(PropertyAccess):
         """See `PropertyAccess.read`."""
         request = properties_pb2.PropertyRequest()
         request.read_property.key = key
-        return unpack_property(key, self._send(request, "read_property", key).value)
+        value = self._send(request, "read_property", key).value
+        return unpack_property(key, value, self._connection.limits)
 
     def write(self, key: str, value: Any) -> None:
         """See `PropertyAccess.write`."""
@@ -85,10 +88,15 @@ class PropertiesExtension(PropertyAccess):
         with property_errors(field.removesuffix("_property"), key):
             answer = self._connection.send(packed)
         response = properties_pb2.PropertyResponse()
-        try:
-            is_response = answer.Unpack(response)
-        except protobuf_message.DecodeError as error:
-            raise ProtocolError(f"the answer to {field} cannot be parsed: {error}") from error
+        is_response = answer.Is(response.DESCRIPTOR)
+        if is_response:
+            budget = Budget(self._connection.limits or DEFAULT)
+            try:
+                response = bounded_parsing.parse(
+                    type(response), answer.value, budget, f"the answer to {field}"
+                )
+            except (protobuf_message.DecodeError, ValueError) as error:
+                raise ProtocolError(f"the answer to {field} cannot be parsed: {error}") from error
         answered = response.WhichOneof("payload")
         if not is_response or answered != field:
             found = answered if is_response else answer.type_url or "nothing"

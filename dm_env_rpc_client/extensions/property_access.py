@@ -11,6 +11,7 @@ from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.extensions.property_spec import PropertySpec
 from dm_env_rpc_client.extensions.property_tree import PropertyTree
 from dm_env_rpc_client.tensors import packing
+from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
 __all__ = ["PropertyAccess"]
 
@@ -112,9 +113,9 @@ def pack_property(key: str, value: Any) -> dm_env_rpc_pb2.Tensor:
     return packing.pack_value(value, None, f"property {key!r}")
 
 
-def unpack_property(key: str, tensor: dm_env_rpc_pb2.Tensor) -> Any:
+def unpack_property(key: str, tensor: dm_env_rpc_pb2.Tensor, limits: Limits | None) -> Any:
     """Unpacks the value of a property; ProtocolError if it is invalid."""
     try:
-        return packing.unpack_tensor(tensor)
+        return packing.unpack_tensor(tensor, limits or DEFAULT)
     except SpecError as error:
         raise ProtocolError(f"the value of property {key!r}: {error}") from error

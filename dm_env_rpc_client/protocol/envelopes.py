@@ -13,9 +13,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 from google.protobuf import any_pb2
 from google.protobuf import message as protobuf_message
+from google.rpc import status_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, line_1_0_pb2
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError, SpecError
+from dm_env_rpc_client.tensors import bounded_parsing
+from dm_env_rpc_client.tensors.codecs import read_varint, varint
+from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits
 
 __all__ = [
     "DECODE_ERRORS",
@@ -27,6 +31,7 @@ __all__ = [
     "answer_field",
     "decode_response",
     "encode_request",
+    "over_limit",
 ]
 
 Request: TypeAlias = (
@@ -59,6 +64,15 @@ for _envelopes in _ENVELOPES:
         _ENVELOPES_BY_FIELD[_field.name] = _envelopes
 
 
+_ERROR_TAG = varint(
+    dm_env_rpc_pb2.EnvironmentResponse.DESCRIPTOR.fields_by_name["error"].number << 3 | 2
+)
+_CODE, _MESSAGE, _DETAIL = 1 << 3, 2 << 3 | 2, 3 << 3 | 2
+"""The tags of a Status."""
+
+_DETAIL_BYTES = 64
+"""What each field of an error counts beside its contents."""
+
 DECODE_ERRORS = (protobuf_message.DecodeError, ValueError)
 """What parsing invalid bytes raises. protobuf in pure Python raises a ValueError for a string
 that is not UTF-8."""
@@ -84,8 +98,12 @@ Outgoing: TypeAlias = Request | EncodedRequest
 """A request that a connection can send."""
 
 
-def encode_request(request: Request) -> EncodedRequest:
+def encode_request(request: Request, limits: Limits = DEFAULT) -> EncodedRequest:
     """Puts a request into its envelope and serializes it.
+
+    Args:
+      request: the request.
+      limits: what its answer may contain.
 
     Raises:
       SpecError: the message is not a request of the protocol, or is too large.
@@ -106,22 +124,33 @@ def encode_request(request: Request) -> EncodedRequest:
         message = envelope.SerializeToString()
     except (protobuf_message.EncodeError, TypeError, ValueError) as error:
         raise SpecError(f"the {field} request cannot be serialized: {error}") from error
-    return EncodedRequest(field, message, functools.partial(decode_response, field=field))
+    return EncodedRequest(
+        field, message, functools.partial(decode_response, field=field, limits=limits)
+    )
 
 
-def decode_response(message: Buffer, field: str) -> Response:
+def decode_response(message: Buffer, field: str, limits: Limits = DEFAULT) -> Response:
     """Returns the payload of the answer to a request.
 
     Args:
       message: the serialized EnvironmentResponse.
       field: the payload field of the request.
+      limits: what it may contain. Texts and details of an error beyond them are cut off.
 
     Raises:
       DmEnvRpcError: the answer is an error Status.
-      ProtocolError: it is not an EnvironmentResponse, is empty, or answers another request.
+      ProtocolError: it is not an EnvironmentResponse, is empty, answers another request, or
+        exceeds the limits.
     """
+    large = _large_error(message, limits.error_bytes)
+    if large is not None:
+        raise DmEnvRpcError(large)
     try:
-        response = _ENVELOPES_BY_FIELD[field][1].FromString(bytes(message))
+        response = bounded_parsing.parse(
+            _ENVELOPES_BY_FIELD[field][1], bytes(message), Budget(limits), "the answer"
+        )
+    except SpecError as error:
+        raise over_limit(field, message, error) from error
     except DECODE_ERRORS as error:
         raise ProtocolError(
             f"the answer to a {field} request is not an EnvironmentResponse "
@@ -150,3 +179,48 @@ def answer_field(payload: protobuf_message.Message) -> str:
         ):
             return str(field.name)
     raise SpecError(f"{payload.DESCRIPTOR.full_name} is not a response of dm_env_rpc")
+
+
+def over_limit(field: str, message: Buffer, cause: SpecError) -> ProtocolError:
+    """Returns the error for an answer that would take too much memory.
+
+    Args:
+      field: the payload field of the request.
+      message: the answer.
+      cause: says which limit it is over.
+    """
+    return ProtocolError(
+        f"the answer to a {field} request ({len(message)} bytes) is over a limit: {cause}"
+    )
+
+
+def _large_error(message: Buffer, size: int) -> status_pb2.Status | None:
+    """Returns the error in a large answer, cut to `size` bytes; None for other answers.
+
+    Parsed as a whole, it would be in memory several times.
+    """
+    if len(message) <= size or message[0] != _ERROR_TAG[0]:
+        return None
+    cut = status_pb2.Status()
+    try:
+        length, i = read_varint(message, len(_ERROR_TAG))
+        if message[: len(_ERROR_TAG)] != _ERROR_TAG or i + length != len(message):
+            return None
+        left = size
+        while i < len(message) and left > 0:
+            tag, i = read_varint(message, i)
+            number, start = read_varint(message, i)
+            i = start if tag == _CODE else start + number
+            left -= _DETAIL_BYTES
+            if tag == _CODE:
+                cut.code = number
+            elif tag == _MESSAGE:
+                text = bytes(message[start : min(i, start + left)]).decode(errors="ignore")
+                left -= number
+                cut.message = text if left >= 0 else f"{text}... ({number} bytes)"
+            elif tag == _DETAIL and number <= left:
+                left -= number
+                cut.details.add().MergeFromString(bytes(message[start:i]))
+    except (IndexError, *DECODE_ERRORS):
+        return None  # protobuf says what is wrong.
+    return cut

@@ -26,6 +26,7 @@ from dm_env_rpc_client.errors import (
 )
 from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.lifecycle import Lifecycle
+from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
 __all__ = ["MAX_BYTES_IN_FLIGHT", "MAX_REQUESTS_IN_FLIGHT", "Pending", "Pipeline"]
 
@@ -79,12 +80,13 @@ class Pending:
         interpret: Callable[[Any], Any] | None,
         lifecycle: Lifecycle,
         deadline: float | None = None,
+        limits: Limits | None = None,
     ) -> Pending:
-        """Makes a pending request whose answer updates `lifecycle`."""
+        """Makes a pending request whose answer updates `lifecycle` and is within `limits`."""
         encoded = (
             request
             if isinstance(request, envelopes.EncodedRequest)
-            else envelopes.encode_request(request)
+            else envelopes.encode_request(request, limits or DEFAULT)
         )
 
         # A function, not a method of the connection: a pending request must not keep a

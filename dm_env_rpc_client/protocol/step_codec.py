@@ -26,8 +26,9 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.envelopes import Buffer, EncodedRequest
-from dm_env_rpc_client.tensors import nesting, packing
-from dm_env_rpc_client.tensors.codecs import varint
+from dm_env_rpc_client.tensors import bounded_parsing, nesting, packing
+from dm_env_rpc_client.tensors.codecs import read_varint, varint
+from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits
 from dm_env_rpc_client.tensors.spec_manager import SpecManager, TensorField
 
 __all__ = ["StepAnswer", "StepCodec", "answer_memory"]
@@ -89,21 +90,39 @@ class StepCodec:
       actions: the specs of all actions.
       observations: the specs of all observations.
       requested: the UIDs of the observations to request.
+      limits: what an answer may contain.
 
     Attributes:
       answer_bytes: an estimate of the size of an answer, from the specs.
     """
 
-    def __init__(self, actions: SpecManager, observations: SpecManager, requested: Sequence[int]):
+    def __init__(
+        self,
+        actions: SpecManager,
+        observations: SpecManager,
+        requested: Sequence[int],
+        limits: Limits = DEFAULT,
+    ):
         self._actions = actions
         self._observations = observations
         self._requested = requested
         self._names = [observations.uid_to_name(uid) for uid in requested]
         self._writers = {name: _ActionWriter(actions.field(name)).write for name in actions.names()}
+        self._limits = limits
+        self._budget = _MessageBudget(limits)
+        fields = [observations.field(name) for name in self._names]
+        # All integers that are stored as varints, if each of them took no bytes in a message.
+        expanded = sum(_size(field) for field in fields if _is_varint(field))
+        is_bounded = expanded <= limits.expanded_bytes
         self._readers = {
-            uid: (index, _observation_reader(observations.field(name)))
-            for index, (uid, name) in enumerate(zip(requested, self._names, strict=True))
+            field.uid: (index, _observation_reader(field, self._budget, is_bounded))
+            for index, field in enumerate(fields)
         }
+        self._has_generic = any(
+            _is_generic(field) or (_is_varint(field) and not is_bounded) for field in fields
+        )
+        # Parts that were not asked for take no memory, but time.
+        self._max_others = limits.specs + len(fields)
         self.answer_bytes = sum(_size(observations.field(name)) for name in self._names)
         uids = b"".join(map(varint, requested))
         self._tail = _REQUESTED + varint(len(uids)) + uids if uids else b""
@@ -155,7 +174,9 @@ class StepCodec:
             answer = None
         if answer is not None:
             return answer
-        response: dm_env_rpc_pb2.StepResponse = envelopes.decode_response(bytes(message), _STEP)
+        response: dm_env_rpc_pb2.StepResponse = envelopes.decode_response(
+            bytes(message), _STEP, self._limits
+        )
         return response
 
     def interpret(self, answer: StepAnswer | dm_env_rpc_pb2.StepResponse) -> StepAnswer:
@@ -184,10 +205,12 @@ class StepCodec:
         total = len(message)
         if not total or message[0] != _ENVELOPE_STEP:
             return None
-        size, i = _read_varint(message, 1)
+        size, i = read_varint(message, 1)
         if i + size != total:
             return None
-        state = 0
+        if self._has_generic:
+            self._budget.renew(message)
+        state = others = 0
         left = len(self._names)
         values: list[Any] = [_MISSING] * left
         while i < total:
@@ -196,25 +219,28 @@ class StepCodec:
                 size = message[i + 1]
                 i += 2
                 if size > 0x7F:
-                    size, i = _read_varint(message, i - 1)
+                    size, i = read_varint(message, i - 1)
                 end = i + size
                 if end > total or message[i] != _KEY:
                     return None
                 uid = message[i + 1]
                 i += 2
                 if uid > 0x7F:
-                    uid, i = _read_varint(message, i - 1)
+                    uid, i = read_varint(message, i - 1)
                 if message[i] != _VALUE:
                     return None
                 size = message[i + 1]
                 i += 2
                 if size > 0x7F:
-                    size, i = _read_varint(message, i - 1)
+                    size, i = read_varint(message, i - 1)
                 if i + size != end:
                     return None
                 known = self._readers.get(uid)
                 if known is None:  # It was not requested.
                     i = end
+                    others += 1
+                    if others > self._max_others:
+                        return None
                     continue
                 index, read = known
                 value = read(message, i, end)
@@ -225,7 +251,8 @@ class StepCodec:
                 i = end
             elif tag == _STATE:
                 state = message[i + 1]
-                if state > 0x7F:
+                others += 1
+                if state > 0x7F or others > self._max_others:
                     return None
                 i += 2
             else:
@@ -293,12 +320,38 @@ _Reader: TypeAlias = Callable[[Buffer, int, int], Any]
 """Decodes a Tensor from message[start:end]; `_MISSING` if it is not in the usual form."""
 
 
-def _observation_reader(field: TensorField) -> _Reader:
-    if field.codec.dtype.kind == "O" or field.variable:
-        return _generic_reader(field)
+class _MessageBudget:
+    """The budget of the message that is being read; its generic readers share it."""
+
+    def __init__(self, limits: Limits):
+        self._limits = limits
+        self.values = Budget(limits)
+
+    def renew(self, message: Buffer) -> None:
+        """Begins a message; ProtocolError if its parts would take too much memory."""
+        try:
+            bounded_parsing.check(
+                dm_env_rpc_pb2.EnvironmentResponse, message, Budget(self._limits), "the answer"
+            )
+        except SpecError as error:
+            raise envelopes.over_limit(_STEP, message, error) from error
+        self.values = Budget(self._limits)
+
+
+def _is_generic(field: TensorField) -> bool:
+    return field.codec.dtype.kind == "O" or field.variable
+
+
+def _is_varint(field: TensorField) -> bool:
+    return not _is_generic(field) and not field.codec.is_block
+
+
+def _observation_reader(field: TensorField, budget: _MessageBudget, is_bounded: bool) -> _Reader:
+    if _is_generic(field):
+        return _generic_reader(field, budget)
     if field.codec.is_block:
         return _block_reader(field)
-    return _varint_reader(field)
+    return _varint_reader(field) if is_bounded else _generic_reader(field, budget)
 
 
 def _block_reader(field: TensorField) -> _Reader:
@@ -358,7 +411,7 @@ def _varint_reader(field: TensorField) -> _Reader:
             return scalar(number) if number <= 0x7F else _MISSING
         if message[start] != tag:
             return _MISSING
-        size, block = _read_varint(message, start + 1)
+        size, block = read_varint(message, start + 1)
         if block + size + len(tail) != end or (tail and message[block + size : end] != tail):
             return _MISSING
         payload = bytes(message[block : block + size])
@@ -382,30 +435,17 @@ def _varint_reader(field: TensorField) -> _Reader:
     return read
 
 
-def _generic_reader(field: TensorField) -> _Reader:
-    """For strings, messages and variable shapes."""
+def _generic_reader(field: TensorField, budget: _MessageBudget) -> _Reader:
+    """For strings, messages, variable shapes, and more integers than `Limits` allow at once."""
 
     def read(message: Buffer, start: int, end: int) -> Any:
         try:
-            return field.unpack(dm_env_rpc_pb2.Tensor.FromString(bytes(message[start:end])))
+            tensor = dm_env_rpc_pb2.Tensor.FromString(bytes(message[start:end]))
+            return field.unpack(tensor, budget.values)
         except (SpecError, *envelopes.DECODE_ERRORS):
             return _MISSING
 
     return read
-
-
-def _read_varint(message: Buffer, i: int) -> tuple[int, int]:
-    """Returns a length or a UID, and the position after it."""
-    number = shift = 0
-    while True:
-        byte = message[i]
-        i += 1
-        number |= (byte & 0x7F) << shift
-        if byte <= 0x7F:
-            return number, i
-        shift += 7
-        if shift > 63:
-            raise IndexError("a varint has at most ten bytes")
 
 
 def _encode_shape(shape: Sequence[int]) -> bytes:

@@ -12,6 +12,8 @@ from google.rpc import code_pb2
 from dm_env_rpc_client.protocol.envelopes import DECODE_ERRORS
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.world import World
+from dm_env_rpc_client.tensors import bounded_parsing
+from dm_env_rpc_client.tensors.limits import Budget, Limits
 
 __all__ = ["ExtensionHandlers"]
 
@@ -32,8 +34,13 @@ class ExtensionHandlers:
             for message_class, handler in handlers.items()
         }
 
-    def handle(self, request: any_pb2.Any, world: World | None) -> any_pb2.Any:
+    def handle(self, request: any_pb2.Any, world: World | None, limits: Limits) -> any_pb2.Any:
         """Unpacks a request, calls its handler and packs the answer.
+
+        Args:
+          request: the packed message.
+          world: the world that the connection is joined to, or None.
+          limits: what the message may contain.
 
         Raises:
           RequestError: the type is unknown, or the message cannot be parsed.
@@ -46,9 +53,10 @@ class ExtensionHandlers:
                 f"this server has no extension {request.type_url!r}; extensions: {names}",
             )
         message_class, handler = known
-        message = message_class()
         try:
-            message.ParseFromString(request.value)
+            message = bounded_parsing.parse(
+                message_class, request.value, Budget(limits), f"{request.type_url!r}"
+            )
         except DECODE_ERRORS as error:
             raise RequestError.invalid(f"{request.type_url!r} cannot be parsed: {error}") from error
         answer = any_pb2.Any()

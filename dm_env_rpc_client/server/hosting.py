@@ -22,6 +22,7 @@ from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.server.shared_world import STEP_TIMEOUT, SharedWorld
 from dm_env_rpc_client.server.world import World
 from dm_env_rpc_client.server.world_registry import UNNAMED, WorldRegistry
+from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.transports.grpc.server import GrpcListener, ServerCredentials
 from dm_env_rpc_client.transports.server_streams import Listener, check_may_listen
 
@@ -119,6 +120,7 @@ def serve(
     max_connections: int = 256,
     max_worlds: int = 1024,
     send_tracebacks: bool | None = None,
+    limits: Limits = DEFAULT,
 ) -> Server:
     """Serves environments to dm_env_rpc clients.
 
@@ -152,6 +154,8 @@ def serve(
       max_worlds: worlds beyond this number are refused with RESOURCE_EXHAUSTED.
       send_tracebacks: whether the INTERNAL error of an environment carries its traceback, which
         shows paths and code of this machine; None sends it to clients on this machine only.
+      limits: what a request may contain, so that a small one cannot take much memory, and what
+        the settings of all worlds may take together.
 
     Returns:
       The running Server.
@@ -180,7 +184,7 @@ def serve(
         name: functools.partial(_make_world, factory, default_actions or {}, step_timeout)
         for name, factory in factories.items()
     }
-    worlds = WorldRegistry(makers, max_worlds, only)
+    worlds = WorldRegistry(makers, max_worlds, only, limits.held_bytes)
     error_log = ErrorLog()
     universal = properties or Properties()
     handlers = ExtensionHandlers(
@@ -190,10 +194,11 @@ def serve(
         }
     )
     listener = GrpcListener(
-        functools.partial(Session, worlds, handlers, error_log, send_tracebacks),
+        functools.partial(Session, worlds, handlers, error_log, send_tracebacks, limits),
         address,
         credentials,
         max_connections,
+        limits.message_bytes,
     )
     return Server(listener, worlds, error_log)
 

@@ -26,7 +26,8 @@ from dm_env_rpc_client.server.extension_handlers import ExtensionHandlers
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.world import Agent
 from dm_env_rpc_client.server.world_registry import WorldRegistry
-from dm_env_rpc_client.tensors import codecs, packing
+from dm_env_rpc_client.tensors import bounded_parsing, codecs, packing
+from dm_env_rpc_client.tensors.limits import Budget, Limits, shortened
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 from dm_env_rpc_client.transports.addresses import is_loopback
 from dm_env_rpc_client.transports.server_streams import StreamStatusError
@@ -44,6 +45,7 @@ class Session:
       extensions: answers the extension requests.
       error_log: takes exceptions that are not the client's fault.
       send_tracebacks: whether the client gets their tracebacks; None if it is on this machine.
+      limits: what a request may contain.
       peer: the address of the client.
     """
 
@@ -53,6 +55,7 @@ class Session:
         extensions: ExtensionHandlers,
         error_log: ErrorLog,
         send_tracebacks: bool | None,
+        limits: Limits,
         peer: str,
     ):
         self._worlds = worlds
@@ -62,6 +65,7 @@ class Session:
             is_loopback(urllib.parse.unquote(peer)) if send_tracebacks is None else send_tracebacks
         )
         self._peer = peer
+        self._limits = limits
         self._lifecycle = lifecycle.Lifecycle()
         self._agent: Agent | None = None
         self._world_name = ""
@@ -79,7 +83,12 @@ class Session:
     def answer(self, message: bytes) -> bytes:
         """See `ServerStream.answer`; the stream ends if the message cannot be parsed."""
         try:
-            request = dm_env_rpc_pb2.EnvironmentRequest.FromString(message)
+            request = bounded_parsing.parse(
+                dm_env_rpc_pb2.EnvironmentRequest, message, Budget(self._limits), "the request"
+            )
+        except SpecError as error:
+            refused = self._refused(code_pb2.RESOURCE_EXHAUSTED, str(error))
+            return dm_env_rpc_pb2.EnvironmentResponse(error=refused).SerializeToString()
         except DECODE_ERRORS as error:
             raise StreamStatusError(
                 "INVALID_ARGUMENT", f"the message is not an EnvironmentRequest: {error}"
@@ -106,14 +115,12 @@ class Session:
             payload.SetInParent()
             payload.MergeFrom(answer)
         except RequestError as error:
-            response.error.CopyFrom(status_pb2.Status(code=error.code, message=str(error)))
+            response.error.CopyFrom(self._refused(error.code, str(error)))
         except SpecError as error:
-            response.error.CopyFrom(
-                status_pb2.Status(code=code_pb2.INVALID_ARGUMENT, message=str(error))
-            )
+            response.error.CopyFrom(self._refused(code_pb2.INVALID_ARGUMENT, str(error)))
         except Exception as error:
             self._error_log.add(error, f"a {field} request of {self._peer} failed")
-            response.error.CopyFrom(_internal(error, str(field), self._sends_tracebacks))
+            response.error.CopyFrom(self._internal(error, str(field)))
         return response
 
     def close(self) -> None:
@@ -127,13 +134,14 @@ class Session:
     def _create_world(
         self, request: dm_env_rpc_pb2.CreateWorldRequest
     ) -> dm_env_rpc_pb2.CreateWorldResponse:
-        name = self._worlds.create(_unpack_settings(request.settings))
+        name = self._worlds.create(self._unpack_settings(request.settings))
         return dm_env_rpc_pb2.CreateWorldResponse(world_name=name)
 
     def _join_world(
         self, request: dm_env_rpc_pb2.JoinWorldRequest
     ) -> dm_env_rpc_pb2.JoinWorldResponse:
-        agent = self._worlds.join(request.world_name, _unpack_settings(request.settings))
+        self._check_world_name(request.world_name)
+        agent = self._worlds.join(request.world_name, self._unpack_settings(request.settings))
         self._agent, self._world_name = agent, request.world_name
         try:
             self._adopt_specs()
@@ -172,25 +180,27 @@ class Session:
 
     def _unpack_actions(self, actions: Mapping[int, dm_env_rpc_pb2.Tensor]) -> dict[str, Any]:
         """Unpacks actions; SpecError if one is out of the range of its spec."""
-        unpacked = self._actions.unpack(actions)
+        unpacked = self._actions.unpack(actions, Budget(self._limits))
         for name, value in unpacked.items():
             self._actions.field(name).conform(value)
         return unpacked
 
     def _reset(self, request: dm_env_rpc_pb2.ResetRequest) -> dm_env_rpc_pb2.ResetResponse:
-        settings = _unpack_settings(request.settings)
+        settings = self._unpack_settings(request.settings)
         if settings or self._lifecycle.state is State.RUNNING:
-            self._joined_agent().reset(settings)
+            with self._worlds.holding(self._world_name, settings):
+                self._joined_agent().reset(settings)
             self._adopt_specs()
         return dm_env_rpc_pb2.ResetResponse(specs=self._specs)
 
     def _reset_world(
         self, request: dm_env_rpc_pb2.ResetWorldRequest
     ) -> dm_env_rpc_pb2.ResetWorldResponse:
+        self._check_world_name(request.world_name)
         is_own = self._agent is not None and request.world_name == self._world_name
         self._worlds.reset(
             request.world_name,
-            _unpack_settings(request.settings),
+            self._unpack_settings(request.settings),
             self._agent if is_own else None,
         )
         return dm_env_rpc_pb2.ResetWorldResponse()
@@ -205,6 +215,7 @@ class Session:
     def _destroy_world(
         self, request: dm_env_rpc_pb2.DestroyWorldRequest
     ) -> dm_env_rpc_pb2.DestroyWorldResponse:
+        self._check_world_name(request.world_name)
         if self._agent is not None and request.world_name == self._world_name:
             raise RequestError.not_now(
                 f"this connection is joined to world {request.world_name!r}; leave it first"
@@ -214,7 +225,7 @@ class Session:
 
     def _extension(self, request: any_pb2.Any) -> any_pb2.Any:
         world = None if self._agent is None else self._worlds.get(self._world_name)
-        return self._extensions.handle(request, world)
+        return self._extensions.handle(request, world, self._limits)
 
     def _joined_agent(self) -> Agent:
         assert self._agent is not None, "the lifecycle table allows this request only if joined"
@@ -233,26 +244,34 @@ class Session:
         finally:
             self._worlds.left(self._world_name)
 
+    def _check_world_name(self, name: str) -> None:
+        self._limits.check_name(name, "the world name")
 
-def _unpack_settings(settings: Mapping[str, dm_env_rpc_pb2.Tensor]) -> dict[str, Any]:
-    unpacked = {}
-    for name, tensor in settings.items():
-        where = f"setting {name!r}"
-        codec = codecs.codec_of_payload(tensor, where)
-        value = packing.unpack_payload(tensor, codec, tensor.shape, where)
-        # Code of environments expects int, float and bool of Python, not NumPy scalars.
-        unpacked[name] = value.item() if isinstance(value, np.generic) else value
-    return unpacked
+    def _unpack_settings(self, settings: Mapping[str, dm_env_rpc_pb2.Tensor]) -> dict[str, Any]:
+        """Unpacks settings; SpecError if they would take more memory than the limits allow."""
+        budget = Budget(self._limits)
+        unpacked = {}
+        for name, tensor in settings.items():
+            self._limits.check_name(name, "the name of setting")
+            where = f"setting {name!r}"
+            codec = codecs.codec_of_payload(tensor, where)
+            value = packing.unpack_payload(tensor, codec, tensor.shape, where, budget)
+            # Code of environments expects int, float and bool of Python, not NumPy scalars.
+            unpacked[name] = value.item() if isinstance(value, np.generic) else value
+        return unpacked
 
+    def _refused(self, code: int, message: str) -> status_pb2.Status:
+        # What is refused may be a part of the text, and may be large.
+        return status_pb2.Status(code=code, message=shortened(message, self._limits.error_bytes))
 
-def _internal(error: Exception, field: str, with_traceback: bool) -> status_pb2.Status:
-    status = status_pb2.Status(
-        code=code_pb2.INTERNAL,
-        message=f"the environment failed in a {field} request: {type(error).__name__}: {error}",
-    )
-    if with_traceback:
-        detail = error_details_pb2.DebugInfo(
-            stack_entries=traceback.format_tb(error.__traceback__), detail=repr(error)
-        )
-        status.details.add().Pack(detail)
-    return status
+    def _internal(self, error: Exception, field: str) -> status_pb2.Status:
+        size = self._limits.error_bytes
+        text = f"the environment failed in a {field} request: {type(error).__name__}: {error}"
+        status = status_pb2.Status(code=code_pb2.INTERNAL, message=shortened(text, size))
+        if self._sends_tracebacks:
+            detail = error_details_pb2.DebugInfo(
+                stack_entries=traceback.format_tb(error.__traceback__),
+                detail=shortened(repr(error), size),
+            )
+            status.details.add().Pack(detail)
+        return status

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
+import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+from google.protobuf import any_pb2
 from google.rpc import code_pb2
 
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.world import Agent, World
+from dm_env_rpc_client.tensors.limits import DEFAULT, listed
 
 __all__ = ["ENVIRONMENT", "WorldRegistry"]
 
@@ -21,6 +26,9 @@ ENVIRONMENT = "environment"
 """The create setting that selects one of several environments."""
 
 UNNAMED = ""
+
+_OVERHEAD = 256
+"""Bytes of the Python objects of a setting beside its name and its value."""
 
 ONLY_WORLD = (
     "this server has one world, with the empty name; join it, it can be neither created nor "
@@ -38,12 +46,17 @@ class WorldRegistry:
         "environment" selects one by name; it may be left out if there is only one. If the
         only one is named `UNNAMED`, "environment" is passed to it like any other setting.
       limit: the maximum number of worlds at the same time.
+      held_bytes: the memory that the settings of all worlds may take together.
       only: a world that exists from the start under the empty name. No other worlds can be
         created then.
     """
 
     def __init__(
-        self, factories: Mapping[str, WorldFactory], limit: int, only: World | None = None
+        self,
+        factories: Mapping[str, WorldFactory],
+        limit: int,
+        only: World | None = None,
+        held_bytes: int = DEFAULT.held_bytes,
     ):
         self._factories = factories
         self._limit = limit
@@ -52,6 +65,10 @@ class WorldRegistry:
         self._worlds: dict[str, World] = {} if only is None else {"": only}
         self._agents: dict[str, int] = dict.fromkeys(self._worlds, 0)
         self._being_made = 0
+        self._max_held = held_bytes
+        # The bytes of the settings that each world was made or reset with. A world that is being
+        # made is counted under a name of its own.
+        self._held: dict[str, dict[str, int]] = {}
 
     def __len__(self) -> int:
         return len(self._worlds)
@@ -71,17 +88,42 @@ class WorldRegistry:
                     code_pb2.RESOURCE_EXHAUSTED,
                     f"the server has reached its limit of {self._limit} worlds; destroy one first",
                 )
+            name = f"world-{next(self._numbers)}"
+            self._hold(name, settings)
             self._being_made += 1
         try:
             world = factory(settings)
+        except BaseException:
             with self._lock:
-                name = f"world-{next(self._numbers)}"
-                self._worlds[name] = world
-                self._agents[name] = 0
-        finally:
-            with self._lock:
+                del self._held[name]
                 self._being_made -= 1
+            raise
+        with self._lock:
+            self._being_made -= 1
+            self._worlds[name] = world
+            self._agents[name] = 0
         return name
+
+    @contextlib.contextmanager
+    def holding(self, name: str, settings: Mapping[str, Any]) -> Iterator[None]:
+        """Counts settings with which a world is reset; undone if the reset fails.
+
+        Args:
+          name: the world.
+          settings: those of the reset, which replace those of the same names.
+
+        Raises:
+          RequestError: the settings of all worlds would take too much memory.
+        """
+        with self._lock:
+            former = self._hold(name, settings)
+        try:
+            yield
+        except BaseException:
+            with self._lock:
+                if name in self._held:
+                    self._held[name] = former
+            raise
 
     def join(self, name: str, settings: Mapping[str, Any]) -> Agent:
         """Returns a new agent of a world."""
@@ -109,7 +151,9 @@ class WorldRegistry:
 
     def reset(self, name: str, settings: Mapping[str, Any], caller: Agent | None) -> None:
         """Resets a world; see `World.reset`."""
-        self.get(name).reset(settings, caller)
+        world = self.get(name)
+        with self.holding(name, settings):
+            world.reset(settings, caller)
 
     def destroy(self, name: str) -> None:
         """Destroys a world that has no agents."""
@@ -122,6 +166,7 @@ class WorldRegistry:
                     f"world {name!r} has {self._agents[name]} agent(s), which must leave first"
                 )
             del self._worlds[name], self._agents[name]
+            self._held.pop(name, None)
         world.close()
 
     def close(self) -> None:
@@ -130,16 +175,31 @@ class WorldRegistry:
             worlds = list(self._worlds.values())
             self._worlds.clear()
             self._agents.clear()
+            self._held.clear()
         for world in worlds:
             try:
                 world.close()
             except Exception:
                 _log.exception("closing a world failed")
 
+    def _hold(self, name: str, settings: Mapping[str, Any]) -> dict[str, int]:
+        """Counts settings of a world; returns its counts before."""
+        former = self._held.get(name, {})
+        sizes = {**former, **{key: held_bytes(key, value) for key, value in settings.items()}}
+        others = sum(sum(held.values()) for held in self._held.values()) - sum(former.values())
+        if others + sum(sizes.values()) > self._max_held:
+            raise RequestError(
+                code_pb2.RESOURCE_EXHAUSTED,
+                f"the settings take {sum(sizes.values())} bytes, those of other worlds {others}; "
+                f"the server holds {self._max_held} (Limits.held_bytes); destroy a world first",
+            )
+        self._held[name] = sizes
+        return former
+
     def _find(self, name: str) -> World:
         world = self._worlds.get(name)
         if world is None:
-            known = ", ".join(map(repr, self._worlds)) or "none; create one first"
+            known = listed(self._worlds) if self._worlds else "none; create one first"
             raise RequestError(code_pb2.NOT_FOUND, f"no world {name!r}; worlds: {known}")
         return world
 
@@ -158,3 +218,18 @@ class WorldRegistry:
                 f"of: {names}"
             )
         return self._factories[name]
+
+
+def held_bytes(name: str, value: Any) -> int:
+    """Returns about how much memory a setting takes."""
+    size = _OVERHEAD + 4 * len(name)
+    if isinstance(value, np.ndarray):
+        size += value.nbytes
+        if value.dtype.kind == "O":
+            size += sum(_size(element) for element in value.flat)
+        return size
+    return size + _size(value)
+
+
+def _size(value: Any) -> int:
+    return value.ByteSize() if isinstance(value, any_pb2.Any) else sys.getsizeof(value)

@@ -51,4 +51,23 @@ flat = dm_env_rpc_client.flatten_dict({"arm": {"torque": 1, "grip": 2}}, ".")
 print(flat)  # {'arm.torque': 1, 'arm.grip': 2}
 print(dm_env_rpc_client.unflatten_dict(flat, "."))  # {'arm': {'torque': 1, 'grip': 2}}
 ```
+
+## Limits of memory
+
+A few bytes can ask for gigabytes: one element may stand for an array of any shape, and a string, an
+`Any` or a spec takes a few bytes in a message and up to 3,000 in memory. `Limits` bounds what one
+message may take. With the defaults it is at most 4 times the size of the message plus 64 MiB. A
+message that would take more is refused before the memory is taken, with an error that names the
+limit: on the client a `ProtocolError`, on the server a Status with RESOURCE_EXHAUSTED or
+INVALID_ARGUMENT. `connect`, `make` and `serve` take `limits=`:
+
+```python
+from dm_env_rpc_client.server import Catch, serve
+
+wide = dm_env_rpc_client.Limits(message_bytes=512 << 20, expanded_bytes=256 << 20)
+with serve(Catch, limits=wide) as server:
+    env = dm_env_rpc_client.make(server.address, limits=wide)
+    print(env.reset().observation["board"].shape)  # (10, 5)
+    env.close()
+```
 """

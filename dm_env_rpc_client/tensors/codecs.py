@@ -19,9 +19,9 @@ from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors.limits import Budget
 
 __all__ = [
-    "MAX_BROADCAST_BYTES",
     "Array",
     "Codec",
     "DTypeLike",
@@ -30,15 +30,13 @@ __all__ = [
     "codec_of_payload",
     "codec_of_plain_value",
     "codec_of_value",
+    "read_varint",
     "varint",
 ]
 
 Array = npt.NDArray[Any]
 PayloadMessage: TypeAlias = dm_env_rpc_pb2.Tensor | dm_env_rpc_pb2.TensorSpec.Value
 DTypeLike: TypeAlias = npt.DTypeLike | int
-
-MAX_BROADCAST_BYTES = 1 << 28
-"""The largest array that one element may fill: a message of 16 bytes could request gigabytes."""
 
 _ANY_BYTES = 512
 """The approximate size of an `Any` in memory without its contents."""
@@ -121,9 +119,9 @@ class Codec:
             return copied
         return np.fromiter(repeated, self.dtype, len(repeated))
 
-    def broadcast(self, element: Any, shape: tuple[int, ...], where: str) -> Array:
-        """Returns an array of `shape` filled with one element."""
-        _check_broadcast(shape, self.dtype.itemsize, where)
+    def broadcast(self, element: Any, shape: tuple[int, ...], where: str, budget: Budget) -> Array:
+        """Returns an array of `shape` filled with one element, charged to `budget`."""
+        budget.expand(math.prod(shape) * self.dtype.itemsize, where)
         array = np.empty(shape, self.dtype)
         array[...] = element
         return array
@@ -223,8 +221,8 @@ class _ProtoCodec(Codec):
     def _elements(self, repeated: Any) -> Array:
         return _object_array([_copy(element) for element in repeated])
 
-    def broadcast(self, element: Any, shape: tuple[int, ...], where: str) -> Array:
-        _check_broadcast(shape, _ANY_BYTES + element.ByteSize(), where)
+    def broadcast(self, element: Any, shape: tuple[int, ...], where: str, budget: Budget) -> Array:
+        budget.expand(math.prod(shape) * (_ANY_BYTES + element.ByteSize()), where)
         return _object_array([_copy(element) for _ in range(math.prod(shape))]).reshape(shape)
 
 
@@ -333,18 +331,27 @@ def varint(number: int) -> bytes:
     return bytes(encoded)
 
 
+def read_varint(message: bytes | bytearray | memoryview, i: int) -> tuple[int, int]:
+    """Returns the number that begins at message[i], and the position after it.
+
+    Raises:
+      IndexError: the message ends in it, or it is longer than a number of 64 bits.
+    """
+    number = shift = 0
+    while True:
+        byte = message[i]
+        i += 1
+        number |= (byte & 0x7F) << shift
+        if byte <= 0x7F:
+            return number, i
+        shift += 7
+        if shift > 63:
+            raise IndexError("a varint has at most ten bytes")
+
+
 def _as_field(block: bytes) -> bytes:
     """Returns a serialized payload message with one block of elements."""
     return b"\x0a" + varint(len(block)) + block if block else b""
-
-
-def _check_broadcast(shape: tuple[int, ...], itemsize: int, where: str) -> None:
-    size = math.prod(shape) * itemsize
-    if size > MAX_BROADCAST_BYTES:
-        raise SpecError(
-            f"{where}: one element is to fill shape {list(shape)}, which takes {size} bytes; "
-            f"at most {MAX_BROADCAST_BYTES} are allowed"
-        )
 
 
 def _as_any(message: protobuf_message.Message) -> any_pb2.Any:

@@ -12,6 +12,7 @@ from typing import Any
 from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors import limits
 
 __all__ = [
     "MAX_NESTING",
@@ -24,7 +25,7 @@ __all__ = [
 
 SEPARATOR = "."
 
-MAX_NESTING = 64
+MAX_NESTING = limits.DEFAULT.nesting
 """The maximum number of levels in one name; each is a dictionary in a dictionary."""
 
 
@@ -111,7 +112,9 @@ def nest(flat: Mapping[str, Any], separator: str) -> dict[str, Any]:
     return nested
 
 
-def check_unambiguous(names: Iterable[str], separator: str = SEPARATOR) -> None:
+def check_unambiguous(
+    names: Iterable[str], separator: str = SEPARATOR, max_nesting: int = MAX_NESTING
+) -> None:
     """Raises SpecError if a name is a leaf and also the parent of another name."""
     if not separator:
         raise SpecError("the separator is empty")
@@ -119,8 +122,8 @@ def check_unambiguous(names: Iterable[str], separator: str = SEPARATOR) -> None:
     for name in leaves:
         if not isinstance(name, str):
             raise SpecError(f"names must be strings, got {name!r}")
-        if name.count(separator) >= MAX_NESTING:
-            raise SpecError(f"{name[:40]!r}...: more than {MAX_NESTING} levels of nesting")
+        if name.count(separator) >= max_nesting:
+            raise SpecError(f"{name[:40]!r}...: more than {max_nesting} levels of nesting")
         parent, found, _ = name.rpartition(separator)
         while found:
             if parent in leaves:

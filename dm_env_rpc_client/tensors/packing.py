@@ -29,6 +29,7 @@ from dm_env_rpc_client.tensors.codecs import (
     codec_of_plain_value,
     codec_of_value,
 )
+from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits
 
 __all__ = [
     "MAX_DIMENSIONS",
@@ -123,11 +124,12 @@ def check_packable(array: Array, where: str) -> None:
         raise SpecError(f"{where}: takes {array.nbytes} bytes; a message holds {MAX_TENSOR_BYTES}")
 
 
-def unpack_tensor(tensor: dm_env_rpc_pb2.Tensor) -> Any:
+def unpack_tensor(tensor: dm_env_rpc_pb2.Tensor, limits: Limits = DEFAULT) -> Any:
     """Unpacks a Tensor message.
 
     Args:
       tensor: the message.
+      limits: how much memory the value may take.
 
     Returns:
       For a shape that is not empty, a new writable array; for strings it has dtype object
@@ -136,13 +138,15 @@ def unpack_tensor(tensor: dm_env_rpc_pb2.Tensor) -> Any:
 
     Raises:
       SpecError: no payload; the number of elements does not fit the shape; more than one
-        negative dimension; or one element would fill more than
-        `codecs.MAX_BROADCAST_BYTES`.
+        negative dimension; or one element would fill more memory than `limits` allow.
     """
-    return unpack_payload(tensor, codec_of_payload(tensor, "tensor"), tensor.shape, "tensor")
+    codec = codec_of_payload(tensor, "tensor")
+    return unpack_payload(tensor, codec, tensor.shape, "tensor", Budget(limits))
 
 
-def unpack_payload(message: PayloadMessage, codec: Codec, shape: Sequence[int], where: str) -> Any:
+def unpack_payload(
+    message: PayloadMessage, codec: Codec, shape: Sequence[int], where: str, budget: Budget
+) -> Any:
     """Unpacks the payload of `message`, which is of the type of `codec`, into `shape`."""
     if not shape:
         element = codec.unpack_one(message)
@@ -155,7 +159,7 @@ def unpack_payload(message: PayloadMessage, codec: Codec, shape: Sequence[int], 
     if flat.size == 1:
         if math.prod(full_shape) == 1:
             return flat.reshape(full_shape)
-        return codec.broadcast(flat[0], full_shape, where)
+        return codec.broadcast(flat[0], full_shape, where, budget)
     return flat.reshape(full_shape)
 
 
@@ -208,7 +212,7 @@ def shape_for(shape: Sequence[int], size: int, where: str) -> tuple[int, ...]:
             f"got {size}"
         )
     if 0 in shape:
-        # Other shapes are limited by the number of elements or by MAX_BROADCAST_BYTES.
+        # Other shapes are limited by the number of elements or by the budget.
         check_size(shape, 1, where)
     return shape
 

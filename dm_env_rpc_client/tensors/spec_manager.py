@@ -16,8 +16,12 @@ import numpy as np
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import casting, codecs, nesting, packing, specs
+from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits, listed, shortened
 
 __all__ = ["SpecManager", "TensorField"]
+
+_COMPARED = 256
+"""The number of characters of an unknown name that are compared with the known ones."""
 
 
 class TensorField:
@@ -34,12 +38,18 @@ class TensorField:
 
     __slots__ = ("bounds", "codec", "label", "name", "shape", "spec", "uid", "variable")
 
-    def __init__(self, uid: int, spec: dm_env_rpc_pb2.TensorSpec, kind: str):
+    def __init__(
+        self,
+        uid: int,
+        spec: dm_env_rpc_pb2.TensorSpec,
+        kind: str,
+        budget: Budget | None = None,
+    ):
         self.uid = uid
         self.name = spec.name
         self.spec = spec
         self.label = f"{kind} {spec.name!r} (uid {uid})"
-        self.codec, self.shape, self.bounds = specs.check_spec(spec, self.label)
+        self.codec, self.shape, self.bounds = specs.check_spec(spec, self.label, budget)
         self.variable = any(size < 0 for size in self.shape)
 
     def pack(self, value: Any, check_range: bool = True) -> dm_env_rpc_pb2.Tensor:
@@ -103,18 +113,19 @@ class TensorField:
             "[{!r}, {!r}]".format(*ends)
         )
 
-    def unpack(self, tensor: dm_env_rpc_pb2.Tensor) -> Any:
+    def unpack(self, tensor: dm_env_rpc_pb2.Tensor, budget: Budget | None = None) -> Any:
         """Unpacks a tensor of the spec's dtype and shape; see `SpecManager.unpack`."""
+        budget = budget or Budget()
         if tensor.WhichOneof("payload") != self.codec.field:
             found = codecs.codec_of_payload(tensor, self.label).name
             raise SpecError(f"{self.label}: has dtype {found}; expected {self.codec.name}")
         shape = tuple(tensor.shape)
         if shape == self.shape and not self.variable:
-            return packing.unpack_payload(tensor, self.codec, shape, self.label)
+            return packing.unpack_payload(tensor, self.codec, shape, self.label, budget)
         # If the message leaves a length open, the shape follows from its elements.
         if all(size >= 0 for size in shape):
             self._check_shape(shape)
-        value = packing.unpack_payload(tensor, self.codec, shape, self.label)
+        value = packing.unpack_payload(tensor, self.codec, shape, self.label, budget)
         self._check_shape(np.shape(value))
         return value
 
@@ -129,26 +140,37 @@ class SpecManager:
     Args:
       specs: TensorSpecs by UID, as in `ActionObservationSpecs.actions`. They are copied.
       kind: "action" or "observation", for error messages.
+      limits: how many specs there may be, how long their names, and how much memory bounds
+        and values may take.
 
     Raises:
-      SpecError: a spec is invalid (see `check_spec`), two specs have the same name, or a
-        name is also the parent of another, as with `a` and `a.b`.
+      SpecError: a spec is invalid (see `check_spec`), two specs have the same name, a
+        name is also the parent of another, as with `a` and `a.b`; or a limit is exceeded.
     """
 
-    def __init__(self, specs: Mapping[int, dm_env_rpc_pb2.TensorSpec], kind: str = "tensor"):
+    def __init__(
+        self,
+        specs: Mapping[int, dm_env_rpc_pb2.TensorSpec],
+        kind: str = "tensor",
+        limits: Limits = DEFAULT,
+    ):
         self._kind = kind
+        self._limits = limits
+        budget = Budget(limits)
+        budget.take_entries(len(specs), f"the {kind} specs")
         self._fields: dict[int, TensorField] = {}
         self._by_name: dict[str, TensorField] = {}
         for uid in sorted(specs):
+            limits.check_name(specs[uid].name, f"the name of {kind} uid {uid}")
             spec = dm_env_rpc_pb2.TensorSpec()
             spec.CopyFrom(specs[uid])
-            field = TensorField(uid, spec, kind)
+            field = TensorField(uid, spec, kind, budget)
             if spec.name in self._by_name:
                 other = self._by_name[spec.name].uid
                 raise SpecError(f"{field.label}: uid {other} has the same name")
             self._fields[uid] = self._by_name[spec.name] = field
         try:
-            nesting.check_unambiguous(self._by_name)
+            nesting.check_unambiguous(self._by_name, max_nesting=limits.nesting)
         except SpecError as error:
             raise SpecError(f"names of {kind}s: {error}") from None
 
@@ -202,16 +224,17 @@ class SpecManager:
         """Returns the field of a name; SpecError, with a similar name, if the name is unknown."""
         field = self._by_name.get(name)
         if field is None:
-            near = difflib.get_close_matches(str(name), self._by_name, n=1)
+            near = difflib.get_close_matches(str(name)[:_COMPARED], self._by_name, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            known = ", ".join(map(repr, self._by_name)) or "none"
-            raise SpecError(f"unknown {self._kind} {name!r}; {hint}{self._kind}s: {known}")
+            known = listed(self._by_name)
+            shown = shortened(str(name), self._limits.name_bytes)
+            raise SpecError(f"unknown {self._kind} {shown!r}; {hint}{self._kind}s: {known}")
         return field
 
     def _field_of_uid(self, uid: int) -> TensorField:
         field = self._fields.get(uid)
         if field is None:
-            known = ", ".join(map(str, self._fields)) or "none"
+            known = listed(self._fields)
             raise SpecError(f"unknown {self._kind} uid {uid}; uids: {known}")
         return field
 
@@ -236,21 +259,25 @@ class SpecManager:
             packed[field.uid] = field.pack(value)
         return packed
 
-    def unpack(self, tensors: Mapping[int, dm_env_rpc_pb2.Tensor]) -> dict[str, Any]:
+    def unpack(
+        self, tensors: Mapping[int, dm_env_rpc_pb2.Tensor], budget: Budget | None = None
+    ) -> dict[str, Any]:
         """Unpacks Tensor messages by UID into values by name.
 
         Args:
           tensors: the messages by UID.
+          budget: the memory that their values may take together; None for that of `limits`.
 
         Returns:
           Values by name, in the order of `tensors`: see `unpack_tensor`.
 
         Raises:
           SpecError: unknown UID; a dtype or shape other than the spec's; a number of
-            elements that does not fit the shape.
+            elements that does not fit the shape; or more memory than the budget.
         """
+        budget = budget or Budget(self._limits)
         unpacked = {}
         for uid, tensor in tensors.items():
             field = self._field_of_uid(uid)
-            unpacked[field.name] = field.unpack(tensor)
+            unpacked[field.name] = field.unpack(tensor, budget)
         return unpacked

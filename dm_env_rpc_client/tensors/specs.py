@@ -15,6 +15,7 @@ from dm_env import specs
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, line_1_0_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import casting, codecs, packing
+from dm_env_rpc_client.tensors.limits import Budget
 from dm_env_rpc_client.tensors.variable_specs import (
     VariableArray,
     VariableBoundedArray,
@@ -65,10 +66,12 @@ def bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> Bounds:
     return _with_limits(given, codec)
 
 
-def _explicit_bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> Bounds:
+def _explicit_bounds(
+    tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str, budget: Budget | None
+) -> Bounds:
     """`bounds` for any dtype, with None for a bound that the spec leaves out."""
-    minimum = _read_bound(tensor_spec, tensor_spec.min, f"{where}: min")
-    maximum = _read_bound(tensor_spec, tensor_spec.max, f"{where}: max")
+    minimum = _read_bound(tensor_spec, tensor_spec.min, f"{where}: min", budget)
+    maximum = _read_bound(tensor_spec, tensor_spec.max, f"{where}: max", budget)
     given = Bounds(minimum, maximum)
     _check_order(given, tensor_spec, where)
     return given
@@ -191,12 +194,16 @@ class CheckedSpec(NamedTuple):
     bounds: Bounds
 
 
-def check_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> CheckedSpec:
+def check_spec(
+    tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str, budget: Budget | None = None
+) -> CheckedSpec:
     """Validates a TensorSpec and returns its contents.
 
     Args:
       tensor_spec: the spec.
       where: what it describes, for error messages.
+      budget: the memory that the bounds of this and other specs may take; None for specs that
+        were made here.
 
     Raises:
       SpecError: unknown dtype; more than one variable dimension; too many or too large
@@ -212,11 +219,14 @@ def check_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec, where: str) -> CheckedSpe
     if sum(size < 0 for size in shape) > 1:
         raise SpecError(f"{where}: shape {list(shape)} has more than one variable dimension")
     packing.check_size(shape, codec.dtype.itemsize, where)
-    return CheckedSpec(codec, shape, _explicit_bounds(tensor_spec, where))
+    return CheckedSpec(codec, shape, _explicit_bounds(tensor_spec, where, budget))
 
 
 def _read_bound(
-    tensor_spec: dm_env_rpc_pb2.TensorSpec, value: dm_env_rpc_pb2.TensorSpec.Value, where: str
+    tensor_spec: dm_env_rpc_pb2.TensorSpec,
+    value: dm_env_rpc_pb2.TensorSpec.Value,
+    where: str,
+    budget: Budget | None,
 ) -> Any | None:
     """Returns one bound as a NumPy scalar or an array; None if it is not set."""
     if value.WhichOneof("payload") is None:
@@ -229,6 +239,8 @@ def _read_bound(
     if flat.size == 1:
         bound = flat[0]
     else:
+        if budget is not None:
+            budget.expand(max(0, flat.nbytes - value.ByteSize()), where)
         shape = tuple(tensor_spec.shape)
         if any(size < 0 for size in shape) or flat.size != int(np.prod(shape, dtype=object)):
             raise SpecError(

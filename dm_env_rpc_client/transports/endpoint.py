@@ -12,6 +12,7 @@ from dm_env_rpc_client.transports.credentials import (
     is_local_credentials,
 )
 from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
+from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
 
 __all__ = ["RETRY_SECONDS", "Endpoint", "Transport"]
 
@@ -31,6 +32,7 @@ class Endpoint:
       insecure: whether plaintext to another machine is allowed.
       metadata: sent with the call.
       transport: which transport carries the stream.
+      max_message_bytes: the size of the largest message that is received.
 
     Raises:
       SpecError: plaintext to another machine without `insecure`; local credentials for
@@ -43,6 +45,7 @@ class Endpoint:
     # It may hold secrets, and so may credentials.
     metadata: Metadata | None = dataclasses.field(default=None, repr=False)
     transport: Transport = "auto"
+    max_message_bytes: int = MAX_MESSAGE_BYTES
 
     def __post_init__(self) -> None:
         if self.transport not in get_args(Transport):

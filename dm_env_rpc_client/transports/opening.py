@@ -33,7 +33,9 @@ def open_stream(
     """
     if _uses_http2(endpoint):
         return Http2Stream(endpoint, timeout, allocate)
-    channel = open_channel(endpoint.address, _grpc_credentials(endpoint), timeout)
+    channel = open_channel(
+        endpoint.address, _grpc_credentials(endpoint), timeout, endpoint.max_message_bytes
+    )
     try:
         return GrpcStream(channel, endpoint.metadata, endpoint.address, owns_channel=True)
     except BaseException:
@@ -47,7 +49,9 @@ async def open_stream_async(
     """`open_stream` for an event loop."""
     if _uses_http2(endpoint):
         return await open_http2_stream_async(endpoint, timeout, allocate)
-    channel = await open_channel_async(endpoint.address, _grpc_credentials(endpoint), timeout)
+    channel = await open_channel_async(
+        endpoint.address, _grpc_credentials(endpoint), timeout, endpoint.max_message_bytes
+    )
     try:
         return AsyncGrpcStream(channel, endpoint.metadata, endpoint.address, owns_channel=True)
     except BaseException:

@@ -11,7 +11,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 """A message; large arrays decoded from it may share its memory."""
 
 MAX_MESSAGE_BYTES = 128 << 20
-"""The size of the largest message that is received, after decompression."""
+"""The default for the size of the largest message that is received, after decompression."""
 
 Allocate: TypeAlias = Callable[[int], memoryview]
 """Returns writable memory of so many bytes for a message.

@@ -16,7 +16,6 @@ from dm_env_rpc_client.transports.http2.keepalive import (
     KEEPALIVE_TIMEOUT_SECONDS,
 )
 from dm_env_rpc_client.transports.status import PROCESS, not_connected
-from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
 
 __all__ = ["local_credentials", "open_channel", "open_channel_async"]
 
@@ -40,6 +39,7 @@ def open_channel(
     address: str,
     credentials: grpc.ChannelCredentials | None,
     timeout: float | None,
+    max_message_bytes: int,
 ) -> grpc.Channel:
     """Opens a channel and waits until it is connected.
 
@@ -47,12 +47,13 @@ def open_channel(
       address: `host:port`, `unix:path` or another gRPC target.
       credentials: None for plaintext.
       timeout: seconds to wait for the server; None for no limit.
+      max_message_bytes: the size of the largest message that is received.
 
     Raises:
       ConnectionLostError: there was no connection within `timeout`; says why.
       DeadlineExceededError: nothing was received within `timeout`.
     """
-    options = _options(address)
+    options = _options(address, max_message_bytes)
     if credentials is None:
         channel = grpc.insecure_channel(address, options)
     else:
@@ -84,9 +85,10 @@ async def open_channel_async(
     address: str,
     credentials: grpc.ChannelCredentials | None,
     timeout: float | None,
+    max_message_bytes: int,
 ) -> grpc.aio.Channel:
     """`open_channel` for an event loop."""
-    options = _options(address)
+    options = _options(address, max_message_bytes)
     if credentials is None:
         channel = grpc.aio.insecure_channel(address, options)
     else:
@@ -111,10 +113,10 @@ async def open_channel_async(
         raise
 
 
-def _options(address: str) -> list[tuple[str, Any]]:
+def _options(address: str, max_message_bytes: int) -> list[tuple[str, Any]]:
     options: list[tuple[str, Any]] = [
         ("grpc.max_send_message_length", -1),
-        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", max_message_bytes),
         # A socket per connection: a shared one would share its backoff and its window.
         ("grpc.use_local_subchannel_pool", 1),
         # Short backoffs, so that a server that is just starting is found soon.

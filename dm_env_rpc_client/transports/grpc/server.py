@@ -31,6 +31,7 @@ class GrpcListener:
       address: `host:port` or `unix:path`; port 0 takes a free one.
       credentials: TLS credentials; None for plaintext.
       max_streams: streams beyond this are refused with RESOURCE_EXHAUSTED.
+      max_message_bytes: the size of the largest request.
 
     Raises:
       OSError: the address is taken, or does not belong to this machine.
@@ -42,6 +43,7 @@ class GrpcListener:
         address: str,
         credentials: ServerCredentials | None,
         max_streams: int,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
     ):
         self._server = grpc.server(
             # The annotation asks for a ThreadPoolExecutor; grpcio only uses `submit`.
@@ -49,7 +51,7 @@ class GrpcListener:
             options=[
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_send_message_length", -1),
-                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+                ("grpc.max_receive_message_length", max_message_bytes),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
             ],
             maximum_concurrent_rpcs=max_streams,

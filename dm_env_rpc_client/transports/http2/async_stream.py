@@ -21,7 +21,7 @@ from dm_env_rpc_client.transports.http2.request import Header, request_headers
 from dm_env_rpc_client.transports.http2.sockets import seconds_to_accept, set_options, tls_context
 from dm_env_rpc_client.transports.http2.target import Target
 from dm_env_rpc_client.transports.status import silent
-from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Allocate, Buffer, plain_memory
+from dm_env_rpc_client.transports.streams import Allocate, Buffer, plain_memory
 
 __all__ = ["AsyncHttp2Stream", "open_http2_stream_async"]
 
@@ -39,7 +39,7 @@ async def open_http2_stream_async(
     headers = request_headers(target, tls is not None, endpoint.metadata)
     attempts = Attempts(address, timeout)
     while True:
-        half = ClientHalf(address, MAX_MESSAGE_BYTES, allocate)
+        half = ClientHalf(address, endpoint.max_message_bytes, allocate)
         stream = AsyncHttp2Stream(address, half, headers)
         try:
             await asyncio.wait_for(

@@ -27,7 +27,7 @@ from dm_env_rpc_client.transports.http2.request import Header, request_headers
 from dm_env_rpc_client.transports.http2.sockets import connect_socket, tls_context
 from dm_env_rpc_client.transports.http2.target import Target
 from dm_env_rpc_client.transports.status import silent
-from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Allocate, Buffer, plain_memory
+from dm_env_rpc_client.transports.streams import Allocate, Buffer, plain_memory
 
 __all__ = ["Http2Stream"]
 
@@ -60,6 +60,7 @@ class Http2Stream:
     ):
         address = self.address = endpoint.address
         self._allocate = allocate
+        self._max_message_bytes = endpoint.max_message_bytes
         target = Target.parse(address)
         tls = tls_context(endpoint.credentials, address)
         headers = request_headers(target, tls is not None, endpoint.metadata)
@@ -194,7 +195,7 @@ class Http2Stream:
 
     def _open(self, connected: Any, headers: list[Header]) -> None:
         self._socket = connected
-        self._half = ClientHalf(self.address, MAX_MESSAGE_BYTES, self._allocate)
+        self._half = ClientHalf(self.address, self._max_message_bytes, self._allocate)
         self._framing = self._half.framing
         self._sending = self._framing.sending
         self._call = self._half.open(headers)

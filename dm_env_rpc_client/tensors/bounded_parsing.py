@@ -1,0 +1,262 @@
+"""Parses messages within `Limits`: what they will take is counted on their bytes first.
+
+The count follows the descriptors of the message. It visits each field once and enters only
+messages that can hold many parts, so that it costs 0.2 to 0.4 us for each string, message or entry
+and nothing for the elements of an array. Messages of up to 64 KiB are parsed without it: they
+take at most 40 MB.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+
+import numpy as np
+from google.protobuf import descriptor
+from google.protobuf import message as protobuf_message
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors.codecs import read_varint
+from dm_env_rpc_client.tensors.limits import Budget
+
+__all__ = ["SMALL_BYTES", "check", "parse"]
+
+SMALL_BYTES = 1 << 16
+"""Messages up to this size cannot take much memory."""
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+_Charge: TypeAlias = Callable[[int, str], None]
+_Message = TypeVar("_Message", bound=protobuf_message.Message)
+
+_TAG = 1 << 3 | 2
+"""The tag of a length-delimited field 1, as the elements of all payloads are."""
+
+_CHUNK = 1 << 20
+
+_CHARGED = 1 << 12
+"""Charging for each field by itself would take longer than the rest."""
+
+_VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
+_TYPE = descriptor.FieldDescriptor
+_VARINT_BYTES = {
+    _TYPE.TYPE_INT32: 4,
+    _TYPE.TYPE_UINT32: 4,
+    _TYPE.TYPE_INT64: 8,
+    _TYPE.TYPE_UINT64: 8,
+}
+
+
+_NAMES = ("name", "world_name")
+
+_REQUESTED = dm_env_rpc_pb2.StepRequest.DESCRIPTOR.full_name + ".requested_observations"
+
+
+class _Field(NamedTuple):
+    """What the count has to know of a field."""
+
+    counts_as: str
+    """The method of Budget that each occurrence is charged by; "" for none."""
+
+    is_name: bool
+    """Whether it is a name, whose size is checked."""
+
+    child: _Table | None
+    """The fields of the message in it; None if it is not entered."""
+
+    element_bytes: int
+    """The size in memory of a packed integer; 0 for other fields."""
+
+
+class _Table(NamedTuple):
+    """The fields of a message by the tag of their length-delimited form."""
+
+    fields: dict[int, _Field]
+
+    only: str
+    """How the only field is charged, if it has number 1 and is not entered; else ""."""
+
+
+def parse(message_class: type[_Message], data: bytes, budget: Budget, where: str) -> _Message:
+    """Parses a message.
+
+    Args:
+      message_class: its class.
+      data: the serialized message.
+      budget: what it may take.
+      where: what it is, for error messages.
+
+    Raises:
+      SpecError: it would take more than the budget.
+      DecodeError, ValueError: it is invalid (see `envelopes.DECODE_ERRORS`).
+    """
+    check(message_class, data, budget, where)
+    return message_class.FromString(data)
+
+
+def check(
+    message_class: type[protobuf_message.Message],
+    data: Buffer,
+    budget: Budget,
+    where: str,
+) -> None:
+    """Charges a budget for what a message would take if it was parsed.
+
+    Args:
+      message_class: its class.
+      data: the serialized message.
+      budget: what it may take.
+      where: what it is, for error messages.
+
+    Raises:
+      SpecError: it would take more.
+    """
+    if len(data) <= SMALL_BYTES:
+        return
+    table = _table(message_class.DESCRIPTOR)
+    try:
+        try:
+            # Most messages are far below the limits, which an upper bound shows.
+            _count(data, 0, len(data), table, copy.copy(budget), where, is_exact=False)
+        except SpecError:
+            _count(data, 0, len(data), table, budget, where, is_exact=True)
+    except IndexError:
+        pass  # It ends in the middle of a field, which protobuf reports.
+
+
+@functools.cache
+def _table(described: descriptor.Descriptor) -> _Table:
+    fields = {}
+    for field in described.fields:
+        entry = _field(field)
+        if entry is not None:
+            fields[field.number << 3 | _DELIMITED] = entry
+    only = ""
+    if list(fields) == [_TAG] and fields[_TAG].child is None:
+        only = fields[_TAG].counts_as
+    return _Table(fields, only)
+
+
+def _field(field: descriptor.FieldDescriptor) -> _Field | None:
+    # Tensors hold numbers as arrays. Everything else that is repeated is an entry of its own.
+    is_repeated = getattr(field, "is_repeated", None)
+    if is_repeated is None:  # protobuf before 6.31.
+        is_repeated = cast("Any", field).label == cast("Any", _TYPE).LABEL_REPEATED
+    if field.message_type is not None:
+        child = _table(field.message_type)
+        is_entry = field.message_type.GetOptions().map_entry
+        counts_as = "" if not is_repeated else "take_entries" if is_entry else "take_messages"
+        return _Field(counts_as, False, child if child.fields else None, 0)
+    if not is_repeated:
+        owner = cast("descriptor.Descriptor", field.containing_type)
+        is_key = owner.GetOptions().map_entry
+        is_name = field.type == _TYPE.TYPE_STRING and (is_key or field.name in _NAMES)
+        return _Field("", True, None, 0) if is_name else None
+    if field.type in (_TYPE.TYPE_STRING, _TYPE.TYPE_BYTES):
+        return _Field("take_strings", False, None, 0)
+    if field.full_name == _REQUESTED:
+        return _Field("take_entries", False, None, 8)
+    if field.type in _VARINT_BYTES:
+        return _Field("", False, None, _VARINT_BYTES[field.type])
+    return None
+
+
+def _count(
+    data: Buffer, i: int, end: int, table: _Table, budget: Budget, where: str, is_exact: bool
+) -> None:
+    """Charges the budget for the message in data[i:end]; IndexError if it is cut short."""
+    fields = table.fields
+    if table.only:
+        charge = getattr(budget, table.only)
+        if not is_exact:
+            _charge_most(data, i, end, charge, where)
+            return
+        i = _count_only(data, i, end, charge, where)
+    visited = 0
+    while i < end:
+        visited += 1
+        if visited == _CHARGED:
+            budget.take_fields(visited, where)
+            visited = 0
+        tag = data[i]
+        i += 1
+        if tag > 0x7F:
+            tag, i = read_varint(data, i - 1)
+        wire_type = tag & 7
+        if wire_type == _DELIMITED:
+            size = data[i]
+            i += 1
+            if size > 0x7F:
+                size, i = read_varint(data, i - 1)
+            stop = i + size
+            if stop > end:
+                raise IndexError
+            field = fields.get(tag)
+            if field is not None:
+                counts_as, is_name, child, element_bytes = field
+                if is_name:
+                    budget.check_name_size(size, where)
+                elif element_bytes:
+                    _count_integers(data, i, stop, field, budget, where)
+                elif counts_as:
+                    getattr(budget, counts_as)(1, where)
+                if child is not None:
+                    _count(data, i, stop, child, budget, where, is_exact)
+            i = stop
+        elif wire_type == _VARINT:
+            # An element of an array that is not packed takes four bytes or more.
+            if tag | _DELIMITED in fields:
+                budget.take_strings(1, where)
+            while data[i] > 0x7F:
+                i += 1
+            i += 1
+        elif wire_type == _FIXED32:
+            i += 4
+        elif wire_type == _FIXED64:
+            i += 8
+        else:
+            raise SpecError(f"{where}: the message holds a group, which the protocol has not")
+    budget.take_fields(visited, where)
+
+
+def _charge_most(data: Buffer, i: int, end: int, charge: _Charge, where: str) -> None:
+    """Charges for as many occurrences of field 1 as there can be.
+
+    Each begins with this byte, which may also be a part of a text.
+    """
+    for start in range(i, end, _CHUNK):
+        charge(bytes(data[start : min(start + _CHUNK, end)]).count(_TAG), where)
+
+
+def _count_only(data: Buffer, i: int, end: int, charge: _Charge, where: str) -> int:
+    """Charges field 1 in data[i:end]; returns where something else begins.
+
+    0.1 us for each occurrence, against 0.5 us in the general loop.
+    """
+    count = 0
+    while i < end and data[i] == _TAG:
+        size = data[i + 1]
+        i += 2 + size
+        if size > 0x7F:
+            size, after = read_varint(data, i - 1 - size)
+            i = after + size
+        count += 1
+        if count == _CHARGED:
+            charge(count, where)
+            count = 0
+    charge(count, where)
+    return i
+
+
+def _count_integers(
+    data: Buffer, i: int, end: int, field: _Field, budget: Budget, where: str
+) -> None:
+    size = end - i
+    # The last byte of a varint is the only one below 0x80.
+    count = int(np.count_nonzero(np.frombuffer(data, np.uint8, size, i) < 0x80)) if size else 0
+    if field.counts_as:
+        getattr(budget, field.counts_as)(count, where)
+    else:
+        budget.expand(max(0, count * field.element_bytes - size), where)

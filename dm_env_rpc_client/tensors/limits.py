@@ -1,0 +1,180 @@
+"""`Limits`: how much memory a received message may take, and its bookkeeping.
+
+A few bytes can ask for gigabytes: one element fills an array of any shape, a string or an `Any`
+takes two bytes on the wire and up to 650 in memory. So the parts of a message share one budget,
+which is charged before the memory is taken (`bounded_parsing.py` before protobuf parses,
+`packing.py` before an array is filled).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable
+
+from dm_env_rpc_client.errors import SpecError
+
+__all__ = ["DEFAULT", "Budget", "Limits", "listed", "shortened"]
+
+_LISTED = 32
+"""The number of names that an error message lists."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What a received message may contain.
+
+    With the defaults, a message takes at most 4 times its size plus 64 MiB of memory.
+
+    Attributes:
+      message_bytes: the size of a message.
+      expanded_bytes: bytes by which the arrays of one message may be larger than the message:
+        arrays that one element fills, and integers that take fewer bytes on the wire.
+      strings: the number of strings in all tensors of a message.
+      messages: the number of protobuf messages (`Any`) in all tensors and error details of a
+        message.
+      specs: the number of actions, observations or settings in a message.
+      name_bytes: the size of the name of a world, an action, an observation or a setting.
+      nesting: the number of levels in a name, which periods separate.
+      error_bytes: the size of text and details of an error; the rest is cut off.
+      held_bytes: what all settings that a server keeps for its worlds may take together.
+
+    Raises:
+      SpecError: a limit is not a positive integer, or `message_bytes` is above 2 GiB, the
+        largest message of protobuf.
+    """
+
+    message_bytes: int = 128 << 20
+    # The expanded parts of a message may be in memory three times: as protobuf parsed them,
+    # as an array, and as what a bound or a cast makes of it.
+    expanded_bytes: int = 24 << 20
+    # Up to 80 bytes each: a reference of protobuf, one of NumPy, and the str.
+    strings: int = 1 << 19
+    # Up to 650 bytes each: protobuf's message and our copy, each with its Python object.
+    messages: int = 1 << 16
+    # Up to 3,000 bytes each, with dm_env's spec.
+    specs: int = 10_000
+    name_bytes: int = 4096
+    nesting: int = 64
+    error_bytes: int = 1 << 16
+    held_bytes: int = 256 << 20
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if type(value) is not int or value < 1:
+                raise SpecError(f"Limits: {field.name} must be a positive integer, got {value!r}")
+        if self.message_bytes >= 1 << 31:
+            raise SpecError(
+                f"Limits: message_bytes is {self.message_bytes}; protobuf's messages are smaller "
+                f"than {1 << 31} bytes"
+            )
+
+    def check_name(self, name: str, where: str) -> None:
+        """Raises SpecError if a received name is too long.
+
+        Args:
+          name: the name.
+          where: what it names, for the error message.
+        """
+        # A character has at most four bytes.
+        if len(name) * 4 > self.name_bytes:
+            size = len(name.encode(errors="replace"))
+            if size > self.name_bytes:
+                raise SpecError(
+                    f"{where} {shortened(name, 40)!r} has {size} bytes; at most "
+                    f"{self.name_bytes} are allowed (Limits.name_bytes)"
+                )
+
+
+DEFAULT = Limits()
+
+
+class Budget:
+    """What is left of the limits for one message.
+
+    Args:
+      limits: the limits.
+    """
+
+    __slots__ = ("_entries", "_expanded", "_fields", "_limits", "_messages", "_strings")
+
+    def __init__(self, limits: Limits = DEFAULT):
+        self._limits = limits
+        self._expanded = limits.expanded_bytes
+        self._strings = limits.strings
+        self._messages = limits.messages
+        self._entries = limits.specs
+        # Skipping a field takes time, not memory; a message of valid parts has fewer, since
+        # strings and packed elements are not visited one by one.
+        self._fields = 2 * limits.messages + 8 * limits.specs
+
+    def check_name_size(self, size: int, where: str) -> None:
+        """Raises SpecError if a name of `size` bytes is too long."""
+        if size > self._limits.name_bytes:
+            raise SpecError(
+                f"{where}: the message holds a name of {size} bytes; at most "
+                f"{self._limits.name_bytes} are allowed (Limits.name_bytes)"
+            )
+
+    def expand(self, size: int, where: str) -> None:
+        """Charges `size` bytes of memory beyond those of the message; SpecError if over."""
+        self._expanded -= size
+        if self._expanded < 0:
+            limit = self._limits.expanded_bytes
+            raise SpecError(
+                f"{where}: its elements take {size} bytes more than in the message; the arrays of "
+                f"a message may take {limit} bytes more together (Limits.expanded_bytes)"
+            )
+
+    def take_strings(self, count: int, where: str) -> None:
+        """Charges strings; SpecError if there are too many."""
+        self._strings -= count
+        if self._strings < 0:
+            raise _too_many(where, self._limits.strings, "strings", "strings")
+
+    def take_messages(self, count: int, where: str) -> None:
+        """Charges messages in tensors and in details of errors; SpecError if over."""
+        self._messages -= count
+        if self._messages < 0:
+            raise _too_many(where, self._limits.messages, "protobuf messages", "messages")
+
+    def take_entries(self, count: int, where: str) -> None:
+        """Charges actions, observations or settings; SpecError if there are too many."""
+        self._entries -= count
+        if self._entries < 0:
+            what = "actions, observations or settings"
+            raise _too_many(where, self._limits.specs, what, "specs")
+
+    def take_fields(self, count: int, where: str) -> None:
+        """Charges fields of any kind; SpecError if there are too many."""
+        self._fields -= count
+        if self._fields < 0:
+            raise SpecError(f"{where}: the message has too many fields for its limits (Limits)")
+
+
+def listed(known: Iterable[object]) -> str:
+    """Returns the first names or UIDs of many, for an error message; "none" for none."""
+    shown = [repr(one) for one in itertools.islice(known, _LISTED + 1)]
+    if len(shown) > _LISTED:
+        shown[_LISTED] = "..."
+    return ", ".join(shown) or "none"
+
+
+def shortened(text: str, size: int) -> str:
+    """Returns text of at most about `size` bytes: its beginning, and how long it was.
+
+    Args:
+      text: the text.
+      size: bytes, in UTF-8.
+    """
+    if len(text) * 4 <= size:
+        return text
+    encoded = text.encode(errors="replace")
+    if len(encoded) <= size:
+        return text
+    return f"{encoded[:size].decode(errors='ignore')}... ({len(encoded)} bytes)"
+
+
+def _too_many(where: str, limit: int, what: str, name: str) -> SpecError:
+    return SpecError(f"{where}: the message holds more than {limit} {what} (Limits.{name})")

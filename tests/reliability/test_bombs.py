@@ -1,0 +1,235 @@
+"""Row 33: small messages that ask for much memory, on both ends; row 21 has single tensors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from dm_env_rpc_client import DmEnvRpcError, Limits, connect, dm_env_rpc_pb2, make
+from dm_env_rpc_client.protocol import pipeline
+from dm_env_rpc_client.protocol.envelopes import EncodedRequest, decode_response
+from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client.transports.grpc.server import GrpcListener
+from tests import forks
+from tests.both_transports import forced, obey
+from tests.reliability import bombs
+
+SLACK = 64 << 20
+SECONDS = 0.5
+SCALES = [pytest.param(4, id="quarter"), pytest.param(1, id="whole", marks=pytest.mark.soak)]
+
+
+class _Peak(NamedTuple):
+    """The memory that a process took beyond what it had before."""
+
+    pid: int
+    before: int
+
+    @classmethod
+    def of(cls, pid: int) -> _Peak:
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+        return cls(pid, _resident(pid, "VmRSS"))
+
+    def grown(self) -> int:
+        return _resident(self.pid, "VmHWM") - self.before
+
+
+def _resident(pid: int, name: str) -> int:
+    (line,) = (
+        line
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if line.startswith(f"{name}:")
+    )
+    return int(line.split()[1]) * 1024
+
+
+class _Bomber:
+    """The server's end of a stream: creates and joins as usual, and answers once with a bomb."""
+
+    def __init__(self, field: str, bomb: bytes):
+        self._field = field
+        self._bomb = bomb
+
+    def answer(self, message: bytes) -> bytes:
+        field = dm_env_rpc_pb2.EnvironmentRequest.FromString(message).WhichOneof("payload")
+        if field == self._field:
+            return self._bomb
+        response = dm_env_rpc_pb2.EnvironmentResponse()
+        getattr(response, str(field)).SetInParent()
+        if field == "join_world":
+            response.join_world.specs.CopyFrom(bombs.specs())
+        return response.SerializeToString()
+
+    def close(self) -> None:
+        pass
+
+
+def _number(message: bytes) -> int:
+    """The number of the first field of a message, in one or two bytes."""
+    return (message[0] & 0x7F | (message[1] << 7 if message[0] > 0x7F else 0)) >> 3
+
+
+def _be_a_client(address: str, told: Pipe) -> None:
+    """Steps once when told to, and tells what came of it and how long the answers took."""
+    obey()
+    seconds = 0.0
+    answer = pipeline.Pipeline.answer
+
+    def timed(self: pipeline.Pipeline, message: Any) -> Any:
+        nonlocal seconds
+        begin = time.monotonic()
+        try:
+            return answer(self, message)
+        finally:
+            seconds = max(seconds, time.monotonic() - begin)
+
+    pipeline.Pipeline.answer = timed  # type: ignore[method-assign]
+    # Everything is imported and used once before anything is measured.
+    with serve(Catch) as server, make(server.address) as env:
+        env.reset()
+    told.send("ready")
+    told.recv()
+    try:
+        with make(address) as env:
+            env.reset()
+        text = "accepted"
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+    told.send((text, seconds))
+    told.recv()
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", list(bombs.answers(1)))
+def test_row_33_answers(name: str, scale: int) -> None:
+    """Row 33: an answer takes at most 4 times its size and 64 MiB, and is refused in 0.5 s."""
+    bomb = bombs.answers(scale)[name]()
+    field = dm_env_rpc_pb2.EnvironmentResponse.DESCRIPTOR.fields_by_number[_number(bomb)].name
+    told, heard = forks.context.Pipe()
+    listener = GrpcListener(
+        lambda peer: _Bomber("step" if field == "error" else field, bomb), "localhost:0", None, 4
+    )
+    process = forks.context.Process(target=_be_a_client, args=(listener.address, heard))
+    process.start()
+    try:
+        assert told.recv() == "ready"
+        assert process.pid is not None
+        peak = _Peak.of(process.pid)
+        told.send("go")
+        text, seconds = told.recv()
+        grown = peak.grown()
+    finally:
+        told.close()
+        forks.end(process)
+        listener.stop(0.0)
+    # grpcio keeps a message in pieces of its own beside the one that it hands over.
+    copies = 4 if forced() == "http2" else 5
+    assert grown <= copies * len(bomb) + SLACK, f"{grown / 1e6:.0f} MB for {len(bomb) / 1e6} MB"
+    assert text != "accepted"
+    assert len(text) < 2 * Limits().error_bytes
+    assert seconds < SECONDS, f"{text[:200]}: {seconds:.2f} s"
+
+
+def _be_a_server(told: Pipe) -> None:
+    with serve(lambda **settings: Catch()) as server:
+        with make(server.address) as env:
+            env.reset()
+        told.send(server.address)
+        told.recv()
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, int]]:
+    """A server in a process of its own: address and process id."""
+    told, heard = forks.context.Pipe()
+    process = forks.context.Process(target=_be_a_server, args=(heard,))
+    process.start()
+    try:
+        address = told.recv()
+        assert process.pid is not None
+        yield address, process.pid
+    finally:
+        told.close()
+        forks.end(process)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", list(bombs.requests(1)))
+def test_row_33_requests(server: tuple[str, int], name: str, scale: int) -> None:
+    """Row 33: a request takes at most 4 times its size and 64 MiB, and is refused in 0.5 s."""
+    address, pid = server
+    bomb = bombs.requests(scale)[name]()
+    field = dm_env_rpc_pb2.EnvironmentRequest.DESCRIPTOR.fields_by_number[_number(bomb)].name
+    request = EncodedRequest(field, bomb, lambda message: decode_response(message, field))
+    with connect(address, request_timeout=30) as connection:
+        if name.startswith("step"):
+            world = connection.send(dm_env_rpc_pb2.CreateWorldRequest()).world_name
+            connection.send(dm_env_rpc_pb2.JoinWorldRequest(world_name=world))
+            connection.send(dm_env_rpc_pb2.StepRequest())
+        peak = _Peak.of(pid)
+        with pytest.raises(DmEnvRpcError) as refused:
+            connection.submit(request).result(30)
+        grown = peak.grown()
+        # The connection is as good as before.
+        assert connection.send(dm_env_rpc_pb2.CreateWorldRequest()).world_name
+    assert refused.value.code_name in ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"), refused.value
+    assert len(refused.value.message) < 2 * Limits().error_bytes
+    # The server's transport keeps the pieces of a message while it puts them together.
+    assert grown <= 5 * len(bomb) + SLACK, f"{grown / 1e6:.0f} MB for {len(bomb) / 1e6} MB"
+
+
+def test_row_33_settings_that_stay(server: tuple[str, int]) -> None:
+    """Row 33: what a server holds for all its worlds is bounded too."""
+    address, pid = server
+    setting = dm_env_rpc_pb2.Tensor(shape=[2_000_000])
+    setting.doubles.array.append(1.5)
+    create = dm_env_rpc_pb2.CreateWorldRequest(settings={"wide": setting})
+    peak = _Peak.of(pid)
+    worlds: list[str] = []
+    with connect(address) as connection:
+        with pytest.raises(DmEnvRpcError, match=r"held_bytes") as refused:
+            worlds.extend(connection.send(create).world_name for _ in range(100))
+        assert refused.value.code_name == "RESOURCE_EXHAUSTED"
+        assert len(worlds) == Limits().held_bytes // 16_000_000
+        assert peak.grown() <= Limits().held_bytes + SLACK
+        # A world that ends makes room; one whose agent is reset with other settings keeps it.
+        connection.send(dm_env_rpc_pb2.DestroyWorldRequest(world_name=worlds.pop()))
+        name = connection.send(create).world_name
+        connection.send(dm_env_rpc_pb2.JoinWorldRequest(world_name=name))
+        for _ in range(20):
+            connection.send(dm_env_rpc_pb2.ResetRequest(settings={"wide": setting}))
+        with pytest.raises(DmEnvRpcError, match="held_bytes"):
+            connection.send(dm_env_rpc_pb2.ResetRequest(settings={"wider": setting}))
+        assert connection.send(dm_env_rpc_pb2.StepRequest()).state == dm_env_rpc_pb2.RUNNING
+
+
+def test_limits_can_be_raised_on_both_ends() -> None:
+    """What is refused by default arrives with other limits."""
+    setting = dm_env_rpc_pb2.Tensor(shape=[4_000_000])
+    setting.doubles.array.append(1.5)
+    wider = Limits(expanded_bytes=64 << 20)
+    received = {}
+
+    def factory(**settings: Any) -> Catch:
+        received.update(settings)
+        return Catch()
+
+    with serve(factory, limits=wider) as server, make(server.address, {"wide": setting}):
+        assert received["wide"].nbytes == 32_000_000
+    names = dm_env_rpc_pb2.StepResponse(
+        state=dm_env_rpc_pb2.RUNNING,
+        observations={100: dm_env_rpc_pb2.Tensor(shape=[-1], strings={"array": ["a"] * 600_000})},
+    )
+    answer = dm_env_rpc_pb2.EnvironmentResponse(step=names).SerializeToString()
+    listener = GrpcListener(lambda peer: _Bomber("step", answer), "localhost:0", None, 4)
+    try:
+        limits = Limits(strings=600_000)
+        with make(listener.address, limits=limits, requested_observations=["texts"]) as env:
+            assert env.reset().observation["texts"].shape == (600_000,)
+    finally:
+        listener.stop(0.0)
