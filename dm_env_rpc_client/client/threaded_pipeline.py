@@ -3,8 +3,10 @@
 There is no reader thread. One of the threads that wait for an answer leads: it reads and gives
 each answer to its request, and when it has its own answer it wakes a sleeping thread, which
 leads from then on. So a single thread that sends and waits reads its own answer, without a
-hand-over between threads. No thread waits for the answers of futures; a thread that starts with
-the first future waits for them, by the same rules.
+hand-over between threads. `result()` of a future reads in the same way. Only callbacks of futures,
+`asyncio.wrap_future` and `concurrent.futures.wait` have a thread that reads for them; it starts
+when it is needed and ends when it has had nothing to do for a second. It also runs the callbacks:
+in the thread that reads, a callback that waits for another request would stop the reading.
 
 Locks are plain `threading.Lock`s in `with` statements. A KeyboardInterrupt cannot leave one
 locked, as it can a Condition or anything built on one. An interrupt anywhere between the writing
@@ -13,7 +15,9 @@ of a request and its outcome poisons the pipeline.
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
+import logging
 import os
 import queue
 import threading
@@ -34,9 +38,14 @@ from dm_env_rpc_client.transports.streams import Buffer, Stream
 
 __all__ = ["ThreadedPipeline"]
 
+_log = logging.getLogger(__name__)
+
 _THREAD_END_SECONDS = 0.5
 _LOOK_SECONDS = 1.0
 """How often a sleeping thread checks whether the pipeline was poisoned."""
+
+_LINGER_SECONDS = 1.0
+"""How long the thread of the futures waits for more of them."""
 
 _SEND_SECONDS = 0.02
 """How often a thread that sends checks whether the reading thread has stopped reading."""
@@ -69,7 +78,10 @@ class ThreadedPipeline:
         self._leader: int | None = None
         self._sleepers: dict[threading.Lock, None] = {}
         self._last_answered: Pending | None = None
+        # What the thread of the futures is to wait for; None only wakes it.
         self._futures: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
+        # Futures whose callbacks it is to call.
+        self._resolved: collections.deque[_RequestFuture] = collections.deque()
 
     @property
     def poisoned_by(self) -> BaseException | None:
@@ -133,9 +145,7 @@ class ThreadedPipeline:
             self.poison(error)
             raise
         if not pending.is_done:
-            late = self._pipeline.late(pending)
-            pending.finish(None, late)
-            self.poison(late)
+            self._fail_late(pending)
         return pending.result()
 
     def poll(self, pending: Pending) -> bool:
@@ -166,21 +176,38 @@ class ThreadedPipeline:
 
     def submit(self, pending: Pending) -> concurrent.futures.Future[Any]:
         """Sends a request and returns a future of its outcome."""
-        future = _RequestFuture(pending)
+        future = _RequestFuture(self, pending)
         pending.waiters.append(future.resolve)
         self.start(pending)
-        with self._mutex:
-            if self._futures_thread is None:
-                thread = threading.Thread(
-                    target=self._wait_for_futures,
-                    name=f"dm_env_rpc futures of {self.address}",
-                    daemon=True,
-                )
-                thread.start()
-                # Not before: `close` joins it.
-                self._futures_thread = thread
-        self._futures.put(pending)
         return future
+
+    def wait_for_future(self, pending: Pending, timeout: float | None) -> None:
+        """Returns when the outcome is known, or after `timeout` seconds.
+
+        After the deadline of the request the pipeline is poisoned, as by `wait`. An interrupted
+        wait poisons it only if this thread was reading.
+        """
+        if os.getpid() != self._pid:
+            self.after_fork_in_child()
+        deadline = pending.deadline
+        if timeout is not None:
+            end = time.monotonic() + timeout
+            deadline = end if deadline is None else min(end, deadline)
+        self._await(pending, deadline)
+        is_late = pending.deadline is not None and time.monotonic() >= pending.deadline
+        if is_late and not pending.is_done:
+            self._fail_late(pending)
+
+    def read_for(self, pending: Pending) -> None:
+        """Has a thread wait for a request that nobody waits for."""
+        self._futures.put(pending)
+        self._have_thread()
+
+    def call_back(self, future: _RequestFuture) -> None:
+        """Has the thread of the futures call the callbacks of a future."""
+        self._resolved.append(future)
+        self._futures.put(None)
+        self._have_thread()
 
     def poison(self, cause: BaseException) -> None:
         """Makes the connection unusable, fails pending requests and ends the stream."""
@@ -370,39 +397,143 @@ class ThreadedPipeline:
             self._last_answered.wake()
         return failed
 
-    def _wait_for_futures(self) -> None:
-        for pending in iter(self._futures.get, None):
+    def _fail_late(self, pending: Pending) -> None:
+        late = self._pipeline.late(pending)
+        pending.finish(None, late)
+        self.poison(late)
+        pending.wake()
+
+    def _have_thread(self) -> None:
+        with self._mutex:
+            if self._futures_thread is None:
+                thread = threading.Thread(
+                    target=self._serve_futures,
+                    name=f"dm_env_rpc futures of {self.address}",
+                    daemon=True,
+                )
+                thread.start()
+                # Not before: `close` joins it.
+                self._futures_thread = thread
+
+    def _serve_futures(self) -> None:
+        while True:
             try:
-                self.wait(pending)
-            except Exception:
-                pass  # The future has the error.
+                pending = self._futures.get(timeout=_LINGER_SECONDS)
+            except queue.Empty:
+                pending = None
+                is_idle = True
+            else:
+                is_idle = self.poisoned_by is not None
+            if pending is not None:
+                try:
+                    self.wait(pending)
+                except Exception:
+                    pass  # The future has the error.
+            while self._resolved:
+                self._resolved.popleft().call_callbacks()
+            if is_idle:
+                with self._mutex:
+                    if self._futures.empty():
+                        self._futures_thread = None
+                        return
 
 
 class _RequestFuture(concurrent.futures.Future[Any]):
     """The future of a request.
 
-    A request that was written cannot be cancelled, so the future cannot either.
+    A request that was written cannot be cancelled, so the future cannot either. Whoever asks for
+    the outcome reads until it is there.
     """
 
-    def __init__(self, pending: Pending):
+    def __init__(self, pipeline: ThreadedPipeline, pending: Pending):
         super().__init__()
+        self._pipeline = pipeline
         self._pending = pending
+        self._is_read_for = False
         self.set_running_or_notify_cancel()
+        # `concurrent.futures.wait` and `as_completed` append to this list, and to nothing else.
+        self._waiters: list[Any] = _Waiters(self)
+
+    def result(self, timeout: float | None = None) -> Any:
+        """See `concurrent.futures.Future.result`."""
+        self._read(timeout)
+        return super().result(timeout if timeout is None else 0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """See `concurrent.futures.Future.exception`."""
+        self._read(timeout)
+        return super().exception(timeout if timeout is None else 0)
+
+    def done(self) -> bool:
+        """Whether the outcome is known; reads the answers that have arrived."""
+        self._read(0.0)
+        return super().done()
+
+    def running(self) -> bool:
+        """Whether the outcome is not known yet."""
+        return not self.done()
+
+    def add_done_callback(self, fn: Callable[[concurrent.futures.Future[Any]], object]) -> None:
+        """See `concurrent.futures.Future.add_done_callback`."""
+        super().add_done_callback(fn)
+        self.be_read_for()
+
+    def be_read_for(self) -> None:
+        """Has a thread read until the outcome is known, since nobody waits for it."""
+        if not self._is_read_for and not self._pending.is_done:
+            self._is_read_for = True
+            self._pipeline.read_for(self._pending)
 
     def resolve(self) -> None:
-        """Takes the outcome of the request."""
+        """Takes the outcome of the request; a second call does nothing."""
         try:
-            result = self._pending.result()
-        except BaseException as error:
-            self.set_exception(error)
-        else:
-            self.set_result(result)
+            try:
+                result = self._pending.result()
+            except BaseException as error:
+                self.set_exception(error)
+            else:
+                self.set_result(result)
+        except concurrent.futures.InvalidStateError:
+            pass
+
+    def call_callbacks(self) -> None:
+        """Calls the callbacks. What one raises ends neither the others nor the connection."""
+        while self._done_callbacks:
+            callback = self._done_callbacks.pop(0)
+            try:
+                callback(self)
+            except BaseException:
+                _log.exception("the callback %r of a future failed", callback)
 
     def after_fork_in_child(self) -> None:
         """Leaves callbacks and waiting threads to the parent; they do not exist here."""
         self._condition = threading.Condition()
         self._done_callbacks: list[Callable[[concurrent.futures.Future[Any]], object]] = []
-        self._waiters: list[Any] = []
+        self._waiters = []
+
+    def _read(self, timeout: float | None) -> None:
+        if not super().done():
+            self._pipeline.wait_for_future(self._pending, timeout)
+            if self._pending.is_done:
+                # The thread that read the answer may not have come to this yet.
+                self.resolve()
+
+    def _invoke_callbacks(self) -> None:
+        # The base class would call them here, in the thread that reads.
+        if self._done_callbacks:
+            self._pipeline.call_back(self)
+
+
+class _Waiters(list[Any]):
+    """Those who wait for a future in a way that does not read."""
+
+    def __init__(self, future: _RequestFuture):
+        super().__init__()
+        self._future = future
+
+    def append(self, waiter: Any) -> None:
+        super().append(waiter)
+        self._future.be_read_for()
 
 
 def _remaining(deadline: float) -> float:

@@ -20,6 +20,7 @@ from dm_env_rpc_client.server.string_properties import (
     HasStringProperties,
     StringProperties,
 )
+from dm_env_rpc_client.server.waiting import wait_for
 from dm_env_rpc_client.server.world import SEQUENCE_LOST, Agent, World
 
 __all__ = ["EnvironmentFactory", "EnvironmentWorld"]
@@ -92,7 +93,7 @@ class EnvironmentWorld(World):
     def reset(self, settings: Mapping[str, Any], caller: Agent | None) -> None:
         """See `World.reset`."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._is_interrupted or self._is_closed)
+            wait_for(self._changed, lambda: not self._is_interrupted or self._is_closed)
             made = self._make_again(settings)
             if made is not None and self._agent is not None and not self._has_specs_of(made):
                 made.environment.close()
@@ -105,7 +106,7 @@ class EnvironmentWorld(World):
                 return
             self._made_next = made
             self._is_interrupted = True
-            self._changed.wait_for(lambda: not self._is_interrupted or self._is_closed)
+            wait_for(self._changed, lambda: not self._is_interrupted or self._is_closed)
 
     @contextlib.contextmanager
     def access(self) -> Iterator[Properties | None]:

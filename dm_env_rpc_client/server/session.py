@@ -24,6 +24,7 @@ from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.extension_handlers import ExtensionHandlers
 from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.waiting import Caller, CallerGoneError
 from dm_env_rpc_client.server.world import Agent
 from dm_env_rpc_client.server.world_registry import WorldRegistry
 from dm_env_rpc_client.tensors import bounded_parsing, codecs, packing
@@ -66,6 +67,7 @@ class Session:
         )
         self._peer = peer
         self._limits = limits
+        self._caller = Caller()
         self._lifecycle = lifecycle.Lifecycle()
         self._agent: Agent | None = None
         self._world_name = ""
@@ -93,7 +95,12 @@ class Session:
             raise StreamStatusError(
                 "INVALID_ARGUMENT", f"the message is not an EnvironmentRequest: {error}"
             ) from error
-        return self.handle(request).SerializeToString()
+        with self._caller.calling():
+            return self.handle(request).SerializeToString()
+
+    def abandon(self) -> None:
+        """See `ServerStream.abandon`."""
+        self._caller.leave()
 
     def handle(
         self, request: dm_env_rpc_pb2.EnvironmentRequest
@@ -114,6 +121,8 @@ class Session:
             payload = getattr(response, field)
             payload.SetInParent()
             payload.MergeFrom(answer)
+        except CallerGoneError as error:
+            raise StreamStatusError("CANCELLED", "the client is gone") from error
         except RequestError as error:
             response.error.CopyFrom(self._refused(error.code, str(error)))
         except SpecError as error:

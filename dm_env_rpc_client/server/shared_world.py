@@ -28,6 +28,7 @@ from dm_env_rpc_client.server.flat_specs import FlatSpecs, end_state
 from dm_env_rpc_client.server.game import Game, Player
 from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.waiting import wait, wait_for
 from dm_env_rpc_client.server.world import SEQUENCE_LOST, Agent, World
 
 __all__ = ["STEP_TIMEOUT", "SharedWorld"]
@@ -91,7 +92,7 @@ class SharedWorld(World):
                     self._end_sequence_of(agent)
             self._end_reset_when_all_informed()
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._uninformed is None or self._is_closed)
+            wait_for(self._changed, lambda: self._uninformed is None or self._is_closed)
 
     @contextlib.contextmanager
     def access(self) -> Iterator[Properties | None]:
@@ -179,7 +180,7 @@ class SharedWorld(World):
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
                 raise RequestError(code_pb2.DEADLINE_EXCEEDED, self._missing_text())
-            self._changed.wait(remaining)
+            wait(self._changed, remaining)
 
     def _is_interrupted(self, agent: _SharedAgent) -> bool:
         return agent.is_interrupted or (self._uninformed is not None and agent in self._uninformed)

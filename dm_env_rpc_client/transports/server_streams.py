@@ -47,6 +47,13 @@ class ServerStream(Protocol):
           StreamStatusError: the stream ends with this status, after all earlier answers.
         """
 
+    def abandon(self) -> None:
+        """The client is gone: an `answer` that waits for others is to give up.
+
+        Called at most once, from any thread, also while `answer` runs; `close` follows. It does not
+        block.
+        """
+
     def close(self) -> None:
         """Frees what the stream holds.
 

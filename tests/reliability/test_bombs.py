@@ -65,6 +65,9 @@ class _Bomber:
             response.join_world.specs.CopyFrom(bombs.specs())
         return response.SerializeToString()
 
+    def abandon(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -34,6 +34,7 @@ class RecordingStream:
         self.peer = peer
         self.blocked = threading.Event()
         self.go_on = threading.Event()
+        self.abandoned = threading.Event()
         self.closed = threading.Event()
         self.close_count = 0
 
@@ -41,9 +42,16 @@ class RecordingStream:
         if message == b"block":
             self.blocked.set()
             assert self.go_on.wait(WAIT_SECONDS)
+        if message == b"wait":
+            self.blocked.set()
+            assert self.abandoned.wait(WAIT_SECONDS)
+            raise StreamStatusError("CANCELLED", "gone")
         if message == b"fail":
             raise StreamStatusError("FAILED_PRECONDITION", "not like this")
         return message + message
+
+    def abandon(self) -> None:
+        self.abandoned.set()
 
     def close(self) -> None:
         self.close_count += 1
@@ -124,6 +132,33 @@ def test_streams_of_one_connection_do_not_wait_for_each_other(
     blocked.go_on.set()
     assert next(slow.answers) == b"blockblock"
     slow.ended()
+
+
+def test_a_stream_whose_client_is_gone_is_told_while_it_answers(
+    listener: Listener, streams: Streams
+) -> None:
+    with grpc.insecure_channel(listener.address) as channel:
+        waiting = Call(channel)
+        waiting.send(b"wait")
+        stream = streams.next()
+        assert stream.blocked.wait(WAIT_SECONDS)
+        assert not stream.abandoned.is_set()
+    assert stream.closed.wait(WAIT_SECONDS)
+    assert stream.close_count == 1
+
+
+def test_a_cancelled_call_is_told_and_the_others_go_on(
+    channel: grpc.Channel, streams: Streams
+) -> None:
+    waiting, other = Call(channel), Call(channel)
+    waiting.send(b"wait")
+    stream = streams.next()
+    assert stream.blocked.wait(WAIT_SECONDS)
+    waiting.answers.cancel()
+    assert stream.closed.wait(WAIT_SECONDS)
+    other.send(b"a")
+    assert next(other.answers) == b"aa"
+    other.ended()
 
 
 def test_a_status_ends_one_stream_after_its_earlier_answers(

@@ -88,6 +88,8 @@ def _process(
     open_stream: OpenStream, requests: Iterator[bytes], context: grpc.ServicerContext
 ) -> Iterator[bytes]:
     stream = open_stream(context.peer())
+    if not context.add_callback(stream.abandon):
+        stream.abandon()
     try:
         for message in requests:
             try:

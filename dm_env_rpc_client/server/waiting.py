@@ -1,0 +1,112 @@
+"""Waiting on behalf of a client that may disconnect meanwhile.
+
+A ResetWorld waits until every agent was informed, a step in lock-step until every agent has
+stepped. If the client of such a request is gone, nobody takes its answer: the wait ends, so that
+the connection and its agent's place are free again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+__all__ = ["Caller", "CallerGoneError", "wait", "wait_for"]
+
+
+class CallerGoneError(Exception):
+    """The client of the request that is being executed has disconnected."""
+
+
+class Caller:
+    """The client of one stream."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_gone = False
+        self._condition: threading.Condition | None = None
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """A context in whose thread `wait` waits on behalf of this client."""
+        _local.caller = self
+        try:
+            yield
+        finally:
+            _local.caller = None
+
+    def leave(self) -> None:
+        """The client is gone: ends the wait on its behalf, and every later one."""
+        with self._lock:
+            self._is_gone = True
+            condition = self._condition
+        if condition is None:
+            return
+        if condition.acquire(blocking=False):
+            _notify(condition)
+        else:
+            # A step may hold it for long, and this thread may have other clients to serve.
+            threading.Thread(target=_acquire_and_notify, args=(condition,), daemon=True).start()
+
+    def wait(self, condition: threading.Condition, timeout: float | None) -> None:
+        """See `wait`."""
+        with self._lock:
+            if self._is_gone:
+                raise CallerGoneError
+            self._condition = condition
+        try:
+            # `leave` cannot notify before this waits: it needs the lock of the condition.
+            condition.wait(timeout)
+        finally:
+            self._condition = None
+        if self._is_gone:
+            raise CallerGoneError
+
+
+class _Local(threading.local):
+    caller: Caller | None = None
+
+
+_local = _Local()
+
+
+def wait(condition: threading.Condition, timeout: float | None = None) -> None:
+    """`condition.wait(timeout)`, which ends also if the client of the request is gone.
+
+    Args:
+      condition: what to wait for; its lock is held.
+      timeout: seconds; None for no limit.
+
+    Raises:
+      CallerGoneError: the client is gone.
+    """
+    if _local.caller is None:
+        condition.wait(timeout)
+    else:
+        _local.caller.wait(condition, timeout)
+
+
+def wait_for(condition: threading.Condition, is_met: Callable[[], bool]) -> None:
+    """`condition.wait_for(is_met)`, which ends also if the client of the request is gone.
+
+    Args:
+      condition: notified when `is_met` may have become true; its lock is held.
+      is_met: what to wait for.
+
+    Raises:
+      CallerGoneError: the client is gone.
+    """
+    while not is_met():
+        wait(condition)
+
+
+def _acquire_and_notify(condition: threading.Condition) -> None:
+    condition.acquire()
+    _notify(condition)
+
+
+def _notify(condition: threading.Condition) -> None:
+    try:
+        condition.notify_all()
+    finally:
+        condition.release()

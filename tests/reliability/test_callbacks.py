@@ -1,0 +1,241 @@
+"""Row 43: callbacks of futures that wait for other requests, submit, close, raise and exit."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import itertools
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from dm_env_rpc_client import Connection, ConnectionClosedError, connect
+from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
+from tests.scripted import extension, settles
+
+Future = concurrent.futures.Future[Any]
+ROUNDS = [pytest.param(20, id="tenth"), pytest.param(200, id="whole", marks=pytest.mark.soak)]
+SECONDS = 20.0
+
+
+@pytest.fixture
+def connection(echo_server: Any) -> Iterator[Connection]:
+    with connect(echo_server.address) as opened:
+        yield opened
+
+
+def number_in(answer: Any) -> int:
+    return int(answer.value)
+
+
+class _Calls:
+    """What callbacks were called with, and the event of the last."""
+
+    def __init__(self, count: int):
+        self._left = count
+        self._lock = threading.Lock()
+        self.all = threading.Event()
+        self.numbers: list[int] = []
+
+    def add(self, number: int) -> None:
+        with self._lock:
+            self.numbers.append(number)
+            self._left -= 1
+            if not self._left:
+                self.all.set()
+
+
+def goes_on(connection: Connection) -> None:
+    assert connection.is_usable
+    assert number_in(connection.send(extension(99))) == 99
+    assert number_in(connection.submit(extension(98)).result(SECONDS)) == 98
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_row_43_callbacks_that_wait_for_the_next_request(
+    connection: Connection, rounds: int
+) -> None:
+    """Row 43: each callback waits for the future after it, and for a request of its own."""
+    calls = _Calls(rounds)
+    futures = [connection.submit(extension(number)) for number in range(rounds + 1)]
+
+    def wait_for(later: Future) -> Callable[[Future], None]:
+        def callback(future: Future) -> None:
+            own = number_in(connection.send(extension(1000)))
+            calls.add(number_in(later.result(SECONDS)) - number_in(future.result()) + own)
+
+        return callback
+
+    for future, later in itertools.pairwise(futures):
+        future.add_done_callback(wait_for(later))
+    assert calls.all.wait(SECONDS)
+    assert calls.numbers == [1001] * rounds
+    goes_on(connection)
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_row_43_callbacks_that_submit(connection: Connection, rounds: int) -> None:
+    """Row 43: each callback submits the next request, with a callback of its own."""
+    calls = _Calls(rounds)
+
+    def callback(future: Future) -> None:
+        number = number_in(future.result())
+        calls.add(number)
+        if number + 1 < rounds:
+            connection.submit(extension(number + 1)).add_done_callback(callback)
+
+    connection.submit(extension(0)).add_done_callback(callback)
+    assert calls.all.wait(SECONDS)
+    assert calls.numbers == list(range(rounds))
+    goes_on(connection)
+
+
+@pytest.mark.parametrize("error", [ValueError("of a callback"), SystemExit(3), KeyboardInterrupt()])
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_row_43_callbacks_that_raise(
+    connection: Connection,
+    error: BaseException,
+    rounds: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Row 43: what a callback raises is logged; other callbacks and requests go on."""
+    calls = _Calls(rounds)
+
+    def raising(future: Future) -> None:
+        raise error
+
+    futures = [connection.submit(extension(number)) for number in range(rounds)]
+    for future in futures:
+        future.add_done_callback(raising)
+        future.add_done_callback(lambda done: calls.add(number_in(done.result())))
+    assert [number_in(future.result(SECONDS)) for future in futures] == list(range(rounds))
+    assert calls.all.wait(SECONDS)
+    assert calls.numbers == list(range(rounds))
+    goes_on(connection)
+    failures = [record for record in caplog.records if "of a future failed" in record.message]
+    assert len(failures) == rounds
+    assert {record.levelno for record in failures} == {logging.ERROR}
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_row_43_callbacks_that_close(echo_server: Any, rounds: int) -> None:
+    """Row 43: `close` in a callback ends the rest with ConnectionClosedError, and returns."""
+    for _ in range(max(1, rounds // 10)):
+        connection = connect(echo_server.address)
+        calls = _Calls(20)
+        futures = [connection.submit(extension(number)) for number in range(20)]
+
+        def callback(future: Future, connection: Connection = connection) -> None:
+            connection.close()
+
+        futures[0].add_done_callback(callback)
+
+        def count(future: Future, calls: _Calls = calls) -> None:
+            calls.add(future.exception() is None)
+
+        for future in futures:
+            future.add_done_callback(count)
+        assert calls.all.wait(SECONDS)
+        outcomes = [future.exception(SECONDS) for future in futures]
+        assert outcomes[0] is None
+        assert all(error is None or isinstance(error, ConnectionClosedError) for error in outcomes)
+        assert not connection.is_usable
+
+
+def test_row_43_everything_at_once(connection: Connection) -> None:
+    """Row 43: callbacks beside threads that send, at a short switch interval."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        calls = _Calls(200)
+        wrong: list[tuple[int, int]] = []
+
+        def send(first: int) -> None:
+            for number in range(first, first + 100):
+                got = number_in(connection.send(extension(number)))
+                if got != number:
+                    wrong.append((number, got))
+
+        def callback(future: Future) -> None:
+            number = number_in(future.result())
+            if number_in(connection.send(extension(number + 1))) != number + 1:
+                wrong.append((number, -1))
+            calls.add(number)
+            if number % 3 == 0:
+                raise SystemExit
+
+        threads = [threading.Thread(target=send, args=(first,)) for first in (1000, 2000)]
+        for thread in threads:
+            thread.start()
+        for number in range(200):
+            connection.submit(extension(number)).add_done_callback(callback)
+        for thread in threads:
+            thread.join(SECONDS)
+        assert calls.all.wait(SECONDS)
+    finally:
+        sys.setswitchinterval(interval)
+    assert not wrong
+    assert calls.numbers == list(range(200))
+    goes_on(connection)
+
+
+def futures_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if "futures of" in thread.name]
+
+
+def test_a_future_whose_result_is_asked_for_needs_no_thread(connection: Connection) -> None:
+    futures = [connection.submit(extension(number)) for number in range(50)]
+    assert settles(futures[0].done)
+    assert not futures[0].running()
+    assert [number_in(future.result(SECONDS)) for future in futures] == list(range(50))
+    assert futures[7].exception() is None
+    assert futures_threads() == []
+
+
+def test_the_thread_of_the_futures_ends_when_nobody_needs_it(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each way of waiting that does not read has the thread, and the thread ends."""
+    monkeypatch.setattr("dm_env_rpc_client.client.threaded_pipeline._LINGER_SECONDS", 0.05)
+    done, _ = concurrent.futures.wait([connection.submit(extension(1))], SECONDS)
+    assert len(done) == 1
+    assert settles(lambda: futures_threads() == [])
+    futures = [connection.submit(extension(number)) for number in range(3)]
+    found = [
+        number_in(future.result())
+        for future in concurrent.futures.as_completed(futures, timeout=SECONDS)
+    ]
+    assert sorted(found) == [0, 1, 2]
+    assert settles(lambda: futures_threads() == [])
+
+    async def ask() -> int:
+        return number_in(await asyncio.wrap_future(connection.submit(extension(5))))
+
+    assert asyncio.run(ask()) == 5
+    assert settles(lambda: futures_threads() == [])
+    called = threading.Event()
+    connection.submit(extension(1)).add_done_callback(lambda _: called.set())
+    assert called.wait(SECONDS)
+    assert settles(lambda: futures_threads() == [])
+
+
+def test_an_interrupted_wait_for_a_future_that_another_thread_reads_is_harmless(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the thread that reads may have an answer in its hands."""
+    awaited = ThreadedPipeline._await
+
+    def interrupted(self: ThreadedPipeline, *arguments: Any) -> None:
+        monkeypatch.setattr(ThreadedPipeline, "_await", awaited)
+        raise KeyboardInterrupt
+
+    future = connection.submit(extension(1))
+    monkeypatch.setattr(ThreadedPipeline, "_await", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        future.result()
+    assert number_in(future.result(SECONDS)) == 1
+    goes_on(connection)
