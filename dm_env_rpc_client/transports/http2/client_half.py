@@ -60,8 +60,14 @@ class ClientStream:
       failure: why nothing more will be received; None while something may be.
     """
 
-    def __init__(self, half: ClientHalf, number: int, assembler: MessageAssembler):
-        self.messages: collections.deque[bytearray | memoryview] = assembler.messages
+    def __init__(
+        self,
+        half: ClientHalf,
+        number: int,
+        assembler: MessageAssembler,
+        messages: collections.deque[bytearray | memoryview],
+    ):
+        self.messages = messages
         self.failure: DmEnvRpcClientError | None = None
         self.has_headers = False
         self._half = half
@@ -98,6 +104,8 @@ class ClientHalf:
       framing: the connection.
     """
 
+    last_stream = 0
+
     def __init__(self, address: str, max_message_bytes: int, allocate: Allocate):
         self.framing = Framing(self, _GREETING)
         self._address = address
@@ -114,8 +122,9 @@ class ClientHalf:
         # An encoder of its own for each: blocks that refer to no earlier one need no order.
         block = hpack.Encoder().encode(headers)
         self.framing.sending.outbound.append(header_frames(block, number))
-        assembler = MessageAssembler(self._max_message_bytes, self._allocate)
-        stream = self._streams[number] = ClientStream(self, number, assembler)
+        messages: collections.deque[bytearray | memoryview] = collections.deque()
+        assembler = MessageAssembler(self._max_message_bytes, self._allocate, messages=messages)
+        stream = self._streams[number] = ClientStream(self, number, assembler, messages)
         return stream
 
     def shut_down(self) -> None:

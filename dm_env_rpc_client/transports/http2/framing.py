@@ -10,8 +10,9 @@ hands out first, so a large one goes from the kernel to where the caller uses it
 1080p frame: 0.9 to 1.1x a plain TCP transfer of as many bytes, by `python -m tests.benchmarks
 --only waiting`).
 
-The windows for received content have the largest size: memory is bounded because the socket is not
-read while no thread waits for an answer.
+The client's windows for received content have the largest size: its memory is bounded because the
+socket is not read while no thread waits for an answer. A server reads for all streams of a
+connection, so each has a window, which is not opened while its messages wait to be answered.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from dm_env_rpc_client.transports.http2.frames import (
     ACK,
     CONTINUATION,
     DATA,
+    ENABLE_PUSH,
     END_STREAM,
     ENHANCE_YOUR_CALM,
+    FLOW_CONTROL_ERROR,
     FRAME_HEADER,
     FRAME_SIZE_ERROR,
     GOAWAY,
@@ -39,6 +42,7 @@ from dm_env_rpc_client.transports.http2.frames import (
     PADDED,
     PING,
     PRIORITY,
+    PROTOCOL_ERROR,
     PUSH_PROMISE,
     RST_STREAM,
     SETTING,
@@ -61,8 +65,6 @@ __all__ = ["Framing", "Role"]
 _STREAM = 0x7FFFFFFF
 """The bits of a stream's number; the first bit is reserved (section 4.1)."""
 
-_WINDOW_STEP = 1 << 29
-"""Bytes after which a window for received content is opened again."""
 
 _MAX_FRAMES_WITHOUT_CONTENT = 100_000
 """Frames, and KiB of skipped ones, that a peer may send between two pieces of content. One that
@@ -77,6 +79,9 @@ _MAX_CONTROL_FRAME = (1 << 16) - 1024
 
 class Role(Protocol):
     """What one half does with what the peer sends; called by `Framing.received`."""
+
+    last_stream: int
+    """The last stream of the peer that was opened, for a GOAWAY; 0 if the peer opens none."""
 
     def take_headers(self, stream: int, headers: list[Header], ends_stream: bool) -> None:
         """Takes a complete header block."""
@@ -118,6 +123,9 @@ class Framing:
     Args:
       role: what distinguishes a client from a server.
       greeting: what this end sends first.
+      window: how much content the peer may send on the connection before the window is opened
+        again, which happens at half of it.
+      preface: what the peer sends before its first frame.
 
     Attributes:
       sending: what waits to be sent.
@@ -127,7 +135,7 @@ class Framing:
       receptions: how often something was received.
     """
 
-    def __init__(self, role: Role, greeting: bytes):
+    def __init__(self, role: Role, greeting: bytes, window: int = MAX_WINDOW, preface: bytes = b""):
         self.sending = SendQueue()
         self.sending.outbound.append(greeting)
         self.receiving: dict[int, MessageAssembler] = {}
@@ -144,7 +152,9 @@ class Framing:
         self._content_ends_stream = False
         self._skipped_left = 0
         self._direct = 0
+        self._window = window
         self._unacknowledged = 0
+        self._preface = preface
         self._frames_without_content = 0
         self._unsent_acknowledgements = 0
         self._handlers: dict[int, Callable[[int, int, memoryview], None]] = {
@@ -221,7 +231,7 @@ class Framing:
                     self._role.break_stream(violation)
                 else:
                     self._fail(self._role.violated(violation))
-                    self.sending.outbound.append(goaway(0, violation.code))
+                    self.sending.outbound.append(goaway(self._role.last_stream, violation.code))
             except DmEnvRpcClientError as error:
                 self._fail(error)
 
@@ -233,6 +243,8 @@ class Framing:
 
     def _parse(self) -> None:
         buffer = self._buffer
+        if self._preface and not self._take_preface():
+            return
         memory = buffer.memory
         unpack_header = FRAME_HEADER.unpack_from
         while True:
@@ -266,6 +278,19 @@ class Framing:
             if not self._begin_frame(size, kind, flags, stream & _STREAM):
                 break
         buffer.compact(9 + _MAX_CONTROL_FRAME)
+
+    def _take_preface(self) -> bool:
+        """Takes what comes before the first frame (section 3.4); False if there must be more."""
+        buffer = self._buffer
+        first = bytes(buffer.memory[buffer.start : buffer.end])
+        size = len(self._preface)
+        if not first.startswith(self._preface[: len(first)]) and first[:size] != self._preface:
+            self._role.begin(first[:60])
+        if len(first) < size:
+            return False
+        buffer.start += size
+        self._preface = b""
+        return True
 
     def _begin_frame(self, size: int, kind: int, flags: int, stream: int) -> bool:
         """Takes a frame, or its beginning; False if more has to be received for that."""
@@ -358,17 +383,33 @@ class Framing:
     def _count_content(self, stream: int, size: int, assembler: MessageAssembler | None) -> None:
         """Opens the windows for content again in time (section 5.2)."""
         self._unacknowledged += size
-        if self._unacknowledged >= _WINDOW_STEP:
+        if self._unacknowledged << 1 >= self._window:
+            if self._unacknowledged > self._window:
+                raise ViolationError("sent more than the connection's window", FLOW_CONTROL_ERROR)
             self.sending.outbound.append(window_update(0, self._unacknowledged))
             self._unacknowledged = 0
         if assembler is not None:
             assembler.unacknowledged += size
-            if assembler.unacknowledged >= _WINDOW_STEP:
-                self.sending.outbound.append(window_update(stream, assembler.unacknowledged))
-                assembler.unacknowledged = 0
+            if assembler.unacknowledged << 1 >= assembler.window:
+                if assembler.unacknowledged > assembler.window:
+                    raise ViolationError(
+                        "sent more than the stream's window", FLOW_CONTROL_ERROR, stream
+                    )
+                if not assembler.is_held:
+                    self.acknowledge(stream, assembler)
+
+    def acknowledge(self, stream: int, assembler: MessageAssembler) -> None:
+        """Opens the window of a stream again, if at least half of it was used."""
+        if assembler.unacknowledged << 1 >= assembler.window:
+            self.sending.outbound.append(window_update(stream, assembler.unacknowledged))
+            assembler.unacknowledged = 0
 
     def _on_priority(self, flags: int, stream: int, payload: memoryview) -> None:
         """Priorities mean nothing any more (section 5.3.2)."""
+        if not stream:
+            raise ViolationError("sent PRIORITY on stream 0")
+        if len(payload) != 5:
+            raise ViolationError("sent a broken PRIORITY", FRAME_SIZE_ERROR, stream)
 
     def _on_headers(self, flags: int, stream: int, payload: memoryview) -> None:
         if self._headers.begin(flags, stream, payload):
@@ -383,8 +424,9 @@ class Framing:
         self._role.take_headers(block.stream, block.decode(), block.ends_stream)
 
     def _on_rst_stream(self, flags: int, stream: int, payload: memoryview) -> None:
-        if not stream or len(payload) != 4:
-            raise ViolationError(f"sent a broken RST_STREAM on stream {stream}")
+        _check_size(payload, 4, "RST_STREAM")
+        if not stream:
+            raise ViolationError("sent a broken RST_STREAM on stream 0")
         (code,) = NUMBER.unpack(payload)
         self._role.end_stream(stream, code)
 
@@ -392,18 +434,21 @@ class Framing:
         if stream or len(payload) % 6 or (flags & ACK and len(payload)):
             if not self.is_ready:
                 self._role.begin(b"")
-            raise ViolationError("sent broken SETTINGS")
+            code = PROTOCOL_ERROR if stream else FRAME_SIZE_ERROR
+            raise ViolationError("sent broken SETTINGS", code)
         if flags & ACK:
             return
         for name, value in SETTING.iter_unpack(payload):
             if name == INITIAL_WINDOW_SIZE:
                 if value > MAX_WINDOW:
-                    raise ViolationError(f"set an initial window of {value}")
+                    raise ViolationError(f"set an initial window of {value}", FLOW_CONTROL_ERROR)
                 self.sending.set_initial_window(value)
             elif name == MAX_FRAME_SIZE:
                 if not SMALLEST_MAX_FRAME <= value <= LARGEST_FRAME:
                     raise ViolationError(f"set a maximum frame size of {value}")
                 self.sending.max_frame = value
+            elif name == ENABLE_PUSH and value > 1:
+                raise ViolationError(f"set ENABLE_PUSH to {value}")
         self.is_ready = True
         self._acknowledge(frame(SETTINGS, ACK, 0))
         self.sending.frame_content()
@@ -412,7 +457,8 @@ class Framing:
         raise ViolationError("sent PUSH_PROMISE, which is turned off")
 
     def _on_ping(self, flags: int, stream: int, payload: memoryview) -> None:
-        if stream or len(payload) != 8:
+        _check_size(payload, 8, "PING")
+        if stream:
             raise ViolationError("sent a broken PING")
         if not flags & ACK:
             self._acknowledge(frame(PING, ACK, 0, bytes(payload)))
@@ -432,14 +478,19 @@ class Framing:
 
     def _on_goaway(self, flags: int, stream: int, payload: memoryview) -> None:
         if stream or len(payload) < 8:
-            raise ViolationError("sent a broken GOAWAY")
+            code = PROTOCOL_ERROR if stream else FRAME_SIZE_ERROR
+            raise ViolationError("sent a broken GOAWAY", code)
         last, code = GOAWAY_HEAD.unpack_from(payload)
         self._role.go_away(last & _STREAM, code, bytes(payload[8:200]).decode("utf-8", "replace"))
 
     def _on_window_update(self, flags: int, stream: int, payload: memoryview) -> None:
-        if len(payload) != 4:
-            raise ViolationError("sent a broken WINDOW_UPDATE")
+        _check_size(payload, 4, "WINDOW_UPDATE")
         if stream and stream not in self.receiving:
             self._role.check_stream(stream, "WINDOW_UPDATE")
         (increment,) = NUMBER.unpack(payload)
         self.sending.open_window(stream, increment & _STREAM)
+
+
+def _check_size(payload: memoryview, size: int, kind: str) -> None:
+    if len(payload) != size:
+        raise ViolationError(f"sent a broken {kind} of {len(payload)} bytes", FRAME_SIZE_ERROR)

@@ -9,6 +9,7 @@ from dm_env_rpc_client.transports.http2.frames import (
     END_HEADERS,
     END_STREAM,
     ENHANCE_YOUR_CALM,
+    FRAME_SIZE_ERROR,
     PADDED,
     WITH_PRIORITY,
 )
@@ -59,6 +60,8 @@ class HeaderBlock:
                 raise ViolationError("sent HEADERS with more padding than there is")
             body = body[1 : len(body) - body[0]]
         if flags & WITH_PRIORITY:
+            if len(body) < 5:
+                raise ViolationError("sent HEADERS without its priority", FRAME_SIZE_ERROR)
             body = body[5:]
         self.stream = stream
         self.ends_stream = bool(flags & END_STREAM)
@@ -74,7 +77,9 @@ class HeaderBlock:
         self._block += payload
         self._continuations += 1
         if len(self._block) > MAX_HEADER_BYTES:
-            raise ViolationError(f"sent more than {MAX_HEADER_BYTES} bytes of headers")
+            raise ViolationError(
+                f"sent more than {MAX_HEADER_BYTES} bytes of headers", ENHANCE_YOUR_CALM
+            )
         if self._continuations > _MAX_CONTINUATIONS:
             raise ViolationError(
                 f"sent more than {_MAX_CONTINUATIONS} CONTINUATION frames in one header block",

@@ -7,14 +7,22 @@ Each message has a prefix of five bytes: whether it is compressed, and its lengt
 from __future__ import annotations
 
 import collections
+from typing import Protocol
 
-from dm_env_rpc_client.transports.http2.frames import MESSAGE_PREFIX
+from dm_env_rpc_client.transports.http2.frames import MAX_WINDOW, MESSAGE_PREFIX
 from dm_env_rpc_client.transports.http2.violations import RefusedMessageError
 from dm_env_rpc_client.transports.streams import Allocate
 
-__all__ = ["MessageAssembler"]
+__all__ = ["Inbox", "MessageAssembler"]
 
 _PREFIX_BYTES = 5
+
+
+class Inbox(Protocol):
+    """Takes the messages of a stream."""
+
+    def append(self, message: bytearray | memoryview, /) -> None:
+        """Takes a message."""
 
 
 class MessageAssembler:
@@ -24,10 +32,14 @@ class MessageAssembler:
       max_message_bytes: the largest message that is accepted.
       allocate: gives the memory for a message that is not in the receive buffer as a whole;
         the decoder of the messages knows how their contents should be aligned.
+      window: how much content the peer may send before the window is opened again.
+      messages: takes what is complete; None for a deque.
 
     Attributes:
       messages: what is complete, oldest first, each in memory of its own.
+      window: as the argument.
       unacknowledged: bytes of content since the window of the stream was last opened.
+      is_held: whether the window is not to be opened, because messages wait to be answered.
     """
 
     __slots__ = (
@@ -36,13 +48,23 @@ class MessageAssembler:
         "_max_message_bytes",
         "_message",
         "_prefix",
+        "is_held",
         "messages",
         "unacknowledged",
+        "window",
     )
 
-    def __init__(self, max_message_bytes: int, allocate: Allocate):
-        self.messages: collections.deque[bytearray | memoryview] = collections.deque()
+    def __init__(
+        self,
+        max_message_bytes: int,
+        allocate: Allocate,
+        window: int = MAX_WINDOW,
+        messages: Inbox | None = None,
+    ):
+        self.messages: Inbox = collections.deque() if messages is None else messages
+        self.window = window
         self.unacknowledged = 0
+        self.is_held = False
         self._max_message_bytes = max_message_bytes
         self._allocate = allocate
         self._prefix = b""
