@@ -165,10 +165,11 @@ async def connect_async(
     credentials: Credentials | None = None,
     insecure: bool = False,
     metadata: Metadata | None = None,
+    token: str | None = None,
     transport: Transport = "auto",
 ) -> AsyncConnection:
     """`connect` for asyncio; arguments and errors are the same."""
-    endpoint = Endpoint(address, credentials, insecure, metadata, transport)
+    endpoint = Endpoint(address, credentials, insecure, metadata, transport, token)
     return await open_connection_async(endpoint, timeout, request_timeout)
 
 

@@ -120,6 +120,7 @@ async def make_async(
     credentials: Credentials | None = None,
     insecure: bool = False,
     metadata: Metadata | None = None,
+    token: str | None = None,
     transport: Transport = "auto",
     **adaptor_kwargs: Any,
 ) -> AsyncDmEnvAdaptor:
@@ -129,7 +130,7 @@ async def make_async(
       The environment. Its `close` leaves and destroys the world and closes the
       connection.
     """
-    endpoint = Endpoint(address, credentials, insecure, metadata, transport)
+    endpoint = Endpoint(address, credentials, insecure, metadata, transport, token)
     create_settings = pack_settings(create_world_settings)
     join_settings = pack_settings(join_world_settings)
     connection = await open_connection_async(endpoint, timeout, request_timeout)

@@ -104,6 +104,7 @@ from dm_env_rpc_client.server.hosting import Server, serve
 from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.world import Agent, World
+from dm_env_rpc_client.transports.tls import Tls
 
 __all__ = [
     "Agent",
@@ -113,6 +114,7 @@ __all__ = [
     "Race",
     "RequestError",
     "Server",
+    "Tls",
     "World",
     "serve",
 ]

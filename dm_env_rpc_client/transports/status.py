@@ -110,11 +110,13 @@ def not_connected(
 
     Args:
       address: how error messages name the server.
-      timeout: the seconds that there were; None for no limit.
+      timeout: the seconds that there were; None if the attempts ended for another reason.
       code: the name of the gRPC status of the last attempt.
       details: why that attempt failed.
     """
-    prefix = f"could not connect to {address} within {timeout or 0:g} s"
+    prefix = f"could not connect to {address}"
+    if timeout is not None:
+        prefix += f" within {timeout:g} s"
     if code in ("DEADLINE_EXCEEDED", "CANCELLED"):
         return DeadlineExceededError(
             f"{prefix}: no reply; check that this is the address of a dm_env_rpc server"

@@ -20,6 +20,7 @@ from dm_env_rpc_client.transports.http2.keepalive import LOOK_SECONDS, Keepalive
 from dm_env_rpc_client.transports.http2.request import Header, request_headers
 from dm_env_rpc_client.transports.http2.sockets import seconds_to_accept, set_options, tls_context
 from dm_env_rpc_client.transports.http2.target import Target
+from dm_env_rpc_client.transports.http2.tls_probe import explain_end
 from dm_env_rpc_client.transports.status import silent
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Allocate, Buffer, plain_memory
 
@@ -48,7 +49,10 @@ async def open_http2_stream_async(
             return stream
         except ConnectionLostError as error:
             stream.abort()
-            attempts.failed(HandshakeError(error) if tls is not None else error)
+            failure: OSError = HandshakeError(error)
+            if tls is None:
+                failure = await asyncio.to_thread(explain_end, error, address, attempts)
+            attempts.failed(failure)
         except (OSError, asyncio.TimeoutError) as error:
             stream.abort()
             attempts.failed(error if isinstance(error, OSError) else TimeoutError())

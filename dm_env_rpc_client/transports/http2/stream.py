@@ -26,6 +26,7 @@ from dm_env_rpc_client.transports.http2.keepalive import LOOK_SECONDS, Keepalive
 from dm_env_rpc_client.transports.http2.request import Header, request_headers
 from dm_env_rpc_client.transports.http2.sockets import connect_socket, tls_context
 from dm_env_rpc_client.transports.http2.target import Target
+from dm_env_rpc_client.transports.http2.tls_probe import explain_end
 from dm_env_rpc_client.transports.status import silent
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Allocate, Buffer, plain_memory
 
@@ -41,7 +42,8 @@ class Http2Stream:
 
     Args:
       endpoint: the server; its address is `host:port`, `unix:path` or `unix-abstract:name`, its
-        credentials are an ssl.SSLContext, or None (or gRPC's local credentials) for plaintext.
+        credentials are a Tls or an ssl.SSLContext, or None (or gRPC's local credentials) for
+        plaintext.
       timeout: seconds until the server must have accepted the connection; None for no limit.
       allocate: gives the memory for large messages.
 
@@ -80,7 +82,9 @@ class Http2Stream:
                 self._wait_until_accepted(attempts.deadline)
                 return
             except ConnectionLostError as error:
-                attempts.failed(HandshakeError(error) if tls is not None else error)
+                attempts.failed(
+                    explain_end(error, address, attempts) if tls is None else HandshakeError(error)
+                )
             except OSError as error:
                 attempts.failed(error)
             time.sleep(RETRY_SECONDS)
