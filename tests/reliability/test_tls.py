@@ -48,6 +48,7 @@ PASSWORD = "pass-77aa01c9"
 
 FEW = pytest.param(2, id="few")
 MANY = pytest.param(50, marks=pytest.mark.soak, id="full")
+MANY_REFUSED = pytest.param(2000, marks=pytest.mark.soak, id="full")
 
 
 class Files(NamedTuple):
@@ -177,17 +178,29 @@ def test_row_46_a_final_failure_is_not_tried_again(files: Files, is_async: bool)
 
 
 @is_async
+def test_row_46_a_client_without_a_certificate(files: Files, is_async: bool) -> None:
+    with served(files.server, files.authority.ca) as server:
+        said = "may require a client certificate"
+        fails_at_once(files, server.address, is_async, said, credentials=files.trusting)
+        assert server.world_count == 0
+
+
+@is_async
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("has_one", [False, True], ids=["none", "of another authority"])
-def test_row_46_a_client_without_the_right_certificate(
-    files: Files, is_async: bool, has_one: bool
+def test_row_46_a_server_that_says_why_it_refuses_a_client_is_not_tried_again(
+    files: Files, is_async: bool, has_one: bool, version: ssl.TLSVersion
 ) -> None:
     credentials = files.trusting
     if has_one:
         credentials = Tls(ca=files.authority.ca, cert=files.of_other.cert, key=files.of_other.key)
-    with served(files.server, files.authority.ca) as server:
-        said = "may require a client certificate"
-        fails_at_once(files, server.address, is_async, said, credentials=credentials)
-        assert server.world_count == 0
+    shown = Tls(ca=files.authority.ca, cert=files.server.cert, key=files.server.key)
+    context = shown.server_context()
+    context.maximum_version = version
+    said = "may require a client certificate"
+    with tls_socket(context) as (address, accepted):
+        fails_at_once(files, address, is_async, said, credentials=credentials)
+    assert accepted == [1]
 
 
 @is_async
@@ -311,6 +324,18 @@ def test_row_46_any_other_token_is_refused(
         fails_at_once(files, server.address, is_async, f"UNAUTHENTICATED: .*{said}", **how)
         assert server.world_count == 0
         assert server.errors == []
+
+
+@pytest.mark.parametrize("count", [pytest.param(50, id="few"), MANY_REFUSED])
+def test_row_46_each_of_many_refused_coroutines_is_told_why(files: Files, count: int) -> None:
+    async def main(address: str) -> None:
+        for _ in range(count):
+            async with await connect_async(address, token="another") as connection:
+                with pytest.raises(ConnectionLostError, match="UNAUTHENTICATED: .*not valid"):
+                    await connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+
+    with serve(Catch, token=TOKEN) as server:
+        asyncio.run(main(server.address))
 
 
 def test_row_46_any_client_is_told_and_may_write_the_scheme_as_it_likes() -> None:

@@ -144,6 +144,8 @@ def _failure(answer: grpc.RpcError, is_tls: bool) -> OSError | None:
         return None
     if is_tls and "ALPN" in details:
         return HandshakeError(NO_HTTP2)
+    if is_tls and "Unwrap failed" in details:
+        return HandshakeError("the server ended the TLS connection with an alert")
     if is_tls and _FINAL.search(details):
         return HandshakeError(details)
     if is_tls and _BROKEN_OFF.search(details):

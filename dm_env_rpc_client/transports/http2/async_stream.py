@@ -49,8 +49,9 @@ async def open_http2_stream_async(
             return stream
         except ConnectionLostError as error:
             stream.abort()
-            failure: OSError = HandshakeError(error)
-            if tls is None:
+            if tls is not None:
+                failure: OSError = HandshakeError(stream.alert or error)
+            else:
                 failure = await asyncio.to_thread(explain_end, error, address, attempts)
             attempts.failed(failure)
         except (OSError, asyncio.TimeoutError) as error:
@@ -115,7 +116,11 @@ async def _connect(target: Target, attempts: Attempts, loopback_only: bool) -> s
 
 
 class AsyncHttp2Stream(asyncio.BufferedProtocol):
-    """An `AsyncStream`, made by `open_http2_stream_async`."""
+    """An `AsyncStream`, made by `open_http2_stream_async`.
+
+    Attributes:
+      alert: what the server said in TLS when it ended the connection.
+    """
 
     def __init__(self, address: str, half: ClientHalf, headers: list[Header]):
         self.address = address
@@ -124,6 +129,7 @@ class AsyncHttp2Stream(asyncio.BufferedProtocol):
         self._sending = half.framing.sending
         self._call = half.open(headers)
         self._transport: Any = None
+        self.alert: ssl.SSLError | None = None
         self._is_lost = True
         self._is_closed = False
         self._is_paused = False
@@ -170,6 +176,7 @@ class AsyncHttp2Stream(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """There is no connection any more."""
         self._framing.received(0)
+        self.alert = exc if isinstance(exc, ssl.SSLError) else None
         self._is_lost = True
         self._is_full = False
         self._wake()

@@ -14,6 +14,10 @@ __all__ = ["NO_HTTP2", "Attempts", "HandshakeError", "seconds_left"]
 
 NO_HTTP2 = "the server does not offer HTTP/2 (h2) in the TLS handshake"
 
+_CLIENT_CERTIFICATE = (
+    "it may require a client certificate (cert and key of Tls), or not accept the one that it got"
+)
+
 _BROKEN_OFF_SECONDS = 1.0
 """How long handshakes that the server breaks off are tried again: it may be about to start."""
 
@@ -34,13 +38,15 @@ class HandshakeError(ConnectionError):
             error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionError
         )
         reason = (error if isinstance(error, str) else error.strerror) or str(error)
-        if "WRONG_VERSION_NUMBER" in reason:
-            reason = "the server does not speak TLS, and this connection uses it"
         if self.is_broken_off:
             reason = (
-                "the server closed the connection in the TLS handshake, or right after it; it may "
-                "require a client certificate (cert and key of Tls), or not accept the one it got"
+                "the server closed the connection in the TLS handshake, or right after it; "
+                f"{_CLIENT_CERTIFICATE}"
             )
+        elif "WRONG_VERSION_NUMBER" in reason:
+            reason = "the server does not speak TLS, and this connection uses it"
+        elif "alert" in reason.lower():
+            reason = f"{reason}; {_CLIENT_CERTIFICATE}"
         super().__init__(reason)
 
 

@@ -72,6 +72,8 @@ class Http2Stream:
         self._receiving = threading.Lock()
         self._is_tls = tls is not None
         self._is_closed = self._is_aborted = False
+        # What the server said in TLS when it ended the connection.
+        self._alert: ssl.SSLError | None = None
         attempts = Attempts(address, timeout)
         while True:
             try:
@@ -82,9 +84,11 @@ class Http2Stream:
                 self._wait_until_accepted(attempts.deadline)
                 return
             except ConnectionLostError as error:
-                attempts.failed(
-                    explain_end(error, address, attempts) if tls is None else HandshakeError(error)
-                )
+                if tls is not None:
+                    failure: OSError = HandshakeError(self._alert or error)
+                else:
+                    failure = explain_end(error, address, attempts)
+                attempts.failed(failure)
             except OSError as error:
                 attempts.failed(error)
             time.sleep(RETRY_SECONDS)
@@ -281,7 +285,8 @@ class Http2Stream:
                 count = self._socket.recvmsg_into(buffers)[0]
         except _WOULD_BLOCK:
             return deadline is None or time.monotonic() < deadline
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            self._alert = error if isinstance(error, ssl.SSLError) else None
             count = 0
         with self._lock:
             framing.received(count)
