@@ -14,9 +14,12 @@ import grpc
 
 from dm_env_rpc_client.errors import SpecError
 
-__all__ = ["Tls"]
+__all__ = ["Tls", "tls_from_flags"]
 
 _Path: TypeAlias = str | os.PathLike[str]
+
+_SYSTEM = "system"
+"""On a command line, instead of a file: the authorities that this machine trusts."""
 
 _CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 _PRIVATE_KEY = b"PRIVATE KEY-----"
@@ -50,9 +53,9 @@ class Tls:
         if (self.cert is None) != (self.key is None):
             given, missing = ("key", "cert") if self.cert is None else ("cert", "key")
             raise SpecError(f"TLS with a {given} file needs a {missing} file, too")
-        if self.ca is not None:
-            _read(self.ca, "the CA certificates", _CERTIFICATE)
-        self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._trust(context)
+        self._load(context)
 
     def client_context(self) -> ssl.SSLContext:
         """Returns the context of a client, which checks the server's certificate and name."""
@@ -69,10 +72,7 @@ class Tls:
         """
         self._check_server()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        if self.ca is not None:
-            context.verify_mode = ssl.CERT_REQUIRED
-            with _reading(self.ca, "the CA certificates"):
-                context.load_verify_locations(self.ca)
+        self._trust(context)
         self._load(context)
         context.set_alpn_protocols(["h2"])
         return context
@@ -101,6 +101,13 @@ class Tls:
             None if self.key is None else _read(self.key, "the private key", _PRIVATE_KEY),
         )
 
+    def _trust(self, context: ssl.SSLContext) -> None:
+        if self.ca is not None:
+            _read(self.ca, "the CA certificates", _CERTIFICATE)
+            with _reading(self.ca, "the CA certificates"):
+                context.load_verify_locations(self.ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+
     def _load(self, context: ssl.SSLContext) -> None:
         if self.cert is None or self.key is None:
             return
@@ -124,6 +131,25 @@ class Tls:
             raise SpecError(
                 f"the certificate in {self.cert} and the private key in {self.key} {problem}"
             ) from None
+
+
+def tls_from_flags(ca: str | None, cert: str | None, key: str | None) -> Tls | None:
+    """Returns what the flags of a command line ask for.
+
+    Args:
+      ca: as for `Tls`; "system" for the authorities that this machine trusts.
+      cert: as for `Tls`.
+      key: as for `Tls`.
+
+    Returns:
+      None if no flag was given.
+
+    Raises:
+      As `Tls`.
+    """
+    if ca is None and cert is None and key is None:
+        return None
+    return Tls(ca=None if ca == _SYSTEM else ca, cert=cert, key=key)
 
 
 def _read(path: _Path, what: str, expected: bytes) -> bytes:

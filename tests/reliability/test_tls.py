@@ -331,7 +331,7 @@ def test_row_46_each_of_many_refused_coroutines_is_told_why(files: Files, count:
     async def main(address: str) -> None:
         for _ in range(count):
             async with await connect_async(address, token="another") as connection:
-                with pytest.raises(ConnectionLostError, match="UNAUTHENTICATED: .*not valid"):
+                with pytest.raises(ConnectionLostError, match=r"UNAUTHENTICATED: .*not valid"):
                     await connection.send(dm_env_rpc_pb2.CreateWorldRequest())
 
     with serve(Catch, token=TOKEN) as server:
