@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import pickle
 import ssl
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 
 from dm_env_rpc_client import SpecError, Tls, connect
@@ -22,6 +25,46 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(scope="module")
 def issued(authority: Authority) -> Issued:
     return authority.issue("server")
+
+
+class NotYet(grpc.GenericRpcHandler):
+    """Answers every call as a proxy does whose server is about to start, so many times."""
+
+    def __init__(self, times: int):
+        self.left = times
+
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        if self.left == 0:
+            return None
+        self.left -= 1
+
+        def refuse(_: bytes, context: grpc.ServicerContext) -> None:
+            context.abort(
+                grpc.StatusCode.UNAVAILABLE,
+                "upstream connect error or disconnect/reset before headers; handshake failed",
+            )
+
+        handler: Any = grpc.unary_unary_rpc_method_handler(refuse)
+        return handler
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_what_a_proxy_says_is_no_failure_of_tls(
+    authority: Authority, issued: Issued, is_tls: bool
+) -> None:
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(2), [handler := NotYet(30)])
+    if is_tls:
+        credentials = Tls(cert=issued.cert, key=issued.key).server_credentials()
+        port = server.add_secure_port("localhost:0", credentials)
+    else:
+        port = server.add_insecure_port("localhost:0")
+    server.start()
+    try:
+        tls = Tls(ca=authority.ca) if is_tls else None
+        connect(f"localhost:{port}", timeout=30, credentials=tls, transport="grpc").close()
+        assert handler.left == 0
+    finally:
+        server.stop(None).wait()
 
 
 @pytest.mark.parametrize(

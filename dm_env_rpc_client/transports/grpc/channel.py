@@ -27,9 +27,12 @@ _PING = "/grpc.health.v1.Health/Check"
 """Every gRPC server answers this, at least with UNIMPLEMENTED. The alternative, to watch the
 state of the channel, takes a thread that makes closing the channel wait for 0.2 s."""
 
+_NOT_CONNECTED = "failed to connect"
+"""How grpcio begins if there is no connection. Other texts are what a server or a proxy said."""
+
 _FINAL = re.compile(r"handshake failed|verification|verify|peer certificate", re.IGNORECASE)
 _BROKEN_OFF = re.compile(r"closed|reset", re.IGNORECASE)
-"""What grpcio's texts for failed connections contain; a status has no other trace of the cause."""
+"""What these texts contain; a status has no other trace of the cause."""
 
 _KEEPALIVE_TIME_MS = int(KEEPALIVE_SECONDS * 1000)
 _KEEPALIVE_TIMEOUT_MS = int(KEEPALIVE_TIMEOUT_SECONDS * 1000)
@@ -142,16 +145,18 @@ def _failure(answer: grpc.RpcError, is_tls: bool) -> OSError | None:
         return TimeoutError()
     if answer.code() is not grpc.StatusCode.UNAVAILABLE:
         return None
-    if is_tls and "ALPN" in details:
-        return HandshakeError(NO_HTTP2)
-    if is_tls and "Unwrap failed" in details:
-        return HandshakeError("the server ended the TLS connection with an alert")
-    if is_tls and _FINAL.search(details):
-        return HandshakeError(details)
-    if is_tls and _BROKEN_OFF.search(details):
-        return HandshakeError(ConnectionResetError())
+    if is_tls and details.startswith(_NOT_CONNECTED):
+        if "ALPN" in details:
+            return HandshakeError(NO_HTTP2)
+        if "Unwrap failed" in details:
+            return HandshakeError("the server ended the TLS connection with an alert")
+        if _FINAL.search(details):
+            return HandshakeError(details)
+        if _BROKEN_OFF.search(details):
+            return HandshakeError(ConnectionResetError())
     return ConnectionError(details)
 
 
 def _is_broken_off(failure: OSError, is_tls: bool) -> bool:
-    return not is_tls and bool(_BROKEN_OFF.search(str(failure)))
+    text = str(failure)
+    return not is_tls and text.startswith(_NOT_CONNECTED) and bool(_BROKEN_OFF.search(text))
