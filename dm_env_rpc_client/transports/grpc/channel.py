@@ -27,6 +27,9 @@ _PING = "/grpc.health.v1.Health/Check"
 """Every gRPC server answers this, at least with UNIMPLEMENTED. The alternative, to watch the
 state of the channel, takes a thread that makes closing the channel wait for 0.2 s."""
 
+_LEAST_PROBE_SECONDS = 0.25
+"""What grpcio needs, on a busy machine, to tell why there is no connection."""
+
 _NOT_CONNECTED = "failed to connect"
 """How grpcio begins if there is no connection. Other texts are what a server or a proxy said."""
 
@@ -73,7 +76,7 @@ def open_channel(
         while True:
             failure = None
             try:
-                ping(b"", timeout=attempts.remaining)
+                ping(b"", timeout=_probe_seconds(attempts))
             except grpc.RpcError as answer:
                 failure = _failure(answer, is_tls)
             if failure is None:
@@ -105,7 +108,7 @@ async def open_channel_async(
         while True:
             failure = None
             try:
-                await ping(b"", timeout=attempts.remaining)
+                await ping(b"", timeout=_probe_seconds(attempts))
             except grpc.RpcError as answer:
                 failure = _failure(answer, is_tls)
             if failure is None:
@@ -136,6 +139,11 @@ def _options(address: str) -> list[tuple[str, Any]]:
     if is_loopback(address):
         options.append(("grpc.enable_http_proxy", 0))
     return options
+
+
+def _probe_seconds(attempts: Attempts) -> float | None:
+    remaining = attempts.remaining
+    return None if remaining is None else max(remaining, _LEAST_PROBE_SECONDS)
 
 
 def _failure(answer: grpc.RpcError, is_tls: bool) -> OSError | None:
