@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
+import hpack
 import pytest
 
 from dm_env_rpc_client import SpecError
+from dm_env_rpc_client.transports.http2.frames import END_HEADERS
+from dm_env_rpc_client.transports.http2.header_block import HeaderBlock
+from dm_env_rpc_client.transports.http2.request import request_headers
+from dm_env_rpc_client.transports.http2.target import Target
 from dm_env_rpc_client.transports.server_streams import Peer, ServerStream, StreamStatusError
 from dm_env_rpc_client.transports.tokens import bearer, read_token, requiring_token
 
@@ -72,3 +78,18 @@ def test_a_file_with_anything_else_is_refused(tmp_path: Path, contents: bytes) -
     (tmp_path / "token").write_bytes(contents)
     with pytest.raises(SpecError, match="does not contain a token"):
         read_token(tmp_path / "token")
+
+
+def test_metadata_is_marked_as_never_to_be_indexed_and_no_header_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    headers = request_headers(Target("", "localhost", 1), False, [bearer(TOKEN)])
+    encoded = hpack.Encoder().encode(headers, huffman=False)
+    block = HeaderBlock()
+    assert block.begin(END_HEADERS, 1, memoryview(encoded))
+    assert (b"authorization", f"Bearer {TOKEN}".encode()) in block.decode()
+    assert caplog.text == ""
+    caplog.set_level(logging.WARNING)
+    secret = [each[0] for each in hpack.Decoder().decode(encoded, raw=True) if not each.indexable]
+    assert secret == [b"authorization"]
