@@ -286,7 +286,9 @@ class Http2Stream:
         except _WOULD_BLOCK:
             return deadline is None or time.monotonic() < deadline
         except (OSError, ValueError) as error:
-            self._alert = error if isinstance(error, ssl.SSLError) else None
+            if isinstance(error, ssl.SSLError):
+                # Without the traceback, which would refer to this stream.
+                self._alert = error.with_traceback(None)
             count = 0
         with self._lock:
             framing.received(count)
