@@ -4,6 +4,7 @@ from ._proto import properties_pb2 as properties_pb2
 from .client.async_connection import AsyncConnection as AsyncConnection
 from .client.async_connection import connect_async as connect_async
 from .client.connection import Connection as Connection
+from .client.connection import Tls as Tls
 from .client.connection import connect as connect
 from .client.connection import (
     create_secure_channel_and_connect as create_secure_channel_and_connect,

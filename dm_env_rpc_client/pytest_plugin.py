@@ -27,6 +27,7 @@ _BY_KIND: dict[Kind, dict[str, Any]] = {
     Kind.SECONDS: {"metavar": "SECONDS", "type": float},
     Kind.YES_OR_NO: {"choices": ("yes", "no")},
     Kind.SWITCH: {"action": "store_true"},
+    Kind.FILE: {"metavar": "FILE"},
 }
 
 

@@ -42,6 +42,18 @@ dm-env-rpc bench localhost:50051
 dm-env-rpc bench localhost:50051 --seconds 30 --transport grpc --json
 ```
 
+For a server with TLS, `--tls-ca` names the PEM file of the authority to trust (`system`: those that
+the machine trusts), `--tls-cert` and `--tls-key` the client's own certificate, and `--token-file`
+the file with the token that the server requires. On `serve` they are the server's: its certificate,
+the authority of the clients that it takes, and the token that it requires. The variables
+`DM_ENV_RPC_TLS_CA`, `DM_ENV_RPC_TLS_CERT`, `DM_ENV_RPC_TLS_KEY` and `DM_ENV_RPC_TOKEN_FILE` stand
+for flags that are not given:
+
+```sh
+dm-env-rpc serve catch --tls-cert server.crt --tls-key server.key --token-file token
+dm-env-rpc inspect localhost:50051 --tls-ca ca.crt --token-file token
+```
+
 `--json` prints results for programs. An error is one line; `dm-env-rpc --help` lists the exit
 codes. `dm-env-rpc --install-completion` teaches your shell to complete commands.
 """

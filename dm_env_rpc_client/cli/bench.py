@@ -48,6 +48,7 @@ Tell = Callable[[float], None]
 """Takes the number of seconds of the measurement that have passed."""
 
 
+@arguments.with_access
 def bench(
     address: arguments.Address,
     seconds: Annotated[
@@ -77,7 +78,8 @@ def bench(
     join: arguments.JoinSettings = None,
     world: arguments.World = None,
     timeout: arguments.Timeout = 10.0,
-    insecure: arguments.Insecure = False,
+    *,
+    access: arguments.Access,
     as_json: arguments.Json = False,
 ) -> None:
     """Measures how fast an environment steps, and how the time of a step is spent.
@@ -99,7 +101,7 @@ def bench(
     create_settings = arguments.parse_settings(create)
     join_settings = arguments.parse_settings(join)
     with _environment(
-        address, create_settings, join_settings, world, timeout, insecure, transport
+        address, create_settings, join_settings, world, timeout, access, transport
     ) as env:
         act = make_policy(policy, env.action_spec(), seed)
         first = env.reset()
@@ -120,7 +122,7 @@ def _environment(
     join: dict[str, Any],
     world: str | None,
     timeout: float,
-    insecure: bool,
+    access: arguments.Access,
     transport: str,
 ) -> Iterator[DmEnvAdaptor]:
     from dm_env_rpc_client.client.connection import connect
@@ -128,12 +130,12 @@ def _environment(
 
     if world is not None and create:
         raise UsageError("--create is for a new world, --world joins an existing one")
-    arguments.check_address(address, insecure)
+    arguments.check_address(address, access)
     how: Any = {
         "timeout": timeout,
         "request_timeout": timeout,
-        "insecure": insecure,
         "transport": transport,
+        **access.options(),
     }
     with contextlib.ExitStack() as stack:
         with arguments.waiting(f"connecting to {address}"):

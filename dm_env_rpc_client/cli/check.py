@@ -42,6 +42,7 @@ _BY_KIND: dict[Kind, tuple[Any, dict[str, Any]]] = {
     Kind.SECONDS: (float, {"metavar": "SECONDS", "callback": arguments.check_seconds}),
     Kind.YES_OR_NO: (bool | None, {}),
     Kind.SWITCH: (bool, {}),
+    Kind.FILE: (str | None, {}),
 }
 
 
@@ -53,11 +54,14 @@ def _parameter(field: str, flag: Flag) -> inspect.Parameter:
         names.append("-p")
     elif flag.kind is Kind.COUNT:
         details = {**details, "min": flag.minimum}
+    option = typer.Option(*names, help=flag.usage(), **details)
+    if flag.kind is Kind.FILE:
+        option = arguments.file_option(flag)
     return inspect.Parameter(
         field,
         inspect.Parameter.KEYWORD_ONLY,
         default=getattr(Options, field, None),
-        annotation=Annotated[annotation, typer.Option(*names, help=flag.usage(), **details)],
+        annotation=Annotated[annotation, option],
     )
 
 
@@ -66,9 +70,7 @@ def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
     own = inspect.signature(command, eval_str=True).parameters
     address, *rest = (each for each in own.values() if each.kind is not each.VAR_KEYWORD)
     parameters = [address, *(_parameter(*row) for row in FLAGS.items()), *rest]
-    # Both are read: by `inspect.signature` and by `typing.get_type_hints`.
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    arguments.replace_parameters(command, parameters)
     return command
 
 
@@ -109,7 +111,9 @@ def _run(address: str, options: Options, only: str, as_json: bool) -> list[Resul
     if not checks:
         raise UsageError(f"no check has {only!r} in its name")
     # One error with its own exit code, instead of a failure of every check.
-    with arguments.open_connection(address, options.timeout, options.insecure):
+    security = options.security()
+    access = arguments.Access(security["insecure"], security["credentials"], security["token"])
+    with arguments.open_connection(address, options.timeout, access):
         pass
     results = []
     out = rich.console.Console(soft_wrap=True, highlight=False)

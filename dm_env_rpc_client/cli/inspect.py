@@ -20,16 +20,19 @@ __all__ = ["EXAMPLES", "describe", "inspect"]
 EXAMPLES = examples(
     "dm-env-rpc inspect localhost:50051",
     "dm-env-rpc inspect localhost:50051 --create rows=6 --json",
+    "dm-env-rpc inspect env.host:50051 --tls-ca ca.pem --token-file token",
 )
 
 
+@arguments.with_access
 def inspect(
     address: arguments.Address,
     create: arguments.CreateSettings = None,
     join: arguments.JoinSettings = None,
     world: arguments.World = None,
     timeout: arguments.Timeout = 10.0,
-    insecure: arguments.Insecure = False,
+    *,
+    access: arguments.Access,
     as_json: arguments.Json = False,
 ) -> None:
     """Shows the specs of actions, observations, reward and discount of an environment."""
@@ -41,7 +44,7 @@ def inspect(
         arguments.parse_settings(join),
         world,
         timeout,
-        insecure,
+        access,
     ) as env:
         described = {
             "actions": _describe_all(env.action_spec()),

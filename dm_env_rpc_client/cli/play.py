@@ -36,6 +36,7 @@ def _check_rate(rate: float | None) -> float | None:
     return rate
 
 
+@arguments.with_access
 def play(
     address: Annotated[
         str | None,
@@ -68,7 +69,8 @@ def play(
     join: arguments.JoinSettings = None,
     world: arguments.World = None,
     timeout: arguments.Timeout = 10.0,
-    insecure: arguments.Insecure = False,
+    *,
+    access: arguments.Access,
 ) -> None:
     """Plays an environment in this terminal with the keyboard.
 
@@ -86,9 +88,10 @@ def play(
         if address is None:
             with arguments.waiting("starting Catch"):
                 address = stack.enter_context(catch_server())
+            access = arguments.Access()  # The flags are for servers that others started.
         env = stack.enter_context(
             arguments.open_environment(
-                address, create_settings, join_settings, world, timeout, insecure
+                address, create_settings, join_settings, world, timeout, access
             )
         )
         summary = _play(env, address, console, bindings, rate)

@@ -62,6 +62,7 @@ Dialect = Annotated[
         "dm-env-rpc properties list localhost:50051 physics --new-world --values",
     ),
 )
+@arguments.with_access
 def list_properties(
     address: arguments.Address,
     key: Annotated[
@@ -78,14 +79,15 @@ def list_properties(
     join: arguments.JoinSettings = None,
     interface: Dialect = Interface.AUTO,
     timeout: arguments.Timeout = 10.0,
-    insecure: arguments.Insecure = False,
+    *,
+    access: arguments.Access,
     as_json: arguments.Json = False,
 ) -> None:
     """Lists the properties of a server or world as a tree."""
     from dm_env_rpc_client.cli.property_text import describe_property
     from dm_env_rpc_client.cli.results import print_json
 
-    place = _place(address, world, new_world, create, join, timeout, insecure)
+    place = _place(address, world, new_world, create, join, timeout, access)
     entries: list[_Entry] = []
     with (
         open_properties(place, interface) as offered,
@@ -121,6 +123,7 @@ def list_properties(
         "dm-env-rpc properties get localhost:50051 level.seed level.name --world w1 --json",
     ),
 )
+@arguments.with_access
 def get_properties(
     address: arguments.Address,
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys of properties.")],
@@ -130,11 +133,12 @@ def get_properties(
     join: arguments.JoinSettings = None,
     interface: Dialect = Interface.AUTO,
     timeout: arguments.Timeout = 10.0,
-    insecure: arguments.Insecure = False,
+    *,
+    access: arguments.Access,
     as_json: arguments.Json = False,
 ) -> None:
     """Reads properties. Prints the value of a single one alone, several as KEY = VALUE."""
-    place = _place(address, world, new_world, create, join, timeout, insecure)
+    place = _place(address, world, new_world, create, join, timeout, access)
     with open_properties(place, interface) as offered:
         values = {key: offered.properties.read(key) for key in keys}
     _print_values(address, values, as_json, bare=len(keys) == 1)
@@ -147,6 +151,7 @@ def get_properties(
         "dm-env-rpc properties set localhost:50051 'level.size=[8, 6]' level.name=hill --world w1",
     ),
 )
+@arguments.with_access
 def set_properties(
     address: arguments.Address,
     assignments: Annotated[
@@ -163,7 +168,8 @@ def set_properties(
     join: arguments.JoinSettings = None,
     interface: Dialect = Interface.AUTO,
     timeout: arguments.Timeout = 10.0,
-    insecure: arguments.Insecure = False,
+    *,
+    access: arguments.Access,
     as_json: arguments.Json = False,
 ) -> None:
     """Writes properties in the order given, after all values have been validated."""
@@ -175,7 +181,7 @@ def set_properties(
         if not found or not key:
             raise UsageError(f"an assignment looks like physics.gravity=1.62, got {assignment!r}")
         texts[key] = text
-    place = _place(address, world, new_world, create, join, timeout, insecure)
+    place = _place(address, world, new_world, create, join, timeout, access)
     with open_properties(place, interface) as offered:
         properties = offered.properties
         values = {
@@ -201,11 +207,11 @@ def _place(
     create: list[str] | None,
     join: list[str] | None,
     timeout: float,
-    insecure: bool,
+    access: arguments.Access,
 ) -> Place:
     create_settings = arguments.parse_settings(create)
     join_settings = arguments.parse_settings(join)
-    return Place(address, world, new_world, create_settings, join_settings, timeout, insecure)
+    return Place(address, world, new_world, create_settings, join_settings, timeout, access)
 
 
 def _walk(

@@ -36,7 +36,7 @@ class Place(NamedTuple):
       create: settings of the new world, by name.
       join: settings of the agent, by name.
       timeout: seconds for the connection and for each answer.
-      insecure: whether plaintext connections to other machines are allowed.
+      access: how the connection is secured.
     """
 
     address: str
@@ -45,7 +45,7 @@ class Place(NamedTuple):
     create: dict[str, Any]
     join: dict[str, Any]
     timeout: float
-    insecure: bool
+    access: arguments.Access
 
 
 class Offered(NamedTuple):
@@ -117,7 +117,7 @@ def _joined(place: Place) -> Iterator[Connection]:
         join_world,
     )
 
-    with arguments.open_connection(place.address, place.timeout, place.insecure) as connection:
+    with arguments.open_connection(place.address, place.timeout, place.access) as connection:
         if place.new_world:
             env, name = create_and_join_world(connection, place.create, place.join)
 

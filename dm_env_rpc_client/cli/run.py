@@ -36,6 +36,7 @@ class _Episode(NamedTuple):
     ended: str
 
 
+@arguments.with_access
 def run(
     address: Annotated[
         str | None,
@@ -73,7 +74,8 @@ def run(
     join: arguments.JoinSettings = None,
     world: arguments.World = None,
     timeout: arguments.Timeout = 10.0,
-    insecure: arguments.Insecure = False,
+    *,
+    access: arguments.Access,
     as_json: arguments.Json = False,
 ) -> None:
     """Runs episodes in an environment and shows returns, lengths and steps per second."""
@@ -87,9 +89,10 @@ def run(
         if address is None:
             with arguments.waiting("starting Catch"):
                 address = stack.enter_context(catch_server())
+            access = arguments.Access()  # The flags are for servers that others started.
         env = stack.enter_context(
             arguments.open_environment(
-                address, create_settings, join_settings, world, timeout, insecure
+                address, create_settings, join_settings, world, timeout, access
             )
         )
         act = make_policy(policy, env.action_spec(), seed)

@@ -25,6 +25,7 @@ EXAMPLES = examples(
     "dm-env-rpc serve my_envs:make --create rows=6 --address localhost:0 --json",
     "dm-env-rpc serve gymnasium://CartPole-v1",
     "dm-env-rpc serve --c-library ./libengine.so:engine_connect",
+    "dm-env-rpc serve catch --tls-cert crt.pem --tls-key key.pem --token-file token",
 )
 
 
@@ -45,13 +46,14 @@ def _complete_environment(incomplete: str) -> list[str]:
     return [name for name in ("catch", "race", "gymnasium://") if name.startswith(incomplete)]
 
 
+@arguments.with_served_access
 def serve(
     environment: Annotated[
         str | None,
         typer.Argument(
             metavar="ENVIRONMENT",
             autocompletion=_complete_environment,
-            help="What to serve. MODULE:FACTORY: a callable that takes the create settings as "
+            help="What to serve. MODULE:FACTORY names a callable that takes the create settings as "
             "keyword arguments and returns a dm_env.Environment, Game or World. catch or race: "
             "an example game for one agent or for several. gymnasium://ID: a Gymnasium "
             "environment. gym-socket://HOST:PORT/NAME or dm-env-rpc://HOST:PORT: the environment "
@@ -77,7 +79,8 @@ def serve(
             help="Setting of every environment, beside those that the client sends. Repeatable.",
         ),
     ] = None,
-    insecure: arguments.Insecure = False,
+    *,
+    access: arguments.Access,
     max_connections: Annotated[
         int,
         typer.Option(min=1, metavar="N", help="Number of clients beyond which others are refused."),
@@ -118,9 +121,14 @@ def serve(
 
     settings = arguments.parse_settings(create)
     address = address or f"localhost:{_PORTS[protocol]}"
-    arguments.check_listening_address(address, insecure)
+    arguments.check_listening_address(address, access)
+    if protocol is _Protocol.GYM_SOCKET and (access.tls or access.token):
+        raise UsageError(
+            "the protocol gym-socket has neither TLS nor tokens; leave out --tls-ca, --tls-cert, "
+            "--tls-key and --token-file, also in the environment"
+        )
     if environment is not None and library is None:
-        source = find_source(environment, insecure)
+        source = find_source(environment, access.insecure)
     elif library is not None and environment is None:
         source = c_library.library_source(library, version, params)
     else:
@@ -134,13 +142,13 @@ def serve(
             address,
             dialect=dialect.value,
             processes=processes,
-            insecure=insecure,
+            insecure=access.insecure,
             monitor_directory=monitor,
             max_connections=max_connections,
         )
     else:
         server = hosting.serve(
-            source.factory, address, insecure=insecure, max_connections=max_connections
+            source.factory, address, max_connections=max_connections, **access.options()
         )
     with server:
         if as_json:

@@ -57,10 +57,18 @@ server.stop()
 
 ## Security
 
-Plaintext is allowed to loopback only. Elsewhere pass `credentials=`, an `ssl.SSLContext` or channel
-credentials of grpcio, or `insecure=True`. Local credentials of gRPC with an address that is not
-loopback are refused. `metadata=` sends pairs such as `("authorization", "Bearer ...")` with the
-call.
+Plaintext is allowed to loopback only. Elsewhere pass `credentials=`, or `insecure=True`.
+`Tls(ca=FILE)` trusts the authorities in a PEM file, `Tls()` those that the machine trusts, and
+`cert` and `key` are the client's own, if the server requires a certificate; both transports take
+it. An `ssl.SSLContext` (over http2) or channel credentials of grpcio (over grpc) are possible, too.
+Local credentials of gRPC with an address that is not loopback are refused.
+
+`token=` is a secret that the server requires (`serve(token=...)`), sent as `authorization: Bearer
+...`. `metadata=` sends other pairs with the call.
+
+A failure that another attempt would not change ends `connect` at once: a certificate of another
+host or authority, or an expired one, a missing client certificate, a server without HTTP/2, TLS on
+one end only. A refused token ends the first request.
 
 ## Moving over from dm-env-rpc
 

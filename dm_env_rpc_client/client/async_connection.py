@@ -175,11 +175,12 @@ async def connect_async(
     credentials: Credentials | None = None,
     insecure: bool = False,
     metadata: Metadata | None = None,
+    token: str | None = None,
     transport: Transport = "auto",
     limits: Limits | None = None,
 ) -> AsyncConnection:
     """`connect` for asyncio; arguments and errors are the same."""
-    endpoint = endpoint_of(address, credentials, insecure, metadata, transport, limits)
+    endpoint = endpoint_of(address, credentials, insecure, metadata, token, transport, limits)
     return await open_connection_async(endpoint, timeout, request_timeout, limits)
 
 

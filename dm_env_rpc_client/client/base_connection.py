@@ -88,9 +88,10 @@ def endpoint_of(
     credentials: Credentials | None,
     insecure: bool,
     metadata: Metadata | None,
+    token: str | None,
     transport: Transport,
     limits: Limits | None,
 ) -> Endpoint:
     """Returns the arguments of `connect` and `make` that say where and how to connect."""
     max_message_bytes = MAX_MESSAGE_BYTES if limits is None else limits.message_bytes
-    return Endpoint(address, credentials, insecure, metadata, transport, max_message_bytes)
+    return Endpoint(address, credentials, insecure, metadata, transport, max_message_bytes, token)

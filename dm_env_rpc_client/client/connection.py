@@ -29,6 +29,7 @@ from dm_env_rpc_client.transports.grpc.stream import GrpcStream
 from dm_env_rpc_client.transports.metadata import Metadata
 from dm_env_rpc_client.transports.opening import open_stream
 from dm_env_rpc_client.transports.streams import Stream
+from dm_env_rpc_client.transports.tls import Tls
 
 if TYPE_CHECKING:
     import grpc
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Connection",
+    "Tls",
     "Transport",
     "connect",
     "create_secure_channel_and_connect",
@@ -252,6 +254,7 @@ def connect(
     credentials: Credentials | None = None,
     insecure: bool = False,
     metadata: Metadata | None = None,
+    token: str | None = None,
     transport: Transport = "auto",
     limits: Limits | None = None,
 ) -> Connection:
@@ -264,11 +267,15 @@ def connect(
       timeout: seconds until there must be a connection; None for no limit.
       request_timeout: seconds that each answer may take; None for no limit. Keepalive detects
         a server machine that is frozen or unreachable within 20 s in any case.
-      credentials: an ssl.SSLContext (`ssl.create_default_context()`, with other roots or a
-        client certificate if needed), whose ALPN protocol is set to h2; or grpcio's
-        credentials, which the transport "grpc" takes; None for plaintext.
+      credentials: TLS credentials: a `Tls`, which both transports take (`Tls()` trusts the
+        authorities that this machine trusts); an ssl.SSLContext for the transport "http2",
+        whose ALPN protocol is set to h2; or grpcio's for the transport "grpc"; None for
+        plaintext.
       insecure: allow plaintext to an address other than loopback.
       metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
+      token: a secret that the server requires, sent with the call as the metadata
+        `authorization: Bearer <token>`. If it is refused, the first request fails with
+        ConnectionLostError, which says UNAUTHENTICATED.
       transport: "http2" is this package's own transport over a socket, the fastest; "grpc" is
         grpcio, with all its features; "auto" selects http2 for `host:port` and `unix:path`,
         unless the credentials or a proxy require grpcio.
@@ -282,9 +289,10 @@ def connect(
       ConnectionLostError: no connection within `timeout`; says why.
       DeadlineExceededError: nothing was received within `timeout`.
       SpecError: plaintext to another machine without `insecure`; local credentials for
-        another machine; an unknown transport; invalid metadata.
+        another machine; an unknown transport; invalid metadata or an invalid token; a file of
+        `credentials` that cannot be read.
     """
-    endpoint = endpoint_of(address, credentials, insecure, metadata, transport, limits)
+    endpoint = endpoint_of(address, credentials, insecure, metadata, token, transport, limits)
     return open_connection(endpoint, timeout, request_timeout, limits)
 
 

@@ -32,6 +32,7 @@ class Kind(enum.Enum):
     SECONDS = "a positive, finite number"
     YES_OR_NO = "yes or no; None if not given"
     SWITCH = "nothing; True if given"
+    FILE = "the path of a file"
 
 
 class Flag(NamedTuple):
@@ -225,6 +226,31 @@ class Options:
             "Allow plaintext connections to other machines.",
         ),
     )
+    tls_ca: str | None = dataclasses.field(
+        default=None,
+        metadata=_flag(
+            "tls-ca",
+            Kind.FILE,
+            "Connect with TLS to servers whose certificate was issued by an authority in this PEM "
+            "file; 'system' instead of a file stands for the authorities that this machine trusts.",
+        ),
+    )
+    tls_cert: str | None = dataclasses.field(
+        default=None,
+        metadata=_flag(
+            "tls-cert",
+            Kind.FILE,
+            "PEM file with the certificate of this client, for servers that require one.",
+        ),
+    )
+    tls_key: str | None = dataclasses.field(
+        default=None,
+        metadata=_flag("tls-key", Kind.FILE, "PEM file with the private key of that certificate."),
+    )
+    token_file: str | None = dataclasses.field(
+        default=None,
+        metadata=_flag("token-file", Kind.FILE, "File with the token that the server requires."),
+    )
 
     @classmethod
     def from_flags(cls, given: Mapping[str, Any]) -> Options:
@@ -275,6 +301,21 @@ class Options:
                 f"the required create setting {min(unknown)!r} is not among the create settings"
             )
         self.load_policy()
+
+    def security(self) -> dict[str, Any]:
+        """Returns the arguments of `connect` that these options give: TLS, token and `insecure`.
+
+        Raises:
+          SpecError: a file cannot be read, or has other contents.
+        """
+        from dm_env_rpc_client.transports.tls import tls_from_flags
+        from dm_env_rpc_client.transports.tokens import read_token
+
+        return {
+            "insecure": self.insecure,
+            "credentials": tls_from_flags(self.tls_ca, self.tls_cert, self.tls_key),
+            "token": None if self.token_file is None else read_token(self.token_file),
+        }
 
     def load_policy(self) -> Callable[..., Any] | None:
         """Returns the function of a policy MODULE:FUNCTION; None for the others.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf import message as protobuf_message
@@ -42,7 +43,7 @@ class Probe:
     Args:
       address: the server.
       timeout: seconds to wait for the connection and for each answer.
-      insecure: allow plaintext to another machine.
+      security: the arguments of `connect` for TLS, token and plaintext to another machine.
 
     Attributes:
       is_clean: whether every answer so far was a valid one to its request.
@@ -52,8 +53,8 @@ class Probe:
       DmEnvRpcClientError: the connection failed.
     """
 
-    def __init__(self, address: str, timeout: float, insecure: bool = False):
-        self._stream = open_stream(Endpoint(address, insecure=insecure, transport="grpc"), timeout)
+    def __init__(self, address: str, timeout: float, security: Mapping[str, Any]):
+        self._stream = open_stream(Endpoint(address, transport="grpc", **security), timeout)
         self._timeout = timeout
         self._sent: list[str] = []
         self.is_clean = True

@@ -44,7 +44,7 @@ class Trial:
 
     def connect(self) -> Probe:
         """Opens another connection; DmEnvRpcClientError if that fails."""
-        probe = Probe(self._address, self.options.timeout, self.options.insecure)
+        probe = Probe(self._address, self.options.timeout, self.options.security())
         self._probes.append(probe)
         return probe
 
@@ -115,7 +115,7 @@ class Trial:
         """Joins the companions that the world waits for, if they have not joined yet."""
         companions = self._companions.setdefault(world_name, [])
         while len(companions) < self.options.companions:
-            probe = Probe(self._address, self.options.timeout, self.options.insecure)
+            probe = Probe(self._address, self.options.timeout, self.options.security())
             companions.append(Companion(probe, self.join_request(world_name), self.options))
 
     def join_beside(self, other: ProbeAgent) -> ProbeAgent:
@@ -163,7 +163,7 @@ class Trial:
         if not self._worlds:
             return
         try:
-            probe = Probe(self._address, _ANSWER_SECONDS, self.options.insecure)
+            probe = Probe(self._address, _ANSWER_SECONDS, self.options.security())
         except DmEnvRpcClientError:
             return
         deadline = time.monotonic() + _GONE_SECONDS

@@ -122,6 +122,7 @@ async def make_async(
     credentials: Credentials | None = None,
     insecure: bool = False,
     metadata: Metadata | None = None,
+    token: str | None = None,
     transport: Transport = "auto",
     limits: Limits | None = None,
     **adaptor_kwargs: Any,
@@ -132,7 +133,7 @@ async def make_async(
       The environment. Its `close` leaves and destroys the world and closes the
       connection.
     """
-    endpoint = endpoint_of(address, credentials, insecure, metadata, transport, limits)
+    endpoint = endpoint_of(address, credentials, insecure, metadata, token, transport, limits)
     create_settings = pack_settings(create_world_settings)
     join_settings = pack_settings(join_world_settings)
     connection = await open_connection_async(endpoint, timeout, request_timeout, limits)

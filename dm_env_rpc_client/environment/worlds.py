@@ -196,6 +196,7 @@ def make(
     credentials: Credentials | None = None,
     insecure: bool = False,
     metadata: Metadata | None = None,
+    token: str | None = None,
     transport: Transport = "auto",
     limits: Limits | None = None,
     **adaptor_kwargs: Any,
@@ -204,7 +205,7 @@ def make(
 
     Args:
       address: as for `connect`, like `timeout`, `request_timeout`, `credentials`,
-        `insecure`, `metadata` and `transport`.
+        `insecure`, `metadata`, `token` and `transport`.
       create_world_settings: values by name, nested or flat; see `pack_settings`.
       join_world_settings: the same.
       timeout: seconds until there must be a connection; None for no limit.
@@ -212,6 +213,7 @@ def make(
       credentials: TLS credentials; None for plaintext.
       insecure: allow plaintext to an address other than loopback.
       metadata: sent with the call.
+      token: sent with the call, for a server that requires one.
       transport: which transport carries the stream.
       limits: what an answer may contain; None for the defaults of `Limits`.
       **adaptor_kwargs: for `join_world` and the adaptor, such as
@@ -224,7 +226,7 @@ def make(
     Raises:
       As `connect`, `create_world` and `join_world`. No world is left on the server then.
     """
-    endpoint = endpoint_of(address, credentials, insecure, metadata, transport, limits)
+    endpoint = endpoint_of(address, credentials, insecure, metadata, token, transport, limits)
     create_settings = pack_settings(create_world_settings)
     join_settings = pack_settings(join_world_settings)
     connection = open_connection(endpoint, timeout, request_timeout, limits)

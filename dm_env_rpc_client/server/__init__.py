@@ -57,8 +57,6 @@ world stays until it is destroyed. A `ValueError` or `TypeError` of the construc
 settings. Any other exception reaches the client with its traceback, as an INTERNAL error, and is in
 `Server.errors`.
 
-The server listens on loopback unless it has `credentials=` for TLS, or `insecure=True`.
-
 A Gymnasium environment is served through `adaptors.gymnasium.GymnasiumEnvironment`; see
 `dm_env_rpc_client.adaptors`.
 
@@ -91,6 +89,45 @@ with serve(Race) as server, dm_env_rpc_client.connect(server.address) as owner:
 From a shell that is `dm-env-rpc serve race`. If neither fits, implement `World` and `Agent`
 themselves.
 
+## Who may connect
+
+A server listens on loopback in plaintext, and on other addresses with TLS, or with `insecure=True`.
+`Tls` names the PEM files of one end. A server needs `cert` and `key`; with `ca` it takes only
+clients that have a certificate of that authority:
+
+```text
+serve(Countdown, "0.0.0.0:50051", credentials=Tls(cert="server.crt", key="server.key", ca="ca.crt"))
+make("env.host:50051", credentials=Tls(ca="ca.crt", cert="client.crt", key="client.key"))
+```
+
+The files are read when a server starts and when a client connects. To change a server's
+certificate, replace the files and start the server again; `connection.reopen()` of a client reads
+its own files again.
+
+A token is a secret that all clients share. A stream without it ends at once with UNAUTHENTICATED,
+before a request is read:
+
+```python
+from dm_env_rpc_client.server import Catch
+
+with serve(Catch, token="s3cret") as server:
+    with dm_env_rpc_client.make(server.address, token="s3cret") as env:
+        print(env.reset().step_type.name)  # FIRST
+    try:
+        dm_env_rpc_client.make(server.address)
+    except dm_env_rpc_client.ConnectionLostError as error:
+        print("UNAUTHENTICATED" in str(error))  # True
+```
+
+Clients in other languages send it as the metadata `authorization: Bearer s3cret`. From a shell:
+
+```sh
+dm-env-rpc serve my_module:Countdown --tls-cert server.crt --tls-key server.key --token-file token
+```
+
+Texts of this package (errors, logs, `repr`) show neither tokens nor keys nor the values of
+metadata.
+
 ## More
 
 Properties are data beside actions and observations: see `dm_env_rpc_client.extensions`. To check
@@ -104,6 +141,7 @@ from dm_env_rpc_client.server.hosting import Server, serve
 from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.world import Agent, World
+from dm_env_rpc_client.transports.tls import Tls
 
 __all__ = [
     "Agent",
@@ -113,6 +151,7 @@ __all__ = [
     "Race",
     "RequestError",
     "Server",
+    "Tls",
     "World",
     "serve",
 ]

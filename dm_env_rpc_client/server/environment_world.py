@@ -228,6 +228,8 @@ class EnvironmentWorld(World):
 class _EnvironmentAgent(Agent):
     """The one agent of an EnvironmentWorld."""
 
+    may_wait = False
+
     def __init__(self, world: EnvironmentWorld):
         self._world = world
 

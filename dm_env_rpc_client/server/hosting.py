@@ -23,8 +23,10 @@ from dm_env_rpc_client.server.shared_world import STEP_TIMEOUT, SharedWorld
 from dm_env_rpc_client.server.world import World
 from dm_env_rpc_client.server.world_registry import UNNAMED, WorldRegistry
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
-from dm_env_rpc_client.transports.grpc.server import GrpcListener, ServerCredentials
-from dm_env_rpc_client.transports.server_streams import Listener, check_may_listen
+from dm_env_rpc_client.transports.credentials import ServerCredentials
+from dm_env_rpc_client.transports.grpc.server import GrpcListener
+from dm_env_rpc_client.transports.server_streams import Listener, Peer, check_may_listen
+from dm_env_rpc_client.transports.tokens import requiring_token
 
 __all__ = ["Server", "serve"]
 
@@ -112,6 +114,7 @@ def serve(
     address: str = "localhost:0",
     *,
     credentials: ServerCredentials | None = None,
+    token: str | None = None,
     insecure: bool = False,
     default_actions: Mapping[str, Any] | None = None,
     properties: Properties | None = None,
@@ -139,7 +142,11 @@ def serve(
         callables by name, from which the create setting "environment" selects one; or a
         `Game` or a `World` itself, which is then the only world and has the empty name.
       address: `host:port` or `unix:path`; port 0 selects a free port.
-      credentials: TLS credentials; None for plaintext.
+      credentials: TLS credentials: a `Tls` with `cert` and `key`, and with `ca` if clients need a
+        certificate; or grpcio's; None for plaintext.
+      token: a secret that clients have to send as the metadata `authorization: Bearer <token>`, as
+        `connect(token=...)` does. A stream without it ends at once with UNAUTHENTICATED. None
+        lets everybody in.
       insecure: allow plaintext on an address that other machines can reach.
       default_actions: values, by flat name, of actions that a step may leave out.
       properties: properties that all clients can read and write, joined or not. If an
@@ -162,7 +169,8 @@ def serve(
 
     Raises:
       SpecError: plaintext on an address that other machines can reach, without `insecure`;
-        or what makes an environment is not callable.
+        what makes an environment is not callable; `credentials` without a certificate, or with
+        a file that cannot be read; or a token of other characters than printable ASCII.
       OSError: the address is taken, or does not belong to this machine.
     """
     check_may_listen(address, credentials, insecure)
@@ -193,12 +201,13 @@ def serve(
             **(extensions or {}),
         }
     )
+
+    def open_session(peer: Peer) -> Session:
+        return Session(worlds, handlers, error_log, send_tracebacks, limits, peer.address)
+
+    open_stream = open_session if token is None else requiring_token(token, open_session)
     listener = GrpcListener(
-        functools.partial(Session, worlds, handlers, error_log, send_tracebacks, limits),
-        address,
-        credentials,
-        max_connections,
-        limits.message_bytes,
+        open_stream, address, credentials, max_connections, limits.message_bytes
     )
     return Server(listener, worlds, error_log)
 

@@ -41,6 +41,9 @@ _log = logging.getLogger(__name__)
 class Session:
     """Answers the requests of one stream; a `ServerStream`.
 
+    Attributes:
+      may_wait: whether the agent's steps may wait for those of others.
+
     Args:
       worlds: the worlds of the server.
       extensions: answers the extension requests.
@@ -68,6 +71,7 @@ class Session:
         self._peer = peer
         self._limits = limits
         self._caller = Caller()
+        self.may_wait = False
         self._lifecycle = lifecycle.Lifecycle()
         self._agent: Agent | None = None
         self._world_name = ""
@@ -152,6 +156,7 @@ class Session:
         self._check_world_name(request.world_name)
         agent = self._worlds.join(request.world_name, self._unpack_settings(request.settings))
         self._agent, self._world_name = agent, request.world_name
+        self.may_wait = agent.may_wait
         try:
             self._adopt_specs()
         except BaseException:
@@ -248,6 +253,7 @@ class Session:
 
     def _leave(self) -> None:
         agent, self._agent = self._joined_agent(), None
+        self.may_wait = False
         try:
             agent.leave()
         finally:

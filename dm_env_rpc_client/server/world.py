@@ -23,7 +23,13 @@ SEQUENCE_LOST = (
 
 
 class Agent(abc.ABC):
-    """The agent of one connection in a world. It is called from one thread at a time."""
+    """The agent of one connection in a world. It is called from one thread at a time.
+
+    Attributes:
+      may_wait: whether `step` may wait for other agents, so that it takes a thread of its own.
+    """
+
+    may_wait = True
 
     @property
     @abc.abstractmethod

@@ -79,7 +79,7 @@ def connection(server_address: str, config: pytest.Config) -> Iterator[Connectio
         server_address,
         timeout=options.timeout,
         request_timeout=options.timeout,
-        insecure=options.insecure,
+        **options.security(),
     ) as opened:
         yield opened
 
@@ -101,7 +101,7 @@ def environment(server_address: str, config: pytest.Config) -> Iterator[DmEnvAda
         options.join_settings,
         timeout=options.timeout,
         request_timeout=options.timeout,
-        insecure=options.insecure,
+        **options.security(),
     ) as env:
         yield env
 

@@ -37,9 +37,9 @@ To measure a server of yours, `dm-env-rpc bench localhost:50051`.
 
 ## Choosing a transport
 
-`transport="http2"` is this package's own, for `host:port` and `unix:` addresses, with plaintext or
-an `ssl.SSLContext`. `transport="grpc"` is grpcio: other targets, proxies, grpcio's own credentials.
-`"auto"`, the default, takes http2 if it can express the address and the credentials:
+`transport="http2"` is this package's own, for `host:port` and `unix:` addresses, with plaintext, a
+`Tls` or an `ssl.SSLContext`. `transport="grpc"` is grpcio: other targets, proxies, grpcio's own
+credentials. `"auto"`, the default, takes http2 if it can express the address and the credentials:
 
 ```python
 import dm_env_rpc_client

@@ -9,11 +9,19 @@ import grpc
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.addresses import is_loopback
+from dm_env_rpc_client.transports.tls import Tls
 
-__all__ = ["Credentials", "GrpcCredentials", "check_encryption", "is_local_credentials"]
+__all__ = [
+    "Credentials",
+    "GrpcCredentials",
+    "ServerCredentials",
+    "check_encryption",
+    "is_local_credentials",
+]
 
 GrpcCredentials: TypeAlias = grpc.ChannelCredentials
-Credentials: TypeAlias = GrpcCredentials | ssl.SSLContext
+Credentials: TypeAlias = GrpcCredentials | ssl.SSLContext | Tls
+ServerCredentials: TypeAlias = grpc.ServerCredentials | Tls
 
 
 def is_local_credentials(credentials: Credentials | None) -> bool:
@@ -29,10 +37,10 @@ def check_encryption(address: str, credentials: Credentials | None, insecure: bo
     if credentials is None:
         raise SpecError(
             f"plaintext is allowed to loopback only, and {address} is not a loopback address; "
-            "pass credentials=ssl.create_default_context() or insecure=True"
+            "pass credentials=Tls(ca=FILE) or insecure=True"
         )
     if is_local_credentials(credentials):
         raise SpecError(
             f"local credentials are allowed for loopback only, and {address} is not a loopback "
-            "address; pass credentials=ssl.create_default_context()"
+            "address; pass credentials=Tls(ca=FILE)"
         )

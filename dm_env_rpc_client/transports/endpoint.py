@@ -13,6 +13,7 @@ from dm_env_rpc_client.transports.credentials import (
 )
 from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
+from dm_env_rpc_client.transports.tokens import bearer
 
 __all__ = ["RETRY_SECONDS", "Endpoint", "Transport"]
 
@@ -33,10 +34,13 @@ class Endpoint:
       metadata: sent with the call.
       transport: which transport carries the stream.
       max_message_bytes: the size of the largest message that is received.
+      token: sent with the call, as `authorization: Bearer <token>`; it becomes a part of
+        `metadata`.
 
     Raises:
       SpecError: plaintext to another machine without `insecure`; local credentials for
-        another machine; an unknown transport; invalid metadata or an invalid address.
+        another machine; an unknown transport; invalid metadata, an invalid token or an invalid
+        address; a file of `credentials` that cannot be read.
     """
 
     address: str
@@ -46,8 +50,9 @@ class Endpoint:
     metadata: Metadata | None = dataclasses.field(default=None, repr=False)
     transport: Transport = "auto"
     max_message_bytes: int = MAX_MESSAGE_BYTES
+    token: dataclasses.InitVar[str | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, token: str | None) -> None:
         if self.transport not in get_args(Transport):
             names = ", ".join(map(repr, get_args(Transport)))
             raise SpecError(f"no transport {self.transport!r}; choose one of {names}")
@@ -60,10 +65,22 @@ class Endpoint:
                 "'localhost', an IP address or transport='http2', or pass insecure=True"
             )
         # A copy, so that a list that changes later does not change the endpoint.
-        object.__setattr__(self, "metadata", check_metadata(self.metadata))
+        metadata = check_metadata(self.metadata)
+        if token is not None:
+            metadata = _with_token(metadata or (), token)
+        object.__setattr__(self, "metadata", metadata)
 
     @property
     def stays_on_loopback(self) -> bool:
         """Whether the connection is plaintext that must not leave this machine."""
         is_plain = self.credentials is None or is_local_credentials(self.credentials)
         return is_plain and not self.insecure
+
+
+def _with_token(
+    metadata: tuple[tuple[str, str | bytes], ...], token: str
+) -> tuple[tuple[str, str | bytes], ...]:
+    added = bearer(token)
+    if any(key == added[0] for key, _ in metadata):
+        raise SpecError(f"pass either token or the metadata {added[0]!r}, not both")
+    return (*metadata, added)

@@ -19,12 +19,17 @@ _TEXT = re.compile(r"[\x20-\x7e]*")
 def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], ...] | None:
     """Returns valid metadata as a tuple. grpcio only logs a message if it is invalid.
 
+    Values may be secret, so no error shows one.
+
     Raises:
       SpecError: a key or a value contains characters that HTTP/2 headers cannot contain.
     """
     if metadata is None:
         return None
-    for key, value in metadata:
+    for pair in metadata:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise SpecError("metadata is a sequence of pairs: (key, value)")
+        key, value = pair
         if not isinstance(key, str) or not _KEY.fullmatch(key):
             raise SpecError(
                 f"metadata key {key!r}: keys are lower-case letters, digits and '_', '-', '.'"
@@ -34,5 +39,5 @@ def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], 
             expected = "bytes" if is_binary else "text"
             raise SpecError(f"metadata {key!r}: expected {expected}, got {type(value).__name__}")
         if isinstance(value, str) and not _TEXT.fullmatch(value):
-            raise SpecError(f"metadata {key!r}: expected printable ASCII, got {value!r}")
+            raise SpecError(f"metadata {key!r}: the value must be printable ASCII")
     return tuple((key, value) for key, value in metadata)

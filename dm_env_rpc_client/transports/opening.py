@@ -14,6 +14,7 @@ from dm_env_rpc_client.transports.http2.async_stream import open_http2_stream_as
 from dm_env_rpc_client.transports.http2.stream import Http2Stream
 from dm_env_rpc_client.transports.http2.target import can_reach
 from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Stream, plain_memory
+from dm_env_rpc_client.transports.tls import Tls
 
 __all__ = ["open_stream", "open_stream_async"]
 
@@ -66,9 +67,11 @@ def _uses_http2(endpoint: Endpoint) -> bool:
 
 
 def _grpc_credentials(endpoint: Endpoint) -> GrpcCredentials | None:
+    if isinstance(endpoint.credentials, Tls):
+        return endpoint.credentials.channel_credentials()
     if isinstance(endpoint.credentials, ssl.SSLContext):
         raise SpecError(
             f"credentials for {endpoint.address}: the transport 'grpc', which this address "
-            "requires, takes grpc.ssl_channel_credentials(...), got an ssl.SSLContext"
+            "requires, takes a Tls or grpc.ssl_channel_credentials(...), got an ssl.SSLContext"
         )
     return endpoint.credentials

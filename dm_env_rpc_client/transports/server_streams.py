@@ -6,6 +6,7 @@ A client may have several streams on one connection; they do not wait for each o
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
@@ -15,6 +16,7 @@ from dm_env_rpc_client.transports.addresses import is_loopback
 __all__ = [
     "Listener",
     "OpenStream",
+    "Peer",
     "ServerStream",
     "StreamStatusError",
     "check_may_listen",
@@ -34,8 +36,25 @@ class StreamStatusError(Exception):
         self.code = code
 
 
+@dataclasses.dataclass(frozen=True)
+class Peer:
+    """The client at the other end of a stream.
+
+    Attributes:
+      address: for log messages, in the syntax of gRPC.
+      metadata: what the client sent with the call, in order: pairs of a lower-case key and a value.
+        They may be secret, and no text shows them.
+    """
+
+    address: str
+    metadata: tuple[tuple[str, str | bytes], ...] = dataclasses.field(default=(), repr=False)
+
+
 class ServerStream(Protocol):
     """The server's end of one stream. The listener calls it from one thread at a time."""
+
+    may_wait: bool
+    """Whether the next answer may wait for other streams, so that it needs a thread of its own."""
 
     def answer(self, message: bytes) -> bytes:
         """Returns the answer to a request. There is exactly one for each, in the same order.
@@ -62,8 +81,11 @@ class ServerStream(Protocol):
         """
 
 
-OpenStream: TypeAlias = Callable[[str], ServerStream]
-"""Called for each new stream, with the address of the client for log messages."""
+OpenStream: TypeAlias = Callable[[Peer], ServerStream]
+"""Called for each new stream, before a request is read.
+
+If it raises StreamStatusError, the stream ends at once with that status.
+"""
 
 
 class Listener(Protocol):
@@ -98,5 +120,5 @@ def check_may_listen(address: str, credentials: object | None, insecure: bool) -
     if credentials is None and not insecure and not is_loopback(address):
         raise SpecError(
             f"plaintext is allowed on loopback addresses only, and other machines can reach "
-            f"{address}; pass credentials=grpc.ssl_server_credentials(...) or insecure=True"
+            f"{address}; pass credentials=Tls(cert=FILE, key=FILE) or insecure=True"
         )

@@ -10,6 +10,7 @@ from dm_env_rpc_client.errors import (
 )
 
 __all__ = [
+    "GRPC_CODES",
     "HTTP2_ERRORS",
     "PROCESS",
     "code_of_http_status",
@@ -21,7 +22,7 @@ __all__ = [
 PROCESS = "/dm_env_rpc.v1.Environment/Process"
 """The one method of the service Environment."""
 
-_CODES = (
+GRPC_CODES = (
     "OK",
     "CANCELLED",
     "UNKNOWN",
@@ -84,9 +85,9 @@ def stream_error(address: str, code: str, details: str | None) -> DmEnvRpcClient
       code: the name of the status, or its number as text.
       details: what the server said.
     """
-    if code not in _CODES:
-        known = len(code) < 3 and code.isascii() and code.isdigit() and int(code) < len(_CODES)
-        code = _CODES[int(code)] if known else "UNKNOWN"
+    if code not in GRPC_CODES:
+        known = len(code) < 3 and code.isascii() and code.isdigit() and int(code) < len(GRPC_CODES)
+        code = GRPC_CODES[int(code)] if known else "UNKNOWN"
     text = details or "no details"
     if code == "OK":
         ended = f"the server at {address} ended the stream"
@@ -110,11 +111,13 @@ def not_connected(
 
     Args:
       address: how error messages name the server.
-      timeout: the seconds that there were; None for no limit.
+      timeout: the seconds that there were; None if the attempts ended for another reason.
       code: the name of the gRPC status of the last attempt.
       details: why that attempt failed.
     """
-    prefix = f"could not connect to {address} within {timeout or 0:g} s"
+    prefix = f"could not connect to {address}"
+    if timeout is not None:
+        prefix += f" within {timeout:g} s"
     if code in ("DEADLINE_EXCEEDED", "CANCELLED"):
         return DeadlineExceededError(
             f"{prefix}: no reply; check that this is the address of a dm_env_rpc server"

@@ -51,6 +51,8 @@ def _resident(pid: int, name: str) -> int:
 class _Bomber:
     """The server's end of a stream: creates and joins as usual, and answers once with a bomb."""
 
+    may_wait = False
+
     def __init__(self, field: str, bomb: bytes):
         self._field = field
         self._bomb = bomb

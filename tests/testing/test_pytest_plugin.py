@@ -14,8 +14,9 @@ import pytest
 
 from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance import CHECKS
-from dm_env_rpc_client.server import Catch, Server, serve
+from dm_env_rpc_client.server import Catch, Server, Tls, serve
 from dm_env_rpc_client.testing import ScriptedServer, answering
+from tests.certificates import Authority
 from tests.scripted import settles
 
 pytest_plugins = ["pytester"]
@@ -55,6 +56,37 @@ def test_the_fixtures_lead_to_the_server_at_an_address(
     result = run(pytester, f"--dm-env-rpc-address={server.address}", "--dm-env-rpc-create=rows=4")
     result.assert_outcomes(passed=3)
     assert server.world_count == 0
+
+
+def test_a_server_with_tls_and_a_token_is_reached(
+    pytester: pytest.Pytester, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path / "authority")
+    own, client = authority.issue("server"), authority.issue("client")
+    (tmp_path / "token").write_text("tok-1c")
+    pytester.makepyfile(
+        """
+        from dm_env_rpc_client.compliance import CHECKS, run_check
+
+        def test_env(dm_env_rpc_env):
+            assert dm_env_rpc_env.reset().first()
+
+        def test_a_check(dm_env_rpc_address, dm_env_rpc_compliance_options):
+            result = run_check(CHECKS[0], dm_env_rpc_address, dm_env_rpc_compliance_options)
+            assert result.outcome.value == "passed"
+        """
+    )
+    credentials = Tls(ca=authority.ca, cert=own.cert, key=own.key)
+    with serve(Catch, credentials=credentials, token="tok-1c") as server:
+        options = {
+            "address": server.address,
+            "tls-ca": authority.ca,
+            "tls-cert": client.cert,
+            "tls-key": client.key,
+            "token-file": tmp_path / "token",
+        }
+        flags = [f"--dm-env-rpc-{name}={value}" for name, value in options.items()]
+        run(pytester, *flags).assert_outcomes(passed=2)
 
 
 def test_a_world_that_exists_is_joined(pytester: pytest.Pytester) -> None:

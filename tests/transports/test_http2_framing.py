@@ -174,14 +174,14 @@ def test_the_windows_are_opened_again_long_before_they_close() -> None:
     client = framing()
     feed(client, greeting())
     take_outbound(client)
-    client.framing._unacknowledged = client.call.assembler.unacknowledged = (1 << 29) - 10
+    client.framing._unacknowledged = client.call.assembler.unacknowledged = (1 << 30) - 10
     feed(client, data(grpc_message(b"0123456789")))
     updates = frames.taken_apart(take_outbound(client))
     assert [(part.kind, part.stream) for part in updates] == [
         (WINDOW_UPDATE, 0),
         (WINDOW_UPDATE, 1),
     ]
-    assert {struct.unpack(">I", part.payload)[0] for part in updates} == {(1 << 29) + 5}
+    assert {struct.unpack(">I", part.payload)[0] for part in updates} == {(1 << 30) + 5}
 
 
 def test_what_the_window_does_not_take_waits_for_it() -> None:
@@ -324,7 +324,7 @@ def test_what_breaks_the_rules_is_named(name: str, size: int) -> None:
 
 
 LOST = {
-    "closed at once": (b"", "UNAVAILABLE", "before it said anything.*credentials"),
+    "closed at once": (b"", "UNAVAILABLE", "before it said anything"),
     "closed": (greeting(), "UNAVAILABLE", "closed the connection"),
     "OK": (greeting() + headers(*frames.OK, end=True), "OK", "ended the stream"),
     "a status": (

@@ -16,6 +16,7 @@ from dm_env_rpc_client.transports.grpc.server import GrpcListener
 from dm_env_rpc_client.transports.server_streams import (
     Listener,
     OpenStream,
+    Peer,
     StreamStatusError,
     check_may_listen,
 )
@@ -30,7 +31,9 @@ LISTENERS: list[Callable[[OpenStream, int], Listener]] = [
 class RecordingStream:
     """Answers a request with twice its bytes; blocks or fails if the request says so."""
 
-    def __init__(self, peer: str):
+    may_wait = False
+
+    def __init__(self, peer: Peer):
         self.peer = peer
         self.blocked = threading.Event()
         self.go_on = threading.Event()
@@ -64,7 +67,9 @@ class Streams:
     def __init__(self) -> None:
         self.opened: queue.SimpleQueue[RecordingStream] = queue.SimpleQueue()
 
-    def open(self, peer: str) -> RecordingStream:
+    def open(self, peer: Peer) -> RecordingStream:
+        if ("x-refused", "yes") in peer.metadata:
+            raise StreamStatusError("UNAUTHENTICATED", "not you")
         stream = RecordingStream(peer)
         self.opened.put(stream)
         return stream
@@ -76,10 +81,10 @@ class Streams:
 class Call:
     """A client's call, which sends a request when it is told to."""
 
-    def __init__(self, channel: grpc.Channel):
+    def __init__(self, channel: grpc.Channel, **options: Any):
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         stub: Any = channel.stream_stream(status.PROCESS)
-        self.answers: Any = stub(iter(self._requests.get, None), timeout=WAIT_SECONDS)
+        self.answers: Any = stub(iter(self._requests.get, None), timeout=WAIT_SECONDS, **options)
 
     def send(self, *messages: bytes | None) -> None:
         for message in messages:
@@ -116,7 +121,31 @@ def test_requests_are_answered_in_order(channel: grpc.Channel, streams: Streams)
     assert call.ended()[0] is grpc.StatusCode.OK
     stream = streams.next()
     assert stream.closed.wait(WAIT_SECONDS)
-    assert stream.peer
+    assert stream.peer.address
+
+
+def test_the_metadata_of_a_call_belong_to_the_peer_and_no_text_shows_them(
+    channel: grpc.Channel, streams: Streams
+) -> None:
+    metadata = (("authorization", "Bearer s3cret"), ("x-blob-bin", b"\0\xff"))
+    call = Call(channel, metadata=metadata)
+    call.send(b"a", None)
+    assert list(call.answers) == [b"aa"]
+    peer = streams.next().peer
+    assert set(metadata) <= set(peer.metadata)
+    assert "s3cret" not in f"{peer} {peer!r}"
+
+
+def test_a_stream_that_is_not_opened_ends_with_its_status_before_any_request(
+    channel: grpc.Channel, streams: Streams
+) -> None:
+    refused = Call(channel, metadata=[("x-refused", "yes")])
+    # No request is sent.
+    assert refused.answers.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert refused.ended()[1] == "not you"
+    other = Call(channel)
+    other.send(b"a", None)
+    assert list(other.answers) == [b"aa"]
 
 
 def test_streams_of_one_connection_do_not_wait_for_each_other(

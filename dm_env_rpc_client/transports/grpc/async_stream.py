@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+from collections.abc import Coroutine
 from typing import Any
 
 import grpc
@@ -28,6 +30,9 @@ class AsyncGrpcStream:
         self.address = address
         self._channel = channel if owns_channel else None
         self._call: Any = channel.stream_stream(status.PROCESS)(metadata=check_metadata(metadata))
+        # grpc.aio replaces the status by its own if a write fails after it: this is the first one.
+        self._status: list[Any] = []
+        self._call.add_done_callback(functools.partial(_keep_status, self._status))
 
     async def write(self, message: bytes) -> None:
         """See `AsyncStream.write`."""
@@ -40,11 +45,13 @@ class AsyncGrpcStream:
         """See `AsyncStream.read`."""
         try:
             message = await self._call.read()
-        except grpc.RpcError as error:
-            raise status.stream_error(self.address, error.code().name, error.details()) from None
+        except grpc.RpcError:
+            message = None
         if isinstance(message, bytes):
             return message
-        code, details = await self._call.code(), await self._call.details()
+        if not self._status:
+            self._status += [await self._call.code(), await self._call.details()]
+        code, details = self._status
         raise status.stream_error(self.address, code.name, details)
 
     async def close(self, timeout: float) -> None:
@@ -68,3 +75,17 @@ class AsyncGrpcStream:
     def abort(self) -> None:
         """See `AsyncStream.abort`."""
         self._call.cancel()
+
+
+def _keep_status(kept: list[Any], call: Any) -> None:
+    # The call is over, so neither waits. To await them would take a task, which runs too late.
+    if not kept:
+        kept += [_result(call.code()), _result(call.details())]
+
+
+def _result(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        coroutine.send(None)
+    except StopIteration as returned:
+        return returned.value
+    raise AssertionError("a call that is over has a status")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from typing import Any
 
@@ -10,12 +11,14 @@ import grpc
 import grpc.aio
 
 from dm_env_rpc_client.transports.addresses import is_loopback
+from dm_env_rpc_client.transports.credentials import is_local_credentials
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS
+from dm_env_rpc_client.transports.http2.attempts import NO_HTTP2, Attempts, HandshakeError
 from dm_env_rpc_client.transports.http2.keepalive import (
     KEEPALIVE_SECONDS,
     KEEPALIVE_TIMEOUT_SECONDS,
 )
-from dm_env_rpc_client.transports.status import PROCESS, not_connected
+from dm_env_rpc_client.transports.http2.tls_probe import explain_end
 
 __all__ = ["local_credentials", "open_channel", "open_channel_async"]
 
@@ -23,7 +26,16 @@ _PING = "/grpc.health.v1.Health/Check"
 """Every gRPC server answers this, at least with UNIMPLEMENTED. The alternative, to watch the
 state of the channel, takes a thread that makes closing the channel wait for 0.2 s."""
 
-_PROBE_SECONDS = 0.25
+_LEAST_PROBE_SECONDS = 0.25
+"""What grpcio needs, on a busy machine, to tell why there is no connection."""
+
+_NOT_CONNECTED = "failed to connect"
+"""How grpcio begins if there is no connection. Other texts are what a server or a proxy said."""
+
+_FINAL = re.compile(r"handshake failed|verification|verify|peer certificate", re.IGNORECASE)
+_BROKEN_OFF = re.compile(r"closed|reset", re.IGNORECASE)
+"""What these texts contain; a status has no other trace of the cause."""
+
 _KEEPALIVE_TIME_MS = int(KEEPALIVE_SECONDS * 1000)
 _KEEPALIVE_TIMEOUT_MS = int(KEEPALIVE_TIMEOUT_SECONDS * 1000)
 
@@ -59,23 +71,21 @@ def open_channel(
     else:
         channel = grpc.secure_channel(address, credentials, options)
     ping: Any = channel.unary_unary(_PING)
-    deadline = _deadline(timeout)
+    attempts = Attempts(address, timeout)
+    is_tls = credentials is not None and not is_local_credentials(credentials)
     try:
         while True:
+            failure = None
             try:
-                ping(b"", timeout=_remaining(deadline), wait_for_ready=True)
+                ping(b"", timeout=_probe_seconds(attempts))
             except grpc.RpcError as answer:
-                if answer.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                    # A call without wait_for_ready fails with the cause.
-                    call: Any = channel.stream_stream(PROCESS)(iter(()), timeout=_PROBE_SECONDS)
-                    raise not_connected(
-                        address, timeout, call.code().name, call.details()
-                    ) from None
-                if answer.code() is grpc.StatusCode.UNAVAILABLE:
-                    # The connection was lost in between; the server may be back soon.
-                    time.sleep(RETRY_SECONDS)
-                    continue
-            return channel
+                failure = _failure(answer, is_tls)
+            if failure is None:
+                return channel
+            if _is_broken_off(failure, is_tls):
+                failure = explain_end(failure, address, attempts)
+            attempts.failed(failure)
+            time.sleep(RETRY_SECONDS)
     except BaseException:
         channel.close()
         raise
@@ -94,20 +104,21 @@ async def open_channel_async(
     else:
         channel = grpc.aio.secure_channel(address, credentials, options)
     ping: Any = channel.unary_unary(_PING)
-    deadline = _deadline(timeout)
+    attempts = Attempts(address, timeout)
+    is_tls = credentials is not None and not is_local_credentials(credentials)
     try:
         while True:
+            failure = None
             try:
-                await ping(b"", timeout=_remaining(deadline), wait_for_ready=True)
+                await ping(b"", timeout=_probe_seconds(attempts))
             except grpc.RpcError as answer:
-                if answer.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                    call: Any = channel.stream_stream(PROCESS)(timeout=_PROBE_SECONDS)
-                    code, details = await call.code(), await call.details()
-                    raise not_connected(address, timeout, code.name, details) from None
-                if answer.code() is grpc.StatusCode.UNAVAILABLE:
-                    await asyncio.sleep(RETRY_SECONDS)
-                    continue
-            return channel
+                failure = _failure(answer, is_tls)
+            if failure is None:
+                return channel
+            if _is_broken_off(failure, is_tls):
+                failure = await asyncio.to_thread(explain_end, failure, address, attempts)
+            attempts.failed(failure)
+            await asyncio.sleep(RETRY_SECONDS)
     except BaseException:
         await channel.close()
         raise
@@ -132,12 +143,30 @@ def _options(address: str, max_message_bytes: int) -> list[tuple[str, Any]]:
     return options
 
 
-def _deadline(timeout: float | None) -> float | None:
-    """When waiting for a server ends; leaves time to find out the cause."""
-    if timeout is None:
+def _probe_seconds(attempts: Attempts) -> float | None:
+    remaining = attempts.remaining
+    return None if remaining is None else max(remaining, _LEAST_PROBE_SECONDS)
+
+
+def _failure(answer: grpc.RpcError, is_tls: bool) -> OSError | None:
+    """Returns why a probe was not answered; None if the server has answered it."""
+    details = answer.details() or ""
+    if answer.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return TimeoutError()
+    if answer.code() is not grpc.StatusCode.UNAVAILABLE:
         return None
-    return time.monotonic() + max(timeout - _PROBE_SECONDS, timeout / 2)
+    if is_tls and details.startswith(_NOT_CONNECTED):
+        if "ALPN" in details:
+            return HandshakeError(NO_HTTP2)
+        if "Unwrap failed" in details:
+            return HandshakeError("the server ended the TLS connection with an alert")
+        if _FINAL.search(details):
+            return HandshakeError(details)
+        if _BROKEN_OFF.search(details):
+            return HandshakeError(ConnectionResetError())
+    return ConnectionError(details)
 
 
-def _remaining(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.001, deadline - time.monotonic())
+def _is_broken_off(failure: OSError, is_tls: bool) -> bool:
+    text = str(failure)
+    return not is_tls and text.startswith(_NOT_CONNECTED) and bool(_BROKEN_OFF.search(text))

@@ -6,18 +6,18 @@ import concurrent.futures
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import grpc
 
 from dm_env_rpc_client.transports import status
+from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.listening import listen
-from dm_env_rpc_client.transports.server_streams import OpenStream, StreamStatusError
+from dm_env_rpc_client.transports.server_streams import OpenStream, Peer, StreamStatusError
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
+from dm_env_rpc_client.transports.tls import Tls
 
-__all__ = ["GrpcListener", "ServerCredentials"]
-
-ServerCredentials: TypeAlias = grpc.ServerCredentials
+__all__ = ["GrpcListener"]
 
 _MIN_PING_INTERVAL_MS = 5_000
 """Clients send pings during long steps; see the keepalive options of the channels."""
@@ -35,6 +35,7 @@ class GrpcListener:
 
     Raises:
       OSError: the address is taken, or does not belong to this machine.
+      SpecError: a file of `credentials` cannot be read, or it has no certificate.
     """
 
     def __init__(
@@ -45,6 +46,8 @@ class GrpcListener:
         max_streams: int,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ):
+        if isinstance(credentials, Tls):
+            credentials = credentials.server_credentials()
         self._server = grpc.server(
             # The annotation asks for a ThreadPoolExecutor; grpcio only uses `submit`.
             cast("Any", _ThreadPerStream()),
@@ -78,7 +81,7 @@ class GrpcListener:
         """See `Listener.abort`."""
         self._server.stop(None)
 
-    def _add_port(self, credentials: ServerCredentials | None, address: str) -> int:
+    def _add_port(self, credentials: grpc.ServerCredentials | None, address: str) -> int:
         if credentials is None:
             return self._server.add_insecure_port(address)
         return self._server.add_secure_port(address, credentials)
@@ -87,7 +90,11 @@ class GrpcListener:
 def _process(
     open_stream: OpenStream, requests: Iterator[bytes], context: grpc.ServicerContext
 ) -> Iterator[bytes]:
-    stream = open_stream(context.peer())
+    metadata = tuple((key, value) for key, value in context.invocation_metadata())
+    try:
+        stream = open_stream(Peer(context.peer(), metadata))
+    except StreamStatusError as error:
+        context.abort(grpc.StatusCode[error.code], str(error))
     if not context.add_callback(stream.abandon):
         stream.abandon()
     try:

@@ -20,6 +20,7 @@ from dm_env_rpc_client.transports.http2.keepalive import LOOK_SECONDS, Keepalive
 from dm_env_rpc_client.transports.http2.request import Header, request_headers
 from dm_env_rpc_client.transports.http2.sockets import seconds_to_accept, set_options, tls_context
 from dm_env_rpc_client.transports.http2.target import Target
+from dm_env_rpc_client.transports.http2.tls_probe import explain_end
 from dm_env_rpc_client.transports.status import silent
 from dm_env_rpc_client.transports.streams import Allocate, Buffer, plain_memory
 
@@ -48,7 +49,11 @@ async def open_http2_stream_async(
             return stream
         except ConnectionLostError as error:
             stream.abort()
-            attempts.failed(HandshakeError(error) if tls is not None else error)
+            if tls is not None:
+                failure: OSError = HandshakeError(stream.alert or error)
+            else:
+                failure = await asyncio.to_thread(explain_end, error, address, attempts)
+            attempts.failed(failure)
         except (OSError, asyncio.TimeoutError) as error:
             stream.abort()
             attempts.failed(error if isinstance(error, OSError) else TimeoutError())
@@ -111,7 +116,11 @@ async def _connect(target: Target, attempts: Attempts, loopback_only: bool) -> s
 
 
 class AsyncHttp2Stream(asyncio.BufferedProtocol):
-    """An `AsyncStream`, made by `open_http2_stream_async`."""
+    """An `AsyncStream`, made by `open_http2_stream_async`.
+
+    Attributes:
+      alert: what the server said in TLS when it ended the connection.
+    """
 
     def __init__(self, address: str, half: ClientHalf, headers: list[Header]):
         self.address = address
@@ -120,6 +129,7 @@ class AsyncHttp2Stream(asyncio.BufferedProtocol):
         self._sending = half.framing.sending
         self._call = half.open(headers)
         self._transport: Any = None
+        self.alert: ssl.SSLError | None = None
         self._is_lost = True
         self._is_closed = False
         self._is_paused = False
@@ -166,6 +176,7 @@ class AsyncHttp2Stream(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """There is no connection any more."""
         self._framing.received(0)
+        self.alert = exc if isinstance(exc, ssl.SSLError) else None
         self._is_lost = True
         self._is_full = False
         self._wake()

@@ -12,8 +12,11 @@ from dm_env_rpc_client.transports.status import not_connected
 
 __all__ = ["NO_HTTP2", "Attempts", "HandshakeError", "seconds_left"]
 
-
 NO_HTTP2 = "the server does not offer HTTP/2 (h2) in the TLS handshake"
+
+_CLIENT_CERTIFICATE = (
+    "it may require a client certificate (cert and key of Tls), or not accept the one that it got"
+)
 
 _BROKEN_OFF_SECONDS = 1.0
 """How long handshakes that the server breaks off are tried again: it may be about to start."""
@@ -37,9 +40,13 @@ class HandshakeError(ConnectionError):
         reason = (error if isinstance(error, str) else error.strerror) or str(error)
         if self.is_broken_off:
             reason = (
-                "the server closed the connection in the TLS handshake, or right after it; it may "
-                "require a client certificate (SSLContext.load_cert_chain)"
+                "the server closed the connection in the TLS handshake, or right after it; "
+                f"{_CLIENT_CERTIFICATE}"
             )
+        elif "WRONG_VERSION_NUMBER" in reason:
+            reason = "the server does not speak TLS, and this connection uses it"
+        elif "alert" in reason.lower():
+            reason = f"{reason}; {_CLIENT_CERTIFICATE}"
         super().__init__(reason)
 
 
@@ -72,10 +79,10 @@ class Attempts:
         Raises:
           DmEnvRpcClientError: there is no time for another, or it would end like this one.
         """
+        is_final = isinstance(error, HandshakeError) and self._is_final(error)
         # That there was no time left for the last attempt is not the cause.
         if self._cause is None or not isinstance(error, TimeoutError):
-            self._cause = self._not_connected(error)
-        is_final = isinstance(error, HandshakeError) and self._is_final(error)
+            self._cause = self._not_connected(error, None if is_final else self._timeout)
         soon = time.monotonic() + RETRY_SECONDS
         if is_final or (self.deadline is not None and soon >= self.deadline):
             raise self._cause from error
@@ -88,13 +95,13 @@ class Attempts:
             self._broken_off_since = now
         return now - self._broken_off_since >= _BROKEN_OFF_SECONDS
 
-    def _not_connected(self, error: OSError) -> DmEnvRpcClientError:
+    def _not_connected(self, error: OSError, timeout: float | None) -> DmEnvRpcClientError:
         code = "DEADLINE_EXCEEDED" if isinstance(error, TimeoutError) else "UNAVAILABLE"
         if error.errno and error.errno > 0 and not isinstance(error, HandshakeError):
             text = os.strerror(error.errno)  # asyncio has texts of its own.
         else:
             text = error.strerror or str(error)
-        return not_connected(self._address, self._timeout, code, text)
+        return not_connected(self._address, timeout, code, text)
 
 
 def seconds_left(deadline: float) -> float:

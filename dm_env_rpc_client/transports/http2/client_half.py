@@ -32,6 +32,7 @@ from dm_env_rpc_client.transports.http2.frames import (
 from dm_env_rpc_client.transports.http2.framing import Framing
 from dm_env_rpc_client.transports.http2.header_block import MAX_HEADER_BYTES, Header
 from dm_env_rpc_client.transports.http2.message_assembler import MessageAssembler
+from dm_env_rpc_client.transports.http2.request import Header as RequestHeader
 from dm_env_rpc_client.transports.http2.violations import RefusedMessageError, ViolationError
 from dm_env_rpc_client.transports.status import HTTP2_ERRORS, code_of_http_status, stream_error
 from dm_env_rpc_client.transports.streams import Allocate
@@ -115,7 +116,7 @@ class ClientHalf:
         self._next_stream = 1
         self._going_away = ""
 
-    def open(self, headers: Sequence[tuple[str, str | bytes]]) -> ClientStream:
+    def open(self, headers: Sequence[RequestHeader]) -> ClientStream:
         """Opens a stream with the headers of a request, pseudo-headers first."""
         number = self._next_stream
         self._next_stream += 2
@@ -223,8 +224,7 @@ class ClientHalf:
         if unparsed:
             return self._not_http2(unparsed)
         return ConnectionLostError(
-            f"the server at {self._address} closed the connection before it said anything; "
-            "check that both ends use matching credentials",
+            f"the server at {self._address} closed the connection before it said anything",
             "UNAVAILABLE",
         )
 
@@ -258,5 +258,8 @@ class ClientHalf:
 
     def _not_http2(self, first: bytes) -> DmEnvRpcClientError:
         said = first[:60]
-        hint = "it speaks HTTP/1" if said.startswith(b"HTTP/") else f"it began with {said!r}"
+        if said.startswith(b"\x15\x03"):
+            hint = "it expects TLS, and this connection is plaintext"
+        else:
+            hint = "it speaks HTTP/1" if said.startswith(b"HTTP/") else f"it began with {said!r}"
         return ProtocolError(f"what listens at {self._address} is not a gRPC server: {hint}")

@@ -178,6 +178,10 @@ class Framing:
     def drop(self, stream: int) -> None:
         """Forgets a stream: nothing is sent on it any more, its content is discarded."""
         self.sending.drop(stream)
+        self.drop_content(stream)
+
+    def drop_content(self, stream: int) -> None:
+        """Discards what is still received on a stream; it may still be sent on."""
         assembler = self.receiving.pop(stream, None)
         if assembler is not None and assembler is self._content:
             self._content = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import hpack
 
 from dm_env_rpc_client.transports.http2.frames import (
@@ -16,6 +18,9 @@ from dm_env_rpc_client.transports.http2.frames import (
 from dm_env_rpc_client.transports.http2.violations import ViolationError
 
 __all__ = ["MAX_HEADER_BYTES", "Header", "HeaderBlock"]
+
+# hpack logs all headers at the level DEBUG, and a token may be among them.
+logging.getLogger("hpack").setLevel(logging.INFO)
 
 Header = tuple[bytes, bytes]
 

@@ -12,11 +12,14 @@ from dm_env_rpc_client.transports.status import PROCESS
 
 __all__ = ["Header", "request_headers"]
 
-Header: TypeAlias = tuple[str, str | bytes]
+Header: TypeAlias = tuple[str, str | bytes] | tuple[str, str | bytes, bool]
+"""A name, a value, and True if it may be secret."""
 
 
 def request_headers(target: Target, is_tls: bool, metadata: Metadata | None) -> list[Header]:
     """Returns the headers of the one request that a connection makes.
+
+    Metadata may be secret: it is marked as never to be indexed (RFC 7541, section 7.1.3).
 
     Raises:
       SpecError: HTTP/2 does not take the metadata.
@@ -32,7 +35,7 @@ def request_headers(target: Target, is_tls: bool, metadata: Metadata | None) -> 
         ("content-type", "application/grpc"),
         ("user-agent", f"dm-env-rpc-client/{version}"),
         *(
-            (key, base64.b64encode(value).rstrip(b"=") if isinstance(value, bytes) else value)
+            (key, base64.b64encode(value).rstrip(b"=") if isinstance(value, bytes) else value, True)
             for key, value in checked
         ),
     ]

@@ -13,6 +13,7 @@ from dm_env_rpc_client.transports.addresses import check_resolved
 from dm_env_rpc_client.transports.credentials import Credentials, is_local_credentials
 from dm_env_rpc_client.transports.http2.attempts import NO_HTTP2, HandshakeError, seconds_left
 from dm_env_rpc_client.transports.http2.target import IS_POSSIBLE, Target
+from dm_env_rpc_client.transports.tls import Tls
 
 __all__ = ["connect_socket", "seconds_to_accept", "set_options", "tls_context"]
 
@@ -33,11 +34,12 @@ def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext
         raise SpecError("transport 'http2' takes a POSIX system; use transport='grpc' here")
     if credentials is None or is_local_credentials(credentials):
         return None
+    if isinstance(credentials, Tls):
+        credentials = credentials.client_context()
     if not isinstance(credentials, ssl.SSLContext):
         raise SpecError(
-            f"credentials for {address}: transport 'http2' takes an ssl.SSLContext, such as "
-            f"ssl.create_default_context(), got {type(credentials).__name__}; or use "
-            "transport='grpc'"
+            f"credentials for {address}: transport 'http2' takes a Tls or an ssl.SSLContext, got "
+            f"{type(credentials).__name__}; or use transport='grpc'"
         )
     # gRPC servers require that the client offers HTTP/2 in the handshake.
     credentials.set_alpn_protocols(["h2"])

@@ -26,6 +26,7 @@ from dm_env_rpc_client.transports.http2.keepalive import LOOK_SECONDS, Keepalive
 from dm_env_rpc_client.transports.http2.request import Header, request_headers
 from dm_env_rpc_client.transports.http2.sockets import connect_socket, tls_context
 from dm_env_rpc_client.transports.http2.target import Target
+from dm_env_rpc_client.transports.http2.tls_probe import explain_end
 from dm_env_rpc_client.transports.status import silent
 from dm_env_rpc_client.transports.streams import Allocate, Buffer, plain_memory
 
@@ -41,7 +42,8 @@ class Http2Stream:
 
     Args:
       endpoint: the server; its address is `host:port`, `unix:path` or `unix-abstract:name`, its
-        credentials are an ssl.SSLContext, or None (or gRPC's local credentials) for plaintext.
+        credentials are a Tls or an ssl.SSLContext, or None (or gRPC's local credentials) for
+        plaintext.
       timeout: seconds until the server must have accepted the connection; None for no limit.
       allocate: gives the memory for large messages.
 
@@ -71,6 +73,8 @@ class Http2Stream:
         self._receiving = threading.Lock()
         self._is_tls = tls is not None
         self._is_closed = self._is_aborted = False
+        # What the server said in TLS when it ended the connection.
+        self._alert: ssl.SSLError | None = None
         attempts = Attempts(address, timeout)
         while True:
             try:
@@ -81,7 +85,11 @@ class Http2Stream:
                 self._wait_until_accepted(attempts.deadline)
                 return
             except ConnectionLostError as error:
-                attempts.failed(HandshakeError(error) if tls is not None else error)
+                if tls is not None:
+                    failure: OSError = HandshakeError(self._alert or error)
+                else:
+                    failure = explain_end(error, address, attempts)
+                attempts.failed(failure)
             except OSError as error:
                 attempts.failed(error)
             time.sleep(RETRY_SECONDS)
@@ -278,7 +286,10 @@ class Http2Stream:
                 count = self._socket.recvmsg_into(buffers)[0]
         except _WOULD_BLOCK:
             return deadline is None or time.monotonic() < deadline
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            if isinstance(error, ssl.SSLError):
+                # Without the traceback, which would refer to this stream.
+                self._alert = error.with_traceback(None)
             count = 0
         with self._lock:
             framing.received(count)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.addresses import is_loopback, parse_host_port
 from dm_env_rpc_client.transports.credentials import Credentials, is_local_credentials
+from dm_env_rpc_client.transports.tls import Tls
 
 __all__ = ["IS_POSSIBLE", "Target", "can_reach"]
 
@@ -51,7 +52,7 @@ def can_reach(address: str, credentials: Credentials | None) -> bool:
     grpcio.
     """
     is_plain = credentials is None or is_local_credentials(credentials)
-    if not IS_POSSIBLE or not (is_plain or isinstance(credentials, ssl.SSLContext)):
+    if not IS_POSSIBLE or not (is_plain or isinstance(credentials, ssl.SSLContext | Tls)):
         return False
     try:
         target = Target.parse(address)

@@ -1,0 +1,94 @@
+"""Tokens: a secret that a client sends with its call, and that a server may require.
+
+It travels as the metadata `authorization: Bearer <token>` (RFC 6750). No error shows it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+from pathlib import Path
+
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.transports.server_streams import (
+    OpenStream,
+    Peer,
+    ServerStream,
+    StreamStatusError,
+)
+
+__all__ = ["bearer", "read_token", "requiring_token"]
+
+_KEY = "authorization"
+_SCHEME = "Bearer "
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+
+
+def bearer(token: str) -> tuple[str, str]:
+    """Returns the metadata that carries a token.
+
+    Raises:
+      SpecError: it is not text of printable ASCII characters without spaces.
+    """
+    if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+        raise SpecError("a token is text of printable ASCII characters without spaces")
+    return _KEY, _SCHEME + token
+
+
+def read_token(path: str | os.PathLike[str]) -> str:
+    """Returns the token in a file, without spaces and line breaks around it.
+
+    Raises:
+      SpecError: the file cannot be read, or does not contain one token.
+    """
+    try:
+        token = Path(path).read_text("utf-8").strip()
+        bearer(token)
+    except OSError as error:
+        raise SpecError(f"cannot read the token from {path}: {error.strerror}") from None
+    except ValueError:
+        raise SpecError(
+            f"{path} does not contain a token: one line of printable ASCII characters without "
+            "spaces"
+        ) from None
+    return token
+
+
+def requiring_token(token: str, open_stream: OpenStream) -> OpenStream:
+    """Returns what opens streams for clients that send a token, and refuses all others.
+
+    Raises:
+      SpecError: `token` is not a token.
+    """
+    return _TokenRequired(token, open_stream)
+
+
+class _TokenRequired:
+    # It keeps a hash only. Comparing hashes takes the same time whatever the client sent.
+
+    def __init__(self, token: str, open_stream: OpenStream):
+        self._expected = _hash(bearer(token)[1].removeprefix(_SCHEME))
+        self._open_stream = open_stream
+
+    def __call__(self, peer: Peer) -> ServerStream:
+        sent = [value for key, value in peer.metadata if key == _KEY]
+        if not sent:
+            raise StreamStatusError(
+                "UNAUTHENTICATED",
+                "this server requires a token in the metadata 'authorization: Bearer <token>', and "
+                "the call has none",
+            )
+        value = sent[0] if isinstance(sent[0], str) else sent[0].decode("latin-1")
+        is_bearer = value[: len(_SCHEME)].lower() == _SCHEME.lower()
+        is_right = hmac.compare_digest(_hash(value[len(_SCHEME) :].strip()), self._expected)
+        if len(sent) > 1 or not is_bearer or not is_right:
+            raise StreamStatusError(
+                "UNAUTHENTICATED", "the token in the metadata 'authorization' is not valid here"
+            )
+        return self._open_stream(peer)
+
+
+def _hash(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,422 @@
+"""Row 46: TLS and tokens. Each failure is told at once, is never retried when it is final, and no
+text shows a secret.
+
+Certificates are issued by an authority of the tests' own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import socket
+import ssl
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+import pytest
+
+from dm_env_rpc_client import (
+    Connection,
+    ConnectionLostError,
+    SpecError,
+    Tls,
+    connect,
+    connect_async,
+    dm_env_rpc_pb2,
+    make,
+)
+from dm_env_rpc_client.server import Catch, Server, serve
+from dm_env_rpc_client.transports import status
+from dm_env_rpc_client.transports.endpoint import Endpoint
+from tests.certificates import Authority, Issued, openssl
+from tests.reliability.raw_peers import answering_socket
+from tests.scripted import time_limit
+
+TIMEOUT = 60.0
+"""What final errors must not wait for."""
+
+AT_ONCE = 3.0
+"""A server that hangs up in the handshake, as one that starts may do, is tried for a second."""
+
+TOKEN = "tok-5f1d8c0ab2"
+PASSWORD = "pass-77aa01c9"
+
+FEW = pytest.param(2, id="few")
+MANY = pytest.param(50, marks=pytest.mark.soak, id="full")
+MANY_REFUSED = pytest.param(2000, marks=pytest.mark.soak, id="full")
+
+
+class Files(NamedTuple):
+    """Certificates of an authority that the clients trust, and of another one."""
+
+    authority: Authority
+    server: Issued
+    client: Issued
+    wrong_host: Issued
+    expired: Issued
+    of_other: Issued
+    secrets: tuple[str, ...]
+
+    @property
+    def trusting(self) -> Tls:
+        return Tls(ca=self.authority.ca)
+
+    @property
+    def with_certificate(self) -> Tls:
+        return Tls(ca=self.authority.ca, cert=self.client.cert, key=self.client.key)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    folder = tmp_path_factory.mktemp("tls")
+    authority, other = Authority(folder / "own"), Authority(folder / "other")
+    issued = {
+        "server": authority.issue("server"),
+        "client": authority.issue("client"),
+        "wrong_host": authority.issue("wrong_host", "DNS:example.org"),
+        "expired": authority.issue("expired", is_expired=True),
+        "of_other": other.issue("of_other"),
+    }
+    # The end of the first line: what is before it is the same in all keys.
+    of_keys = {each.key.read_text().splitlines()[1][-16:] for each in issued.values()}
+    assert len(of_keys) == len(issued)
+    return Files(authority, **issued, secrets=(TOKEN, PASSWORD, *of_keys))
+
+
+@pytest.fixture(autouse=True)
+def no_secret_in_logs(
+    files: Files, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> Iterator[None]:
+    caplog.set_level(logging.DEBUG)
+    yield
+    printed = capfd.readouterr()
+    check_texts(files, caplog.text, printed.out, printed.err)
+
+
+def check_texts(files: Files, *texts: str) -> None:
+    """Asserts that no text has a secret."""
+    for text in texts:
+        for secret in files.secrets:
+            assert secret not in text, "a text shows a secret"
+
+
+def served(issued: Issued, ca: Path | None = None, **options: Any) -> Server:
+    return serve(Catch, credentials=Tls(cert=issued.cert, key=issued.key, ca=ca), **options)
+
+
+def ask(address: str, is_async: bool, **how: Any) -> None:
+    """Connects, and sends a request."""
+    request = dm_env_rpc_pb2.CreateWorldRequest()
+
+    async def main() -> None:
+        async with await connect_async(address, timeout=TIMEOUT, **how) as connection:
+            await connection.send(request)
+
+    if is_async:
+        asyncio.run(main(), debug=True)
+    else:
+        with connect(address, timeout=TIMEOUT, **how) as connection:
+            connection.send(request)
+
+
+def fails_at_once(files: Files, address: str, is_async: bool, said: str, **how: Any) -> None:
+    """Asserts that `ask` ends soon with an error that says what it should, and no secret."""
+    with time_limit(AT_ONCE), pytest.raises(ConnectionLostError, match=said) as caught:
+        ask(address, is_async, **how)
+    error = caught.value
+    assert address in str(error)
+    told = "".join(traceback.format_exception(error))
+    check_texts(files, str(error), repr(error), told)
+
+
+@contextlib.contextmanager
+def tls_socket(context: ssl.SSLContext) -> Iterator[tuple[str, list[int]]]:
+    """A server of OpenSSL that reads only; yields its address and the number of connections."""
+    accepted = [0]
+
+    def script(connected: socket.socket) -> None:
+        accepted[0] += 1
+        with context.wrap_socket(connected, server_side=True) as encrypted:
+            while encrypted.recv(1 << 16):
+                pass
+
+    with answering_socket(script) as address:
+        yield address, accepted
+
+
+is_async = pytest.mark.parametrize("is_async", [False, True], ids=["threads", "asyncio"])
+
+
+@is_async
+@pytest.mark.parametrize(
+    ("shown", "said"),
+    [
+        ("wrong_host", r"(?i)host ?name|not in peer certificate"),
+        ("expired", "certificate has expired|CERTIFICATE_VERIFY_FAILED"),
+        ("of_other", "unable to get local issuer certificate|CERTIFICATE_VERIFY_FAILED"),
+    ],
+)
+def test_row_46_a_server_with_a_wrong_certificate(
+    files: Files, is_async: bool, shown: str, said: str
+) -> None:
+    with served(getattr(files, shown)) as server:
+        fails_at_once(files, server.address, is_async, said, credentials=files.trusting)
+        assert server.world_count == 0
+
+
+@is_async
+def test_row_46_a_final_failure_is_not_tried_again(files: Files, is_async: bool) -> None:
+    shown = Tls(cert=files.expired.cert, key=files.expired.key).server_context()
+    with tls_socket(shown) as (address, accepted):
+        fails_at_once(files, address, is_async, "expired|VERIFY_FAILED", credentials=files.trusting)
+    assert accepted == [1]
+
+
+@is_async
+def test_row_46_a_client_without_a_certificate(files: Files, is_async: bool) -> None:
+    with served(files.server, files.authority.ca) as server:
+        said = "may require a client certificate"
+        fails_at_once(files, server.address, is_async, said, credentials=files.trusting)
+        assert server.world_count == 0
+
+
+@is_async
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("has_one", [False, True], ids=["none", "of another authority"])
+def test_row_46_a_server_that_says_why_it_refuses_a_client_is_not_tried_again(
+    files: Files, is_async: bool, has_one: bool, version: ssl.TLSVersion
+) -> None:
+    credentials = files.trusting
+    if has_one:
+        credentials = Tls(ca=files.authority.ca, cert=files.of_other.cert, key=files.of_other.key)
+    shown = Tls(ca=files.authority.ca, cert=files.server.cert, key=files.server.key)
+    context = shown.server_context()
+    context.maximum_version = version
+    said = "may require a client certificate"
+    with tls_socket(context) as (address, accepted):
+        fails_at_once(files, address, is_async, said, credentials=credentials)
+    assert accepted == [1]
+
+
+@is_async
+def test_row_46_a_client_with_a_certificate_is_served(files: Files, is_async: bool) -> None:
+    with served(files.server, files.authority.ca) as server:
+        ask(server.address, is_async, credentials=files.with_certificate)
+        assert server.world_count == 1
+
+
+@is_async
+def test_row_46_a_server_without_alpn(files: Files, is_async: bool) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.server.cert, files.server.key)
+    with tls_socket(context) as (address, _):
+        said = r"does not offer HTTP/2 \(h2\)"
+        fails_at_once(files, address, is_async, said, credentials=files.trusting)
+
+
+@is_async
+@pytest.mark.parametrize("is_own", [True, False], ids=["our server", "OpenSSL"])
+def test_row_46_a_plaintext_client_and_a_tls_server(
+    files: Files, is_async: bool, is_own: bool
+) -> None:
+    said = "the server expects TLS, and this connection is plaintext"
+    if is_own:
+        with served(files.server, files.authority.ca) as server:
+            fails_at_once(files, server.address, is_async, said, token=TOKEN)
+    else:
+        context = Tls(cert=files.server.cert, key=files.server.key).server_context()
+        with tls_socket(context) as (address, _):
+            fails_at_once(files, address, is_async, said, token=TOKEN)
+
+
+@is_async
+def test_row_46_a_tls_client_and_a_plaintext_server(files: Files, is_async: bool) -> None:
+    with serve(Catch) as server:
+        said = "the server does not speak TLS"
+        how = {"credentials": files.with_certificate, "token": TOKEN}
+        fails_at_once(files, server.address, is_async, said, **how)
+
+
+@pytest.mark.parametrize("count", [FEW, MANY])
+def test_row_46_a_server_comes_back_with_another_certificate(
+    files: Files, tmp_path: Path, count: int
+) -> None:
+    def rotate(number: int) -> str:
+        """Replaces the files of both ends; returns the server's new certificate."""
+        for end in ("server", "client"):
+            issued = files.authority.issue(f"{end}{number}")
+            shutil.copy(issued.cert, tmp_path / f"{end}.crt")
+            shutil.copy(issued.key, tmp_path / f"{end}.key")
+        return (tmp_path / "server.crt").read_text()
+
+    expected = rotate(0)
+    shown, own = (
+        Tls(ca=files.authority.ca, cert=tmp_path / f"{end}.crt", key=tmp_path / f"{end}.key")
+        for end in ("server", "client")
+    )
+    address, connection = "localhost:0", None
+    for number in range(1, count + 1):
+        with serve(Catch, address, credentials=shown) as server:
+            address = server.address
+            if connection is None:
+                connection = connect(address, timeout=TIMEOUT, credentials=own)
+            else:
+                with pytest.raises(ConnectionLostError):
+                    connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+                connection = connection.reopen(timeout=TIMEOUT)
+            connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+            assert presented(address, own) == expected
+        expected = rotate(number)
+    assert connection is not None
+    connection.close()
+
+
+def presented(address: str, own: Tls) -> str:
+    """Returns the certificate that a server presents, in the form PEM."""
+    host, _, port = address.rpartition(":")
+    with (
+        socket.create_connection((host, int(port)), 10) as plain,
+        own.client_context().wrap_socket(plain, server_hostname=host) as encrypted,
+    ):
+        found = encrypted.getpeercert(binary_form=True)
+    assert found is not None
+    return ssl.DER_cert_to_PEM_cert(found)
+
+
+@is_async
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plaintext", "tls"])
+def test_row_46_the_right_token_is_let_in(files: Files, is_async: bool, is_tls: bool) -> None:
+    server_side = Tls(cert=files.server.cert, key=files.server.key) if is_tls else None
+    client_side = files.trusting if is_tls else None
+    with serve(Catch, credentials=server_side, token=TOKEN) as server:
+        ask(server.address, is_async, credentials=client_side, token=TOKEN)
+        assert server.world_count == 1
+
+
+@is_async
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        pytest.param({}, "requires a token", id="none"),
+        pytest.param({"token": "another"}, "not valid", id="another"),
+        pytest.param({"token": TOKEN[:-1]}, "not valid", id="shorter"),
+        pytest.param({"token": TOKEN + "a"}, "not valid", id="longer"),
+        pytest.param({"token": TOKEN.upper()}, "not valid", id="upper case"),
+        pytest.param({"metadata": [("authorization", "")]}, "not valid", id="empty"),
+        pytest.param({"metadata": [("authorization", "Bearer ")]}, "not valid", id="bare"),
+        pytest.param({"metadata": [("authorization", TOKEN)]}, "not valid", id="no scheme"),
+        pytest.param({"metadata": [("authorization", f"Basic {TOKEN}")]}, "not valid", id="basic"),
+        pytest.param({"metadata": [("x-token", TOKEN)]}, "requires a token", id="elsewhere"),
+        pytest.param(
+            {"metadata": [("authorization", f"Bearer {TOKEN}")] * 2}, "not valid", id="twice"
+        ),
+    ],
+)
+def test_row_46_any_other_token_is_refused(
+    files: Files, is_async: bool, how: dict[str, Any], said: str
+) -> None:
+    with serve(Catch, token=TOKEN) as server:
+        fails_at_once(files, server.address, is_async, f"UNAUTHENTICATED: .*{said}", **how)
+        assert server.world_count == 0
+        assert server.errors == []
+
+
+@pytest.mark.parametrize("count", [pytest.param(50, id="few"), MANY_REFUSED])
+def test_row_46_each_of_many_refused_coroutines_is_told_why(files: Files, count: int) -> None:
+    async def main(address: str) -> None:
+        for _ in range(count):
+            async with await connect_async(address, token="another") as connection:
+                with pytest.raises(ConnectionLostError, match=r"UNAUTHENTICATED: .*not valid"):
+                    await connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+
+    with serve(Catch, token=TOKEN) as server:
+        asyncio.run(main(server.address))
+
+
+def test_row_46_any_client_is_told_and_may_write_the_scheme_as_it_likes() -> None:
+    with serve(Catch, token=TOKEN) as server, grpc.insecure_channel(server.address) as channel:
+        process: Any = channel.stream_stream(status.PROCESS)
+        refused = process(iter([b""]), timeout=TIMEOUT)
+        assert refused.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert "authorization: Bearer <token>" in refused.details()
+        metadata = [("authorization", f"bearer {TOKEN}")]
+        request = dm_env_rpc_pb2.EnvironmentRequest(
+            leave_world=dm_env_rpc_pb2.LeaveWorldRequest()
+        ).SerializeToString()
+        answered = process(iter([request]), metadata=metadata, timeout=TIMEOUT)
+        answer = dm_env_rpc_pb2.EnvironmentResponse.FromString(next(answered))
+        assert answer.HasField("leave_world")
+        answered.cancel()
+
+
+def test_row_46_a_token_does_not_leave_the_machine_in_plaintext() -> None:
+    with time_limit(AT_ONCE), pytest.raises(SpecError, match="plaintext") as caught:
+        connect("192.0.2.1:1", token=TOKEN, timeout=TIMEOUT)
+    assert TOKEN not in "".join(traceback.format_exception(caught.value, limit=-1))
+
+
+def test_row_46_what_is_shown_of_connections_and_servers_has_no_secret(files: Files) -> None:
+    endpoint = Endpoint("localhost:1", files.with_certificate, token=TOKEN)
+    with_metadata = Endpoint("localhost:1", metadata=[("x-key", TOKEN), ("k-bin", b"tok")])
+    shown: list[Any] = [endpoint, with_metadata, files.with_certificate]
+    options: dict[str, Any] = {"credentials": files.with_certificate, "token": TOKEN}
+    with served(files.server, files.authority.ca, token=TOKEN) as server:
+        with make(server.address, timeout=TIMEOUT, **options) as env:
+            connection = env.connection
+            assert isinstance(connection, Connection)
+            shown += [server, env, connection]
+            html = [server._repr_html_(), connection._repr_html_()]
+        check_texts(files, *map(repr, shown), *map(str, shown), *html)
+
+        async def main() -> None:
+            async with await connect_async(server.address, **options) as own:
+                check_texts(files, repr(own), str(own), own._repr_html_())
+
+        asyncio.run(main(), debug=True)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param({"token": f"{TOKEN} {TOKEN}"}, id="spaces"),
+        pytest.param({"token": f"{TOKEN}\n"}, id="line break"),
+        pytest.param({"token": f"{TOKEN}é"}, id="not ASCII"),
+        pytest.param({"token": TOKEN.encode()}, id="bytes"),
+        pytest.param({"metadata": [("x-key", f"{TOKEN}\n")]}, id="metadata"),
+        pytest.param({"metadata": [("x-key-bin", TOKEN)]}, id="text for bytes"),
+        pytest.param({"metadata": [f"authorization: {TOKEN}"]}, id="no pairs"),
+        pytest.param({"metadata": {"authorization": TOKEN}}, id="a dict"),
+        pytest.param(
+            {"token": TOKEN, "metadata": [("authorization", f"Bearer {TOKEN}")]}, id="both"
+        ),
+    ],
+)
+def test_row_46_a_malformed_token_is_refused_without_being_shown(how: dict[str, Any]) -> None:
+    with time_limit(AT_ONCE), pytest.raises(SpecError) as caught:
+        connect("localhost:1", timeout=TIMEOUT, **how)
+    assert TOKEN not in f"{caught.value} {caught.value!r}"
+
+
+@pytest.mark.parametrize("token", ["", " ", f"{TOKEN} {TOKEN}", f"{TOKEN}\n", 5])
+def test_row_46_a_server_refuses_a_malformed_token_without_showing_it(token: Any) -> None:
+    with pytest.raises(SpecError, match="a token is text") as caught:
+        serve(Catch, token=token)
+    assert TOKEN not in f"{caught.value} {caught.value!r}"
+
+
+def test_row_46_the_password_of_a_key_is_in_no_text(files: Files, tmp_path: Path) -> None:
+    key = tmp_path / "encrypted.key"
+    openssl(tmp_path, "pkey", "-in", str(files.client.key), "-out", str(key), "-aes256",
+            "-passout", f"pass:{PASSWORD}")  # fmt: skip
+    context = ssl.create_default_context(cafile=files.authority.ca)
+    context.load_cert_chain(files.client.cert, key, PASSWORD)
+    with served(files.server, files.authority.ca) as server:
+        ask(server.address, False, credentials=context, transport="http2")
+    with served(files.expired, files.authority.ca) as server:
+        how = {"credentials": context, "transport": "http2"}
+        fails_at_once(files, server.address, False, "expired", **how)

@@ -1,0 +1,100 @@
+"""Tokens: how they travel, how they are read, and who may open a stream."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import hpack
+import pytest
+
+from dm_env_rpc_client import SpecError
+from dm_env_rpc_client.transports.http2.frames import END_HEADERS
+from dm_env_rpc_client.transports.http2.header_block import HeaderBlock
+from dm_env_rpc_client.transports.http2.request import request_headers
+from dm_env_rpc_client.transports.http2.target import Target
+from dm_env_rpc_client.transports.server_streams import Peer, ServerStream, StreamStatusError
+from dm_env_rpc_client.transports.tokens import bearer, read_token, requiring_token
+
+TOKEN = "tok-43ab"
+
+
+class Stream:
+    may_wait = False
+
+    def __init__(self, peer: Peer):
+        self.peer = peer
+
+    def answer(self, message: bytes) -> bytes:
+        return message
+
+    def abandon(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def opened(*metadata: tuple[str, str | bytes]) -> ServerStream:
+    return requiring_token(TOKEN, Stream)(Peer("unix:", metadata))
+
+
+def test_a_token_is_a_header() -> None:
+    assert bearer(TOKEN) == ("authorization", f"Bearer {TOKEN}")
+
+
+@pytest.mark.parametrize(
+    "value", [f"Bearer {TOKEN}", f"bearer {TOKEN}", f"BEARER  {TOKEN} ", f"Bearer {TOKEN}".encode()]
+)
+def test_the_token_opens_a_stream(value: str | bytes) -> None:
+    metadata = [("x-other", "1"), ("authorization", value)]
+    stream = opened(*metadata)
+    assert isinstance(stream, Stream)
+    assert list(stream.peer.metadata) == metadata
+
+
+@pytest.mark.parametrize("value", ["", "Bearer", "Bearer ", TOKEN, f"Basic {TOKEN}", "Bearer \xe9"])
+def test_another_one_does_not(value: str) -> None:
+    with pytest.raises(StreamStatusError, match="not valid") as caught:
+        opened(("authorization", value))
+    assert caught.value.code == "UNAUTHENTICATED"
+    assert TOKEN not in str(caught.value)
+
+
+def test_none_does_not() -> None:
+    with pytest.raises(StreamStatusError, match="requires a token") as caught:
+        opened(("x-other", TOKEN))
+    assert caught.value.code == "UNAUTHENTICATED"
+
+
+def test_the_server_does_not_keep_the_token() -> None:
+    required = requiring_token(TOKEN, Stream)
+    assert TOKEN not in f"{required!r} {vars(required)}"
+
+
+@pytest.mark.parametrize("text", [TOKEN, f"{TOKEN}\n", f" {TOKEN}\r\n\n"])
+def test_a_file_may_have_space_around_the_token(tmp_path: Path, text: str) -> None:
+    (tmp_path / "token").write_text(text)
+    assert read_token(tmp_path / "token") == TOKEN
+
+
+@pytest.mark.parametrize("contents", [b"", b"\n", b"a b", b"a\nb", b"\xff", "é".encode()])
+def test_a_file_with_anything_else_is_refused(tmp_path: Path, contents: bytes) -> None:
+    (tmp_path / "token").write_bytes(contents)
+    with pytest.raises(SpecError, match="does not contain a token"):
+        read_token(tmp_path / "token")
+
+
+def test_metadata_is_marked_as_never_to_be_indexed_and_no_header_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    headers = request_headers(Target("", "localhost", 1), False, [bearer(TOKEN)])
+    encoded = hpack.Encoder().encode(headers, huffman=False)
+    block = HeaderBlock()
+    assert block.begin(END_HEADERS, 1, memoryview(encoded))
+    assert (b"authorization", f"Bearer {TOKEN}".encode()) in block.decode()
+    assert caplog.text == ""
+    caplog.set_level(logging.WARNING)
+    secret = [each[0] for each in hpack.Decoder().decode(encoded, raw=True) if not each.indexable]
+    assert secret == [b"authorization"]
