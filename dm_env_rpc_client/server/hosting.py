@@ -12,6 +12,7 @@ from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client._proto import properties_pb2
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.server.construction import construct
 from dm_env_rpc_client.server.environment_world import EnvironmentWorld
 from dm_env_rpc_client.server.error_log import ErrorLog
@@ -24,7 +25,8 @@ from dm_env_rpc_client.server.world import World
 from dm_env_rpc_client.server.world_registry import UNNAMED, WorldRegistry
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.transports.credentials import ServerCredentials
-from dm_env_rpc_client.transports.grpc.server import GrpcListener
+from dm_env_rpc_client.transports.endpoint import Transport
+from dm_env_rpc_client.transports.listeners import open_listener
 from dm_env_rpc_client.transports.server_streams import Listener, Peer, check_may_listen
 from dm_env_rpc_client.transports.tokens import requiring_token
 
@@ -124,6 +126,7 @@ def serve(
     max_worlds: int = 1024,
     send_tracebacks: bool | None = None,
     limits: Limits = DEFAULT,
+    transport: Transport = "auto",
 ) -> Server:
     """Serves environments to dm_env_rpc clients.
 
@@ -143,7 +146,7 @@ def serve(
         `Game` or a `World` itself, which is then the only world and has the empty name.
       address: `host:port` or `unix:path`; port 0 selects a free port.
       credentials: TLS credentials: a `Tls` with `cert` and `key`, and with `ca` if clients need a
-        certificate; or grpcio's; None for plaintext.
+        certificate; an ssl.SSLContext; or grpcio's; None for plaintext.
       token: a secret that clients have to send as the metadata `authorization: Bearer <token>`, as
         `connect(token=...)` does. A stream without it ends at once with UNAUTHENTICATED. None
         lets everybody in.
@@ -163,6 +166,9 @@ def serve(
         shows paths and code of this machine; None sends it to clients on this machine only.
       limits: what a request may contain, so that a small one cannot take much memory, and what
         the settings of all worlds may take together.
+      transport: "http2" is this package's own transport over sockets, the fastest; "grpc" is
+        grpcio's server; "auto" selects http2 unless the credentials or the address require
+        grpcio, or the system is not Linux.
 
     Returns:
       The running Server.
@@ -206,8 +212,14 @@ def serve(
         return Session(worlds, handlers, error_log, send_tracebacks, limits, peer.address)
 
     open_stream = open_session if token is None else requiring_token(token, open_session)
-    listener = GrpcListener(
-        open_stream, address, credentials, max_connections, limits.message_bytes
+    listener = open_listener(
+        open_stream,
+        address,
+        credentials,
+        transport,
+        max_connections,
+        limits.message_bytes,
+        answer_memory,
     )
     return Server(listener, worlds, error_log)
 

@@ -21,7 +21,7 @@ __all__ = [
 
 GrpcCredentials: TypeAlias = grpc.ChannelCredentials
 Credentials: TypeAlias = GrpcCredentials | ssl.SSLContext | Tls
-ServerCredentials: TypeAlias = grpc.ServerCredentials | Tls
+ServerCredentials: TypeAlias = grpc.ServerCredentials | ssl.SSLContext | Tls
 
 
 def is_local_credentials(credentials: Credentials | None) -> bool:

@@ -15,7 +15,7 @@ from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
 from dm_env_rpc_client.transports.tokens import bearer
 
-__all__ = ["RETRY_SECONDS", "Endpoint", "Transport"]
+__all__ = ["RETRY_SECONDS", "Endpoint", "Transport", "check_transport"]
 
 Transport = Literal["auto", "grpc", "http2"]
 
@@ -53,9 +53,7 @@ class Endpoint:
     token: dataclasses.InitVar[str | None] = None
 
     def __post_init__(self, token: str | None) -> None:
-        if self.transport not in get_args(Transport):
-            names = ", ".join(map(repr, get_args(Transport)))
-            raise SpecError(f"no transport {self.transport!r}; choose one of {names}")
+        check_transport(self.transport)
         if not self.address or not isinstance(self.address, str):
             raise SpecError(f"a server address looks like 'localhost:50051', got {self.address!r}")
         check_encryption(self.address, self.credentials, self.insecure)
@@ -84,3 +82,10 @@ def _with_token(
     if any(key == added[0] for key, _ in metadata):
         raise SpecError(f"pass either token or the metadata {added[0]!r}, not both")
     return (*metadata, added)
+
+
+def check_transport(transport: str) -> None:
+    """Raises SpecError if there is no such transport."""
+    if transport not in get_args(Transport):
+        names = ", ".join(map(repr, get_args(Transport)))
+        raise SpecError(f"no transport {transport!r}; choose one of {names}")

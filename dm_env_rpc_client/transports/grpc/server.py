@@ -11,7 +11,6 @@ from typing import Any, cast
 import grpc
 
 from dm_env_rpc_client.transports import status
-from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.listening import listen
 from dm_env_rpc_client.transports.server_streams import OpenStream, Peer, StreamStatusError
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
@@ -42,7 +41,7 @@ class GrpcListener:
         self,
         open_stream: OpenStream,
         address: str,
-        credentials: ServerCredentials | None,
+        credentials: grpc.ServerCredentials | Tls | None,
         max_streams: int,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ):
