@@ -58,7 +58,7 @@ class State(enum.Enum):
     @property
     def number(self) -> int:
         """The EnvironmentStateType of a state that a StepResponse can have."""
-        return dm_env_rpc_pb2.EnvironmentStateType.Value(self.name)
+        return _NUMBERS[self]
 
 
 _BY_NUMBER: dict[int, State] = {
@@ -66,6 +66,8 @@ _BY_NUMBER: dict[int, State] = {
     dm_env_rpc_pb2.TERMINATED: State.TERMINATED,
     dm_env_rpc_pb2.INTERRUPTED: State.INTERRUPTED,
 }
+
+_NUMBERS = {state: number for number, state in _BY_NUMBER.items()}
 
 _BETWEEN = (State.JOINED, State.TERMINATED, State.INTERRUPTED)
 
@@ -162,11 +164,11 @@ class Lifecycle:
           ProtocolError: the state in the answer is invalid or is not a next state. In the
             second case it is adopted all the same: it is the state of the server.
         """
-        before = self.previous = self.state
         if field == "step":
-            after = self.state = State.of_response(answer.state)
-            advance(before, field, after)
-        elif field == "join_world":
+            self.stepped(State.of_response(answer.state))
+            return
+        before = self.previous = self.state
+        if field == "join_world":
             self.state, self.world_name = State.JOINED, request.world_name
         elif field == "leave_world":
             self.state = State.NOT_JOINED
@@ -174,3 +176,9 @@ class Lifecycle:
             field == "reset" or (field == "reset_world" and request.world_name == self.world_name)
         ):
             self.state = State.INTERRUPTED
+
+    def stepped(self, after: State) -> None:
+        """Updates the state after a step; errors are those of `answered`."""
+        before = self.previous = self.state
+        self.state = after
+        advance(before, "step", after)

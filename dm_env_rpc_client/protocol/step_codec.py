@@ -17,8 +17,8 @@ Speed relative to the reference package (`python -m tests.benchmarks --only code
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,10 +26,17 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.envelopes import Buffer, EncodedRequest
-from dm_env_rpc_client.tensors import bounded_parsing, nesting, packing
+from dm_env_rpc_client.protocol.step_fields import (
+    MISSING,
+    EntryWriter,
+    FieldReaders,
+    memory_of,
+    read_entry,
+)
+from dm_env_rpc_client.tensors import nesting
 from dm_env_rpc_client.tensors.codecs import read_varint, varint
-from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits
-from dm_env_rpc_client.tensors.spec_manager import SpecManager, TensorField
+from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
+from dm_env_rpc_client.tensors.spec_manager import SpecManager
 
 __all__ = ["StepAnswer", "StepCodec", "answer_memory"]
 
@@ -39,18 +46,11 @@ _STEP = "step"
 _ENVELOPE_STEP = 0x1A
 _STATE = 0x08
 _OBSERVATION = 0x12
-_KEY = 0x08
-_VALUE = 0x12
 _ACTION = b"\x0a"
 _REQUESTED = b"\x12"
-_SHAPE = b"\x7a"
 
 _MAX_MESSAGE_BYTES = (1 << 31) - 1
 """The largest message that protobuf supports."""
-
-_MAX_KNOWN_ACTIONS = 1024
-"""The number of encoded values that are cached for each integer action."""
-
 
 _LARGE_BYTES = 1 << 14
 """Messages above this are received into memory that is not cleared first."""
@@ -107,23 +107,15 @@ class StepCodec:
         self._observations = observations
         self._requested = requested
         self._names = [observations.uid_to_name(uid) for uid in requested]
-        self._writers = {name: _ActionWriter(actions.field(name)).write for name in actions.names()}
-        self._limits = limits
-        self._budget = _MessageBudget(limits)
-        fields = [observations.field(name) for name in self._names]
-        # All integers that are stored as varints, if each of them took no bytes in a message.
-        expanded = sum(_size(field) for field in fields if _is_varint(field))
-        is_bounded = expanded <= limits.expanded_bytes
-        self._readers = {
-            field.uid: (index, _observation_reader(field, self._budget, is_bounded))
-            for index, field in enumerate(fields)
+        self._writers = {
+            name: EntryWriter(actions.field(name), _ACTION, True).write for name in actions.names()
         }
-        self._has_generic = any(
-            _is_generic(field) or (_is_varint(field) and not is_bounded) for field in fields
-        )
+        self._limits = limits
+        fields = [observations.field(name) for name in self._names]
+        self._readers = FieldReaders(fields, dm_env_rpc_pb2.EnvironmentResponse, limits)
         # Parts that were not asked for take no memory, but time.
         self._max_others = limits.specs + len(fields)
-        self.answer_bytes = sum(_size(observations.field(name)) for name in self._names)
+        self.answer_bytes = sum(memory_of(observations.field(name)) for name in self._names)
         uids = b"".join(map(varint, requested))
         self._tail = _REQUESTED + varint(len(uids)) + uids if uids else b""
 
@@ -139,13 +131,13 @@ class StepCodec:
         writers = self._writers
         if not action.keys() <= writers.keys():
             action = nesting.flatten_dict(action, nesting.SEPARATOR, strict=False)
-        parts = [b""]
+        parts: list[Buffer] = [b""]
         for name, value in action.items():
             write = writers.get(name)
             if write is None:
                 self._actions.field(name)  # Raises an error with the known names.
                 raise AssertionError
-            parts.append(write(value))
+            parts.extend(write(value))
         parts.append(self._tail)
         size = sum(map(len, parts))
         parts[0] = b"\x1a" + varint(size)
@@ -208,34 +200,21 @@ class StepCodec:
         size, i = read_varint(message, 1)
         if i + size != total:
             return None
-        if self._has_generic:
-            self._budget.renew(message)
+        try:
+            self._readers.begin(message)
+        except SpecError as error:
+            raise envelopes.over_limit(_STEP, message, error) from error
+        readers = self._readers.by_uid
         state = others = 0
         left = len(self._names)
-        values: list[Any] = [_MISSING] * left
+        values: list[Any] = [MISSING] * left
         while i < total:
             tag = message[i]
             if tag == _OBSERVATION:
-                size = message[i + 1]
-                i += 2
-                if size > 0x7F:
-                    size, i = read_varint(message, i - 1)
-                end = i + size
-                if end > total or message[i] != _KEY:
+                uid, start, end = read_entry(message, i + 1, total)
+                if end < 0:
                     return None
-                uid = message[i + 1]
-                i += 2
-                if uid > 0x7F:
-                    uid, i = read_varint(message, i - 1)
-                if message[i] != _VALUE:
-                    return None
-                size = message[i + 1]
-                i += 2
-                if size > 0x7F:
-                    size, i = read_varint(message, i - 1)
-                if i + size != end:
-                    return None
-                known = self._readers.get(uid)
+                known = readers.get(uid)
                 if known is None:  # It was not requested.
                     i = end
                     others += 1
@@ -243,8 +222,8 @@ class StepCodec:
                         return None
                     continue
                 index, read = known
-                value = read(message, i, end)
-                if value is _MISSING or values[index] is not _MISSING:
+                value = read(message, start, end)
+                if value is MISSING or values[index] is not MISSING:
                     return None
                 values[index] = value
                 left -= 1
@@ -260,205 +239,3 @@ class StepCodec:
         if left:
             return None
         return StepAnswer(state, dict(zip(self._names, values, strict=True)))
-
-
-class _Missing:
-    """A marker: no observation has this value."""
-
-
-_MISSING = _Missing()
-
-
-class _ActionWriter:
-    """Encodes the entry of one action in the map of a StepRequest."""
-
-    def __init__(self, field: TensorField):
-        self._field = field
-        self._codec = field.codec
-        self._uid = b"\x08" + varint(field.uid) + b"\x12"
-        self._fixed_shape = None if field.variable else _encode_shape(field.shape)
-        self._is_integer = field.shape == () and field.codec.dtype.kind in "iu"
-        self._known: dict[int, bytes] = {}
-
-    def write(self, value: Any) -> bytes:
-        """Returns the entry; SpecError if the value does not conform to the spec."""
-        if not self._is_integer:
-            return self._entry(self._field.conform(value))
-        # Discrete actions repeat. Cached values have been validated.
-        if type(value) is int:
-            number = value
-        elif isinstance(value, np.ndarray | np.generic) and (
-            value.ndim == 0 and value.dtype.kind in "iu"
-        ):
-            number = value.item()
-        else:
-            return self._entry(self._field.conform(value))
-        entry = self._known.get(number)
-        if entry is None:
-            entry = self._entry(self._field.conform(value))
-            if len(self._known) < _MAX_KNOWN_ACTIONS:
-                self._known[number] = entry
-        return entry
-
-    def _entry(self, array: Any) -> bytes:
-        field, codec = self._field, self._codec
-        if codec.dtype.kind == "O" or not array.size:
-            tensor = packing.pack_array(array, codec, field.label).SerializeToString()
-        else:
-            packing.check_packable(array, field.label)
-            payload = codec.encode(array)
-            shape = self._fixed_shape
-            if shape is None:
-                shape = _encode_shape(array.shape)
-            tensor = b"".join((codec.tag, varint(len(payload)), payload, shape))
-        length = varint(len(tensor))
-        size = len(self._uid) + len(length) + len(tensor)
-        return b"".join((_ACTION, varint(size), self._uid, length, tensor))
-
-
-_Reader: TypeAlias = Callable[[Buffer, int, int], Any]
-"""Decodes a Tensor from message[start:end]; `_MISSING` if it is not in the usual form."""
-
-
-class _MessageBudget:
-    """The budget of the message that is being read; its generic readers share it."""
-
-    def __init__(self, limits: Limits):
-        self._limits = limits
-        self.values = Budget(limits)
-
-    def renew(self, message: Buffer) -> None:
-        """Begins a message; ProtocolError if its parts would take too much memory."""
-        try:
-            bounded_parsing.check(
-                dm_env_rpc_pb2.EnvironmentResponse, message, Budget(self._limits), "the answer"
-            )
-        except SpecError as error:
-            raise envelopes.over_limit(_STEP, message, error) from error
-        self.values = Budget(self._limits)
-
-
-def _is_generic(field: TensorField) -> bool:
-    return field.codec.dtype.kind == "O" or field.variable
-
-
-def _is_varint(field: TensorField) -> bool:
-    return not _is_generic(field) and not field.codec.is_block
-
-
-def _observation_reader(field: TensorField, budget: _MessageBudget, is_bounded: bool) -> _Reader:
-    if _is_generic(field):
-        return _generic_reader(field, budget)
-    if field.codec.is_block:
-        return _block_reader(field)
-    return _varint_reader(field) if is_bounded else _generic_reader(field, budget)
-
-
-def _block_reader(field: TensorField) -> _Reader:
-    """For a fixed shape and elements that are stored in the message as in memory."""
-    codec, shape = field.codec, field.shape
-    wire_dtype = codec.dtype.newbyteorder("<")
-    count = _product(shape)
-    size = count * codec.dtype.itemsize
-    elements = b"\x0a" + varint(size) if size else b""
-    head = codec.tag + varint(len(elements) + size) + elements
-    tail = _encode_shape(shape)
-    length = len(head) + size + len(tail)
-    is_bool = codec.dtype.kind == "b"
-    is_scalar = shape == ()
-    dtype = np.dtype(np.uint8) if is_bool else wire_dtype
-    scalar = codec.dtype.type
-
-    def read(message: Buffer, start: int, end: int) -> Any:
-        block = start + len(head)
-        if end - start != length or message[start:block] != head:
-            return _MISSING
-        if tail and message[block + size : end] != tail:
-            return _MISSING
-        array = np.frombuffer(message, dtype, count, block) if count else np.empty(0, dtype)
-        if is_bool:
-            # A bool of more than one byte, or with the value 2, is legal too.
-            if count and array.max() > 1:
-                return _MISSING
-            array = array.view(np.bool_)
-        if is_scalar:
-            return scalar(array[0])
-        flags = array.flags
-        # A small array must not keep a large message in memory, and arithmetic on unaligned
-        # elements is slow.
-        if size * 2 < len(message) or not (flags.writeable and flags.aligned):
-            array = array.astype(codec.dtype)
-        return array.reshape(shape)
-
-    return read
-
-
-def _varint_reader(field: TensorField) -> _Reader:
-    """For a fixed shape and integers that are stored as varints."""
-    codec, shape = field.codec, field.shape
-    count = _product(shape)
-    tag = codec.tag[0]
-    tail = _encode_shape(shape)
-    scalar = codec.dtype.type
-    is_scalar = shape == ()
-    one = codec.tag + b"\x03\x0a\x01"
-    head = b"\x0a" + varint(count)
-    head_size = len(head)
-
-    def read(message: Buffer, start: int, end: int) -> Any:
-        if is_scalar and end - start == 5 and message[start : start + 4] == one:
-            number = message[start + 4]
-            return scalar(number) if number <= 0x7F else _MISSING
-        if message[start] != tag:
-            return _MISSING
-        size, block = read_varint(message, start + 1)
-        if block + size + len(tail) != end or (tail and message[block + size : end] != tail):
-            return _MISSING
-        payload = bytes(message[block : block + size])
-        if (
-            count
-            and payload[:head_size] == head
-            and size == head_size + count
-            and (payload.isascii())
-        ):
-            # All varints have one byte: int64 84x84 is 1.4x as fast as through protobuf.
-            array = np.frombuffer(payload, np.uint8, count, head_size).astype(codec.dtype)
-        else:
-            try:
-                array = codec.decode(payload)
-            except envelopes.DECODE_ERRORS:
-                return _MISSING
-            if array.size != count:
-                return _MISSING
-        return array[0] if is_scalar else array.reshape(shape)
-
-    return read
-
-
-def _generic_reader(field: TensorField, budget: _MessageBudget) -> _Reader:
-    """For strings, messages, variable shapes, and more integers than `Limits` allow at once."""
-
-    def read(message: Buffer, start: int, end: int) -> Any:
-        try:
-            tensor = dm_env_rpc_pb2.Tensor.FromString(bytes(message[start:end]))
-            return field.unpack(tensor, budget.values)
-        except (SpecError, *envelopes.DECODE_ERRORS):
-            return _MISSING
-
-    return read
-
-
-def _encode_shape(shape: Sequence[int]) -> bytes:
-    packed = b"".join(map(varint, shape))
-    return _SHAPE + varint(len(packed)) + packed if packed else b""
-
-
-def _size(field: TensorField) -> int:
-    return _product([max(length, 1) for length in field.shape]) * field.codec.dtype.itemsize
-
-
-def _product(shape: Sequence[int]) -> int:
-    product = 1
-    for length in shape:
-        product *= length
-    return product

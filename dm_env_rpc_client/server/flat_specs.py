@@ -7,12 +7,13 @@ discount are observations of their own ("Reward and discount" in the protocol ov
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import dm_env
 import numpy as np
 import tree
+from dm_env.specs import Array
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
@@ -44,6 +45,10 @@ class FlatSpecs:
         self._observation_spec = observation_spec
         self._reward_spec = reward_spec
         self._discount_spec = discount_spec
+        self._flatten_observation = _flattener(observation_spec)
+        self._flatten_reward = _flattener(reward_spec)
+        self._flatten_discount = _flattener(discount_spec)
+        self._nest_action = _nester(action_spec)
         self.action_names = _names(self._action_spec, "action")
         self._observation_names = _names(self._observation_spec, "observation")
         self._reward_names = _names(self._reward_spec, REWARD, prefix=REWARD)
@@ -83,14 +88,15 @@ class FlatSpecs:
         Raises:
           RequestError: one is missing.
         """
-        missing = [name for name in self.action_names if name not in actions]
-        if missing:
+        try:
+            flat = [actions[name] for name in self.action_names]
+        except KeyError:
+            missing = [name for name in self.action_names if name not in actions]
             raise RequestError.invalid(
                 f"missing action {', '.join(map(repr, missing))}: this environment needs all its "
                 f"actions in every step: {', '.join(map(repr, self.action_names))}"
-            )
-        flat = [actions[name] for name in self.action_names]
-        return tree.unflatten_as(self._action_spec, flat) if flat else self._action_spec
+            ) from None
+        return self._nest_action(flat)
 
     def flat_observations(
         self, timestep: dm_env.TimeStep, requested: Collection[str]
@@ -103,20 +109,57 @@ class FlatSpecs:
         values: dict[str, Any] = dict(
             zip(
                 self._observation_names,
-                tree.flatten_up_to(self._observation_spec, timestep.observation),
+                self._flatten_observation(timestep.observation),
                 strict=True,
             )
         )
-        for names, spec, value, stand_in in (
-            (self._reward_names, self._reward_spec, timestep.reward, 0),
-            (self._discount_names, self._discount_spec, timestep.discount, 1),
+        for names, spec, flatten, value, stand_in in (
+            (self._reward_names, self._reward_spec, self._flatten_reward, timestep.reward, 0),
+            (
+                self._discount_names,
+                self._discount_spec,
+                self._flatten_discount,
+                timestep.discount,
+                1,
+            ),
         ):
             if value is None:
                 leaves = [np.full(leaf.shape, stand_in, leaf.dtype) for leaf in tree.flatten(spec)]
             else:
-                leaves = tree.flatten_up_to(spec, value)
+                leaves = flatten(value)
             values.update(zip(names, leaves, strict=True))
         return {name: values[name] for name in requested}
+
+
+def _flattener(structure: Any) -> Callable[[Any], list[Any]]:
+    """Returns what flattens values of a structure: without dm-tree for a leaf or a flat dict."""
+    if isinstance(structure, Array):
+        return lambda value: [value]
+    if type(structure) is dict and all(isinstance(leaf, Array) for leaf in structure.values()):
+        keys = [path[0] for path, _ in tree.flatten_with_path(structure)]
+
+        def flatten(value: Any) -> list[Any]:
+            if type(value) is dict and len(value) == len(keys):
+                try:
+                    return [value[key] for key in keys]
+                except KeyError:
+                    pass  # dm-tree says what is wrong.
+            return tree.flatten_up_to(structure, value)  # type: ignore[no-any-return]
+
+        return flatten
+    return lambda value: tree.flatten_up_to(structure, value)
+
+
+def _nester(structure: Any) -> Callable[[list[Any]], Any]:
+    """Returns what puts flat values into a structure, the inverse of `_flattener`."""
+    if isinstance(structure, Array):
+        return lambda flat: flat[0]
+    if structure is None or not tree.flatten(structure):
+        return lambda flat: structure
+    if type(structure) is dict and all(isinstance(leaf, Array) for leaf in structure.values()):
+        keys = [path[0] for path, _ in tree.flatten_with_path(structure)]
+        return lambda flat: dict(zip(keys, flat, strict=True))
+    return lambda flat: tree.unflatten_as(structure, flat)
 
 
 def end_state(timestep: dm_env.TimeStep) -> State:

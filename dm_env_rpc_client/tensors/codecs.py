@@ -95,6 +95,10 @@ class Codec:
         encoded: bytes = self.payload_class(array=array.ravel().tolist()).SerializeToString()
         return encoded
 
+    def memory(self, array: Array) -> memoryview:
+        """Returns the elements as they are in a message, for a codec with `is_block`."""
+        raise NotImplementedError(f"{self.name} is stored as varints or messages")
+
     def unpack(self, message: PayloadMessage) -> Array:
         """Returns the elements as a new, flat, writable array."""
         return self._elements(getattr(message, self.field).array)
@@ -140,6 +144,9 @@ class _BytesCodec(Codec):
     def encode(self, array: Array) -> bytes:
         return _as_field(array.tobytes())
 
+    def memory(self, array: Array) -> memoryview:
+        return _bytes_of(array)
+
     def pack_one(self, message: PayloadMessage, element: Any) -> None:
         getattr(message, self.field).array = self.dtype.type(element).tobytes()
 
@@ -169,6 +176,9 @@ class _BlockCodec(Codec):
     def encode(self, array: Array) -> bytes:
         return _as_field(array.astype(self._wire_dtype, copy=False).tobytes())
 
+    def memory(self, array: Array) -> memoryview:
+        return _bytes_of(array.astype(self._wire_dtype, copy=False))
+
     def unpack(self, message: PayloadMessage) -> Array:
         payload = getattr(message, self.field)
         count = len(payload.array)
@@ -188,6 +198,9 @@ class _BoolCodec(_BlockCodec):
     def encode(self, array: Array) -> bytes:
         # In a view of other memory, any byte other than 0 may represent True.
         return super().encode(array.view(np.uint8) != 0)
+
+    def memory(self, array: Array) -> memoryview:
+        return _bytes_of(array.view(np.uint8) != 0)
 
 
 class _StringCodec(Codec):
@@ -347,6 +360,10 @@ def read_varint(message: bytes | bytearray | memoryview, i: int) -> tuple[int, i
         shift += 7
         if shift > 63:
             raise IndexError("a varint has at most ten bytes")
+
+
+def _bytes_of(array: Array) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _as_field(block: bytes) -> bytes:

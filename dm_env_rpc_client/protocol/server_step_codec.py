@@ -1,0 +1,174 @@
+"""Steps of one agent as bytes, on the server: `step_codec` turned around.
+
+A StepRequest in the usual form is read without messages, a StepResponse is joined from what the
+specs say and the memory of the arrays, which is copied once. Requests repeat: most agents act with
+a few integers and always request the same observations. So the requests that hold only scalars are
+known by their bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.protocol.envelopes import Buffer
+from dm_env_rpc_client.protocol.lifecycle import State
+from dm_env_rpc_client.protocol.step_fields import MISSING, EntryWriter, FieldReaders, read_entry
+from dm_env_rpc_client.tensors.codecs import read_varint, varint
+from dm_env_rpc_client.tensors.limits import Limits
+from dm_env_rpc_client.tensors.spec_manager import SpecManager
+
+__all__ = ["ServerStepCodec", "StepAsked"]
+
+_ENVELOPE_STEP = 0x1A
+_ACTION = 0x0A
+_REQUESTED = 0x12
+_OBSERVATION = b"\x12"
+
+_STATES = {
+    state: bytes([0x08, state.number])
+    for state in (State.RUNNING, State.TERMINATED, State.INTERRUPTED)
+}
+
+_MAX_KNOWN_BYTES = 128
+_MAX_KNOWN = 1024
+"""Requests of up to so many bytes are known, and so many of them."""
+
+
+class StepAsked(NamedTuple):
+    """The contents of a StepRequest."""
+
+    actions: Mapping[str, Any]
+    """By name: what `SpecManager.unpack` returns."""
+
+    requested: tuple[str, ...]
+    """The names of the observations, each once, in the order in which they were requested."""
+
+
+class ServerStepCodec:
+    """Decodes StepRequests and encodes StepResponses.
+
+    Args:
+      actions: the specs of all actions.
+      observations: the specs of all observations.
+      limits: what a request may contain.
+    """
+
+    def __init__(self, actions: SpecManager, observations: SpecManager, limits: Limits):
+        self._observations = observations
+        fields = [actions.field(name) for name in actions.names()]
+        self._fields = fields
+        self._readers = FieldReaders(fields, dm_env_rpc_pb2.EnvironmentRequest, limits)
+        self._writers = {
+            name: EntryWriter(observations.field(name), _OBSERVATION, False).write
+            for name in observations.names()
+        }
+        self._known: dict[bytes, StepAsked] = {}
+        self._known_requested: dict[bytes, tuple[str, ...]] = {}
+
+    def decode(self, message: bytes) -> StepAsked | None:
+        """Decodes a request.
+
+        Args:
+          message: the serialized EnvironmentRequest.
+
+        Returns:
+          Its contents; None if it is not a StepRequest in the usual form, or an action does not
+          conform to its spec.
+        """
+        asked = self._known.get(message)
+        if asked is not None:
+            return asked
+        try:
+            asked = self._scan(message)
+        except (IndexError, SpecError):
+            return None
+        if (
+            asked is not None
+            and len(message) <= _MAX_KNOWN_BYTES
+            and len(self._known) < _MAX_KNOWN
+            # Arrays belong to whom they are given to.
+            and all(type(value) is not np.ndarray for value in asked.actions.values())
+        ):
+            self._known[message] = asked
+        return asked
+
+    def encode(self, state: State, observations: Mapping[str, Any]) -> bytes:
+        """Returns the serialized EnvironmentResponse of a step.
+
+        Args:
+          state: the state after the step.
+          observations: the requested values by name.
+
+        Raises:
+          SpecError: a value does not conform to its spec.
+        """
+        writers = self._writers
+        parts: list[Buffer] = [b"", _STATES[state]]
+        for name, value in observations.items():
+            write = writers.get(name)
+            if write is None:
+                self._observations.field(name)  # Raises an error with the known names.
+                raise AssertionError
+            parts.extend(write(value))
+        parts[0] = b"\x1a" + varint(sum(map(len, parts)))
+        return b"".join(parts)
+
+    def _scan(self, message: bytes) -> StepAsked | None:
+        total = len(message)
+        if not total or message[0] != _ENVELOPE_STEP:
+            return None
+        size, i = read_varint(message, 1)
+        if i + size != total:
+            return None
+        self._readers.begin(message)
+        readers = self._readers.by_uid
+        actions: dict[str, Any] = {}
+        requested: tuple[str, ...] = ()
+        while i < total:
+            tag = message[i]
+            if tag == _ACTION:
+                uid, start, end = read_entry(message, i + 1, total)
+                known = readers.get(uid)
+                if end < 0 or known is None:
+                    return None
+                index, read = known
+                field = self._fields[index]
+                value = read(message, start, end)
+                if value is MISSING or field.name in actions:
+                    return None
+                field.conform(value)
+                actions[field.name] = value
+                i = end
+            elif tag == _REQUESTED and not requested:
+                size, start = read_varint(message, i + 1)
+                i = start + size
+                found = self._read_requested(message[start:i])
+                if i != total or found is None:
+                    return None
+                requested = found
+            else:
+                return None
+        return StepAsked(actions, requested)
+
+    def _read_requested(self, packed: bytes) -> tuple[str, ...] | None:
+        """Returns the names for a packed list of UIDs; None if one is unknown."""
+        names = self._known_requested.get(packed)
+        if names is not None:
+            return names
+        known = self._observations.specs_by_uid
+        uids: dict[int, None] = {}
+        i = 0
+        while i < len(packed):
+            uid, i = read_varint(packed, i)
+            if uid not in known:
+                return None
+            uids[uid] = None
+        names = tuple(map(self._observations.uid_to_name, uids))
+        if len(packed) <= _MAX_KNOWN_BYTES and len(self._known_requested) < _MAX_KNOWN:
+            self._known_requested[packed] = names
+        return names

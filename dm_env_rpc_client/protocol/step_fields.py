@@ -1,0 +1,344 @@
+"""Tensors in the messages of a step, as bytes: how each action or observation is read and written.
+
+The one table for both ends: a client writes actions and reads observations, a server reads actions
+and writes observations. What follows from the spec of a field is worked out when its reader or
+writer is made.
+
+The readers know the one form in which every protobuf library writes such a tensor: fields in
+order, elements packed, shapes complete. For every other legal form they return `MISSING`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from google.protobuf import message as protobuf_message
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.protocol import envelopes
+from dm_env_rpc_client.protocol.envelopes import Buffer
+from dm_env_rpc_client.tensors import bounded_parsing, packing
+from dm_env_rpc_client.tensors.codecs import read_varint, varint
+from dm_env_rpc_client.tensors.limits import Budget, Limits
+from dm_env_rpc_client.tensors.spec_manager import TensorField
+
+__all__ = [
+    "MISSING",
+    "EntryWriter",
+    "FieldReaders",
+    "memory_of",
+    "read_entry",
+]
+
+_SHAPE = b"\x7a"
+_KEY = 0x08
+_VALUE = 0x12
+
+_MAX_KNOWN_ACTIONS = 1024
+"""The number of encoded values that are cached for each integer action."""
+
+
+Reader: TypeAlias = Callable[[Buffer, int, int], Any]
+"""Decodes a Tensor from message[start:end]; `MISSING` if it is not in the usual form."""
+
+
+class _Missing:
+    """A marker: no tensor has this value."""
+
+
+MISSING = _Missing()
+"""What a reader returns for a tensor that is not in the usual form."""
+
+
+class EntryWriter:
+    """Encodes the entry of one field in the map of a message.
+
+    Args:
+      field: the action or observation.
+      tag: the tag of the map.
+      check_range: whether values out of range are refused, as for actions. Observations out of
+        range are information for the agent.
+    """
+
+    def __init__(self, field: TensorField, tag: bytes, check_range: bool):
+        self._field = field
+        self._tag = tag
+        self._check_range = check_range
+        self._codec = field.codec
+        self._uid = b"\x08" + varint(field.uid) + b"\x12"
+        self._fixed_shape = None if field.variable else _encode_shape(field.shape)
+        self._is_integer = field.shape == () and field.codec.dtype.kind in "iu"
+        self._known: dict[int, tuple[Buffer, ...]] = {}
+        self._around: tuple[bytes, bytes] | None = None
+        size = _product(field.shape) * field.codec.dtype.itemsize
+        if self._fixed_shape is not None and field.codec.is_block and size:
+            self._around = self._around_block(size, self._fixed_shape)
+        # A scalar such as a reward, of which nothing has to be checked.
+        self._pack_float = None
+        if field.shape == () and field.codec.dtype.kind == "f" and not check_range:
+            self._pack_float = struct.Struct("<f" if field.codec.dtype.itemsize == 4 else "<d").pack
+
+    def write(self, value: Any) -> tuple[Buffer, ...]:
+        """Returns the parts of the entry; a large array is one of them as it is.
+
+        Raises:
+          SpecError: the value does not conform to the spec.
+        """
+        if self._pack_float is not None and isinstance(value, float) and self._around is not None:
+            try:
+                return self._around[0], self._pack_float(value), self._around[1]
+            except OverflowError:
+                pass  # `conform` says so.
+        if not self._is_integer:
+            return self._entry(self._field.conform(value, self._check_range))
+        # Discrete actions repeat. Cached values have been validated.
+        if type(value) is int:
+            number = value
+        elif isinstance(value, np.ndarray | np.generic) and (
+            value.ndim == 0 and value.dtype.kind in "iu"
+        ):
+            number = value.item()
+        else:
+            return self._entry(self._field.conform(value, self._check_range))
+        entry = self._known.get(number)
+        if entry is None:
+            entry = (b"".join(self._entry(self._field.conform(value, self._check_range))),)
+            if len(self._known) < _MAX_KNOWN_ACTIONS:
+                self._known[number] = entry
+        return entry
+
+    def _entry(self, array: Any) -> tuple[Buffer, ...]:
+        field, codec = self._field, self._codec
+        if self._around is not None:
+            return self._around[0], codec.memory(array), self._around[1]
+        if codec.dtype.kind == "O" or not array.size:
+            tensor = packing.pack_array(array, codec, field.label).SerializeToString()
+        else:
+            packing.check_packable(array, field.label)
+            shape = self._fixed_shape
+            if shape is None:
+                shape = _encode_shape(array.shape)
+            if codec.is_block:
+                before, after = self._around_block(array.nbytes, shape)
+                return before, codec.memory(array), after
+            payload = codec.encode(array)
+            tensor = b"".join((codec.tag, varint(len(payload)), payload, shape))
+        length = varint(len(tensor))
+        size = len(self._uid) + len(length) + len(tensor)
+        return b"".join((self._tag, varint(size), self._uid, length)), tensor
+
+    def _around_block(self, size: int, shape: bytes) -> tuple[bytes, bytes]:
+        """Returns what stands before and after elements of so many bytes."""
+        elements = b"\x0a" + varint(size)
+        payload = self._codec.tag + varint(len(elements) + size) + elements
+        length = varint(len(payload) + size + len(shape))
+        total = len(self._uid) + len(length) + len(payload) + size + len(shape)
+        return b"".join((self._tag, varint(total), self._uid, length, payload)), shape
+
+
+class FieldReaders:
+    """Reads the tensors of some fields.
+
+    Args:
+      fields: the actions or observations.
+      message_class: what they are received in, for the check of its size in memory.
+      limits: what a message may contain.
+
+    Attributes:
+      by_uid: for each UID, the index of the field and its reader, which decodes a Tensor from
+        message[start:end] and returns `MISSING` if it is not in the usual form.
+    """
+
+    def __init__(
+        self,
+        fields: Sequence[TensorField],
+        message_class: type[protobuf_message.Message],
+        limits: Limits,
+    ):
+        self._message_class = message_class
+        self._limits = limits
+        self._budget = Budget(limits)
+        # All integers that are stored as varints, if each of them took no bytes in a message.
+        expanded = sum(memory_of(field) for field in fields if _is_varint(field))
+        is_bounded = expanded <= limits.expanded_bytes
+        self._has_generic = any(
+            _is_generic(field) or (_is_varint(field) and not is_bounded) for field in fields
+        )
+        self.by_uid: dict[int, tuple[int, Reader]] = {
+            field.uid: (index, self._reader(field, is_bounded))
+            for index, field in enumerate(fields)
+        }
+
+    def begin(self, message: Buffer) -> None:
+        """Begins a message, whose strings, messages and open shapes share a budget.
+
+        Raises:
+          SpecError: they would take too much memory.
+        """
+        if self._has_generic:
+            bounded_parsing.check(self._message_class, message, Budget(self._limits), "the message")
+            self._budget = Budget(self._limits)
+
+    def _reader(self, field: TensorField, is_bounded: bool) -> Reader:
+        if _is_generic(field):
+            return self._generic_reader(field)
+        if field.codec.is_block:
+            return _block_reader(field)
+        return _varint_reader(field) if is_bounded else self._generic_reader(field)
+
+    def _generic_reader(self, field: TensorField) -> Reader:
+        """For strings, messages, variable shapes, and more integers than are allowed at once."""
+
+        def read(message: Buffer, start: int, end: int) -> Any:
+            try:
+                tensor = dm_env_rpc_pb2.Tensor.FromString(bytes(message[start:end]))
+                return field.unpack(tensor, self._budget)
+            except (SpecError, *envelopes.DECODE_ERRORS):
+                return MISSING
+
+        return read
+
+
+def read_entry(message: Buffer, i: int, end: int) -> tuple[int, int, int]:
+    """Reads the beginning of an entry of a map from UIDs to Tensors.
+
+    Args:
+      message: holds it.
+      i: where its length is, behind its tag.
+      end: where the message ends.
+
+    Returns:
+      The UID, where the Tensor begins, and where it ends, with the entry. The end is -1 if the
+      entry is not in the usual form.
+
+    Raises:
+      IndexError: the message ends in it.
+    """
+    size = message[i]
+    i += 1
+    if size > 0x7F:
+        size, i = read_varint(message, i - 1)
+    stop = i + size
+    if stop > end or message[i] != _KEY:
+        return 0, 0, -1
+    uid = message[i + 1]
+    i += 2
+    if uid > 0x7F:
+        uid, i = read_varint(message, i - 1)
+    if message[i] != _VALUE:
+        return 0, 0, -1
+    size = message[i + 1]
+    i += 2
+    if size > 0x7F:
+        size, i = read_varint(message, i - 1)
+    return uid, i, stop if i + size == stop else -1
+
+
+def _is_generic(field: TensorField) -> bool:
+    return field.codec.dtype.kind == "O" or field.variable
+
+
+def _is_varint(field: TensorField) -> bool:
+    return not _is_generic(field) and not field.codec.is_block
+
+
+def _block_reader(field: TensorField) -> Reader:
+    """For a fixed shape and elements that are stored in the message as in memory."""
+    codec, shape = field.codec, field.shape
+    wire_dtype = codec.dtype.newbyteorder("<")
+    count = _product(shape)
+    size = count * codec.dtype.itemsize
+    elements = b"\x0a" + varint(size) if size else b""
+    head = codec.tag + varint(len(elements) + size) + elements
+    tail = _encode_shape(shape)
+    length = len(head) + size + len(tail)
+    is_bool = codec.dtype.kind == "b"
+    is_scalar = shape == ()
+    dtype = np.dtype(np.uint8) if is_bool else wire_dtype
+    scalar = codec.dtype.type
+
+    def read(message: Buffer, start: int, end: int) -> Any:
+        block = start + len(head)
+        if end - start != length or message[start:block] != head:
+            return MISSING
+        if tail and message[block + size : end] != tail:
+            return MISSING
+        array = np.frombuffer(message, dtype, count, block) if count else np.empty(0, dtype)
+        if is_bool:
+            # A bool of more than one byte, or with the value 2, is legal too.
+            if count and array.max() > 1:
+                return MISSING
+            array = array.view(np.bool_)
+        if is_scalar:
+            return scalar(array[0])
+        flags = array.flags
+        # A small array must not keep a large message in memory, and arithmetic on unaligned
+        # elements is slow.
+        if size * 2 < len(message) or not (flags.writeable and flags.aligned):
+            array = array.astype(codec.dtype)
+        return array.reshape(shape)
+
+    return read
+
+
+def _varint_reader(field: TensorField) -> Reader:
+    """For a fixed shape and integers that are stored as varints."""
+    codec, shape = field.codec, field.shape
+    count = _product(shape)
+    tag = codec.tag[0]
+    tail = _encode_shape(shape)
+    scalar = codec.dtype.type
+    is_scalar = shape == ()
+    one = codec.tag + b"\x03\x0a\x01"
+    head = b"\x0a" + varint(count)
+    head_size = len(head)
+
+    def read(message: Buffer, start: int, end: int) -> Any:
+        if is_scalar and end - start == 5 and message[start : start + 4] == one:
+            number = message[start + 4]
+            return scalar(number) if number <= 0x7F else MISSING
+        if message[start] != tag:
+            return MISSING
+        size, block = read_varint(message, start + 1)
+        if block + size + len(tail) != end or (tail and message[block + size : end] != tail):
+            return MISSING
+        payload = bytes(message[block : block + size])
+        if (
+            count
+            and payload[:head_size] == head
+            and size == head_size + count
+            and (payload.isascii())
+        ):
+            # All varints have one byte: int64 84x84 is 1.4x as fast as through protobuf.
+            array = np.frombuffer(payload, np.uint8, count, head_size).astype(codec.dtype)
+        else:
+            try:
+                array = codec.decode(payload)
+            except envelopes.DECODE_ERRORS:
+                return MISSING
+            if array.size != count:
+                return MISSING
+        return array[0] if is_scalar else array.reshape(shape)
+
+    return read
+
+
+def _encode_shape(shape: Sequence[int]) -> bytes:
+    packed = b"".join(map(varint, shape))
+    return _SHAPE + varint(len(packed)) + packed if packed else b""
+
+
+def memory_of(field: TensorField) -> int:
+    """Returns about how many bytes a value takes."""
+    return _product([max(length, 1) for length in field.shape]) * field.codec.dtype.itemsize
+
+
+def _product(shape: Sequence[int]) -> int:
+    product = 1
+    for length in shape:
+        product *= length
+    return product
