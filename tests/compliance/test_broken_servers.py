@@ -33,7 +33,7 @@ def test_it_is_noticed(wrong: str) -> None:
     checks = sorted(CHECKS, key=lambda check: check.name != expected)
     with playground.serve(session_class) as address:
         for result in run(address, OPTIONS, checks):
-            if result.outcome is Outcome.FAILED:
+            if result.is_finding:
                 caught[wrong] = result.name
                 break
     assert caught.get(wrong) == expected
