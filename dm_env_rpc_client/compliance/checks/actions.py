@@ -137,7 +137,10 @@ def a_step_may_be_empty(trial: Trial) -> None:
     needs=(a_failed_request_is_answered,),
 )
 def actions_of_another_type_are_refused(trial: Trial) -> None:
-    """Sends elements of another type, for each action."""
+    """Sends elements of another type, for each action.
+
+    A warning: only a client that makes a mistake sends it; see above.
+    """
     agent = _joined(trial)
     for field in agent.actions.values():
         for other in ("doubles", "floats", "int64s", "strings"):
@@ -163,7 +166,10 @@ def _as(payload: str, element: Any) -> Any:
     needs=(a_failed_request_is_answered,),
 )
 def actions_without_payload_are_refused(trial: Trial) -> None:
-    """Sends a shape without elements of any type."""
+    """Sends a shape without elements of any type.
+
+    A warning: only a client that makes a mistake sends it; see above.
+    """
     agent = _joined(trial)
     for field in agent.actions.values():
         _refused(trial, agent, field, Tensor(shape=_shape(field)), "has no payload")
@@ -176,7 +182,10 @@ def actions_without_payload_are_refused(trial: Trial) -> None:
     needs=(a_failed_request_is_answered,),
 )
 def actions_of_another_shape_are_refused(trial: Trial) -> None:
-    """Sends one dimension too many, and other lengths, for each action."""
+    """Sends one dimension too many, and other lengths, for each action.
+
+    A warning: only a client that makes a mistake sends it; see above.
+    """
     agent = _joined(trial)
     for field in agent.actions.values():
         element = _pick(field)
@@ -201,7 +210,10 @@ def actions_of_another_shape_are_refused(trial: Trial) -> None:
     needs=(a_failed_request_is_answered,),
 )
 def actions_that_do_not_fill_their_shape_are_refused(trial: Trial) -> None:
-    """Sends one element too many for each action."""
+    """Sends one element too many for each action.
+
+    A warning: only a client that makes a mistake sends it; see above.
+    """
     agent = _joined(trial)
     for field in agent.actions.values():
         element = _pick(field)
@@ -259,7 +271,10 @@ def _beyond(bound: Any, below: bool, dtype: np.dtype[Any]) -> Any:
     needs=(a_failed_request_is_answered,),
 )
 def actions_out_of_range_are_refused(trial: Trial) -> None:
-    """Puts each element in turn below its minimum and above its maximum."""
+    """Puts each element in turn below its minimum and above its maximum.
+
+    A warning: only a client that makes a mistake sends it; see above.
+    """
     agent = _joined(trial)
     tried = False
     for field in agent.actions.values():
@@ -277,7 +292,10 @@ def actions_out_of_range_are_refused(trial: Trial) -> None:
     needs=(a_world_can_be_joined,),
 )
 def actions_at_their_bounds_are_taken(trial: Trial) -> None:
-    """Puts every element at its minimum, then at its maximum."""
+    """Puts every element at its minimum, then at its maximum.
+
+    An error: a client that follows the specs cannot act.
+    """
     agent = _joined(trial, needs_any_value=True)
     tried = False
     for field in agent.actions.values():
@@ -295,7 +313,10 @@ def actions_at_their_bounds_are_taken(trial: Trial) -> None:
     needs=(a_world_can_be_joined,),
 )
 def a_negative_length_is_inferred(trial: Trial) -> None:
-    """Sends each dimension of each action as -1 in turn."""
+    """Sends each dimension of each action as -1 in turn.
+
+    An error: a client that follows the specs cannot act.
+    """
     agent = _joined(trial)
     tried = False
     for field in agent.actions.values():
@@ -318,7 +339,10 @@ def a_negative_length_is_inferred(trial: Trial) -> None:
     needs=(a_failed_request_is_answered,),
 )
 def two_negative_lengths_are_refused(trial: Trial) -> None:
-    """Sends two dimensions of each action as -1."""
+    """Sends two dimensions of each action as -1.
+
+    A warning: only a client that makes a mistake sends it; see above.
+    """
     agent = _joined(trial)
     tried = False
     for field in agent.actions.values():
@@ -336,7 +360,10 @@ def two_negative_lengths_are_refused(trial: Trial) -> None:
     "Variable lengths", "A variable dimension has any length.", needs=(a_world_can_be_joined,)
 )
 def a_variable_dimension_takes_any_length(trial: Trial) -> None:
-    """Sends several lengths for a dimension of -1."""
+    """Sends several lengths for a dimension of -1.
+
+    An error: a client that follows the specs cannot act.
+    """
     agent = _joined(trial, needs_any_value=True)
     tried = False
     for field in agent.actions.values():
@@ -357,7 +384,10 @@ def a_variable_dimension_takes_any_length(trial: Trial) -> None:
     needs=(a_world_can_be_joined,),
 )
 def one_element_is_broadcast(trial: Trial) -> None:
-    """Sends one element with the whole shape."""
+    """Sends one element with the whole shape.
+
+    An error: a client that follows the specs cannot act.
+    """
     agent = _joined(trial, needs_any_value=True)
     tried = False
     for field in agent.actions.values():
@@ -379,7 +409,10 @@ def one_element_is_broadcast(trial: Trial) -> None:
     needs=(a_failed_request_is_answered,),
 )
 def messages_of_another_shape_are_refused(trial: Trial) -> None:
-    """Sends one dimension too many, for each action of messages."""
+    """Sends one dimension too many, for each action of messages.
+
+    A warning: only a client that makes a mistake sends it; see above.
+    """
     agent = _joined(trial)
     protos = [f for f in agent.actions.values() if f.codec.data_type == dm_env_rpc_pb2.PROTO]
     if not protos:
