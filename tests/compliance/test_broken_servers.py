@@ -15,7 +15,7 @@ OPTIONS = Options(
     invalid_join_settings={"unknown": 1},
     invalid_reset_settings={"unknown": 1},
     timeout=1.0,
-    quiet_seconds=0.1,
+    quiet_seconds=0.05,
 )
 
 caught: dict[str, str] = {}

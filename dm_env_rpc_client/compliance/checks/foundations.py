@@ -61,7 +61,11 @@ def a_world_can_be_joined(trial: Trial) -> None:
 
     An error: no client can do without it.
     """
-    trial.join().step({}, expected="a StepResponse right after the JoinWorld")
+    trial.join().step(
+        {},
+        expected="a StepResponse right after the JoinWorld; if the world waits for other agents, "
+        "pass --companions N",
+    )
 
 
 _Refusal = Callable[[Probe], dm_env_rpc_pb2.StepRequest | dm_env_rpc_pb2.JoinWorldRequest]

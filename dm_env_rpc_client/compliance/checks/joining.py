@@ -156,7 +156,6 @@ def a_world_can_be_joined_again_after_a_leave(trial: Trial) -> None:
 @overview(
     "Multiagent support",
     "Each connection has its own part in a world, or none.",
-    needs=(a_world_can_be_joined,),
 )
 def agents_of_one_world_have_their_own_states(trial: Trial) -> None:
     """Joins a second agent; both step, and neither affects the other.

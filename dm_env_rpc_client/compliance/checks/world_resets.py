@@ -123,7 +123,6 @@ def a_spectator_resets_a_world_with_an_agent(trial: Trial) -> None:
 @reference(
     _HEADING,
     "A ResetWorld affects all agents of the world, the caller otherwise.",
-    needs=(a_world_can_be_joined,),
 )
 def an_agent_resets_the_world_of_another(trial: Trial) -> None:
     """Resets from one agent: the other is told by a step, and both begin a new sequence.
