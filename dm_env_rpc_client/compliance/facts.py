@@ -18,6 +18,8 @@ class Facts(NamedTuple):
       errors_are_no_ops: whether a request that got an error has changed nothing.
       ignores_first_actions: whether the first step of a sequence ignores unknown actions.
       refuses_unknown_actions: whether a step in a sequence refuses unknown actions.
+      refuses_empty_requests: whether a request without a payload gets an error, as one of another
+        dialect does.
     """
 
     connections: int = 0
@@ -25,3 +27,4 @@ class Facts(NamedTuple):
     errors_are_no_ops: bool = False
     ignores_first_actions: bool = False
     refuses_unknown_actions: bool = False
+    refuses_empty_requests: bool = False

@@ -54,6 +54,7 @@ class Probe:
       is_open: whether it was not closed yet.
       was_refused: whether a request got an error; the server may have closed the stream then.
       pending: the number of requests without an answer.
+      created: the names of the worlds that were created here, also against expectation.
 
     Raises:
       DmEnvRpcClientError: the connection failed.
@@ -67,6 +68,7 @@ class Probe:
         self.is_open = True
         self.was_refused = False
         self.pending = 0
+        self.created: list[str] = []
 
     def send(self, request: envelopes.Request | None) -> None:
         """Sends a request, or for None an envelope without one, and does not wait."""
@@ -132,7 +134,10 @@ class Probe:
             found = describe(response) if answered else "an EnvironmentResponse without a payload"
             raise self.violation(f"{expected}: {_named(field)} or an error", found)
         self.was_refused |= answered == "error"
-        return getattr(response, answered)
+        payload = getattr(response, answered)
+        if answered == "create_world":
+            self.created.append(payload.world_name)
+        return payload
 
     def is_answered(self) -> bool:
         """Whether the server answers here; sends a LeaveWorld, which every state allows."""

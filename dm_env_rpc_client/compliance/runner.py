@@ -77,6 +77,9 @@ class Suite:
                         foundations.the_first_step_ignores_its_actions
                     ),
                     refuses_unknown_actions=self._holds(foundations.unknown_actions_are_refused),
+                    refuses_empty_requests=self._holds(
+                        foundations.a_request_without_payload_is_refused
+                    ),
                 )
 
     def _holds(self, check: Check) -> bool:

@@ -48,7 +48,7 @@ class Trial:
         self.facts = facts
         self._address = address
         self._probes: list[Probe] = []
-        self._worlds: list[str] = []
+        self._forgotten: list[str] = []
         self._companions: dict[str, list[Companion]] = {}
         self._all_left = True
 
@@ -156,7 +156,7 @@ class Trial:
         created = probe.accept(
             self.create_request(), "a CreateWorldResponse, because the settings are valid"
         )
-        return self.created(created)
+        return str(created.world_name)
 
     def create_request(self) -> dm_env_rpc_pb2.CreateWorldRequest:
         """Returns a valid CreateWorldRequest."""
@@ -173,17 +173,18 @@ class Trial:
         answer = probe.ask(self.create_request())
         if not isinstance(answer, dm_env_rpc_pb2.CreateWorldResponse):
             raise NotOfferedError(f"the server has one world only: {answer.message}")
-        return self.created(answer)
-
-    def created(self, response: dm_env_rpc_pb2.CreateWorldResponse) -> str:
-        """Records that a world was created, which is destroyed at the end; returns its name."""
-        name = str(response.world_name)
-        self._worlds.append(name)
-        return name
+        return str(answer.world_name)
 
     def forget_world(self, name: str) -> None:
         """Records that the check has destroyed a world."""
-        self._worlds.remove(name)
+        self._forgotten.append(name)
+
+    def _remaining_worlds(self) -> list[str]:
+        """Returns the worlds that the check has created and not destroyed, the last one last."""
+        names = [name for probe in self._probes for name in probe.created]
+        for name in self._forgotten:
+            names.remove(name)
+        return names
 
     def join_request(self, world_name: str) -> dm_env_rpc_pb2.JoinWorldRequest:
         """Returns a valid JoinWorldRequest."""
@@ -240,17 +241,18 @@ class Trial:
         try:
             for world_name in list(self._companions):
                 self.dismiss_companions(world_name)
-            self._destroy_worlds(self._leave_worlds())
+            names = self._remaining_worlds()
+            self._destroy_worlds(names, self._leave_worlds(bool(names)))
         finally:
             for probe in self._probes:
                 probe.close()
 
-    def _leave_worlds(self) -> Probe | None:
-        """Closes all connections but one that is in order, and returns that one."""
+    def _leave_worlds(self, keeps_one: bool) -> Probe | None:
+        """Closes all connections; or all but one that is in order, and returns that one."""
         for probe in self._probes:
             probe.hurry(_ANSWER_SECONDS)
         left = [probe for probe in self._probes if self._has_left(probe)]
-        kept = left[0] if left and self._worlds else None
+        kept = left[0] if left and keeps_one else None
         self._all_left = len(left) == len(self._probes)
         for probe in self._probes:
             if probe is not kept:
@@ -266,17 +268,17 @@ class Trial:
             return False
         return True
 
-    def _destroy_worlds(self, probe: Probe | None) -> None:
+    def _destroy_worlds(self, names: list[str], probe: Probe | None) -> None:
         """Destroys the created worlds; a server that refuses keeps them."""
         deadline = time.monotonic() + _GONE_SECONDS
         try:
-            while self._worlds:
+            while names:
                 probe = probe or Probe(self._address, _ANSWER_SECONDS, self.options.insecure)
-                answer = probe.ask(dm_env_rpc_pb2.DestroyWorldRequest(world_name=self._worlds[-1]))
+                answer = probe.ask(dm_env_rpc_pb2.DestroyWorldRequest(world_name=names[-1]))
                 if isinstance(answer, dm_env_rpc_pb2.DestroyWorldResponse) or not (
                     self._may_be_left(answer) and time.monotonic() < deadline
                 ):
-                    self._worlds.pop()
+                    names.pop()
                     continue
                 time.sleep(_PAUSE_SECONDS)
                 if not self.facts.survives_errors:

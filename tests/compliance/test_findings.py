@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -12,9 +12,10 @@ import pytest
 from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, Result, run
 from dm_env_rpc_client.compliance.checks import foundations
 from dm_env_rpc_client.compliance.table import FOUNDATIONS
-from dm_env_rpc_client.testing import ScriptedServer
+from dm_env_rpc_client.testing import Request, Response, ScriptedServer
 from tests.compliance import playground
 from tests.compliance.broken_servers import BROKEN
+from tests.compliance.minimal_server import MinimalServer
 from tests.scripted import ServerProcess
 
 OPTIONS = Options(
@@ -46,6 +47,59 @@ def test_a_server_that_ends_the_stream_after_an_error() -> None:
     names = {result.name for result in skipped}
     assert names.isdisjoint({"unknown_actions_are_refused", "actions_out_of_range_are_refused"})
     assert len(because) <= 10
+
+
+class EndsAfterErrors(MinimalServer):
+    """Implements few requests; the error for each of the others ends the stream, too."""
+
+    def _serve(self, requests: Iterator[Request], context: Any) -> Iterator[Response]:
+        for response in super()._serve(requests, context):
+            yield response
+            if response.WhichOneof("payload") == "error":
+                return
+
+
+def test_a_minimal_server_that_ends_the_stream_after_an_error() -> None:
+    options = Options(world_name="", timeout=2.0, quiet_seconds=0.05)
+    with EndsAfterErrors() as server:
+        finding, _ = the_finding(server.address, options)
+    assert (finding.name, finding.outcome) == ("the_stream_survives_errors", Outcome.WARNED)
+
+
+class OneWorldForAnySettings(playground.Worlds):
+    """Has room for one world; settings that it should refuse create it, too."""
+
+    def create(self, settings: Mapping[str, Any]) -> str:
+        if self.worlds:
+            raise playground.RequestError("there is a world")
+        return super().create({})
+
+
+def test_a_world_that_should_not_be_there_is_destroyed() -> None:
+    with playground.serve(worlds_session(OneWorldForAnySettings)) as address:
+        finding, _ = the_finding(address)
+    assert finding.name == "invalid_create_settings_are_refused"
+
+
+class RaisesOfUnknownUids(playground.Session):
+    """Ends the stream without an answer where a UID is unknown."""
+
+    def check_uid(self, uid: int) -> None:
+        if uid not in playground.make_specs().actions:
+            raise RuntimeError(f"no action {uid}")
+
+    def check_requested(self, requested: set[int]) -> None:
+        if not requested <= set(playground.make_specs().observations):
+            raise RuntimeError("no such observation")
+
+
+def test_a_server_on_which_unknown_uids_end_the_stream() -> None:
+    with playground.serve(RaisesOfUnknownUids) as address:
+        found = [result for result in run(address, OPTIONS) if result.is_finding]
+    assert [(result.name, result.outcome) for result in found] == [
+        ("unknown_observations_are_refused", Outcome.FAILED),
+        ("unknown_actions_are_refused", Outcome.FAILED),
+    ]
 
 
 class CannotCreate(playground.Worlds):

@@ -46,7 +46,7 @@ def the_server_can_be_checked(trial: Trial) -> None:
         probe, created = trial.first_answer(trial.create_request(), expected)
         if _is_error(created):
             raise probe.violation(expected, describe(created))
-        joined = probe.ask(trial.join_request(trial.created(created)), join_expected)
+        joined = probe.ask(trial.join_request(created.world_name), join_expected)
     if _is_error(joined):
         raise probe.violation(join_expected, describe(joined))
 
@@ -111,63 +111,6 @@ def a_failed_request_is_answered(trial: Trial) -> None:
     raise NotOfferedError("no request was refused")
 
 
-@overview(
-    "Errors",
-    "After an error that is not fatal the client can go on.",
-    leniency="a server may close the stream after an error that it takes for a fatal one",
-    needs=(a_failed_request_is_answered,),
-    otherwise="errors end the stream",
-)
-def the_stream_survives_errors(trial: Trial) -> None:
-    """Causes errors before a join and after one, each on a connection of its own.
-
-    A warning: the server decides which errors are fatal, and may close the stream after those.
-    """
-    refused = 0
-    for make_request, expected in _refusals(trial):
-        probe = trial.connect()
-        if _is_error(probe.ask(make_request(probe), expected)):
-            refused += 1
-            probe.send(dm_env_rpc_pb2.LeaveWorldRequest())
-            try:
-                probe.receive("an answer after an error, because the stream is still open")
-            except ViolationError as violation:
-                raise ViolationError(
-                    violation.expected, violation.sent, violation.received
-                ) from None
-        probe.close()
-    if not refused:
-        raise NotOfferedError("no request was refused")
-
-
-@overview(
-    "Protocol overview",
-    "Each request gets exactly one answer.",
-    needs=(a_world_can_be_joined,),
-    otherwise="a request may get several answers",
-)
-def one_answer_for_each_request(trial: Trial) -> None:
-    """Sends valid and invalid requests, and checks that nothing follows their answers.
-
-    An error: answers have no number, so one more answer is taken for that to the next request.
-    """
-    agent = trial.join()
-    probe = agent.probe
-    agent.run()
-    agent.reset_if_offered()
-    agent.step(requested=agent.specs.observations)
-    agent.leave()
-    _expect_silence(trial, probe, "nothing more, because every request has its answer")
-    if trial.facts.survives_errors and _is_error(probe.ask(dm_env_rpc_pb2.StepRequest())):
-        _expect_silence(trial, probe, "nothing more after an error")
-
-
-def _expect_silence(trial: Trial, probe: Probe, expected: str) -> None:
-    if probe.has_answer(trial.options.quiet_seconds):
-        received = describe(probe.receive(expected))
-        raise probe.violation(expected, f"one more answer: {received}")
-
-
 @reference(
     "StepRequest/Response",
     "The first step of a sequence ignores its actions, whatever they are.",
@@ -227,6 +170,68 @@ def unknown_actions_are_refused(trial: Trial) -> None:
 
 @overview(
     "Errors",
+    "After an error that is not fatal the client can go on.",
+    leniency="a server may close the stream after an error that it takes for a fatal one",
+    needs=(a_failed_request_is_answered,),
+    otherwise="errors end the stream",
+)
+def the_stream_survives_errors(trial: Trial) -> None:
+    """Causes errors before a join and after one, each on a connection of its own.
+
+    A warning: the server decides which errors are fatal, and may close the stream after those.
+    """
+    refused = 0
+    for make_request, expected in _refusals(trial):
+        probe = trial.connect()
+        try:
+            answer = probe.ask(make_request(probe), expected)
+        except ViolationError:
+            continue  # Another check reports it.
+        if _is_error(answer):
+            refused += 1
+            probe.send(dm_env_rpc_pb2.LeaveWorldRequest())
+            try:
+                probe.receive("an answer after an error, because the stream is still open")
+            except ViolationError as violation:
+                raise ViolationError(
+                    violation.expected, violation.sent, violation.received
+                ) from None
+        probe.close()
+    if not refused:
+        raise NotOfferedError("no request was refused")
+
+
+@overview(
+    "Protocol overview",
+    "Each request gets exactly one answer.",
+    needs=(a_world_can_be_joined,),
+    otherwise="a request may get several answers",
+)
+def one_answer_for_each_request(trial: Trial) -> None:
+    """Sends valid and invalid requests, and checks that nothing follows their answers.
+
+    An error: answers have no number, so one more answer is taken for that to the next request.
+    """
+    agent = trial.join()
+    probe = agent.probe
+    agent.run()
+    if trial.facts.survives_errors:
+        agent.reset_if_offered()
+    agent.step(requested=agent.specs.observations)
+    agent.leave()
+    _expect_silence(trial, probe, "nothing more, because every request has its answer")
+    if trial.facts.survives_errors and _is_error(probe.ask(dm_env_rpc_pb2.StepRequest())):
+        _expect_silence(trial, probe, "nothing more after an error")
+
+
+def _expect_silence(trial: Trial, probe: Probe, expected: str) -> None:
+    if probe.has_answer(trial.options.quiet_seconds):
+        received = describe(probe.receive(expected))
+        raise probe.violation(expected, f"one more answer: {received}")
+
+
+@overview(
+    "Errors",
     "A request that fails can be taken for a no-op, so that the client can retry.",
     leniency="a server can treat a failed request as a no-op, but need not",
     needs=(
@@ -255,3 +260,24 @@ def an_error_changes_no_state(trial: Trial) -> None:
     again = trial.join_request(agent.world_name)
     if _is_error(agent.probe.ask(again, "an answer to a second JoinWorld")):
         agent.check_is_running("the refused JoinWorld did not end the sequence")
+
+
+@overview(
+    "Errors",
+    "A request that fails for any reason is answered with an error.",
+    leniency="a client sends no request without a payload",
+    needs=(a_failed_request_is_answered,),
+)
+def a_request_without_payload_is_refused(trial: Trial) -> None:
+    """Sends an empty envelope.
+
+    A warning: only a client that makes a mistake sends one.
+    """
+    probe = trial.connect()
+    probe.send(None)
+    expected = "an error for a request without a payload"
+    response = probe.receive(expected)
+    if response.WhichOneof("payload") != "error":
+        raise probe.violation(expected, describe(response))
+    if trial.facts.errors_are_no_ops:
+        probe.accept(dm_env_rpc_pb2.LeaveWorldRequest(), "a LeaveWorldResponse, after the error")

@@ -115,6 +115,7 @@ def _check_values(
     for number in range(_STEPS):
         if number == _STEPS - 2:
             agent.reset_if_offered()
+            trial.recover(agent)
         response = agent.step(requested=agent.specs.observations)
         fields = agent.observations
         for uid, tensor in response.observations.items():

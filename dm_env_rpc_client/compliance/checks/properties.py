@@ -14,7 +14,7 @@ from dm_env_rpc_client.compliance.check import reference
 from dm_env_rpc_client.compliance.checks.foundations import (
     a_failed_request_is_answered,
 )
-from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
+from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.probe import Probe, describe
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.errors import SpecError
@@ -169,21 +169,18 @@ class _OfLine10(_Properties):
 
 def _offered(trial: Trial) -> list[_Properties]:
     """Returns the dialects in which the server lists properties, before a join or else after it."""
+    dialects: list[type[_Properties]] = [_OfExtension]
+    if trial.facts.refuses_empty_requests:
+        # To servers of other lines a request of the 1.0 line has no payload.
+        dialects.append(_OfLine10)
     offered: list[_Properties] = []
     refusal = ""
     probe = trial.connect()
     for is_joined in (False, True):
         world_name = trial.join(probe).world_name if is_joined else None
-        for dialect in (_OfExtension, _OfLine10):
+        for dialect in dialects:
             found = dialect(trial, probe, world_name)
-            try:
-                root = found.list("")
-            except ViolationError:
-                # To other servers a request of the 1.0 line has no payload.
-                if dialect is _OfExtension:
-                    raise
-                found.probe.close()
-                continue
+            root = found.list("")
             if not isinstance(root, status_pb2.Status):
                 offered.append(found)
             refusal = refusal or getattr(root, "message", "")

@@ -159,27 +159,6 @@ def errors_have_a_code_and_a_message(trial: Trial) -> None:
 
 
 @overview(
-    "Errors",
-    "A request that fails for any reason is answered with an error.",
-    leniency="a client sends no request without a payload",
-    needs=(a_failed_request_is_answered,),
-)
-def a_request_without_payload_is_refused(trial: Trial) -> None:
-    """Sends an empty envelope.
-
-    A warning: only a client that makes a mistake sends one.
-    """
-    probe = trial.connect()
-    probe.send(None)
-    expected = "an error for a request without a payload"
-    response = probe.receive(expected)
-    if response.WhichOneof("payload") != "error":
-        raise probe.violation(expected, describe(response))
-    if trial.facts.errors_are_no_ops:
-        probe.accept(_LEAVE, "a LeaveWorldResponse, after the error")
-
-
-@overview(
     "Protocol overview",
     "An extension is answered by an extension, or an error.",
     needs=(a_failed_request_is_answered,),
