@@ -89,9 +89,8 @@ def check(
 ) -> None:
     """Checks a server against the protocol; exits with code 1 if a check fails.
 
-    A failure breaks clients that follow the protocol. A warning is something that the documents
-    demand or advise and such clients do not notice; it does not change the exit code, unless
-    --strict makes it a failure.
+    A failure breaks clients that follow the protocol; a warning does not.
+    Warnings leave the exit code at 0, unless --strict makes them failures.
     """
     from dm_env_rpc_client.cli.results import print_json
     from dm_env_rpc_client.compliance import Outcome

@@ -22,7 +22,10 @@ __all__ = ["Suite", "run"]
 _DEFAULTS = Options()
 
 _ALIVE_SECONDS = 2.0
-"""How long a server may take to accept a connection and to answer on it."""
+"""How long a server that did not answer may take to accept a connection and to answer on it."""
+
+_COUNTED_SECONDS = 5.0
+"""How long a server may take to answer on a further connection; some have them wait for ever."""
 
 
 class Suite:
@@ -177,7 +180,7 @@ class Suite:
     def _count_connections(self) -> None:
         """Finds out how many connections the server answers on, up to as many as checks take."""
         answering: list[Probe] = []
-        timeout = min(self._options.timeout, _ALIVE_SECONDS)
+        timeout = min(self._options.timeout, _COUNTED_SECONDS)
         is_limited = False
         # Two agents in worlds of their own, with companions, is the most that a check takes.
         most = 1 if self._options.connections else 2 * (1 + self._options.companions)

@@ -228,9 +228,11 @@ def test_a_finding_comes_before_the_check_that_it_blocks() -> None:
 
 def test_strict_makes_warnings_failures() -> None:
     options = Options(strict=True, timeout=2.0, quiet_seconds=0.05)
+    checks = [foundations.the_stream_survives_errors]
     with playground.serve(BROKEN["ends the stream after an error"][1]) as address:
-        finding, _ = the_finding(address, options)
+        (finding,) = run(address, options, checks)
     assert finding.outcome is Outcome.FAILED
+    assert finding.reason == ""
 
 
 def test_no_answer_is_an_error_also_of_checks_that_warn() -> None:
