@@ -30,7 +30,12 @@ EXAMPLES = examples(
     "dm-env-rpc check localhost:50051 --only reset --json",
 )
 
-_STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
+_STYLES = {
+    "passed": "green",
+    "failed": "bold red",
+    "warned": "bold yellow",
+    "skipped": "yellow",
+}
 
 # The type of a parameter, and what its flag takes beside its name and help text.
 _BY_KIND: dict[Kind, tuple[Any, dict[str, Any]]] = {
@@ -84,7 +89,11 @@ def check(
     as_json: arguments.Json = False,
     **given: Any,
 ) -> None:
-    """Checks a server against the protocol; exits with code 1 if a check fails."""
+    """Checks a server against the protocol; exits with code 1 if a check fails.
+
+    A failure breaks clients that follow the protocol; a warning does not.
+    Warnings leave the exit code at 0, unless --strict makes them failures.
+    """
     from dm_env_rpc_client.cli.results import print_json
     from dm_env_rpc_client.compliance import Outcome
 
@@ -115,30 +124,38 @@ def _run(address: str, options: Options, only: str, as_json: bool) -> list[Resul
     access = arguments.Access(security["insecure"], security["credentials"], security["token"])
     with arguments.open_connection(address, options.timeout, access):
         pass
-    results = []
+    names = {check.name for check in checks}
+    results: list[Result] = []
     out = rich.console.Console(soft_wrap=True, highlight=False)
+    # Only one console knows where the bar is: if both are terminals, they are the same one.
+    with_bar = out if out.is_terminal else console
+    lines = _Lines(out)
     with rich.progress.Progress(
         rich.progress.TextColumn("{task.description}"),
         rich.progress.BarColumn(),
         rich.progress.MofNCompleteColumn(),
-        console=console,
+        console=with_bar,
         transient=True,
-        disable=as_json or not console.is_terminal,
+        disable=as_json or not with_bar.is_terminal,
     ) as progress:
         task = progress.add_task(f"checking {address}", total=len(checks))
-        with _ending_between_checks() as raise_if_told:
+        with _ending_between_checks(with_bar) as raise_if_told:
             for result in run(address, options, checks):
                 results.append(result)
-                progress.advance(task)
+                progress.update(task, completed=sum(each.name in names for each in results))
                 if not as_json:
-                    _print(out, result)
+                    lines.add(result)
                 raise_if_told()
+        lines.end()
     return results
 
 
 @contextlib.contextmanager
-def _ending_between_checks() -> Iterator[Callable[[], None]]:
+def _ending_between_checks(screen: rich.console.Console) -> Iterator[Callable[[], None]]:
     """Delays the first SIGINT or SIGTERM until the running check has cleaned up at the server.
+
+    Args:
+      screen: the console that shows the progress.
 
     Yields:
       A function that raises what the signal stands for, if one has come. A second signal ends
@@ -150,8 +167,8 @@ def _ending_between_checks() -> Iterator[Callable[[], None]]:
         came.append(number)
         for each, handler in before.items():
             signal.signal(each, handler)
-        if console.is_terminal:
-            console.print("stopping when the running check has ended; once more stops at once")
+        if screen.is_terminal:
+            screen.print("stopping when the running check has ended; once more stops at once")
 
     def raise_if_told() -> None:
         if came:
@@ -165,15 +182,39 @@ def _ending_between_checks() -> Iterator[Callable[[], None]]:
             signal.signal(each, handler)
 
 
-def _print(out: rich.console.Console, result: Result) -> None:
-    head, *rest = str(result).split("\n")
-    _, _, what = head.partition(": ")
-    style = _STYLES[result.outcome.value]
-    out.print(f"[{style}]{result.outcome.value:7}[/] {rich.markup.escape(result.name)}", end="")
-    detail = what.removeprefix(result.outcome.value)
-    out.print(rich.markup.escape(detail))
-    for line in rest:
-        out.print(rich.markup.escape(line))
+class _Lines:
+    """Prints results; several in a row that were skipped for one reason are shortened.
+
+    Args:
+      out: where to.
+    """
+
+    def __init__(self, out: rich.console.Console):
+        self._out = out
+        self._reason = ""
+        self._more = 0
+
+    def add(self, result: Result) -> None:
+        """Prints a result, or counts it."""
+        is_skipped = result.outcome.value == "skipped"
+        if is_skipped and result.reason == self._reason:
+            self._more += 1
+            return
+        self.end()
+        self._reason = result.reason if is_skipped else ""
+        head, *rest = str(result).split("\n")
+        detail = head.partition(": ")[2].removeprefix(result.outcome.value)
+        style = _STYLES[result.outcome.value]
+        text = rich.markup.escape("\n".join([f"{result.name}{detail}", *rest]))
+        # At once: a progress bar is drawn again after each print.
+        self._out.print(f"[{style}]{result.outcome.value:7}[/] {text}")
+
+    def end(self) -> None:
+        """Prints what was counted."""
+        if self._more:
+            style = _STYLES["skipped"]
+            self._out.print(f"[{style}]skipped[/] {self._more} more, for the same reason")
+        self._reason, self._more = "", 0
 
 
 def _summary(

@@ -20,6 +20,12 @@ class Check(NamedTuple):
       clause: the content of the clause in other words.
       function: the test; raises ViolationError if the statement does not hold, and
         NotOfferedError if the server does not have the tested feature.
+      leniency: why a violation is a warning: what keeps a client that follows the documents from
+        noticing it. "" if a violation is an error.
+      needs: the checks without which this one says nothing; it is skipped if one of them finds
+        something.
+      otherwise: what is true of the server if the statement does not hold, as the reason with
+        which the checks that need it are skipped.
     """
 
     name: str
@@ -27,15 +33,51 @@ class Check(NamedTuple):
     heading: str
     clause: str
     function: Callable[[Trial], None]
+    leniency: str = ""
+    needs: tuple[Check, ...] = ()
+    otherwise: str = ""
 
 
-def overview(heading: str, clause: str) -> Callable[[Callable[[Trial], None]], Check]:
-    """Makes a function the check of a clause in the protocol overview."""
-    return lambda function: Check(function.__name__, "protocol overview", heading, clause, function)
+_Decorator = Callable[[Callable[[Trial], None]], Check]
 
 
-def reference(heading: str, clause: str) -> Callable[[Callable[[Trial], None]], Check]:
-    """Makes a function the check of a clause in the protocol reference."""
+def overview(
+    heading: str,
+    clause: str,
+    *,
+    leniency: str = "",
+    needs: tuple[Check, ...] = (),
+    otherwise: str = "",
+) -> _Decorator:
+    """Makes a function the check of a clause in the protocol overview; see `Check`."""
     return lambda function: Check(
-        function.__name__, "protocol reference", heading, clause, function
+        function.__name__,
+        "protocol overview",
+        heading,
+        clause,
+        function,
+        leniency,
+        needs,
+        otherwise,
+    )
+
+
+def reference(
+    heading: str,
+    clause: str,
+    *,
+    leniency: str = "",
+    needs: tuple[Check, ...] = (),
+    otherwise: str = "",
+) -> _Decorator:
+    """Makes a function the check of a clause in the protocol reference; see `Check`."""
+    return lambda function: Check(
+        function.__name__,
+        "protocol reference",
+        heading,
+        clause,
+        function,
+        leniency,
+        needs,
+        otherwise,
     )

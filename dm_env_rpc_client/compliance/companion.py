@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.compliance.facts import Facts
 from dm_env_rpc_client.compliance.options import Options
 from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
 from dm_env_rpc_client.compliance.probe import Probe
@@ -29,7 +30,7 @@ class Companion:
 
     def __init__(self, probe: Probe, request: dm_env_rpc_pb2.JoinWorldRequest, options: Options):
         joined = probe.accept(request, "a JoinWorldResponse for each agent that the world needs")
-        self._agent = ProbeAgent(probe, joined, request.world_name, options)
+        self._agent = ProbeAgent(probe, joined, request.world_name, options, Facts())
         self._is_stopped = False
         self._thread = threading.Thread(target=self._act, name="companion", daemon=True)
         self._thread.start()

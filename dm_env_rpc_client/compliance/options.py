@@ -193,6 +193,15 @@ class Options:
             "under test, and they take valid steps on their own.",
         ),
     )
+    connections: int = dataclasses.field(
+        default=0,
+        metadata=_flag(
+            "connections",
+            Kind.COUNT,
+            "Number of connections that the server accepts at the same time. If it is 0, the suite "
+            "finds it out. Checks that need more are skipped.",
+        ),
+    )
     max_steps: int = dataclasses.field(
         default=200,
         metadata=_flag(
@@ -216,6 +225,14 @@ class Options:
             "quiet-seconds",
             Kind.SECONDS,
             "Seconds during which the server must send nothing if no answer is due.",
+        ),
+    )
+    strict: bool = dataclasses.field(
+        default=False,
+        metadata=_flag(
+            "strict",
+            Kind.SWITCH,
+            "Make every warning a failure.",
         ),
     )
     insecure: bool = dataclasses.field(
@@ -299,6 +316,11 @@ class Options:
         if unknown:
             raise SpecError(
                 f"the required create setting {min(unknown)!r} is not among the create settings"
+            )
+        if 0 < self.connections <= self.companions:
+            raise SpecError(
+                f"{self.companions} companions and the agent under test take "
+                f"{self.companions + 1} connections, got connections={self.connections}"
             )
         self.load_policy()
 

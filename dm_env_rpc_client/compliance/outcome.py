@@ -6,7 +6,7 @@ import dataclasses
 import enum
 from typing import Any
 
-__all__ = ["NotOfferedError", "Outcome", "Result", "ViolationError"]
+__all__ = ["ComplianceWarning", "NotOfferedError", "Outcome", "Result", "ViolationError"]
 
 
 class Outcome(enum.Enum):
@@ -14,7 +14,14 @@ class Outcome(enum.Enum):
 
     PASSED = "passed"
     FAILED = "failed"
+    """A client that follows the documents gets a wrong answer, or none."""
+    WARNED = "warned"
+    """The documents demand or advise otherwise, and a client that follows them does not notice."""
     SKIPPED = "skipped"
+
+
+class ComplianceWarning(UserWarning):
+    """A finding that is a warning, under pytest."""
 
 
 class ViolationError(Exception):
@@ -24,13 +31,18 @@ class ViolationError(Exception):
       expected: the answer that the clause demands.
       sent: the last requests; "" if nothing was sent.
       received: the answer that came.
+      is_unanswered: whether no answer came. That is an error also of a check whose violations are
+        warnings: each request has one answer ("Protocol overview").
     """
 
-    def __init__(self, expected: str, sent: str = "", received: str = ""):
-        super().__init__(expected, sent, received)
+    def __init__(
+        self, expected: str, sent: str = "", received: str = "", is_unanswered: bool = False
+    ):
+        super().__init__(expected, sent, received, is_unanswered)
         self.expected = expected
         self.sent = sent
         self.received = received
+        self.is_unanswered = is_unanswered
 
     def __str__(self) -> str:
         return (
@@ -40,7 +52,7 @@ class ViolationError(Exception):
 
 
 class NotOfferedError(Exception):
-    """The server lacks an optional feature; the message says which."""
+    """The server lacks what the check needs; the message says what."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,10 +65,10 @@ class Result:
       document: the protocol document of the clause.
       heading: the heading of the clause in the document.
       clause: the content of the clause in other words.
-      reason: why the check was skipped; "" otherwise.
-      sent: the last requests if the check failed; "" otherwise.
-      received: the answer if the check failed; "" otherwise.
-      expected: the answer that the clause demands if the check failed; "" otherwise.
+      reason: why the check was skipped, or why its finding is a warning; "" otherwise.
+      sent: the last requests if the check failed or warned; "" otherwise.
+      received: the answer if the check failed or warned; "" otherwise.
+      expected: the answer that the clause demands if the check failed or warned; "" otherwise.
       seconds: the duration.
     """
 
@@ -71,6 +83,11 @@ class Result:
     expected: str = ""
     seconds: float = 0.0
 
+    @property
+    def is_finding(self) -> bool:
+        """Whether the check failed or warned."""
+        return self.outcome in (Outcome.FAILED, Outcome.WARNED)
+
     def as_json(self) -> dict[str, Any]:
         """Returns the result as values of JSON."""
         return {**dataclasses.asdict(self), "outcome": self.outcome.value}
@@ -80,10 +97,13 @@ class Result:
             return f"{self.name}: passed"
         if self.outcome is Outcome.SKIPPED:
             return f"{self.name}: skipped: {self.reason}"
-        return (
-            f"{self.name}: failed\n"
-            f"  clause: {self.clause} ({self.heading!r} in the {self.document})\n"
-            f"  sent: {self.sent or 'nothing'}\n"
-            f"  received: {self.received or 'nothing'}\n"
-            f"  expected: {self.expected}"
-        )
+        lines = [
+            f"{self.name}: {self.outcome.value}",
+            f"  clause: {self.clause} ({self.heading!r} in the {self.document})",
+            f"  sent: {self.sent or 'nothing'}",
+            f"  received: {self.received or 'nothing'}",
+            f"  expected: {self.expected}",
+        ]
+        if self.reason:
+            lines.append(f"  a warning, because {self.reason}")
+        return "\n".join(lines)

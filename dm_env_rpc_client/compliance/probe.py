@@ -10,7 +10,7 @@ from google.protobuf import message as protobuf_message
 from google.protobuf import text_format
 from google.rpc import code_pb2, status_pb2
 
-from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client._proto import dm_env_rpc_pb2, line_1_0_pb2
 from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.protocol import envelopes
@@ -26,6 +26,11 @@ _CLOSE_SECONDS = 0.5
 
 # A server need only implement JoinWorld, Step and LeaveWorld.
 _OPTIONAL = {"create_world", "destroy_world", "reset", "reset_world", "extension"}
+
+# Servers of the 1.0 line have properties in the envelope itself, where today's has no fields.
+_OF_LINE_1_0 = {field.name for field in line_1_0_pb2.PropertyRequest.DESCRIPTOR.fields}
+
+_LEAVE = dm_env_rpc_pb2.LeaveWorldRequest()
 
 
 def describe(message: protobuf_message.Message) -> str:
@@ -47,7 +52,10 @@ class Probe:
 
     Attributes:
       is_clean: whether every answer so far was a valid one to its request.
+      is_open: whether it was not closed yet.
+      was_refused: whether a request got an error; the server may have closed the stream then.
       pending: the number of requests without an answer.
+      created: the names of the worlds that were created here, also against expectation.
 
     Raises:
       DmEnvRpcClientError: the connection failed.
@@ -58,7 +66,10 @@ class Probe:
         self._timeout = timeout
         self._sent: list[str] = []
         self.is_clean = True
+        self.is_open = True
+        self.was_refused = False
         self.pending = 0
+        self.created: list[str] = []
 
     def send(self, request: envelopes.Request | None) -> None:
         """Sends a request, or for None an envelope without one, and does not wait."""
@@ -70,11 +81,15 @@ class Probe:
             self._stream.write(envelopes.encode_request(request).message)
         self.pending += 1
 
-    def receive(self, expected: str) -> dm_env_rpc_pb2.EnvironmentResponse:
+    def receive(self, expected: str, field: str = "") -> Any:
         """Waits for the next answer.
 
         Args:
           expected: the answer that the clause demands, for the ViolationError.
+          field: the payload field of the request.
+
+        Returns:
+          An EnvironmentResponse; for a property request of the 1.0 line a PropertyResponse.
 
         Raises:
           ViolationError: no answer came in time, the stream ended, or the answer was not an
@@ -83,12 +98,16 @@ class Probe:
         try:
             message = self._stream.read(self._timeout)
         except DmEnvRpcClientError as error:
-            raise self.violation(expected, f"the end of the stream: {error}") from error
+            raise self._unanswered(expected, f"the end of the stream: {error}") from error
         if message is None:
-            raise self.violation(expected, f"no answer within {self._timeout} s")
+            raise self._unanswered(expected, f"no answer within {self._timeout} s")
         self.pending -= 1
+        is_of_line_1_0 = field in _OF_LINE_1_0
+        envelope: Any = (
+            line_1_0_pb2.PropertyResponse if is_of_line_1_0 else dm_env_rpc_pb2.EnvironmentResponse
+        )
         try:
-            return dm_env_rpc_pb2.EnvironmentResponse.FromString(bytes(message))
+            return envelope.FromString(bytes(message))
         except (protobuf_message.DecodeError, ValueError) as error:
             raise self.violation(expected, f"not an EnvironmentResponse: {error}") from error
 
@@ -110,12 +129,25 @@ class Probe:
         Raises:
           ViolationError: the answer is neither.
         """
-        response = self.receive(expected)
+        response = self.receive(expected, field)
         answered = response.WhichOneof("payload")
         if answered not in (field, "error"):
             found = describe(response) if answered else "an EnvironmentResponse without a payload"
             raise self.violation(f"{expected}: {_named(field)} or an error", found)
-        return getattr(response, answered)
+        self.was_refused |= answered == "error"
+        payload = getattr(response, answered)
+        if answered == "create_world":
+            self.created.append(payload.world_name)
+        return payload
+
+    def is_answered(self) -> bool:
+        """Whether the server answers here; sends a LeaveWorld, which every state allows."""
+        self.send(_LEAVE)
+        try:
+            self.receive("an answer")
+        except ViolationError:
+            return False
+        return True
 
     def ask(self, request: envelopes.Request, expected: str = "an answer") -> Any:
         """Sends a request and returns its response message or an error Status."""
@@ -162,13 +194,25 @@ class Probe:
         shown = max(self.pending + 1, 1)
         return ViolationError(expected, "; ".join(self._sent[-min(shown, 6) :]), received)
 
+    def _unanswered(self, expected: str, received: str) -> ViolationError:
+        self.is_clean = False
+        shown = "; ".join(self._sent[-max(1, min(self.pending, 6)) :])
+        return ViolationError(expected, shown, received, is_unanswered=True)
+
+    def hurry(self, timeout: float) -> None:
+        """Waits for each further answer `timeout` seconds at most."""
+        self._timeout = min(self._timeout, timeout)
+
     def abort(self) -> None:
         """Ends the stream at once, even if another thread waits for an answer."""
+        self.is_open = False
         self._stream.abort()
 
     def close(self) -> None:
-        """Closes the stream."""
-        self._stream.close(_CLOSE_SECONDS)
+        """Closes the stream; a second time does nothing."""
+        if self.is_open:
+            self.is_open = False
+            self._stream.close(_CLOSE_SECONDS)
 
 
 def _named(field: str) -> str:

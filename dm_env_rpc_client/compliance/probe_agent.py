@@ -9,8 +9,9 @@ import dm_env
 import numpy as np
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.compliance.facts import Facts
 from dm_env_rpc_client.compliance.options import Options
-from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
+from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.probe import Probe, describe
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.protocol import lifecycle
@@ -41,6 +42,7 @@ class ProbeAgent:
       joined: the answer to its JoinWorld.
       world_name: the joined world.
       options: with the policy for valid actions.
+      facts: about the server.
 
     Attributes:
       probe: the connection.
@@ -55,15 +57,21 @@ class ProbeAgent:
         joined: dm_env_rpc_pb2.JoinWorldResponse,
         world_name: str,
         options: Options,
+        facts: Facts,
     ):
-        self.probe = probe
         self.world_name = world_name
-        self.state = State.JOINED
         self._options = options
+        self._facts = facts
         self._random = np.random.default_rng(options.seed)
         self._custom = options.load_policy()
+        self.joined(probe, joined)
+
+    def joined(self, probe: Probe, response: dm_env_rpc_pb2.JoinWorldResponse) -> None:
+        """Takes the connection on which the world was joined, and the answer."""
+        self.probe = probe
+        self.state = State.JOINED
         self._timestep = dm_env.restart({})
-        self.adopt(joined.specs)
+        self.adopt(response.specs)
 
     def adopt(self, new: dm_env_rpc_pb2.ActionObservationSpecs) -> None:
         """Takes the specs of a JoinWorldResponse or ResetResponse."""
@@ -72,12 +80,12 @@ class ProbeAgent:
 
     @property
     def actions(self) -> dict[int, TensorField]:
-        """The actions by UID; ViolationError if their specs are invalid."""
+        """The actions by UID; NotOfferedError if their specs are invalid."""
         return self._fields("action", self.specs.actions)
 
     @property
     def observations(self) -> dict[int, TensorField]:
-        """The observations by UID; ViolationError if their specs are invalid."""
+        """The observations by UID; NotOfferedError if their specs are invalid."""
         return self._fields("observation", self.specs.observations)
 
     def valid_actions(self) -> dict[int, dm_env_rpc_pb2.Tensor]:
@@ -109,16 +117,15 @@ class ProbeAgent:
             value = spec.generate_value() if is_constant else sample(spec, self._random)
             return field.pack(value)
         except ValueError as error:
-            shown = describe(field.spec)
-            raise ViolationError(
-                f"a spec to which a value can conform: {error}", received=shown
-            ) from None
+            raise NotOfferedError(f"no value conforms to the specs: {error}") from None
 
     def request(
         self, actions: Actions | None = None, requested: Iterable[int] = ()
     ) -> dm_env_rpc_pb2.StepRequest:
-        """Returns a StepRequest, with valid actions if none are given."""
-        chosen = self.valid_actions() if actions is None else actions
+        """Returns a StepRequest; if no actions are given, with valid ones in a sequence only."""
+        chosen = actions
+        if chosen is None:
+            chosen = self.valid_actions() if self.state is State.RUNNING else {}
         return dm_env_rpc_pb2.StepRequest(actions=chosen, requested_observations=requested)
 
     def step(
@@ -174,14 +181,27 @@ class ProbeAgent:
         uid = unknown_uid(self.specs.actions)
         return {uid: dm_env_rpc_pb2.Tensor(floats=dm_env_rpc_pb2.Tensor.FloatArray(array=[0.0]))}
 
+    def first_actions(self) -> Actions:
+        """Returns actions for a first step, which tell it from others.
+
+        They are unknown, which only the first step of a sequence ignores; or none if the server
+        does not ignore them there either.
+        """
+        return self.nonsense() if self._facts.ignores_first_actions else {}
+
     def begin(self, expected: str) -> None:
-        """Steps with an unknown action, which only the first step of a sequence ignores."""
-        response = self.took(self.probe.accept(self.request(self.nonsense()), expected))
+        """Steps with `first_actions`; ViolationError if that does not begin a sequence."""
+        response = self.took(self.probe.accept(self.request(self.first_actions()), expected))
         if self.state is not State.RUNNING:
             raise self.probe.violation(f"{expected}, in state RUNNING", describe(response))
 
     def check_is_running(self, why: str) -> None:
-        """ViolationError if no sequence is running: then an unknown action would be ignored."""
+        """ViolationError if no sequence is running: then an unknown action would be ignored.
+
+        Nothing is found out about a server that takes unknown actions in a sequence, too.
+        """
+        if not self._facts.refuses_unknown_actions:
+            return
         self.refuse_step(f"an error for an unknown action, because {why}", self.nonsense())
 
     def reset(self, expected: str = "a ResetResponse") -> None:
@@ -220,7 +240,7 @@ class ProbeAgent:
             try:
                 self._managers[kind] = SpecManager(tensor_specs, kind)
             except SpecError as error:
-                shown = describe(self.specs)
-                raise ViolationError(f"valid specs: {error}", received=shown) from None
+                # The checks of specs report it.
+                raise NotOfferedError(f"the specs are invalid: {error}") from None
         manager = self._managers[kind]
         return {manager.name_to_uid(name): manager.field(name) for name in manager.names()}

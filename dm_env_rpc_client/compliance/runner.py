@@ -2,70 +2,219 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from dm_env_rpc_client.compliance.check import Check
+from dm_env_rpc_client.compliance.checks import foundations
+from dm_env_rpc_client.compliance.facts import Facts
 from dm_env_rpc_client.compliance.options import Options
 from dm_env_rpc_client.compliance.outcome import NotOfferedError, Outcome, Result, ViolationError
-from dm_env_rpc_client.compliance.table import CHECKS
+from dm_env_rpc_client.compliance.probe import Probe
+from dm_env_rpc_client.compliance.table import CHECKS, FOUNDATIONS
 from dm_env_rpc_client.compliance.trial import Trial
-from dm_env_rpc_client.errors import (
-    ConnectionLostError,
-    DeadlineExceededError,
-    ProtocolError,
-)
+from dm_env_rpc_client.errors import DmEnvRpcClientError, SpecError
 
-__all__ = ["run", "run_check"]
+__all__ = ["Suite", "run"]
 
 _DEFAULTS = Options()
 
+_ALIVE_SECONDS = 2.0
+"""How long a server that did not answer may take to accept a connection and to answer on it."""
 
-def run_check(check: Check, address: str, options: Options = _DEFAULTS) -> Result:
-    """Runs one check with its own connections and worlds, and cleans up after it.
+_COUNTED_SECONDS = 5.0
+"""How long a server may take to answer on a further connection; some have them wait for ever."""
+
+
+class Suite:
+    """The checks of one server. What one check has found out, the others know.
 
     Args:
-      check: the check.
       address: the server, such as "localhost:50051".
       options: how to use it.
-
-    Returns:
-      Its result. If the server cannot be reached, that is a failure.
-
-    Raises:
-      SpecError: an action of the policy does not conform to its spec, or the server is on
-        another machine and `insecure` is False.
     """
-    started = time.monotonic()
-    outcome, reason, sent, received, expected = Outcome.PASSED, "", "", "", ""
-    try:
-        with Trial(address, options) as trial:
-            check.function(trial)
-    except NotOfferedError as error:
-        outcome, reason = Outcome.SKIPPED, str(error)
-    except ViolationError as violation:
-        outcome, sent, received = Outcome.FAILED, violation.sent, violation.received
-        expected = violation.expected
-    except (ConnectionLostError, DeadlineExceededError, ProtocolError) as error:
-        outcome, received, expected = Outcome.FAILED, str(error), "a connection"
-    return Result(
-        check.name,
-        outcome,
-        check.document,
-        check.heading,
-        check.clause,
-        reason,
-        sent,
-        received,
-        expected,
-        time.monotonic() - started,
-    )
+
+    def __init__(self, address: str, options: Options = _DEFAULTS):
+        self._address = address
+        self._options = options
+        self._results: dict[str, Result] = {}
+        self._reported: set[str] = set()
+        self._gone: Check | None = None
+        self._facts = Facts(connections=options.connections)
+        self._answers_leave = False
+
+    def results(self, check: Check) -> Iterator[Result]:
+        """Runs a check, unless it has run already, and what it needs.
+
+        Args:
+          check: the check.
+
+        Yields:
+          The findings because of which the check is skipped, each only once for a suite; then the
+          result of the check itself, if that was not yielded before.
+
+        Raises:
+          SpecError: an action of the policy does not conform to its spec, or the server is on
+            another machine and `insecure` is False.
+        """
+        self._run_foundations()
+        result = self._result(check)
+        found = [] if result.outcome is not Outcome.SKIPPED else self._findings(check)
+        for each in (*found, result):
+            if each.name not in self._reported:
+                self._reported.add(each.name)
+                yield each
+
+    def _run_foundations(self) -> None:
+        for check in FOUNDATIONS:
+            if check.name not in self._results:
+                result = self._result(check)
+                if check is foundations.the_server_can_be_checked and not result.is_finding:
+                    self._count_connections()
+                self._facts = self._facts._replace(
+                    survives_errors=self._holds(foundations.the_stream_survives_errors),
+                    errors_are_no_ops=self._holds(foundations.an_error_changes_no_state),
+                    ignores_first_actions=self._holds(
+                        foundations.the_first_step_ignores_its_actions
+                    ),
+                    refuses_unknown_actions=self._holds(foundations.unknown_actions_are_refused),
+                    refuses_empty_requests=self._holds(
+                        foundations.a_request_without_payload_is_refused
+                    ),
+                )
+
+    def _holds(self, check: Check) -> bool:
+        result = self._results.get(check.name)
+        return result is not None and result.outcome is Outcome.PASSED
+
+    def _result(self, check: Check) -> Result:
+        """Returns the result of a check, which runs once, and not if it is blocked."""
+        if check.name not in self._results:
+            blocker = self._blocker(check)
+            if blocker is None:
+                self._results[check.name] = self._run(check)
+            else:
+                self._results[check.name] = _result(check, Outcome.SKIPPED, reason=blocker)
+        return self._results[check.name]
+
+    def _blocker(self, check: Check) -> str | None:
+        """Returns why a check cannot run; None if it can."""
+        if self._gone is not None:
+            return f"the server is gone since {self._gone.name}"
+        for need in _needs(check):
+            result = self._result(need)
+            if result.is_finding:
+                return f"{need.otherwise or need.clause} ({need.name})"
+            if result.outcome is Outcome.SKIPPED and self._findings(need):
+                return result.reason
+        return None
+
+    def _findings(self, check: Check) -> list[Result]:
+        """Returns the findings that block a check, in the order in which they were made."""
+        if self._gone is not None:
+            return [self._results[self._gone.name]]
+        found: list[Result] = []
+        for need in _needs(check):
+            result = self._result(need)
+            found.extend([result] if result.is_finding else self._findings(need))
+        return found
+
+    def _run(self, check: Check) -> Result:
+        started = time.monotonic()
+        result = self._outcome(check)
+        return dataclasses.replace(result, seconds=time.monotonic() - started)
+
+    def _outcome(self, check: Check) -> Result:
+        try:
+            with Trial(self._address, self._options, self._facts) as trial:
+                check.function(trial)
+        except NotOfferedError as error:
+            return _result(check, Outcome.SKIPPED, reason=str(error))
+        except ViolationError as violation:
+            return self._finding(check, violation)
+        except SpecError:
+            raise
+        except DmEnvRpcClientError as error:
+            lost = ViolationError("a connection", "", str(error), is_unanswered=True)
+            return self._finding(check, lost)
+        return _result(check, Outcome.PASSED)
+
+    def _finding(self, check: Check, violation: ViolationError) -> Result:
+        received = violation.received
+        outcome = Outcome.WARNED if check.leniency else Outcome.FAILED
+        if violation.is_unanswered:
+            outcome = Outcome.FAILED
+            is_first = check is foundations.the_server_can_be_checked
+            fault = None if is_first else self._fault()
+            if fault is not None:
+                self._gone = check
+                received = f"{received}; and since then {fault}"
+        elif self._options.strict:
+            outcome = Outcome.FAILED
+        return _result(
+            check,
+            outcome,
+            reason=check.leniency if outcome is Outcome.WARNED else "",
+            sent=violation.sent,
+            received=received,
+            expected=violation.expected,
+        )
+
+    def _fault(self) -> str | None:
+        """Returns what is wrong if the server cannot be used any more; None if it can."""
+        try:
+            probe = Probe(
+                self._address, min(self._options.timeout, _ALIVE_SECONDS), self._options.security()
+            )
+        except DmEnvRpcClientError as error:
+            return f"no connection: {error}"
+        try:
+            if self._answers_leave and not probe.is_answered():
+                return "no answer on a new connection"
+            return None
+        finally:
+            probe.close()
+
+    def _count_connections(self) -> None:
+        """Finds out how many connections the server answers on, up to as many as checks take."""
+        answering: list[Probe] = []
+        timeout = min(self._options.timeout, _COUNTED_SECONDS)
+        is_limited = False
+        # Two agents in worlds of their own, with companions, is the most that a check takes.
+        most = 1 if self._options.connections else 2 * (1 + self._options.companions)
+        try:
+            while len(answering) < most and not is_limited:
+                probe = Probe(self._address, timeout, self._options.security())
+                is_limited = not probe.is_answered()
+                if is_limited:
+                    probe.close()
+                else:
+                    answering.append(probe)
+        except DmEnvRpcClientError:
+            is_limited = True
+        finally:
+            for probe in answering:
+                probe.close()
+        self._answers_leave = bool(answering)
+        if is_limited and not self._options.connections:
+            self._facts = self._facts._replace(connections=len(answering))
+
+
+def _needs(check: Check) -> tuple[Check, ...]:
+    preflight = foundations.the_server_can_be_checked
+    return check.needs if check is preflight else (preflight, *check.needs)
+
+
+def _result(check: Check, outcome: Outcome, **details: Any) -> Result:
+    return Result(check.name, outcome, check.document, check.heading, check.clause, **details)
 
 
 def run(
     address: str, options: Options = _DEFAULTS, checks: Iterable[Check] = CHECKS
 ) -> Iterator[Result]:
-    """Runs checks against a server, one after the other.
+    """Runs checks against a server, one after the other, and what they need before them.
 
     Args:
       address: the server, such as "localhost:50051".
@@ -73,7 +222,9 @@ def run(
       checks: the checks to run; all by default.
 
     Yields:
-      The result of each check, as soon as it has ended.
+      The result of each check, as soon as it has ended. A finding because of which a check is
+      skipped comes before it, also if it was made by a check that is not among `checks`.
     """
+    suite = Suite(address, options)
     for check in checks:
-        yield run_check(check, address, options)
+        yield from suite.results(check)

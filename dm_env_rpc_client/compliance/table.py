@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from dm_env_rpc_client.compliance.check import Check
 from dm_env_rpc_client.compliance.checks import (
     actions,
+    foundations,
     joining,
     observations,
-    property_extension,
+    properties,
     sequences,
     spec_sanity,
     streaming,
@@ -15,9 +18,10 @@ from dm_env_rpc_client.compliance.checks import (
     world_resets,
 )
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "FOUNDATIONS"]
 
 _MODULES = (
+    foundations,
     world_lifetimes,
     joining,
     spec_sanity,
@@ -26,10 +30,21 @@ _MODULES = (
     sequences,
     world_resets,
     streaming,
-    property_extension,
+    properties,
 )
 
-CHECKS: tuple[Check, ...] = tuple(
-    row for module in _MODULES for row in vars(module).values() if isinstance(row, Check)
-)
+
+def _rows(module: ModuleType) -> tuple[Check, ...]:
+    """Returns the checks of a module; others import some of them as their needs."""
+    return tuple(
+        row
+        for row in vars(module).values()
+        if isinstance(row, Check) and row.function.__module__ == module.__name__
+    )
+
+
+FOUNDATIONS: tuple[Check, ...] = _rows(foundations)
+"""The checks that run first, because others need them."""
+
+CHECKS: tuple[Check, ...] = tuple(row for module in _MODULES for row in _rows(module))
 """Every check, in the order of their subjects."""

@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
+from typing import Any
+
+from google.rpc import code_pb2, status_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.companion import Companion
+from dm_env_rpc_client.compliance.facts import Facts
 from dm_env_rpc_client.compliance.options import Options
 from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
 from dm_env_rpc_client.compliance.probe import Probe
 from dm_env_rpc_client.compliance.probe_agent import ProbeAgent
 from dm_env_rpc_client.errors import DmEnvRpcClientError
+from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.tensors.settings import pack_settings
 
 __all__ = ["Trial"]
 
 _GONE_SECONDS = 1.0
 """How long the server may take to notice a closed connection."""
+
+_PAUSE_SECONDS = 0.02
 
 _ANSWER_SECONDS = 1.0
 """How long each answer during the cleanup may take."""
@@ -33,20 +40,110 @@ class Trial:
     Args:
       address: the server.
       options: how to use it.
+      facts: what is known about it.
     """
 
-    def __init__(self, address: str, options: Options):
+    def __init__(self, address: str, options: Options, facts: Facts):
         self.options = options
+        self.facts = facts
         self._address = address
         self._probes: list[Probe] = []
-        self._worlds: list[str] = []
+        self._forgotten: list[str] = []
         self._companions: dict[str, list[Companion]] = {}
+        self._all_left = True
 
     def connect(self) -> Probe:
-        """Opens another connection; DmEnvRpcClientError if that fails."""
-        probe = Probe(self._address, self.options.timeout, self.options.security())
+        """Opens another connection.
+
+        Raises:
+          NotOfferedError: the server does not accept that many at the same time.
+          ViolationError: it accepts them, but does not answer on this one.
+          DmEnvRpcClientError: the connection failed.
+        """
+        probe = self._open()
         self._probes.append(probe)
         return probe
+
+    def first_answer(self, request: envelopes.Request, expected: str) -> tuple[Probe, Any]:
+        """Opens a connection and sends a request on it.
+
+        Waits until the server has noticed that earlier connections were closed, also those of
+        other programs.
+
+        Returns:
+          The connection, and the response message or the error Status.
+
+        Raises:
+          As `connect` and `Probe.ask`.
+        """
+        deadline = time.monotonic() + _GONE_SECONDS
+        while True:
+            probe = self.connect()
+            try:
+                return probe, probe.ask(request, expected)
+            except ViolationError as violation:
+                if not violation.is_unanswered or time.monotonic() > deadline:
+                    raise
+            probe.close()
+            time.sleep(_PAUSE_SECONDS)
+
+    def _open(self) -> Probe:
+        companions = sum(len(group) for group in self._companions.values())
+        needed = companions + sum(probe.is_open for probe in self._probes) + 1
+        if not self.facts.connections:
+            return Probe(self._address, self.options.timeout, self.options.security())
+        if needed > self.facts.connections:
+            raise NotOfferedError(
+                f"this takes {needed} connections at the same time, and the server accepts "
+                f"{self.facts.connections}"
+            )
+        deadline = time.monotonic() + _GONE_SECONDS
+        while True:
+            # The server may still count one that was just closed.
+            probe = Probe(self._address, self.options.timeout, self.options.security())
+            if probe.is_answered():
+                return probe
+            probe.close()
+            if time.monotonic() > deadline:
+                raise ViolationError(
+                    f"an answer on one of {self.facts.connections} connections",
+                    "LeaveWorldRequest",
+                    f"none within {_GONE_SECONDS} s after the other connections were closed",
+                    is_unanswered=True,
+                )
+            time.sleep(_PAUSE_SECONDS)
+
+    def usable(self, probe: Probe) -> Probe:
+        """Returns a connection for another request: the same one, unless it may be spoiled.
+
+        It may be if it is closed, or if a request got an error and that is not known to be a no-op.
+        """
+        if probe.is_open and (self.facts.errors_are_no_ops or not probe.was_refused):
+            return probe
+        probe.close()
+        return self.connect()
+
+    def recover(self, agent: ProbeAgent) -> None:
+        """Gives an agent another connection and joins its world again, if `usable` says so.
+
+        Raises:
+          NotOfferedError: the world cannot be joined again.
+        """
+        probe = self.usable(agent.probe)
+        if probe is agent.probe:
+            return
+        deadline = time.monotonic() + _GONE_SECONDS
+        while True:
+            answer = probe.ask(self.join_request(agent.world_name), "a JoinWorldResponse")
+            if isinstance(answer, dm_env_rpc_pb2.JoinWorldResponse):
+                agent.joined(probe, answer)
+                return
+            if time.monotonic() > deadline:
+                raise NotOfferedError(
+                    f"the world cannot be joined again after an error: {answer.message}"
+                )
+            time.sleep(_PAUSE_SECONDS)
+            probe = self.usable(probe)
 
     def create_world(self, probe: Probe) -> str:
         """Creates a world and returns its name; or returns `world_name` of the options.
@@ -59,7 +156,7 @@ class Trial:
         created = probe.accept(
             self.create_request(), "a CreateWorldResponse, because the settings are valid"
         )
-        return self._created(created)
+        return str(created.world_name)
 
     def create_request(self) -> dm_env_rpc_pb2.CreateWorldRequest:
         """Returns a valid CreateWorldRequest."""
@@ -76,16 +173,18 @@ class Trial:
         answer = probe.ask(self.create_request())
         if not isinstance(answer, dm_env_rpc_pb2.CreateWorldResponse):
             raise NotOfferedError(f"the server has one world only: {answer.message}")
-        return self._created(answer)
-
-    def _created(self, response: dm_env_rpc_pb2.CreateWorldResponse) -> str:
-        name = str(response.world_name)
-        self._worlds.append(name)
-        return name
+        return str(answer.world_name)
 
     def forget_world(self, name: str) -> None:
         """Records that the check has destroyed a world."""
-        self._worlds.remove(name)
+        self._forgotten.append(name)
+
+    def _remaining_worlds(self) -> list[str]:
+        """Returns the worlds that the check has created and not destroyed, the last one last."""
+        names = [name for probe in self._probes for name in probe.created]
+        for name in self._forgotten:
+            names.remove(name)
+        return names
 
     def join_request(self, world_name: str) -> dm_env_rpc_pb2.JoinWorldRequest:
         """Returns a valid JoinWorldRequest."""
@@ -104,7 +203,7 @@ class Trial:
         name = self.create_world(probe) if world_name is None else world_name
         joined = probe.accept(self.join_request(name), "a JoinWorldResponse")
         self._accompany(name)
-        return ProbeAgent(probe, joined, name, self.options)
+        return ProbeAgent(probe, joined, name, self.options, self.facts)
 
     def dismiss_companions(self, world_name: str) -> None:
         """Removes the companions from a world."""
@@ -115,8 +214,8 @@ class Trial:
         """Joins the companions that the world waits for, if they have not joined yet."""
         companions = self._companions.setdefault(world_name, [])
         while len(companions) < self.options.companions:
-            probe = Probe(self._address, self.options.timeout, self.options.security())
-            companions.append(Companion(probe, self.join_request(world_name), self.options))
+            request = self.join_request(world_name)
+            companions.append(Companion(self._open(), request, self.options))
 
     def join_beside(self, other: ProbeAgent) -> ProbeAgent:
         """Joins the world of another agent; NotOfferedError if it takes one agent only."""
@@ -128,7 +227,7 @@ class Trial:
         answer = probe.ask(self.join_request(other.world_name), "a JoinWorldResponse")
         if not isinstance(answer, dm_env_rpc_pb2.JoinWorldResponse):
             raise NotOfferedError(f"a world takes one agent only: {answer.message}")
-        return ProbeAgent(probe, answer, other.world_name, self.options)
+        return ProbeAgent(probe, answer, other.world_name, self.options, self.facts)
 
     def __enter__(self) -> Trial:
         return self
@@ -142,42 +241,55 @@ class Trial:
         try:
             for world_name in list(self._companions):
                 self.dismiss_companions(world_name)
-            self._leave_worlds()
-            self._destroy_worlds()
+            names = self._remaining_worlds()
+            self._destroy_worlds(names, self._leave_worlds(bool(names)))
         finally:
             for probe in self._probes:
                 probe.close()
 
-    def _leave_worlds(self) -> None:
+    def _leave_worlds(self, keeps_one: bool) -> Probe | None:
+        """Closes all connections; or all but one that is in order, and returns that one."""
         for probe in self._probes:
-            if not probe.is_clean or probe.pending:
+            probe.hurry(_ANSWER_SECONDS)
+        left = [probe for probe in self._probes if self._has_left(probe)]
+        kept = left[0] if left and keeps_one else None
+        self._all_left = len(left) == len(self._probes)
+        for probe in self._probes:
+            if probe is not kept:
                 probe.close()
-                continue
-            try:
-                probe.ask(dm_env_rpc_pb2.LeaveWorldRequest())
-            except ViolationError:
-                probe.close()
+        return kept
 
-    def _destroy_worlds(self) -> None:
-        """Destroys the created worlds; a server that refuses keeps them."""
-        if not self._worlds:
-            return
+    def _has_left(self, probe: Probe) -> bool:
+        if not probe.is_open or not probe.is_clean or probe.pending:
+            return False
         try:
-            probe = Probe(self._address, _ANSWER_SECONDS, self.options.security())
-        except DmEnvRpcClientError:
-            return
+            probe.ask(dm_env_rpc_pb2.LeaveWorldRequest())
+        except ViolationError:
+            return False
+        return True
+
+    def _destroy_worlds(self, names: list[str], probe: Probe | None) -> None:
+        """Destroys the created worlds; a server that refuses keeps them."""
         deadline = time.monotonic() + _GONE_SECONDS
         try:
-            while self._worlds and time.monotonic() < deadline:
-                request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=self._worlds[-1])
-                answer = probe.ask(request)
-                if isinstance(answer, dm_env_rpc_pb2.DestroyWorldResponse) or all(
-                    probe.is_clean for probe in self._probes
+            while names:
+                probe = probe or Probe(self._address, _ANSWER_SECONDS, self.options.security())
+                answer = probe.ask(dm_env_rpc_pb2.DestroyWorldRequest(world_name=names[-1]))
+                if isinstance(answer, dm_env_rpc_pb2.DestroyWorldResponse) or not (
+                    self._may_be_left(answer) and time.monotonic() < deadline
                 ):
-                    self._worlds.pop()
-                else:
-                    time.sleep(0.02)
-        except ViolationError:
+                    names.pop()
+                    continue
+                time.sleep(_PAUSE_SECONDS)
+                if not self.facts.survives_errors:
+                    probe.close()
+                    probe = None
+        except (ViolationError, DmEnvRpcClientError):
             pass
         finally:
-            probe.close()
+            if probe is not None:
+                probe.close()
+
+    def _may_be_left(self, refusal: status_pb2.Status) -> bool:
+        """Whether the server may have refused because it has not noticed a closed connection."""
+        return not self._all_left and refusal.code != code_pb2.UNIMPLEMENTED

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.testing
 
 from dm_env_rpc_client.cli.app import app
-from dm_env_rpc_client.compliance import CHECKS
+from dm_env_rpc_client.compliance import CHECKS, Outcome
 from dm_env_rpc_client.server import Server
+from tests.cli.terminals import COMMAND, Terminal
 from tests.compliance import playground
 from tests.compliance.broken_servers import BROKEN
 
@@ -33,20 +35,22 @@ def test_a_good_server(catch_server: Server) -> None:
     )
     assert "passed  a_world_can_be_joined\n" in result.stdout
     assert "skipped messages_of_another_shape_are_refused: " in result.stdout
-    assert f" 0 failed, {result.stdout.count('skipped ')} skipped" in result.stdout
+    assert " passed, 0 failed, 0 warned, " in result.stdout
 
 
 def test_a_broken_server_as_json() -> None:
     check, session_class = BROKEN["sends errors without a message"]
     with playground.serve(session_class) as address:
-        result = invoke(address, "--json", "--only=errors", code=1)
-    summary = json.loads(result.stdout)
+        summary = json.loads(invoke(address, "--json", "--only=errors", code=0).stdout)
+        strict = json.loads(invoke(address, "--json", "--only=errors", "--strict", code=1).stdout)
     assert summary["address"] == address
-    assert summary["failed"] == 1
+    assert (summary["failed"], summary["warned"]) == (0, 1)
+    assert (strict["failed"], strict["warned"]) == (1, 0)
     by_name = {row["name"]: row for row in summary["checks"]}
-    assert len(by_name) == summary["passed"] + summary["failed"] + summary["skipped"]
-    failed = by_name[check]
-    assert failed["outcome"] == "failed"
+    assert len(by_name) == sum(summary[each.value] for each in Outcome)
+    assert "the server decides" in by_name[check]["reason"]
+    assert by_name[check]["outcome"] == "warned"
+    (failed,) = [row for row in strict["checks"] if row["outcome"] == "failed"]
     assert (failed["document"], failed["heading"]) == ("protocol overview", "Errors")
     assert failed["sent"] == "StepRequest"
     assert "Status" in failed["received"]
@@ -54,12 +58,47 @@ def test_a_broken_server_as_json() -> None:
 
 
 def test_a_failure_is_shown_with_what_was_sent() -> None:
-    check, session_class = BROKEN["sends errors without a message"]
+    check, session_class = BROKEN["sends what is no message"]
     with playground.serve(session_class) as address:
         result = invoke(address, f"--only={check}", code=1)
     for part in ("failed  " + check, "clause: ", "sent: StepRequest", "received: ", "expected: "):
         assert part in result.stdout
-    assert "0 passed, 1 failed, 0 skipped" in result.stdout
+    assert "0 passed, 1 failed, 0 warned, 2 skipped" in result.stdout
+
+
+def test_nothing_can_be_checked() -> None:
+    class Refuses(playground.Session):
+        def on_create_world(self, request: Any) -> Any:
+            raise playground.RequestError("the seed is missing")
+
+    with playground.serve(Refuses) as address:
+        result = invoke(address, code=1)
+    first, *_, last = result.stdout.splitlines()
+    assert first == "failed  the_server_can_be_checked"
+    assert "the seed is missing" in result.stdout
+    assert "pass --create NAME=VALUE" in result.stdout
+    assert f"skipped {len(CHECKS) - 2} more, for the same reason" in result.stdout
+    assert last == f"0 passed, 1 failed, 0 warned, {len(CHECKS) - 1} skipped"
+
+
+def test_on_a_terminal_the_bar_and_the_results_do_not_overwrite_each_other(
+    tmp_path: Path, catch_server: Server
+) -> None:
+    arguments = f"{catch_server.address} --several-worlds --one-agent --quiet-seconds=0.05"
+    with Terminal(tmp_path, columns=220, rows=len(CHECKS) + 30) as terminal:
+        terminal.run(f"{COMMAND} check {arguments}; echo code $?")
+        terminal.waits_for(r"checking .*/")
+        terminal.waits_for("code 0", 60)
+        on_screen = terminal.screen()
+        terminal.run(f"clear; {COMMAND} check {arguments} > {tmp_path}/kept; echo code $?")
+        terminal.waits_for("^code 0", 60)
+        assert "passed" not in terminal.screen()
+    kept = (tmp_path / "kept").read_text().splitlines()
+    assert len(kept) > 60
+    shown = [line.rstrip() for line in on_screen.splitlines()]
+    first = shown.index(kept[0])
+    assert shown[first : first + len(kept)] == kept
+    assert shown[first + len(kept)] == "code 0"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from dm_env_rpc_client.compliance import CHECKS
 from dm_env_rpc_client.server import Catch, Server, Tls, serve
 from dm_env_rpc_client.testing import ScriptedServer, answering
 from tests.certificates import Authority
+from tests.compliance import playground
+from tests.compliance.broken_servers import BROKEN
 from tests.scripted import settles
 
 pytest_plugins = ["pytester"]
@@ -66,14 +68,14 @@ def test_a_server_with_tls_and_a_token_is_reached(
     (tmp_path / "token").write_text("tok-1c")
     pytester.makepyfile(
         """
-        from dm_env_rpc_client.compliance import CHECKS, run_check
+        from dm_env_rpc_client.compliance import CHECKS, Suite
 
         def test_env(dm_env_rpc_env):
             assert dm_env_rpc_env.reset().first()
 
         def test_a_check(dm_env_rpc_address, dm_env_rpc_compliance_options):
-            result = run_check(CHECKS[0], dm_env_rpc_address, dm_env_rpc_compliance_options)
-            assert result.outcome.value == "passed"
+            result = Suite(dm_env_rpc_address, dm_env_rpc_compliance_options).results(CHECKS[0])
+            assert result[0].outcome.value == "passed"
         """
     )
     credentials = Tls(ca=authority.ca, cert=own.cert, key=own.key)
@@ -253,12 +255,34 @@ def test_a_failure_says_what_was_sent_and_what_came_back(pytester: pytest.Pytest
     result.assert_outcomes(failed=1, deselected=len(CHECKS) - 1)
     result.stdout.fnmatch_lines(
         [
-            "*clause: Leaving while not joined is a no-op.*'LeaveWorldRequest/Response'*",
-            "*sent: LeaveWorldRequest*",
+            "*clause: A world *can be joined.*'JoinWorldRequest/Response'*",
+            "*sent: CreateWorldRequest*",
             "*received: EnvironmentResponse*step*",
-            "*expected: a LeaveWorldResponse*",
+            "*expected: a CreateWorldResponse*",
         ]
     )
+
+
+@pytest.mark.parametrize(
+    ("flags", "outcomes"),
+    [([], {"passed": 1, "warnings": 1}), (["--dm-env-rpc-strict"], {"failed": 1})],
+)
+def test_a_warning_of_the_suite(
+    pytester: pytest.Pytester, flags: list[str], outcomes: dict[str, int]
+) -> None:
+    _, session_class = BROKEN["sends errors without a message"]
+    with playground.serve(session_class) as address:
+        result = run(
+            pytester,
+            "--pyargs",
+            "dm_env_rpc_client.compliance",
+            f"--dm-env-rpc-address={address}",
+            "--dm-env-rpc-quiet-seconds=0.05",
+            "-k=errors_have",
+            *flags,
+        )
+    result.assert_outcomes(**outcomes, deselected=len(CHECKS) - 1)
+    result.stdout.fnmatch_lines(["*errors_have_a_code_and_a_message*", "*sent: StepRequest*"])
 
 
 def test_options_that_cannot_be_are_wrong_usage(pytester: pytest.Pytester, server: Server) -> None:

@@ -2,6 +2,10 @@
 
 If the valid actions depend on the state of the environment, as moves in chess do, they need a
 MODULE:FUNCTION policy. The checks that send any value within the specs are skipped then.
+
+That a valid action is taken is an error if it does not hold, because a client that follows the
+specs cannot act. That an invalid one is refused is a warning: such a client sends none, and the
+documents leave the validity of requests to it ("Streaming"; on ranges "Ranges").
 """
 
 from __future__ import annotations
@@ -14,6 +18,10 @@ from google.protobuf import any_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import overview, reference
+from dm_env_rpc_client.compliance.checks.foundations import (
+    a_failed_request_is_answered,
+    a_world_can_be_joined,
+)
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.probe_agent import ProbeAgent
 from dm_env_rpc_client.compliance.trial import Trial
@@ -21,6 +29,7 @@ from dm_env_rpc_client.tensors import packing
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 
 _STEP = "StepRequest/Response"
+_INVALID = "a client that follows the specs sends no invalid actions"
 _MAX_ELEMENTS = 16
 """The number of elements of one action that are tried one by one."""
 
@@ -44,7 +53,8 @@ def _with(valid: Mapping[int, Tensor], uid: int, tensor: Tensor) -> dict[int, Te
     return {**valid, uid: tensor}
 
 
-def _refused(agent: ProbeAgent, field: TensorField, tensor: Tensor, why: str) -> None:
+def _refused(trial: Trial, agent: ProbeAgent, field: TensorField, tensor: Tensor, why: str) -> None:
+    trial.recover(agent)
     agent.run()
     actions = _with(agent.valid_actions(), field.uid, tensor)
     agent.refuse_step(f"an error, because {field.label} {why}", actions)
@@ -87,50 +97,50 @@ def _pick(field: TensorField) -> Any:
     return low if low is not None and np.isfinite(low) else high
 
 
-@reference(_STEP, "Actions are optional: a step may have only some of them.")
+@reference(
+    _STEP,
+    "Actions are optional: a step may have only some of them.",
+    needs=(a_world_can_be_joined,),
+)
 def each_action_can_be_sent_alone(trial: Trial) -> None:
-    """Sends one at a time; an environment that needs all of them may refuse."""
+    """Sends one at a time; an environment that needs all of them may refuse.
+
+    An error: a client that acts with some actions gets no answer, or a wrong one.
+    """
     agent = _joined(trial)
-    valid = agent.valid_actions()
-    for uid in valid:
+    for uid in agent.valid_actions():
         agent.run()
         answer = agent.probe.ask(agent.request({uid: agent.valid_actions()[uid]}))
-        if isinstance(answer, dm_env_rpc_pb2.StepResponse):
-            agent.took(answer)
-            continue
-        agent.step(expected="a StepResponse, because the step has all actions")
-        raise NotOfferedError(f"the environment needs all its actions: {answer.message}")
+        if not isinstance(answer, dm_env_rpc_pb2.StepResponse):
+            raise NotOfferedError(f"the environment needs all its actions: {answer.message}")
+        agent.took(answer)
 
 
-@reference(_STEP, "The set of actions may be empty.")
+@reference(_STEP, "The set of actions may be empty.", needs=(a_world_can_be_joined,))
 def a_step_may_be_empty(trial: Trial) -> None:
-    """Steps without actions and observations; if that is refused, nothing changes."""
+    """Steps without actions in a sequence; an environment that needs them may refuse.
+
+    An error: a client that does not act gets no answer, or a wrong one.
+    """
     agent = trial.join()
-    agent.step({}, expected="a StepResponse, because a first step needs no actions")
     agent.run()
     answer = agent.probe.ask(agent.request({}))
-    if isinstance(answer, dm_env_rpc_pb2.StepResponse):
-        agent.took(answer)
-        return
-    agent.check_is_running("the refused step did not end the sequence")
-    agent.step(expected="a StepResponse, because the step has all actions")
-    raise NotOfferedError(f"the environment needs its actions: {answer.message}")
+    if not isinstance(answer, dm_env_rpc_pb2.StepResponse):
+        raise NotOfferedError(f"the environment needs its actions: {answer.message}")
+    agent.took(answer)
 
 
-@reference("Specs", "The specs are a complete list of the actions.")
-def unknown_actions_are_refused(trial: Trial) -> None:
-    """Sends an unknown UID, alone and beside valid ones."""
-    agent = trial.join()
-    agent.run()
-    agent.refuse_step("an error, because there is no such action", agent.nonsense())
-    actions = {**agent.valid_actions(), **agent.nonsense()}
-    agent.refuse_step("an error, because one action is unknown, beside valid ones", actions)
-    agent.step(expected="a StepResponse to the valid actions alone")
-
-
-@overview("TensorSpec", "An action has the data type of its spec.")
+@overview(
+    "TensorSpec",
+    "An action has the data type of its spec.",
+    leniency=_INVALID,
+    needs=(a_failed_request_is_answered,),
+)
 def actions_of_another_type_are_refused(trial: Trial) -> None:
-    """Sends elements of another type, for each action."""
+    """Sends elements of another type, for each action.
+
+    A warning: only a client that makes a mistake sends it; see above.
+    """
     agent = _joined(trial)
     for field in agent.actions.values():
         for other in ("doubles", "floats", "int64s", "strings"):
@@ -139,7 +149,7 @@ def actions_of_another_type_are_refused(trial: Trial) -> None:
                 element: Any = "0" if other == "strings" else _pick(field) or 0
                 count = int(np.prod(_shape(field)))
                 getattr(tensor, other).array.extend([_as(other, element)] * count)
-                _refused(agent, field, tensor, f"is {field.codec.field}, not {other}")
+                _refused(trial, agent, field, tensor, f"is {field.codec.field}, not {other}")
 
 
 def _as(payload: str, element: Any) -> Any:
@@ -149,17 +159,33 @@ def _as(payload: str, element: Any) -> Any:
     return int(np.clip(number, -(2**62), 2**62)) if payload == "int64s" else float(number)
 
 
-@overview("Tensors", "A tensor has a payload.")
+@overview(
+    "Tensors",
+    "A tensor has a payload.",
+    leniency=_INVALID,
+    needs=(a_failed_request_is_answered,),
+)
 def actions_without_payload_are_refused(trial: Trial) -> None:
-    """Sends a shape without elements of any type."""
+    """Sends a shape without elements of any type.
+
+    A warning: only a client that makes a mistake sends it; see above.
+    """
     agent = _joined(trial)
     for field in agent.actions.values():
-        _refused(agent, field, Tensor(shape=_shape(field)), "has no payload")
+        _refused(trial, agent, field, Tensor(shape=_shape(field)), "has no payload")
 
 
-@overview("TensorSpec", "An action has the shape of its spec.")
+@overview(
+    "TensorSpec",
+    "An action has the shape of its spec.",
+    leniency=_INVALID,
+    needs=(a_failed_request_is_answered,),
+)
 def actions_of_another_shape_are_refused(trial: Trial) -> None:
-    """Sends one dimension too many, and other lengths, for each action."""
+    """Sends one dimension too many, and other lengths, for each action.
+
+    A warning: only a client that makes a mistake sends it; see above.
+    """
     agent = _joined(trial)
     for field in agent.actions.values():
         element = _pick(field)
@@ -172,12 +198,22 @@ def actions_of_another_shape_are_refused(trial: Trial) -> None:
                 wrong.append((*shape[:axis], size + 1, *shape[axis + 1 :]))
         for other in wrong:
             tensor = _packed(field, np.full(other, element, field.codec.dtype))
-            _refused(agent, field, tensor, f"has shape {list(field.shape)}, not {list(other)}")
+            _refused(
+                trial, agent, field, tensor, f"has shape {list(field.shape)}, not {list(other)}"
+            )
 
 
-@overview("Tensors", "The elements fill the shape.")
+@overview(
+    "Tensors",
+    "The elements fill the shape.",
+    leniency=_INVALID,
+    needs=(a_failed_request_is_answered,),
+)
 def actions_that_do_not_fill_their_shape_are_refused(trial: Trial) -> None:
-    """Sends one element too many for each action."""
+    """Sends one element too many for each action.
+
+    A warning: only a client that makes a mistake sends it; see above.
+    """
     agent = _joined(trial)
     for field in agent.actions.values():
         element = _pick(field)
@@ -186,7 +222,7 @@ def actions_that_do_not_fill_their_shape_are_refused(trial: Trial) -> None:
         count = int(np.prod(_shape(field))) + 1
         tensor = _packed(field, np.full(max(count, 2), element, field.codec.dtype))
         tensor.shape[:] = _shape(field)
-        _refused(agent, field, tensor, f"has more elements than shape {list(field.shape)}")
+        _refused(trial, agent, field, tensor, f"has more elements than shape {list(field.shape)}")
 
 
 def _edges(field: TensorField, beyond: bool) -> Iterator[tuple[Any, str]]:
@@ -228,23 +264,38 @@ def _beyond(bound: Any, below: bool, dtype: np.dtype[Any]) -> Any:
     return outside_float if np.isfinite(outside_float) else None
 
 
-@overview("Ranges", "A server refuses what is out of range.")
+@overview(
+    "Ranges",
+    "A server should refuse what is out of range.",
+    leniency="the protocol does not enforce ranges: a server should refuse, but need not",
+    needs=(a_failed_request_is_answered,),
+)
 def actions_out_of_range_are_refused(trial: Trial) -> None:
-    """Puts each element in turn below its minimum and above its maximum."""
+    """Puts each element in turn below its minimum and above its maximum.
+
+    A warning: only a client that makes a mistake sends it; see above.
+    """
     agent = _joined(trial)
     tried = False
     for field in agent.actions.values():
         if field.codec.is_numeric:
             for value, why in _edges(field, beyond=True):
-                _refused(agent, field, _packed(field, value), why)
+                _refused(trial, agent, field, _packed(field, value), why)
                 tried = True
     if not tried:
         raise NotOfferedError("no action has bounds that can be exceeded")
 
 
-@overview("Ranges", "Ranges are inclusive.")
+@overview(
+    "Ranges",
+    "Ranges are inclusive.",
+    needs=(a_world_can_be_joined,),
+)
 def actions_at_their_bounds_are_taken(trial: Trial) -> None:
-    """Puts every element at its minimum, then at its maximum."""
+    """Puts every element at its minimum, then at its maximum.
+
+    An error: a client that follows the specs cannot act.
+    """
     agent = _joined(trial, needs_any_value=True)
     tried = False
     for field in agent.actions.values():
@@ -256,9 +307,16 @@ def actions_at_their_bounds_are_taken(trial: Trial) -> None:
         raise NotOfferedError("no action has bounds")
 
 
-@overview("Variable lengths", "A negative length follows from the number of elements.")
+@overview(
+    "Variable lengths",
+    "A negative length follows from the number of elements.",
+    needs=(a_world_can_be_joined,),
+)
 def a_negative_length_is_inferred(trial: Trial) -> None:
-    """Sends each dimension of each action as -1 in turn."""
+    """Sends each dimension of each action as -1 in turn.
+
+    An error: a client that follows the specs cannot act.
+    """
     agent = _joined(trial)
     tried = False
     for field in agent.actions.values():
@@ -274,9 +332,17 @@ def a_negative_length_is_inferred(trial: Trial) -> None:
         raise NotOfferedError("no action has a dimension")
 
 
-@overview("Variable lengths", "At most one length may be negative.")
+@overview(
+    "Variable lengths",
+    "At most one length may be negative.",
+    leniency=_INVALID,
+    needs=(a_failed_request_is_answered,),
+)
 def two_negative_lengths_are_refused(trial: Trial) -> None:
-    """Sends two dimensions of each action as -1."""
+    """Sends two dimensions of each action as -1.
+
+    A warning: only a client that makes a mistake sends it; see above.
+    """
     agent = _joined(trial)
     tried = False
     for field in agent.actions.values():
@@ -284,15 +350,20 @@ def two_negative_lengths_are_refused(trial: Trial) -> None:
             agent.run()
             tensor = agent.valid_actions().get(field.uid, Tensor(shape=_shape(field)))
             tensor.shape[:2] = [-1, -1]
-            _refused(agent, field, tensor, "has two lengths left open")
+            _refused(trial, agent, field, tensor, "has two lengths left open")
             tried = True
     if not tried:
         raise NotOfferedError("no action has two dimensions")
 
 
-@overview("Variable lengths", "A variable dimension has any length.")
+@overview(
+    "Variable lengths", "A variable dimension has any length.", needs=(a_world_can_be_joined,)
+)
 def a_variable_dimension_takes_any_length(trial: Trial) -> None:
-    """Sends several lengths for a dimension of -1."""
+    """Sends several lengths for a dimension of -1.
+
+    An error: a client that follows the specs cannot act.
+    """
     agent = _joined(trial, needs_any_value=True)
     tried = False
     for field in agent.actions.values():
@@ -307,9 +378,16 @@ def a_variable_dimension_takes_any_length(trial: Trial) -> None:
         raise NotOfferedError("no action has a variable dimension")
 
 
-@overview("Broadcastable", "One element can represent a tensor of any shape.")
+@overview(
+    "Broadcastable",
+    "One element can represent a tensor of any shape.",
+    needs=(a_world_can_be_joined,),
+)
 def one_element_is_broadcast(trial: Trial) -> None:
-    """Sends one element with the whole shape."""
+    """Sends one element with the whole shape.
+
+    An error: a client that follows the specs cannot act.
+    """
     agent = _joined(trial, needs_any_value=True)
     tried = False
     for field in agent.actions.values():
@@ -324,9 +402,17 @@ def one_element_is_broadcast(trial: Trial) -> None:
         raise NotOfferedError("no action has a shape that one element can fill")
 
 
-@overview("TensorSpec", "An action has the shape of its spec, also if its elements are messages.")
+@overview(
+    "TensorSpec",
+    "An action has the shape of its spec, also if its elements are messages.",
+    leniency=_INVALID,
+    needs=(a_failed_request_is_answered,),
+)
 def messages_of_another_shape_are_refused(trial: Trial) -> None:
-    """Sends one dimension too many, for each action of messages."""
+    """Sends one dimension too many, for each action of messages.
+
+    A warning: only a client that makes a mistake sends it; see above.
+    """
     agent = _joined(trial)
     protos = [f for f in agent.actions.values() if f.codec.data_type == dm_env_rpc_pb2.PROTO]
     if not protos:
@@ -334,4 +420,4 @@ def messages_of_another_shape_are_refused(trial: Trial) -> None:
     for field in protos:
         tensor = Tensor(shape=(*_shape(field), 2))
         tensor.protos.array.extend([any_pb2.Any()] * int(np.prod(tensor.shape)))
-        _refused(agent, field, tensor, "has a dimension too many")
+        _refused(trial, agent, field, tensor, "has a dimension too many")

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import overview, reference
+from dm_env_rpc_client.compliance.checks.foundations import (
+    a_failed_request_is_answered,
+    a_world_can_be_joined,
+    an_error_changes_no_state,
+    unknown_actions_are_refused,
+)
+from dm_env_rpc_client.compliance.checks.world_lifetimes import names_of_worlds_are_unique
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.tensors.settings import pack_settings
@@ -12,25 +19,26 @@ _JOIN = "JoinWorldRequest/Response"
 _LEAVE = "LeaveWorldRequest/Response"
 
 
-@reference(_JOIN, "A world that was created can be joined, and stepped at once.")
-def a_world_can_be_joined(trial: Trial) -> None:
-    """Joins and steps."""
-    trial.join().step(expected="a StepResponse right after the JoinWorld")
-
-
-@reference(_JOIN, "The name says which world to join.")
+@reference(_JOIN, "The name says which world to join.", needs=(a_failed_request_is_answered,))
 def an_unknown_world_cannot_be_joined(trial: Trial) -> None:
-    """Names a world that does not exist, beside one that does."""
+    """Names a world that does not exist, beside one that does.
+
+    An error: a client whose world was destroyed by another gets into a world that it does not mean.
+    """
     probe = trial.connect()
     trial.create_world(probe)
     request = trial.join_request(trial.options.unknown_world_name)
     probe.refuse(request, "an error, because there is no such world")
-    probe.refuse(dm_env_rpc_pb2.StepRequest(), "an error, because no world was joined")
+    if trial.facts.errors_are_no_ops:
+        probe.refuse(dm_env_rpc_pb2.StepRequest(), "an error, because no world was joined")
 
 
-@reference(_JOIN, "Invalid settings are refused.")
+@reference(_JOIN, "Invalid settings are refused.", needs=(a_failed_request_is_answered,))
 def invalid_join_settings_are_refused(trial: Trial) -> None:
-    """Adds each setting to the valid ones."""
+    """Adds each setting to the valid ones.
+
+    An error: the options promise it.
+    """
     invalid = pack_settings(trial.options.invalid_join_settings)
     if not invalid:
         raise NotOfferedError("no invalid join settings were given")
@@ -39,13 +47,22 @@ def invalid_join_settings_are_refused(trial: Trial) -> None:
     for setting, tensor in invalid.items():
         request = trial.join_request(name)
         request.settings[setting].CopyFrom(tensor)
+        probe = trial.usable(probe)
         probe.refuse(request, f"an error, because the setting {setting!r} is invalid")
-    trial.join(probe, name)
+    trial.join(trial.usable(probe), name)
 
 
-@reference(_JOIN, "A connection joins one world at a time.")
+@reference(
+    _JOIN,
+    "A connection joins one world at a time.",
+    leniency="a client leaves its world before it joins again",
+    needs=(an_error_changes_no_state,),
+)
 def a_joined_connection_cannot_join_again(trial: Trial) -> None:
-    """Joins the same world again, before a sequence and in one."""
+    """Joins the same world again, before a sequence and in one.
+
+    A warning: the refusal protects a client from its own mistake only.
+    """
     agent = trial.join()
     again = trial.join_request(agent.world_name)
     expected = "an error, because this connection is joined already"
@@ -55,9 +72,17 @@ def a_joined_connection_cannot_join_again(trial: Trial) -> None:
     agent.step(expected="a StepResponse after the refused JoinWorld")
 
 
-@reference(_JOIN, "A connection joins one world at a time, whichever it is.")
+@reference(
+    _JOIN,
+    "A connection joins one world at a time, whichever it is.",
+    leniency="a client leaves its world before it joins another",
+    needs=(a_joined_connection_cannot_join_again, names_of_worlds_are_unique),
+)
 def a_joined_connection_cannot_join_another_world(trial: Trial) -> None:
-    """Joins a second world."""
+    """Joins a second world.
+
+    A warning: the refusal protects a client from its own mistake only.
+    """
     agent = trial.join()
     another = trial.create_another_world(agent.probe)
     expected = "an error, because this connection is joined to another world"
@@ -65,23 +90,38 @@ def a_joined_connection_cannot_join_another_world(trial: Trial) -> None:
     agent.step(expected="a StepResponse of the world that was joined first")
 
 
-@overview("States", "Step and Reset need a joined world.")
+@overview(
+    "States",
+    "Step and Reset need a joined world.",
+    leniency="a client joins a world before it steps or resets",
+    needs=(a_world_can_be_joined, a_failed_request_is_answered),
+)
 def step_and_reset_need_a_join(trial: Trial) -> None:
-    """Sends both before a join, and after a leave."""
+    """Sends both before a join, and after a leave.
+
+    A warning: the refusal protects a client from its own mistake only.
+    """
     probe = trial.connect()
+    name = trial.create_world(probe)
     expected = "an error, because the connection is not joined"
-    probe.refuse(dm_env_rpc_pb2.StepRequest(), expected)
-    probe.refuse(dm_env_rpc_pb2.ResetRequest(), expected)
-    agent = trial.join(probe)
-    agent.run()
-    agent.leave()
-    probe.refuse(dm_env_rpc_pb2.StepRequest(), expected)
-    probe.refuse(dm_env_rpc_pb2.ResetRequest(), expected)
+    requests = (dm_env_rpc_pb2.StepRequest(), dm_env_rpc_pb2.ResetRequest())
+    for request in requests:
+        probe = trial.usable(probe)
+        probe.refuse(request, expected)
+    for request in requests:
+        probe = trial.usable(probe)
+        agent = trial.join(probe, name)
+        agent.run()
+        agent.leave()
+        probe.refuse(request, f"{expected} any more")
 
 
-@reference(_LEAVE, "Leaving while not joined is a no-op.")
+@reference(_LEAVE, "Leaving while not joined is a no-op.", needs=(a_world_can_be_joined,))
 def leaving_while_not_joined_is_a_no_op(trial: Trial) -> None:
-    """Leaves before a join and twice after one."""
+    """Leaves before a join and twice after one.
+
+    An error: a client may leave to be on the safe side, and gets an error.
+    """
     probe = trial.connect()
     leave = dm_env_rpc_pb2.LeaveWorldRequest()
     expected = "a LeaveWorldResponse, also while not joined"
@@ -92,19 +132,36 @@ def leaving_while_not_joined_is_a_no_op(trial: Trial) -> None:
         probe.accept(leave, expected)
 
 
-@reference(_LEAVE, "After a leave the world can be joined again.")
+@reference(
+    _LEAVE,
+    "An agent that joins again after a leave begins a sequence.",
+    needs=(a_world_can_be_joined,),
+)
 def a_world_can_be_joined_again_after_a_leave(trial: Trial) -> None:
-    """Leaves in the middle of a sequence; after the next join another one begins."""
+    """Leaves in the middle of a sequence; after the next join another one begins.
+
+    An error: the agent continues a sequence that it has not begun. The server may refuse the join,
+    because it decides what becomes of a world after a leave.
+    """
     agent = trial.join()
     agent.run()
     agent.leave()
-    again = trial.join(agent.probe, agent.world_name)
-    again.begin("a first step after joining again, whose actions are ignored")
+    answer = agent.probe.ask(trial.join_request(agent.world_name), "a JoinWorldResponse")
+    if not isinstance(answer, dm_env_rpc_pb2.JoinWorldResponse):
+        raise NotOfferedError(f"the world cannot be joined again after a leave: {answer.message}")
+    agent.joined(agent.probe, answer)
+    agent.begin("a first step after joining again, whose actions are ignored")
 
 
-@overview("Multiagent support", "Each connection has its own part in a world, or none.")
+@overview(
+    "Multiagent support",
+    "Each connection has its own part in a world, or none.",
+)
 def agents_of_one_world_have_their_own_states(trial: Trial) -> None:
-    """Joins a second agent; both step, and neither affects the other."""
+    """Joins a second agent; both step, and neither affects the other.
+
+    An error: what one client does spoils the sequence of another.
+    """
     agent = trial.join()
     other = trial.join_beside(agent)
     # Both are sent before an answer is read, because the world may wait for all its agents.
@@ -114,9 +171,16 @@ def agents_of_one_world_have_their_own_states(trial: Trial) -> None:
         one.took(one.probe.accepted("step", "a StepResponse for each agent"))
 
 
-@reference(_JOIN, "A world takes as many agents as it expects.")
+@reference(
+    _JOIN,
+    "A world takes as many agents as it expects.",
+    needs=(a_world_can_be_joined, a_failed_request_is_answered, unknown_actions_are_refused),
+)
 def a_world_for_one_agent_refuses_another(trial: Trial) -> None:
-    """Joins from a second connection."""
+    """Joins from a second connection.
+
+    An error: two clients act as one agent, of which the options say that there is no other.
+    """
     if trial.options.several_agents is not False:
         raise NotOfferedError("the options do not say that the world takes one agent only")
     agent = trial.join()

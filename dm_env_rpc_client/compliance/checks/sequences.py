@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import overview, reference
+from dm_env_rpc_client.compliance.checks.foundations import (
+    a_failed_request_is_answered,
+    a_world_can_be_joined,
+)
+from dm_env_rpc_client.compliance.checks.observations import what_is_requested_is_returned
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.probe import describe
 from dm_env_rpc_client.compliance.probe_agent import ProbeAgent
@@ -18,17 +23,33 @@ _WINDOW = 8
 """The number of steps that are pending at once."""
 
 
-@reference(_STEP, "The first step of a sequence leads to RUNNING; its actions are ignored.")
-def the_first_step_ignores_its_actions(trial: Trial) -> None:
-    """Begins with an unknown action, which the second step must refuse."""
+@reference(
+    _STEP,
+    "The actions of a first step are ignored, so it may have valid ones.",
+    needs=(a_world_can_be_joined,),
+    otherwise="a first step with actions is refused",
+)
+def a_first_step_may_have_actions(trial: Trial) -> None:
+    """Begins a sequence with valid actions.
+
+    An error: a client that sends steps ahead does not know which of them is a first step.
+    """
     agent = trial.join()
-    agent.begin("a first step whose actions are ignored")
-    agent.check_is_running("this is the second step of the sequence")
+    if trial.options.load_policy() is not None:
+        raise NotOfferedError("the policy chooses actions for the steps of a sequence only")
+    agent.step(agent.valid_actions(), expected="a first step whose actions are ignored")
 
 
-@overview("States", "Each state leads to some states only.")
+@overview(
+    "States",
+    "Each state leads to some states only.",
+    needs=(a_world_can_be_joined,),
+)
 def states_follow_each_other(trial: Trial) -> None:
-    """Steps to the end of a sequence and into the next."""
+    """Steps to the end of a sequence and into the next.
+
+    An error: a client loses count of its sequences.
+    """
     agent = trial.join()
     if not agent.run_to_the_end():
         raise NotOfferedError(_endless(trial))
@@ -40,9 +61,16 @@ def _endless(trial: Trial) -> str:
     return f"no sequence ended within {trial.options.max_steps} steps"
 
 
-@reference(_STEP, "The last step of a sequence returns observations too.")
+@reference(
+    _STEP,
+    "The last step of a sequence returns observations too.",
+    needs=(what_is_requested_is_returned,),
+)
 def the_last_step_returns_observations(trial: Trial) -> None:
-    """Requests everything in each step until the end."""
+    """Requests everything in each step until the end.
+
+    An error: a client lacks the observations of the end.
+    """
     agent = trial.join()
     uids = agent.specs.observations
     agent.run()
@@ -55,16 +83,22 @@ def the_last_step_returns_observations(trial: Trial) -> None:
     raise NotOfferedError(_endless(trial))
 
 
-@reference(_STEP, "Pending steps may be processed in the next sequence.")
+@reference(
+    _STEP,
+    "Pending steps may be processed in the next sequence.",
+    needs=(a_first_step_may_have_actions,),
+)
 def sequences_end_and_begin_while_steps_are_in_flight(trial: Trial) -> None:
-    """Keeps several steps pending beyond the end of a sequence."""
+    """Keeps several steps pending beyond the end of a sequence.
+
+    An error: a client that sends steps ahead gets wrong answers, or none.
+    """
     agent = trial.join()
-    agent.valid_actions()
     ends = 0
     sent = answered = 0
     while answered < sent or (ends < 2 and sent < trial.options.max_steps):
         if sent - answered < _WINDOW and ends < 2 and sent < trial.options.max_steps:
-            agent.probe.send(agent.request())
+            agent.probe.send(agent.request(agent.valid_actions()))
             sent += 1
             continue
         agent.took(agent.probe.accepted("step", "a StepResponse, in this sequence or the next"))
@@ -74,19 +108,28 @@ def sequences_end_and_begin_while_steps_are_in_flight(trial: Trial) -> None:
         raise NotOfferedError(_endless(trial))
 
 
-@reference(_RESET, "A pending Reset takes effect between the steps around it.")
+@reference(
+    _RESET,
+    "A pending Reset takes effect between the steps around it.",
+    needs=(a_world_can_be_joined,),
+)
 def a_reset_in_flight_ends_the_sequence(trial: Trial) -> None:
-    """Sends a step, a Reset and a first step without waiting."""
+    """Sends a step, a Reset and a first step without waiting.
+
+    An error: a client that sends requests ahead gets wrong answers, or none.
+    """
     agent = trial.join()
     agent.run()
     reset = dm_env_rpc_pb2.ResetRequest(settings=pack_settings(trial.options.reset_settings))
-    for request in (agent.request(), reset, agent.request(agent.nonsense())):
+    for request in (agent.request(), reset, agent.request(agent.first_actions())):
         agent.probe.send(request)
     agent.probe.accepted("step", "a StepResponse before the Reset")
     refusal = None
     try:
         agent.adopt(agent.probe.accepted("reset", "a ResetResponse").specs)
     except NotOfferedError as error:
+        if not trial.facts.survives_errors:
+            raise
         refusal = error
     last = agent.probe.answer("step", "the answer to the last step")
     if refusal is not None:
@@ -114,9 +157,16 @@ def _plain_reset(agent: ProbeAgent) -> None:
     agent.adopt(answer.specs)
 
 
-@reference(_RESET, "The specs are sent again even if nothing has changed.")
+@reference(
+    _RESET,
+    "The specs are sent again even if nothing has changed.",
+    needs=(a_world_can_be_joined,),
+)
 def a_reset_sends_the_specs_again(trial: Trial) -> None:
-    """Resets in a sequence and between two; the sent specs must be valid for the next steps."""
+    """Resets in a sequence and between two; the sent specs must be valid for the next steps.
+
+    An error: a client takes the specs of the answer for those that hold now.
+    """
     agent = trial.join()
     joined = agent.specs
     agent.reset()
@@ -131,9 +181,16 @@ def a_reset_sends_the_specs_again(trial: Trial) -> None:
     agent.step(requested=agent.observations, expected="a step with the specs of the Reset")
 
 
-@reference(_RESET, "A Reset without settings is a no-op while no sequence is running.")
+@reference(
+    _RESET,
+    "A Reset without settings is a no-op while no sequence is running.",
+    needs=(a_world_can_be_joined,),
+)
 def a_reset_between_sequences_changes_nothing(trial: Trial) -> None:
-    """Resets twice before the first sequence and twice after a Reset."""
+    """Resets twice before the first sequence and twice after a Reset.
+
+    An error: a client that resets twice has other specs than the server, or another sequence.
+    """
     agent = trial.join()
     joined = agent.specs
     for _ in range(2):
@@ -149,9 +206,16 @@ def a_reset_between_sequences_changes_nothing(trial: Trial) -> None:
     agent.check_is_running("a sequence has begun")
 
 
-@reference(_RESET, "After a Reset the next step begins a sequence; its actions are ignored.")
+@reference(
+    _RESET,
+    "After a Reset the next step begins a sequence; its actions are ignored.",
+    needs=(a_world_can_be_joined,),
+)
 def a_reset_ends_the_sequence(trial: Trial) -> None:
-    """Resets in the middle of a sequence."""
+    """Resets in the middle of a sequence.
+
+    An error: the agent continues a sequence that it takes for ended.
+    """
     agent = trial.join()
     agent.run()
     agent.reset()
@@ -159,9 +223,16 @@ def a_reset_ends_the_sequence(trial: Trial) -> None:
     agent.check_is_running("the sequence after the Reset has begun")
 
 
-@reference(_RESET, "Settings of a Reset are those for the agent's next sequence.")
+@reference(
+    _RESET,
+    "Settings of a Reset are those for the agent's next sequence.",
+    needs=(a_world_can_be_joined,),
+)
 def reset_settings_are_taken(trial: Trial) -> None:
-    """Resets with them in a sequence and between two, and steps with the new specs."""
+    """Resets with them in a sequence and between two, and steps with the new specs.
+
+    An error: the options promise that they are accepted.
+    """
     if not trial.options.reset_settings:
         raise NotOfferedError("no reset settings were given")
     agent = trial.join()
@@ -173,23 +244,40 @@ def reset_settings_are_taken(trial: Trial) -> None:
     agent.step(requested=agent.observations)
 
 
-@reference(_RESET, "Invalid settings are refused.")
+@reference(
+    _RESET,
+    "Invalid settings are refused.",
+    needs=(a_failed_request_is_answered,),
+)
 def invalid_reset_settings_are_refused(trial: Trial) -> None:
-    """Sends each one; the sequence continues."""
+    """Sends each one; the sequence continues, if errors are no-ops.
+
+    An error: the options promise it.
+    """
     invalid = pack_settings(trial.options.invalid_reset_settings)
     if not invalid:
         raise NotOfferedError("no invalid reset settings were given")
     agent = trial.join()
     agent.run()
     for name, tensor in invalid.items():
+        trial.recover(agent)
+        agent.run()
         request = dm_env_rpc_pb2.ResetRequest(settings={name: tensor})
         agent.probe.refuse(request, f"an error, because the setting {name!r} is invalid")
-        agent.check_is_running("the refused Reset did not end the sequence")
+        if trial.facts.errors_are_no_ops:
+            agent.check_is_running("the refused Reset did not end the sequence")
 
 
-@overview("States", "A joined agent has one of three states after a step.")
+@overview(
+    "States",
+    "A joined agent has one of three states after a step.",
+    needs=(a_world_can_be_joined,),
+)
 def states_are_those_of_the_protocol(trial: Trial) -> None:
-    """Checks the number of the state in each of some steps."""
+    """Checks the number of the state in each of some steps.
+
+    An error: a client does not know whether its sequence continues.
+    """
     agent = trial.join()
     for _ in range(min(trial.options.max_steps, 24)):
         before = agent.state

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import overview, reference
-from dm_env_rpc_client.compliance.outcome import ViolationError
+from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
 from dm_env_rpc_client.compliance.probe import describe
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.errors import SpecError
@@ -32,7 +32,10 @@ def _check_each(
 
 @reference("Specs", "The names of the actions are unique, and those of the observations.")
 def names_are_unique(trial: Trial) -> None:
-    """Looks for a name that occurs twice."""
+    """Looks for a name that occurs twice.
+
+    An error: a client takes the name for the key, and loses one of the two.
+    """
     for kind, group in _by_kind(trial):
         names = [spec.name for spec in group]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -44,7 +47,10 @@ def names_are_unique(trial: Trial) -> None:
 
 @overview("Nested actions or observations", "A period in a name is a level of nesting only.")
 def no_name_is_the_parent_of_another(trial: Trial) -> None:
-    """Looks for `a` beside `a.b`, which would be a value and a group at once."""
+    """Looks for `a` beside `a.b`, which would be a value and a group at once.
+
+    An error: a client that nests by names cannot represent it.
+    """
     for kind, group in _by_kind(trial):
         try:
             nesting.check_unambiguous(spec.name for spec in group)
@@ -58,14 +64,20 @@ def no_name_is_the_parent_of_another(trial: Trial) -> None:
 
 @overview("TensorSpec", "A spec has a data type of the protocol.")
 def data_types_are_valid(trial: Trial) -> None:
-    """Looks for 0 and for numbers that the protocol does not define."""
+    """Looks for 0 and for numbers that the protocol does not define.
+
+    An error: a client cannot pack or unpack the tensor.
+    """
     known = set(dm_env_rpc_pb2.DataType.values()) - {dm_env_rpc_pb2.INVALID_DATA_TYPE}
     _check_each(trial, "a data type of the protocol", lambda spec: spec.dtype in known)
 
 
 @overview("Variable lengths", "At most one dimension of a tensor is variable.")
 def at_most_one_dimension_is_variable(trial: Trial) -> None:
-    """Counts the negative elements of each shape."""
+    """Counts the negative elements of each shape.
+
+    An error: a client cannot infer the shape.
+    """
     _check_each(
         trial,
         "at most one negative element in the shape",
@@ -75,7 +87,10 @@ def at_most_one_dimension_is_variable(trial: Trial) -> None:
 
 @overview("Ranges", "A range has one element, or the shape of its tensor, and can be met.")
 def bounds_make_sense(trial: Trial) -> None:
-    """Checks type, number, NaN and order; bounds per element need a fixed shape."""
+    """Checks type, number, NaN and order; bounds per element need a fixed shape.
+
+    An error: no value conforms to the spec, or a client cannot know which ones do.
+    """
     for kind, group in _by_kind(trial):
         for spec in group:
             bounded = dm_env_rpc_pb2.TensorSpec()
@@ -89,3 +104,29 @@ def bounds_make_sense(trial: Trial) -> None:
                 raise ViolationError(
                     f"valid bounds: {error}", "JoinWorldRequest", describe(spec)
                 ) from None
+
+
+@reference(
+    "Specs",
+    "The specs tell the client which values it can send.",
+    needs=(
+        names_are_unique,
+        no_name_is_the_parent_of_another,
+        data_types_are_valid,
+        at_most_one_dimension_is_variable,
+        bounds_make_sense,
+    ),
+)
+def the_specs_can_be_used(trial: Trial) -> None:
+    """Chooses a value for each action, as all later checks do.
+
+    An error: a client cannot act.
+    """
+    agent = trial.join()
+    try:
+        agent.valid_actions()
+        len(agent.observations)
+    except NotOfferedError as error:
+        raise ViolationError(
+            f"specs that can be used: {error}", "JoinWorldRequest", describe(agent.specs)
+        ) from None

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from google.protobuf import any_pb2
+from google.rpc import status_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import overview
-from dm_env_rpc_client.compliance.probe import Probe, describe
+from dm_env_rpc_client.compliance.checks.foundations import (
+    a_failed_request_is_answered,
+    an_error_changes_no_state,
+    one_answer_for_each_request,
+    the_stream_survives_errors,
+)
+from dm_env_rpc_client.compliance.checks.observations import what_is_requested_is_returned
+from dm_env_rpc_client.compliance.probe import describe
 from dm_env_rpc_client.compliance.probe_agent import unknown_uid
 from dm_env_rpc_client.compliance.trial import Trial
 
@@ -16,29 +24,16 @@ _DEPTH = 16
 _LEAVE = dm_env_rpc_pb2.LeaveWorldRequest()
 
 
-@overview("Protocol overview", "Each request gets exactly one answer.")
-def one_answer_for_each_request(trial: Trial) -> None:
-    """Sends valid and invalid requests, and checks that nothing follows their answers."""
-    agent = trial.join()
-    probe = agent.probe
-    agent.run()
-    agent.reset_if_offered()
-    agent.step(requested=agent.specs.observations)
-    agent.leave()
-    _expect_silence(trial, probe, "nothing more, because every request has its answer")
-    agent.probe.refuse(dm_env_rpc_pb2.StepRequest(), "an error, because nothing is joined")
-    _expect_silence(trial, probe, "nothing more after an error")
-
-
-def _expect_silence(trial: Trial, probe: Probe, expected: str) -> None:
-    if probe.has_answer(trial.options.quiet_seconds):
-        received = describe(probe.receive(expected))
-        raise probe.violation(expected, f"one more answer: {received}")
-
-
-@overview("Protocol overview", "An answer is of the request's own kind, or an error.")
+@overview(
+    "Protocol overview",
+    "An answer is of the request's own kind, or an error.",
+    needs=(one_answer_for_each_request, the_stream_survives_errors),
+)
 def answers_are_of_the_requests_kind(trial: Trial) -> None:
-    """Sends one request of each kind without waiting; each may be refused or not."""
+    """Sends one request of each kind without waiting; each may be refused or not.
+
+    An error: a client cannot read the answer.
+    """
     agent = trial.join()
     name = agent.world_name
     requests = (
@@ -68,9 +63,16 @@ def answers_are_of_the_requests_kind(trial: Trial) -> None:
         agent.probe.answer(field, f"the answer to the {field} request, in order")
 
 
-@overview("Streaming", "Requests sent without waiting are answered in their order.")
+@overview(
+    "Streaming",
+    "Requests sent without waiting are answered in their order.",
+    needs=(what_is_requested_is_returned,),
+)
 def pipelined_steps_are_answered_in_order(trial: Trial) -> None:
-    """Requests different observations in each of many steps and compares the answers."""
+    """Requests different observations in each of many steps and compares the answers.
+
+    An error: a client takes an answer for that to another request.
+    """
     agent = trial.join()
     agent.run()
     uids = sorted(agent.specs.observations)
@@ -86,9 +88,16 @@ def pipelined_steps_are_answered_in_order(trial: Trial) -> None:
             )
 
 
-@overview("Streaming", "Requests sent without waiting are processed in their order.")
+@overview(
+    "Streaming",
+    "Requests sent without waiting are processed in their order.",
+    needs=(an_error_changes_no_state,),
+)
 def pipelined_requests_take_effect_in_order(trial: Trial) -> None:
-    """Leaves and joins again without waiting: a step in between is refused, others are not."""
+    """Leaves and joins again without waiting: a step in between is refused, others are not.
+
+    An error: requests take effect at other times than the client expects.
+    """
     agent = trial.join()
     step = agent.request()
     for request in (step, _LEAVE, step, trial.join_request(agent.world_name), step):
@@ -100,9 +109,16 @@ def pipelined_requests_take_effect_in_order(trial: Trial) -> None:
     agent.probe.accepted("step", "a StepResponse after the JoinWorld")
 
 
-@overview("Streaming", "If one of several pending requests fails, the others do not.")
+@overview(
+    "Streaming",
+    "If one of several pending requests fails, the others do not.",
+    needs=(an_error_changes_no_state,),
+)
 def an_error_fails_its_own_request_only(trial: Trial) -> None:
-    """Sends steps of which every second one requests an unknown observation."""
+    """Sends steps of which every second one requests an unknown observation.
+
+    An error: a client loses valid requests.
+    """
     agent = trial.join()
     agent.run()
     unknown = unknown_uid(agent.specs.observations)
@@ -115,68 +131,44 @@ def an_error_fails_its_own_request_only(trial: Trial) -> None:
             agent.took(agent.probe.accepted("step", "a StepResponse for the valid step"))
 
 
-@overview("Errors", "An error says what is wrong.")
+@overview(
+    "Errors",
+    "An error says what is wrong.",
+    leniency="the server decides which codes and messages it sends",
+    needs=(a_failed_request_is_answered,),
+)
 def errors_have_a_code_and_a_message(trial: Trial) -> None:
-    """Checks the Status of requests that must fail."""
+    """Checks the Status of requests that should fail.
+
+    A warning: codes and messages are the server's choice. A client cannot say what is wrong, but
+    does not take the error for something else.
+    """
     probe = trial.connect()
     for request in (
         dm_env_rpc_pb2.StepRequest(),
         dm_env_rpc_pb2.JoinWorldRequest(world_name=trial.options.unknown_world_name),
     ):
-        status = probe.refuse(request, "an error Status")
+        probe = trial.usable(probe)
+        status = probe.ask(request, "an error Status")
+        if not isinstance(status, status_pb2.Status):
+            continue  # Another check reports it.
         if status.code == 0 or not status.message:
             raise probe.violation(
                 "an error with a code other than OK (0) and a message", describe(status)
             )
 
 
-@overview("Errors", "After an error that is not fatal the client can go on.")
-def the_stream_survives_errors(trial: Trial) -> None:
-    """Causes errors before a join and in a sequence, and continues after each."""
-    probe = trial.connect()
-    probe.refuse(dm_env_rpc_pb2.StepRequest(), "an error, because nothing is joined")
-    probe.refuse(
-        dm_env_rpc_pb2.JoinWorldRequest(world_name=trial.options.unknown_world_name),
-        "an error, because there is no such world",
-    )
-    agent = trial.join(probe)
-    agent.begin("a StepResponse, after errors")
-    agent.refuse_step("an error for an unknown action", agent.nonsense())
-    agent.step(expected="a StepResponse, after an error")
-
-
-@overview("Errors", "A request that fails is a no-op.")
-def an_error_changes_no_state(trial: Trial) -> None:
-    """Fails in each state; the state shows in whether actions are ignored afterwards."""
-    agent = trial.join()
-    unknown = [unknown_uid(agent.specs.observations)]
-    expected = "an error for an unknown observation"
-    agent.refuse_step(expected, requested=unknown)
-    agent.begin("a first step, because the refused one did not begin the sequence")
-    agent.refuse_step(expected, requested=unknown)
-    agent.check_is_running("the refused step did not end the sequence")
-    agent.probe.refuse(
-        trial.join_request(agent.world_name), "an error, because a world is joined already"
-    )
-    agent.check_is_running("the refused JoinWorld did not end the sequence")
-
-
-@overview("Errors", "A request that fails for any reason is answered with an error.")
-def a_request_without_payload_is_refused(trial: Trial) -> None:
-    """Sends an empty envelope."""
-    probe = trial.connect()
-    probe.send(None)
-    expected = "an error for a request without a payload"
-    response = probe.receive(expected)
-    if response.WhichOneof("payload") != "error":
-        raise probe.violation(expected, describe(response))
-    probe.accept(_LEAVE, "a LeaveWorldResponse, after the error")
-
-
-@overview("Protocol overview", "An extension is answered by an extension, or an error.")
+@overview(
+    "Protocol overview",
+    "An extension is answered by an extension, or an error.",
+    needs=(a_failed_request_is_answered,),
+)
 def an_unknown_extension_is_answered(trial: Trial) -> None:
-    """Sends a message of an unknown type."""
+    """Sends a message of an unknown type.
+
+    An error: a client asks in this way whether the server has an extension.
+    """
     probe = trial.connect()
     request = any_pb2.Any(type_url="type.googleapis.com/compliance.Unknown", value=b"\x08\x01")
     probe.ask(request, "an answer to an unknown extension")
-    probe.accept(_LEAVE, "a LeaveWorldResponse, after the extension")
+    trial.usable(probe).accept(_LEAVE, "a LeaveWorldResponse, after the extension")

@@ -6,6 +6,11 @@ from google.rpc import status_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import reference
+from dm_env_rpc_client.compliance.checks.foundations import (
+    a_failed_request_is_answered,
+    a_world_can_be_joined,
+    an_error_changes_no_state,
+)
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.probe import Probe, describe
 from dm_env_rpc_client.compliance.trial import Trial
@@ -28,18 +33,30 @@ def _check_creates(trial: Trial) -> None:
         raise NotOfferedError("the options name an existing world, so none is created or destroyed")
 
 
-@reference(_CREATE, "A world is created with the settings, and destroyed.")
+@reference(
+    _CREATE,
+    "A world is created with the settings, and destroyed.",
+    otherwise="worlds cannot be destroyed",
+)
 def a_world_can_be_created_and_destroyed(trial: Trial) -> None:
-    """Does so twice, because the first time must leave nothing behind."""
+    """Does so twice, because the first time must leave nothing behind.
+
+    An error: a client cannot get rid of its worlds.
+    """
     _check_creates(trial)
     probe = trial.connect()
     for _ in range(2):
         _destroy(trial, probe, trial.create_world(probe))
 
 
-@reference(_CREATE, "Settings that are required cannot be left out.")
+@reference(
+    _CREATE, "Settings that are required cannot be left out.", needs=(a_failed_request_is_answered,)
+)
 def required_create_settings_are_required(trial: Trial) -> None:
-    """Leaves each of them out."""
+    """Leaves each of them out.
+
+    An error: the options promise it.
+    """
     _check_creates(trial)
     if not trial.options.required_create_settings:
         raise NotOfferedError("the options name no required create setting")
@@ -47,12 +64,16 @@ def required_create_settings_are_required(trial: Trial) -> None:
     for name in trial.options.required_create_settings:
         request = trial.create_request()
         del request.settings[name]
+        probe = trial.usable(probe)
         probe.refuse(request, f"an error, because the setting {name!r} is missing")
 
 
-@reference(_CREATE, "Invalid settings are refused.")
+@reference(_CREATE, "Invalid settings are refused.", needs=(a_failed_request_is_answered,))
 def invalid_create_settings_are_refused(trial: Trial) -> None:
-    """Adds each setting to the valid ones."""
+    """Adds each setting to the valid ones.
+
+    An error: the options promise it.
+    """
     _check_creates(trial)
     invalid = pack_settings(trial.options.invalid_create_settings)
     if not invalid:
@@ -61,23 +82,65 @@ def invalid_create_settings_are_refused(trial: Trial) -> None:
     for name, tensor in invalid.items():
         request = trial.create_request()
         request.settings[name].CopyFrom(tensor)
+        probe = trial.usable(probe)
         probe.refuse(request, f"an error, because the setting {name!r} is invalid")
 
 
-@reference(_CREATE, "The name of a world is unique.")
+@reference(
+    _CREATE,
+    "The name of a world is unique.",
+    otherwise="two worlds that exist at the same time can have one name",
+)
 def names_of_worlds_are_unique(trial: Trial) -> None:
-    """Creates three at once."""
+    """Creates three on one connection; the server may refuse, if it has one world only.
+
+    An error: a client cannot say which of two worlds it joins, resets or destroys.
+    """
     probe = trial.connect()
     names = [trial.create_world(probe)]
     for _ in range(2):
-        names.append(trial.create_another_world(probe))
-        if names[-1] in names[:-1]:
-            raise probe.violation(f"another name than {names[:-1]}", f"{names[-1]!r} again")
+        _create_beside(trial, probe, names)
 
 
-@reference(_SEVERAL, "A server with one world refuses to create another.")
+def _create_beside(trial: Trial, probe: Probe, names: list[str]) -> None:
+    """Creates a world while others exist and adds its name, which must be another one."""
+    name = trial.create_another_world(probe)
+    if name in names:
+        raise probe.violation(
+            f"another name than {', '.join(map(repr, names))}, because those worlds exist still; "
+            "or an error",
+            f"{name!r} again",
+        )
+    names.append(name)
+
+
+@reference(
+    _CREATE,
+    "The name of a world is unique on the server, not on one connection only.",
+    needs=(names_of_worlds_are_unique,),
+    otherwise="worlds of two connections can have one name",
+)
+def names_of_worlds_are_unique_across_connections(trial: Trial) -> None:
+    """Creates one on a connection, one on another, and one on the first again.
+
+    An error: a client that was told the name by another connection joins another world.
+    """
+    probe = trial.connect()
+    names = [trial.create_world(probe)]
+    _create_beside(trial, trial.connect(), names)
+    _create_beside(trial, probe, names)
+
+
+@reference(
+    _SEVERAL,
+    "A server with one world refuses to create another.",
+    needs=(a_failed_request_is_answered,),
+)
 def a_server_with_one_world_refuses_another(trial: Trial) -> None:
-    """Creates a second one beside the first."""
+    """Creates a second one beside the first.
+
+    An error: two clients take one world for their own.
+    """
     _check_creates(trial)
     if trial.options.several_worlds is not False:
         raise NotOfferedError("the options do not say that the server has one world only")
@@ -86,40 +149,71 @@ def a_server_with_one_world_refuses_another(trial: Trial) -> None:
     probe.refuse(trial.create_request(), "an error, because the only world exists already")
 
 
-@reference(_CREATE, "Another connection may join a world than the one that created it.")
+@reference(
+    _CREATE,
+    "Another connection may join a world than the one that created it.",
+    needs=(a_world_can_be_joined,),
+)
 def a_world_can_be_joined_from_another_connection(trial: Trial) -> None:
-    """Creates on one connection, joins and steps on another."""
+    """Creates on one connection, joins and steps on another.
+
+    An error: one client cannot create the worlds of others.
+    """
     creator = trial.connect()
     agent = trial.join(trial.connect(), trial.create_world(creator))
     agent.begin("a first step in a world that another connection created")
 
 
-@reference(_DESTROY, "A world that does not exist cannot be destroyed.")
+@reference(
+    _DESTROY,
+    "A world that does not exist cannot be destroyed.",
+    leniency="the world is not there afterwards, which is what the client asked for",
+    needs=(a_world_can_be_created_and_destroyed, a_failed_request_is_answered),
+)
 def an_unknown_world_cannot_be_destroyed(trial: Trial) -> None:
-    """Names one that was never created, and one that was destroyed."""
+    """Names one that was never created, and one that was destroyed.
+
+    A warning: there is no such world afterwards, and the documents do not mention the case.
+    """
     probe = trial.connect()
     unknown = trial.options.unknown_world_name
     request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=unknown)
     probe.refuse(request, "an error, because there is no such world")
     if trial.options.world_name is None:
+        probe = trial.usable(probe)
         name = trial.create_world(probe)
         _destroy(trial, probe, name)
         request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=name)
         probe.refuse(request, "an error, because the world was destroyed already")
 
 
-@reference(_DESTROY, "A world that was destroyed is gone.")
+@reference(
+    _DESTROY,
+    "A world that was destroyed is gone.",
+    needs=(a_world_can_be_created_and_destroyed, a_failed_request_is_answered),
+)
 def a_destroyed_world_cannot_be_joined(trial: Trial) -> None:
-    """Joins a world that was just destroyed."""
+    """Joins a world that was just destroyed.
+
+    An error: a client acts in a world that others take for destroyed.
+    """
     probe = trial.connect()
     name = trial.create_world(probe)
     _destroy(trial, probe, name)
     probe.refuse(trial.join_request(name), "an error, because the world was destroyed")
 
 
-@reference(_DESTROY, "A connection cannot destroy the world that it is joined to.")
+@reference(
+    _DESTROY,
+    "A connection cannot destroy the world that it is joined to.",
+    leniency="a client leaves its world before it destroys it",
+    needs=(an_error_changes_no_state,),
+)
 def a_joined_connection_cannot_destroy_its_world(trial: Trial) -> None:
-    """Tries before a sequence and in one; the agent continues after each."""
+    """Tries before a sequence and in one; the agent continues after each.
+
+    A warning: the refusal protects a client from its own mistake only.
+    """
     agent = trial.join()
     request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=agent.world_name)
     expected = "an error, because this connection is joined to the world"
@@ -129,9 +223,16 @@ def a_joined_connection_cannot_destroy_its_world(trial: Trial) -> None:
     agent.step(expected="a StepResponse, because the world was not destroyed")
 
 
-@reference(_DESTROY, "Under a joined agent a world is destroyed at once, later, or not.")
+@reference(
+    _DESTROY,
+    "Under a joined agent a world is destroyed at once, later, or not.",
+    needs=(a_world_can_be_joined, a_failed_request_is_answered),
+)
 def a_world_with_an_agent_is_destroyed_in_one_of_three_ways(trial: Trial) -> None:
-    """Destroys from another connection; the agent's next answer must fit that answer."""
+    """Destroys from another connection; the agent's next answer must fit that answer.
+
+    An error: the agent acts in a world that is not there, or waits for ever.
+    """
     agent = trial.join()
     _check_creates(trial)
     agent.run()
@@ -151,9 +252,20 @@ def a_world_with_an_agent_is_destroyed_in_one_of_three_ways(trial: Trial) -> Non
     agent.refuse_step("an error, because the world was destroyed")
 
 
-@reference(_SEVERAL, "An agent in one world does not affect an agent in another.")
+@reference(
+    _SEVERAL,
+    "An agent in one world does not affect an agent in another.",
+    needs=(
+        a_world_can_be_created_and_destroyed,
+        names_of_worlds_are_unique,
+        an_error_changes_no_state,
+    ),
+)
 def worlds_are_independent(trial: Trial) -> None:
-    """Resets, leaves and destroys one world in the middle of a sequence in another."""
+    """Resets, leaves and destroys one world in the middle of a sequence in another.
+
+    An error: what one client does spoils the sequence of another.
+    """
     agent = trial.join()
     probe = trial.connect()
     other = trial.join(probe, trial.create_another_world(probe))

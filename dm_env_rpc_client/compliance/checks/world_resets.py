@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import reference
+from dm_env_rpc_client.compliance.checks.foundations import (
+    a_failed_request_is_answered,
+    a_world_can_be_joined,
+)
+from dm_env_rpc_client.compliance.checks.observations import what_is_requested_is_returned
 from dm_env_rpc_client.compliance.probe import Probe, describe
 from dm_env_rpc_client.compliance.probe_agent import ProbeAgent
 from dm_env_rpc_client.compliance.trial import Trial
@@ -21,25 +26,47 @@ def _request(trial: Trial, world_name: str) -> dm_env_rpc_pb2.ResetWorldRequest:
     )
 
 
-@reference(_HEADING, "The name says which world to reset.")
+@reference(
+    _HEADING,
+    "The name says which world to reset.",
+    leniency="no world is affected, and a client that knows its world names it",
+    needs=(a_failed_request_is_answered,),
+)
 def an_unknown_world_cannot_be_reset(trial: Trial) -> None:
-    """Names one that does not exist."""
+    """Names one that does not exist.
+
+    A warning: nothing is reset, and the documents do not mention the case.
+    """
     request = _request(trial, trial.options.unknown_world_name)
     trial.connect().refuse(request, "an error, because there is no such world")
 
 
-@reference(_HEADING, "A ResetWorld need not come from a connection that is joined.")
+@reference(
+    _HEADING,
+    "A ResetWorld need not come from a connection that is joined.",
+    needs=(a_world_can_be_joined,),
+)
 def a_spectator_resets_a_world_without_agents(trial: Trial) -> None:
-    """Resets before an agent has joined; then one joins and begins as usual."""
+    """Resets before an agent has joined; then one joins and begins as usual.
+
+    An error: a client that manages worlds cannot reset them.
+    """
     probe = trial.connect()
     name = trial.create_world(probe)
     probe.accept(_request(trial, name), "a ResetWorldResponse, because no agent is to be told")
     trial.join(probe, name).begin("a first step in the world that was reset")
 
 
-@reference(_HEADING, "The agent that resets the world begins the next sequence at once.")
+@reference(
+    _HEADING,
+    "The agent that resets the world begins the next sequence at once.",
+    needs=(a_world_can_be_joined,),
+)
 def an_agent_resets_its_world(trial: Trial) -> None:
-    """Resets before a sequence, in one, and again; no step is INTERRUPTED."""
+    """Resets before a sequence, in one, and again; no step is INTERRUPTED.
+
+    An error: the agent takes the end of the old sequence for a step of the new one.
+    """
     agent = trial.join()
     request = _request(trial, agent.world_name)
     agent.probe.accept(request, "a ResetWorldResponse")
@@ -76,9 +103,16 @@ def _check_is_told(trial: Trial, agent: ProbeAgent, caller: Probe) -> None:
     agent.begin("a first step after the world was reset, whose actions are ignored")
 
 
-@reference(_HEADING, "The caller waits until every other agent had an INTERRUPTED step.")
+@reference(
+    _HEADING,
+    "The caller waits until every other agent had an INTERRUPTED step.",
+    needs=(what_is_requested_is_returned,),
+)
 def a_spectator_resets_a_world_with_an_agent(trial: Trial) -> None:
-    """Resets from a second connection in the middle of the agent's sequence."""
+    """Resets from a second connection in the middle of the agent's sequence.
+
+    An error: the agent is not told that its sequence has ended, or the caller is told too early.
+    """
     agent = trial.join()
     agent.begin("a first step")
     spectator = trial.connect()
@@ -86,9 +120,15 @@ def a_spectator_resets_a_world_with_an_agent(trial: Trial) -> None:
     _check_is_told(trial, agent, spectator)
 
 
-@reference(_HEADING, "A ResetWorld affects all agents of the world, the caller otherwise.")
+@reference(
+    _HEADING,
+    "A ResetWorld affects all agents of the world, the caller otherwise.",
+)
 def an_agent_resets_the_world_of_another(trial: Trial) -> None:
-    """Resets from one agent: the other is told by a step, and both begin a new sequence."""
+    """Resets from one agent: the other is told by a step, and both begin a new sequence.
+
+    An error: the agent is not told that its sequence has ended, or the caller is told too early.
+    """
     agent = trial.join()
     other = trial.join_beside(agent)
     for one in (agent, other):

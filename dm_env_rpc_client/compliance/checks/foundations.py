@@ -1,0 +1,283 @@
+"""What the other checks build on: they run first, and what they find is reported once.
+
+A check that needs one of these is skipped if that one finds something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from google.rpc import status_pb2
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.compliance.check import overview, reference
+from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
+from dm_env_rpc_client.compliance.probe import Probe, describe
+from dm_env_rpc_client.compliance.probe_agent import unknown_uid
+from dm_env_rpc_client.compliance.trial import Trial
+
+_NEEDS_SETTINGS = (
+    "if the server needs settings, pass --create NAME=VALUE; if it has a world already, pass "
+    "--world NAME, where the name may be ''"
+)
+_NEEDS_NAME = (
+    "if the server needs settings, pass --join NAME=VALUE; if --world names the world, check the "
+    "name"
+)
+_UNKNOWN_IS_A_MISTAKE = "a client sends only UIDs of the specs"
+
+
+@reference(
+    "JoinWorldRequest/Response",
+    "A world that exists, or that was created, can be joined.",
+    otherwise="nothing can be checked",
+)
+def the_server_can_be_checked(trial: Trial) -> None:
+    """Creates a world and joins it.
+
+    An error: without a world nothing can be checked, and no client can do anything.
+    """
+    name = trial.options.world_name
+    join_expected = f"a JoinWorldResponse; {_NEEDS_NAME}"
+    if name is not None:
+        probe, joined = trial.first_answer(trial.join_request(name), join_expected)
+    else:
+        expected = f"a CreateWorldResponse; {_NEEDS_SETTINGS}"
+        probe, created = trial.first_answer(trial.create_request(), expected)
+        if _is_error(created):
+            raise probe.violation(expected, describe(created))
+        joined = probe.ask(trial.join_request(created.world_name), join_expected)
+    if _is_error(joined):
+        raise probe.violation(join_expected, describe(joined))
+
+
+@reference(
+    "JoinWorldRequest/Response",
+    "An agent can step at once after its JoinWorld.",
+    otherwise="an agent that has joined cannot step",
+)
+def a_world_can_be_joined(trial: Trial) -> None:
+    """Joins and steps.
+
+    An error: no client can do without it.
+    """
+    trial.join().step(
+        {},
+        expected="a StepResponse right after the JoinWorld; if the world waits for other agents, "
+        "pass --companions N",
+    )
+
+
+_Refusal = Callable[[Probe], dm_env_rpc_pb2.StepRequest | dm_env_rpc_pb2.JoinWorldRequest]
+
+
+def _refusals(trial: Trial) -> tuple[tuple[_Refusal, str], ...]:
+    """Requests that should be refused, each with what its answer may be."""
+
+    def unknown_observation(probe: Probe) -> dm_env_rpc_pb2.StepRequest:
+        agent = trial.join(probe)
+        return agent.request({}, requested=[unknown_uid(agent.specs.observations)])
+
+    def unknown_world(probe: Probe) -> dm_env_rpc_pb2.JoinWorldRequest:
+        return dm_env_rpc_pb2.JoinWorldRequest(world_name=trial.options.unknown_world_name)
+
+    return (
+        (lambda probe: dm_env_rpc_pb2.StepRequest(), "an error, because no world is joined"),
+        (unknown_world, "an error, because there is no such world"),
+        (unknown_observation, "an error, because there is no such observation"),
+    )
+
+
+def _is_error(answer: object) -> bool:
+    return isinstance(answer, status_pb2.Status)
+
+
+@overview(
+    "Errors",
+    "A request that fails is answered with an error.",
+    needs=(a_world_can_be_joined,),
+    otherwise="a request that fails is not answered with an error",
+)
+def a_failed_request_is_answered(trial: Trial) -> None:
+    """Sends requests that should fail, until one does.
+
+    An error: a client that waits for the answer gets none, or loses its stream without a reason.
+    """
+    for make_request, expected in _refusals(trial):
+        probe = trial.connect()
+        if _is_error(probe.ask(make_request(probe), expected)):
+            return
+        probe.close()
+    raise NotOfferedError("no request was refused")
+
+
+@reference(
+    "StepRequest/Response",
+    "The first step of a sequence ignores its actions, whatever they are.",
+    leniency="a client has no reason to send actions that do not exist",
+    needs=(a_world_can_be_joined,),
+)
+def the_first_step_ignores_its_actions(trial: Trial) -> None:
+    """Begins a sequence with an unknown action.
+
+    A warning: only a client that makes a mistake sends one. Valid actions have another check.
+    """
+    agent = trial.join()
+    agent.step(agent.nonsense(), expected="a first step whose actions are ignored")
+
+
+@reference(
+    "Specs",
+    "The specs are a complete list of what can be requested.",
+    leniency=_UNKNOWN_IS_A_MISTAKE,
+    needs=(a_failed_request_is_answered,),
+    otherwise="unknown observations are not refused",
+)
+def unknown_observations_are_refused(trial: Trial) -> None:
+    """Requests an unknown UID, alone and among others.
+
+    A warning: the documents leave the validity of requests to the client ("Streaming").
+    """
+    agent = trial.join()
+    uids = sorted(agent.specs.observations)
+    unknown = unknown_uid(uids)
+    for requested in ([unknown], [*uids, unknown], [2**64 - 1]):
+        trial.recover(agent)
+        agent.run()
+        agent.refuse_step("an error, because there is no such observation", requested=requested)
+
+
+@reference(
+    "Specs",
+    "The specs are a complete list of the actions.",
+    leniency=_UNKNOWN_IS_A_MISTAKE,
+    needs=(a_failed_request_is_answered,),
+    otherwise="unknown actions are not refused",
+)
+def unknown_actions_are_refused(trial: Trial) -> None:
+    """Sends an unknown UID in a sequence, alone and beside valid ones.
+
+    A warning: the documents leave the validity of requests to the client ("Streaming").
+    """
+    agent = trial.join()
+    agent.run()
+    agent.refuse_step("an error, because there is no such action", agent.nonsense())
+    trial.recover(agent)
+    agent.run()
+    actions = {**agent.valid_actions(), **agent.nonsense()}
+    agent.refuse_step("an error, because one action is unknown, beside valid ones", actions)
+
+
+@overview(
+    "Errors",
+    "After an error that is not fatal the client can go on.",
+    leniency="a server may close the stream after an error that it takes for a fatal one",
+    needs=(a_failed_request_is_answered,),
+    otherwise="errors end the stream",
+)
+def the_stream_survives_errors(trial: Trial) -> None:
+    """Causes errors before a join and after one, each on a connection of its own.
+
+    A warning: the server decides which errors are fatal, and may close the stream after those.
+    """
+    refused = 0
+    for make_request, expected in _refusals(trial):
+        probe = trial.connect()
+        try:
+            answer = probe.ask(make_request(probe), expected)
+        except ViolationError:
+            continue  # Another check reports it.
+        if _is_error(answer):
+            refused += 1
+            probe.send(dm_env_rpc_pb2.LeaveWorldRequest())
+            try:
+                probe.receive("an answer after an error, because the stream is still open")
+            except ViolationError as violation:
+                raise ViolationError(
+                    violation.expected, violation.sent, violation.received
+                ) from None
+        probe.close()
+    if not refused:
+        raise NotOfferedError("no request was refused")
+
+
+@overview(
+    "Protocol overview",
+    "Each request gets exactly one answer.",
+    needs=(a_world_can_be_joined,),
+    otherwise="a request may get several answers",
+)
+def one_answer_for_each_request(trial: Trial) -> None:
+    """Sends valid and invalid requests, and checks that nothing follows their answers.
+
+    An error: answers have no number, so one more answer is taken for that to the next request.
+    """
+    agent = trial.join()
+    probe = agent.probe
+    agent.run()
+    if trial.facts.survives_errors:
+        agent.reset_if_offered()
+    agent.step(requested=agent.specs.observations)
+    agent.leave()
+    _expect_silence(trial, probe, "nothing more, because every request has its answer")
+    if trial.facts.survives_errors and _is_error(probe.ask(dm_env_rpc_pb2.StepRequest())):
+        _expect_silence(trial, probe, "nothing more after an error")
+
+
+def _expect_silence(trial: Trial, probe: Probe, expected: str) -> None:
+    if probe.has_answer(trial.options.quiet_seconds):
+        received = describe(probe.receive(expected))
+        raise probe.violation(expected, f"one more answer: {received}")
+
+
+@overview(
+    "Errors",
+    "A request that fails can be taken for a no-op, so that the client can retry.",
+    leniency="a server can treat a failed request as a no-op, but need not",
+    needs=(
+        the_stream_survives_errors,
+        one_answer_for_each_request,
+        unknown_observations_are_refused,
+        unknown_actions_are_refused,
+    ),
+    otherwise="errors are no no-ops",
+)
+def an_error_changes_no_state(trial: Trial) -> None:
+    """Fails in each state; the state shows in whether actions are ignored afterwards.
+
+    A warning: the documents allow it for errors that the client can recover from, and demand
+    nothing.
+    """
+    agent = trial.join()
+    unknown = [unknown_uid(agent.specs.observations)]
+    expected = "an error for an unknown observation"
+    agent.refuse_step(expected, requested=unknown)
+    agent.begin("a first step, because the refused one did not begin the sequence")
+    agent.refuse_step(expected, requested=unknown)
+    agent.check_is_running("the refused step did not end the sequence")
+    agent.step(expected="a StepResponse to the valid actions, after errors")
+    agent.run()
+    again = trial.join_request(agent.world_name)
+    if _is_error(agent.probe.ask(again, "an answer to a second JoinWorld")):
+        agent.check_is_running("the refused JoinWorld did not end the sequence")
+
+
+@overview(
+    "Errors",
+    "A request that fails for any reason is answered with an error.",
+    leniency="a client sends no request without a payload",
+    needs=(a_failed_request_is_answered,),
+)
+def a_request_without_payload_is_refused(trial: Trial) -> None:
+    """Sends an empty envelope.
+
+    A warning: only a client that makes a mistake sends one.
+    """
+    probe = trial.connect()
+    probe.send(None)
+    expected = "an error for a request without a payload"
+    response = probe.receive(expected)
+    if response.WhichOneof("payload") != "error":
+        raise probe.violation(expected, describe(response))
+    if trial.facts.errors_are_no_ops:
+        probe.accept(dm_env_rpc_pb2.LeaveWorldRequest(), "a LeaveWorldResponse, after the error")

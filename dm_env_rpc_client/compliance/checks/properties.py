@@ -1,0 +1,331 @@
+"""Properties: in the extension, in the core protocol of the 1.0 line, or in both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from google.protobuf import any_pb2
+from google.protobuf import message as protobuf_message
+from google.rpc import status_pb2
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2, line_1_0_pb2, properties_pb2
+from dm_env_rpc_client.compliance.check import reference
+from dm_env_rpc_client.compliance.checks.foundations import (
+    a_failed_request_is_answered,
+)
+from dm_env_rpc_client.compliance.outcome import NotOfferedError
+from dm_env_rpc_client.compliance.probe import Probe, describe
+from dm_env_rpc_client.compliance.trial import Trial
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors.spec_manager import TensorField
+
+_HEADING = "Read/Write/List Property"
+_UNKNOWN = "no.such.property"
+_MAX_PROPERTIES = 200
+"""The number of properties of a tree that are checked."""
+
+_FOLLOWS_ATTRIBUTES = "a client that follows the attributes of a property does not try it"
+
+Tensor: TypeAlias = dm_env_rpc_pb2.Tensor
+
+
+class _Property(NamedTuple):
+    """What a server says about a property."""
+
+    key: str
+    spec: dm_env_rpc_pb2.TensorSpec
+    is_readable: bool
+    is_writable: bool
+    is_listable: bool
+
+
+class _Properties:
+    """The properties of a server, in one of the two dialects.
+
+    Args:
+      trial: the check.
+      probe: the connection.
+      world_name: the world that it has joined; None if it has joined none.
+    """
+
+    def __init__(self, trial: Trial, probe: Probe, world_name: str | None):
+        self._trial = trial
+        self._world_name = world_name
+        self.probe = probe
+
+    def list(self, key: str) -> Sequence[_Property] | status_pb2.Status:
+        """Returns the properties directly below a key."""
+        raise NotImplementedError
+
+    def read(self, key: str) -> Tensor | status_pb2.Status:
+        """Returns the value of a property."""
+        raise NotImplementedError
+
+    def write(self, key: str, value: Tensor) -> status_pb2.Status | None:
+        """Sets the value of a property."""
+        raise NotImplementedError
+
+    def walk(self) -> Iterator[_Property]:
+        """Yields the properties of the tree, each once, and checks that they can be listed."""
+        waiting = list(self._listed(""))
+        seen: set[str] = set()
+        while waiting and len(seen) < _MAX_PROPERTIES:
+            found = waiting.pop()
+            if found.key in seen:
+                raise self.probe.violation("a unique key for each property", f"{found.key!r} twice")
+            seen.add(found.key)
+            yield found
+            if found.is_listable:
+                waiting.extend(self._listed(found.key))
+
+    def _listed(self, key: str) -> Sequence[_Property]:
+        listed = self.list(key)
+        if isinstance(listed, status_pb2.Status):
+            raise self.probe.violation(
+                f"the properties below the listable {key!r}", describe(listed)
+            )
+        return listed
+
+    def _ask(self, request: Any, expected: str) -> Any:
+        before = self.probe
+        self.probe = self._trial.usable(before)
+        if self.probe is not before and self._world_name is not None:
+            self._trial.join(self.probe, self._world_name)
+        return self.probe.ask(request, expected)
+
+
+class _OfExtension(_Properties):
+    """Each request is packed into an extension, and so is the answer."""
+
+    def list(self, key: str) -> Sequence[_Property] | status_pb2.Status:
+        answer = self._answer(list_property=properties_pb2.ListPropertyRequest(key=key))
+        if isinstance(answer, status_pb2.Status):
+            return answer
+        return [
+            _Property(
+                found.spec.name,
+                found.spec,
+                found.is_readable,
+                found.is_writable,
+                found.is_listable,
+            )
+            for found in answer.values
+        ]
+
+    def read(self, key: str) -> Tensor | status_pb2.Status:
+        answer = self._answer(read_property=properties_pb2.ReadPropertyRequest(key=key))
+        if isinstance(answer, status_pb2.Status):
+            return answer
+        value: Tensor = answer.value
+        return value
+
+    def write(self, key: str, value: Tensor) -> status_pb2.Status | None:
+        request = properties_pb2.WritePropertyRequest(key=key, value=value)
+        answer = self._answer(write_property=request)
+        return answer if isinstance(answer, status_pb2.Status) else None
+
+    def _answer(self, **payload: protobuf_message.Message) -> Any:
+        packed = any_pb2.Any()
+        packed.Pack(properties_pb2.PropertyRequest(**payload))  # type: ignore[arg-type]
+        (field,) = payload
+        answer = self._ask(packed, f"an answer to {field}")
+        if isinstance(answer, status_pb2.Status):
+            return answer
+        response = properties_pb2.PropertyResponse()
+        if not answer.Unpack(response) or response.WhichOneof("payload") != field:
+            raise self.probe.violation(f"a PropertyResponse with {field}", describe(answer))
+        return getattr(response, field)
+
+
+class _OfLine10(_Properties):
+    """Requests of the core protocol, which take several keys."""
+
+    def list(self, key: str) -> Sequence[_Property] | status_pb2.Status:
+        request = line_1_0_pb2.ListPropertyRequest(keys=[key])
+        answer = self._ask(request, "a ListPropertyResponse")
+        if isinstance(answer, status_pb2.Status):
+            return answer
+        return [
+            _Property(name, found.spec, found.is_readable, found.is_writeable, found.is_listable)
+            for name, found in answer.properties.items()
+        ]
+
+    def read(self, key: str) -> Tensor | status_pb2.Status:
+        request = line_1_0_pb2.ReadPropertyRequest(keys=[key])
+        answer = self._ask(request, "a ReadPropertyResponse")
+        if isinstance(answer, status_pb2.Status):
+            return answer
+        if set(answer.properties) != {key}:
+            raise self.probe.violation(f"the value of {key!r} alone", describe(answer))
+        value: Tensor = answer.properties[key]
+        return value
+
+    def write(self, key: str, value: Tensor) -> status_pb2.Status | None:
+        request = line_1_0_pb2.WritePropertyRequest(properties={key: value})
+        answer = self._ask(request, "a WritePropertyResponse")
+        return answer if isinstance(answer, status_pb2.Status) else None
+
+
+def _offered(trial: Trial) -> list[_Properties]:
+    """Returns the dialects in which the server lists properties, before a join or else after it."""
+    dialects: list[type[_Properties]] = [_OfExtension]
+    if trial.facts.refuses_empty_requests:
+        # To servers of other lines a request of the 1.0 line has no payload.
+        dialects.append(_OfLine10)
+    offered: list[_Properties] = []
+    refusal = ""
+    probe = trial.connect()
+    for is_joined in (False, True):
+        world_name = trial.join(probe).world_name if is_joined else None
+        for dialect in dialects:
+            found = dialect(trial, probe, world_name)
+            root = found.list("")
+            if not isinstance(root, status_pb2.Status):
+                offered.append(found)
+            refusal = refusal or getattr(root, "message", "")
+            probe = found.probe
+        if offered:
+            return offered
+        probe = trial.usable(probe)
+    raise NotOfferedError(f"the server does not list properties: {refusal}")
+
+
+@reference(
+    _HEADING,
+    "Properties are a tree whose nodes have unique keys.",
+    needs=(a_failed_request_is_answered,),
+    otherwise="properties cannot be listed",
+)
+def properties_can_be_listed(trial: Trial) -> None:
+    """Walks the tree from the root.
+
+    An error: a client cannot find the properties.
+    """
+    for properties in _offered(trial):
+        for _ in properties.walk():
+            pass
+
+
+@reference(
+    _HEADING,
+    "A readable property has a value that conforms to its spec.",
+    needs=(properties_can_be_listed,),
+    otherwise="readable properties cannot be read",
+)
+def readable_properties_can_be_read(trial: Trial) -> None:
+    """Reads each one.
+
+    An error: a client cannot read, or cannot unpack what it has read.
+    """
+    for properties in _offered(trial):
+        for found in properties.walk():
+            if not found.is_readable:
+                continue
+            value = properties.read(found.key)
+            if isinstance(value, status_pb2.Status):
+                raise properties.probe.violation(
+                    f"a value, because {found.key!r} is readable", describe(value)
+                )
+            try:
+                TensorField(0, found.spec, "property").unpack(value)
+            except SpecError as error:
+                raise properties.probe.violation(
+                    f"a tensor for {describe(found.spec)}: {error}", describe(value)
+                ) from None
+
+
+@reference(
+    _HEADING,
+    "A property that is not readable has no value to read.",
+    leniency=_FOLLOWS_ATTRIBUTES,
+    needs=(properties_can_be_listed, a_failed_request_is_answered),
+)
+def unreadable_properties_are_refused(trial: Trial) -> None:
+    """Reads each one.
+
+    A warning: only a client that ignores the attributes reads it.
+    """
+    for properties in _offered(trial):
+        for found in properties.walk():
+            if found.is_readable:
+                continue
+            value = properties.read(found.key)
+            if not isinstance(value, status_pb2.Status):
+                raise properties.probe.violation(
+                    f"an error, because {found.key!r} is not readable", describe(value)
+                )
+
+
+def _own_values(properties: _Properties) -> Iterator[tuple[_Property, Tensor]]:
+    """Yields the readable properties with their values."""
+    for found in properties.walk():
+        if found.is_readable:
+            value = properties.read(found.key)
+            if not isinstance(value, status_pb2.Status):
+                yield found, value
+
+
+@reference(
+    _HEADING,
+    "What can be read and written takes its own value.",
+    needs=(readable_properties_can_be_read,),
+)
+def writable_properties_can_be_written(trial: Trial) -> None:
+    """Writes to each one the value that was read.
+
+    An error: a client cannot write.
+    """
+    for properties in _offered(trial):
+        for found, value in _own_values(properties):
+            refusal = properties.write(found.key, value) if found.is_writable else None
+            if refusal is not None:
+                raise properties.probe.violation(
+                    f"a WritePropertyResponse, because {found.key!r} is writable",
+                    describe(refusal),
+                )
+
+
+@reference(
+    _HEADING,
+    "A property that is not writable cannot be written.",
+    leniency=_FOLLOWS_ATTRIBUTES,
+    needs=(readable_properties_can_be_read, a_failed_request_is_answered),
+)
+def unwritable_properties_are_refused(trial: Trial) -> None:
+    """Writes to each one the value that was read.
+
+    A warning: only a client that ignores the attributes writes to it.
+    """
+    for properties in _offered(trial):
+        for found, value in _own_values(properties):
+            if not found.is_writable and properties.write(found.key, value) is None:
+                raise properties.probe.violation(
+                    f"an error, because {found.key!r} is not writable", "a WritePropertyResponse"
+                )
+
+
+@reference(
+    _HEADING,
+    "A property that does not exist is refused.",
+    leniency="a client finds out by a list which properties there are",
+    needs=(properties_can_be_listed, a_failed_request_is_answered),
+)
+def unknown_properties_are_refused(trial: Trial) -> None:
+    """Reads, writes and lists an unknown key.
+
+    A warning: only a client that guesses keys sends one.
+    """
+    value = Tensor()
+    value.floats.array.append(0.0)
+    for properties in _offered(trial):
+        for name, answer in (
+            ("read", properties.read(_UNKNOWN)),
+            ("write", properties.write(_UNKNOWN, value)),
+            ("list", properties.list(_UNKNOWN)),
+        ):
+            if not isinstance(answer, status_pb2.Status):
+                raise properties.probe.violation(
+                    "an error, because there is no such property",
+                    f"the response to the {name} request",
+                )

@@ -1,0 +1,265 @@
+"""One cause is one finding, of the right level, and what depends on it is skipped with it."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, Result, run
+from dm_env_rpc_client.compliance.checks import foundations
+from dm_env_rpc_client.compliance.table import FOUNDATIONS
+from dm_env_rpc_client.testing import Request, Response, ScriptedServer
+from tests.compliance import playground
+from tests.compliance.broken_servers import BROKEN
+from tests.compliance.minimal_server import MinimalServer
+from tests.scripted import ServerProcess
+
+OPTIONS = Options(
+    invalid_create_settings={"unknown": 1},
+    invalid_join_settings={"unknown": 1},
+    invalid_reset_settings={"unknown": 1},
+    timeout=2.0,
+    quiet_seconds=0.05,
+)
+
+
+def the_finding(address: str, options: Options = OPTIONS) -> tuple[Result, list[Result]]:
+    """Runs all checks, of which one finds something; returns that one and the skipped ones."""
+    results = list(run(address, options))
+    assert [result.name for result in results] == [check.name for check in CHECKS]
+    found = [result for result in results if result.is_finding]
+    assert len(found) == 1, [str(result) for result in found]
+    return found[0], [result for result in results if result.outcome is Outcome.SKIPPED]
+
+
+def test_a_server_that_ends_the_stream_after_an_error() -> None:
+    with playground.serve(BROKEN["ends the stream after an error"][1]) as address:
+        finding, skipped = the_finding(address)
+    assert (finding.name, finding.outcome) == ("the_stream_survives_errors", Outcome.WARNED)
+    assert "may close the stream" in finding.reason
+    because = {r.name for r in skipped if "errors end the stream" in r.reason}
+    assert {"an_error_changes_no_state", "answers_are_of_the_requests_kind"} <= because
+    # What can be tried on a new connection is tried.
+    names = {result.name for result in skipped}
+    assert names.isdisjoint({"unknown_actions_are_refused", "actions_out_of_range_are_refused"})
+    assert len(because) <= 10
+
+
+class EndsAfterErrors(MinimalServer):
+    """Implements few requests; the error for each of the others ends the stream, too."""
+
+    def _serve(self, requests: Iterator[Request], context: Any) -> Iterator[Response]:
+        for response in super()._serve(requests, context):
+            yield response
+            if response.WhichOneof("payload") == "error":
+                return
+
+
+def test_a_minimal_server_that_ends_the_stream_after_an_error() -> None:
+    options = Options(world_name="", timeout=2.0, quiet_seconds=0.05)
+    with EndsAfterErrors() as server:
+        finding, _ = the_finding(server.address, options)
+    assert (finding.name, finding.outcome) == ("the_stream_survives_errors", Outcome.WARNED)
+
+
+class OneWorldForAnySettings(playground.Worlds):
+    """Has room for one world; settings that it should refuse create it, too."""
+
+    def create(self, settings: Mapping[str, Any]) -> str:
+        if self.worlds:
+            raise playground.RequestError("there is a world")
+        return super().create({})
+
+
+def test_a_world_that_should_not_be_there_is_destroyed() -> None:
+    with playground.serve(worlds_session(OneWorldForAnySettings)) as address:
+        finding, _ = the_finding(address)
+    assert finding.name == "invalid_create_settings_are_refused"
+
+
+class RaisesOfUnknownUids(playground.Session):
+    """Ends the stream without an answer where a UID is unknown."""
+
+    def check_uid(self, uid: int) -> None:
+        if uid not in playground.make_specs().actions:
+            raise RuntimeError(f"no action {uid}")
+
+    def check_requested(self, requested: set[int]) -> None:
+        if not requested <= set(playground.make_specs().observations):
+            raise RuntimeError("no such observation")
+
+
+def test_a_server_on_which_unknown_uids_end_the_stream() -> None:
+    with playground.serve(RaisesOfUnknownUids) as address:
+        found = [result for result in run(address, OPTIONS) if result.is_finding]
+    assert [(result.name, result.outcome) for result in found] == [
+        ("unknown_observations_are_refused", Outcome.FAILED),
+        ("unknown_actions_are_refused", Outcome.FAILED),
+    ]
+
+
+class CannotCreate(playground.Worlds):
+    def create(self, settings: Mapping[str, Any]) -> str:
+        raise playground.RequestError("no room for a world")
+
+
+class CannotBeJoined(playground.Session):
+    def on_join_world(self, request: Any) -> Any:
+        raise playground.RequestError("nobody joins")
+
+
+def worlds_session(worlds: type[playground.Worlds]) -> type[playground.Session]:
+    return type("Broken", (playground.Session,), {"worlds_class": worlds})
+
+
+@pytest.mark.parametrize(
+    ("session_class", "sent", "received", "advice"),
+    [
+        (worlds_session(CannotCreate), "CreateWorldRequest", "no room for a world", "--create"),
+        (CannotBeJoined, "JoinWorldRequest", "nobody joins", "--join"),
+    ],
+)
+def test_a_server_on_which_nothing_can_be_checked(
+    session_class: type[playground.Session], sent: str, received: str, advice: str
+) -> None:
+    with playground.serve(session_class) as address:
+        finding, skipped = the_finding(address)
+    assert (finding.name, finding.outcome) == ("the_server_can_be_checked", Outcome.FAILED)
+    assert finding.sent.startswith(sent)
+    assert received in finding.received
+    assert advice in finding.expected
+    assert len(skipped) == len(CHECKS) - 1
+    assert {r.reason for r in skipped} == {"nothing can be checked (the_server_can_be_checked)"}
+
+
+def test_a_server_of_another_protocol() -> None:
+    def script(requests: Any, context: Any) -> Any:
+        context.abort(12, "no such method")
+        yield
+
+    with ScriptedServer(script) as server:
+        finding, _ = the_finding(server.address)
+        server.errors.clear()
+    assert finding.name == "the_server_can_be_checked"
+    assert "no such method" in finding.received
+
+
+def test_no_server() -> None:
+    finding, skipped = the_finding("localhost:1", Options(timeout=0.2))
+    assert "localhost:1" in finding.received
+    assert len(skipped) == len(CHECKS) - 1
+
+
+_DIES = """
+import os, sys, threading
+from tests.compliance import playground
+
+class Dies(playground.Session):
+    def on_step(self, request):
+        known = playground.make_specs()
+        if not {*request.actions} <= {*known.actions} or not (
+            {*request.requested_observations} <= {*known.observations}
+        ):
+            os._exit(1)
+        return super().on_step(request)
+
+with playground.serve(Dies) as address:
+    print(address, flush=True)
+    threading.Event().wait(120)
+"""
+
+
+def test_a_server_that_dies_of_an_unknown_uid() -> None:
+    with ServerProcess(_DIES) as server:
+        finding, skipped = the_finding(server.address)
+        assert server.process.wait(10) == 1
+    assert finding.outcome is Outcome.FAILED
+    assert finding.sent.startswith("StepRequest")
+    assert "since then no connection" in finding.received
+    gone = [r for r in skipped if r.reason == f"the server is gone since {finding.name}"]
+    assert len(gone) >= len(CHECKS) - len(FOUNDATIONS)
+
+
+class NamesForEachConnection(playground.Worlds):
+    """Gives the first world of each connection the same name."""
+
+    caller: playground.Session
+
+    def create(self, settings: Mapping[str, Any]) -> str:
+        if not hasattr(self.caller, "numbers"):
+            self.caller.numbers = itertools.count()  # type: ignore[attr-defined]
+        name = f"world-{next(self.caller.numbers)}"  # type: ignore[attr-defined]
+        self.worlds[name] = playground.World()
+        return name
+
+    def destroy(self, name: str) -> None:
+        if name in self.worlds:
+            super().destroy(name)
+
+
+class NamingSession(playground.Session):
+    worlds_class = NamesForEachConnection
+
+    def on_create_world(self, request: Any) -> Any:
+        self.worlds.caller = self
+        return super().on_create_world(request)
+
+
+def test_a_server_that_gives_every_connection_the_same_names() -> None:
+    checks = [check for check in CHECKS if "names_of_worlds" in check.name]
+    with playground.serve(NamingSession) as address:
+        results = list(run(address, OPTIONS, checks))
+    assert [result.outcome for result in results] == [Outcome.PASSED, Outcome.FAILED]
+    assert results[1].name == "names_of_worlds_are_unique_across_connections"
+    assert "'world-0' again" in results[1].received
+
+
+def test_a_finding_comes_before_the_check_that_it_blocks() -> None:
+    checks = [check for check in CHECKS if check.name == "an_error_fails_its_own_request_only"]
+    with playground.serve(BROKEN["ends the stream after an error"][1]) as address:
+        found, skipped = run(address, OPTIONS, checks)
+    assert found.name == "the_stream_survives_errors"
+    assert skipped.reason == "errors end the stream (the_stream_survives_errors)"
+
+
+def test_strict_makes_warnings_failures() -> None:
+    options = Options(strict=True, timeout=2.0, quiet_seconds=0.05)
+    checks = [foundations.the_stream_survives_errors]
+    with playground.serve(BROKEN["ends the stream after an error"][1]) as address:
+        (finding,) = run(address, options, checks)
+    assert finding.outcome is Outcome.FAILED
+    assert finding.reason == ""
+
+
+def test_no_answer_is_an_error_also_of_checks_that_warn() -> None:
+    class Silent(playground.Session):
+        def answers(self, request: Any) -> Any:
+            if request.WhichOneof("payload") is not None:
+                yield from super().answers(request)
+
+    with playground.serve(Silent) as address:
+        finding, _ = the_finding(address, Options(timeout=0.5, quiet_seconds=0.05))
+    assert finding.name == "a_request_without_payload_is_refused"
+    assert finding.outcome is Outcome.FAILED
+    assert finding.received.startswith("no answer")
+
+
+@pytest.mark.skipif(sys.flags.optimize > 1, reason="without docstrings")
+@pytest.mark.parametrize("check", CHECKS, ids=[check.name for check in CHECKS])
+def test_each_check_says_why_it_has_its_level(check: Any) -> None:
+    text = check.function.__doc__
+    assert ("A warning: " in text) == bool(check.leniency)
+    assert ("An error: " in text) != bool(check.leniency)
+
+
+def test_what_a_check_needs_runs_before_it() -> None:
+    before: set[str] = set()
+    for check in CHECKS:
+        assert {need.name for need in check.needs} <= before
+        before.add(check.name)
+    assert CHECKS[: len(FOUNDATIONS)] == FOUNDATIONS
+    assert FOUNDATIONS[0] is foundations.the_server_can_be_checked
