@@ -10,6 +10,8 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
+from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -19,6 +21,7 @@ context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["tests.preloaded"])
 
 _COMMAND_SECONDS = 60
+_starting = threading.Lock()
 
 
 def end(process: BaseProcess) -> None:
@@ -59,13 +62,16 @@ def run_command(*arguments: str, cwd: Path | None = None) -> subprocess.Complete
         process = context.Process(
             target=_begin, args=(list(arguments), str(cwd or Path.cwd()), *map(str, paths))
         )
-        process.start()
+        # Each start of a process looks at the ends of all others, and an end can be read only once.
+        with _starting:
+            process.start()
         try:
-            process.join(_COMMAND_SECONDS)
-            if process.exitcode is None:
+            if not connection.wait([process.sentinel], _COMMAND_SECONDS):
                 raise subprocess.TimeoutExpired(list(arguments), _COMMAND_SECONDS)
-            code = process.exitcode
         finally:
-            end(process)
+            with _starting:
+                code = process.exitcode
+                end(process)
+        assert code is not None
         stdout, stderr = (path.read_text(errors="surrogateescape") for path in paths)
     return subprocess.CompletedProcess(list(arguments), code, stdout, stderr)

@@ -220,7 +220,7 @@ def _with_access(command: Callable[..., None], flags: dict[str, Flag]) -> Callab
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
-        access = _access(**{name: given.pop(name) for name in own})
+        access = _access(**{name: given.pop(name, own[name].default) for name in own})
         command(**given, access=access)
 
     replace_parameters(run, parameters)

@@ -149,7 +149,7 @@ def somebody(window: Window, act: Callable[[], None]) -> Iterator[None]:
 
 
 def play(address: str, **options: Any) -> None:
-    command.play(address, timeout=30.0, **options)
+    command.play(address=address, timeout=30.0, **options)
 
 
 def test_a_game_from_beginning_to_end(window: Window) -> None:
