@@ -25,6 +25,8 @@ class ConnectionSelector:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._descriptors: dict[int, int] = {}
+        # The numbers of the connections that share a descriptor.
+        self._sharing: dict[int, set[int]] = {}
 
     def wait(self, connections: Mapping[int, Connection], timeout: float | None) -> list[int]:
         """Waits until one of the connections may have something to read.
@@ -44,12 +46,15 @@ class ConnectionSelector:
                 if descriptor < 0:
                     ready[number] = None
                 else:
-                    self._selector.register(descriptor, selectors.EVENT_READ, number)
-                    self._descriptors[number] = descriptor
+                    self._register(descriptor, number)
         deadline = 0.0 if ready else None if timeout is None else time.monotonic() + timeout
         while True:
             left = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
-            readable = [key.data for key, _ in self._selector.select(min(left, LOOK_SECONDS))]
+            readable = [
+                number
+                for key, _ in self._selector.select(min(left, LOOK_SECONDS))
+                for number in tuple(self._sharing[key.fd])
+            ]
             ready |= {number: None for number in readable if number in connections}
             if ready or (not readable and left <= LOOK_SECONDS):
                 return list(ready)
@@ -60,13 +65,24 @@ class ConnectionSelector:
                 # It stays readable until it is read: it has ended, or sent an unexpected answer.
                 self.forget(number)
 
+    def _register(self, descriptor: int, number: int) -> None:
+        sharing = self._sharing.setdefault(descriptor, set())
+        if not sharing:
+            self._selector.register(descriptor, selectors.EVENT_READ)
+        sharing.add(number)
+        self._descriptors[number] = descriptor
+
     def forget(self, number: int) -> None:
         """Unregisters a connection; call it before another connection gets its number."""
         descriptor = self._descriptors.pop(number, None)
         if descriptor is not None:
-            self._selector.unregister(descriptor)
+            sharing = self._sharing[descriptor]
+            sharing.discard(number)
+            if not sharing:
+                self._selector.unregister(descriptor)
 
     def close(self) -> None:
         """Unregisters all connections."""
         self._descriptors.clear()
+        self._sharing.clear()
         self._selector.close()

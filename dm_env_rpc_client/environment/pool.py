@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
+import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -18,9 +20,10 @@ from typing import Any, NoReturn, TypeAlias
 
 import dm_env
 
+from dm_env_rpc_client.client.connection_group import ConnectionGroup
 from dm_env_rpc_client.environment.connection_selector import ConnectionSelector
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedReset
-from dm_env_rpc_client.environment.worlds import make
+from dm_env_rpc_client.environment.worlds import make_on
 from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.tensors.settings import pack_settings
@@ -39,12 +42,15 @@ next sequence at once; the environment has arrived with the TimeStep of that seq
 _OPENERS = 32
 """The number of environments that are opened or closed at the same time."""
 
+_CONNECTING = tuple(inspect.signature(ConnectionGroup).parameters)[1:]
+"""The arguments of `make` that are about the connection."""
+
 NO_ACTION: Mapping[str, Any] = MappingProxyType({})
 """The action that begins a sequence."""
 
 
 class EnvironmentPool:
-    """N connections, each joined to a world of its own.
+    """N connections, each joined to a world of its own. Those to one server share sockets.
 
     Actions and observations are flat, by name. All environments have the same specs.
 
@@ -75,10 +81,14 @@ class EnvironmentPool:
         count = len(self._addresses)
         creating = for_each(count, create_world_settings, "create_world_settings")
         joining = for_each(count, join_world_settings, "join_world_settings")
+        connecting = {name: make_kwargs.pop(name) for name in _CONNECTING if name in make_kwargs}
+        self._groups = {
+            address: ConnectionGroup(address, **connecting) for address in set(self._addresses)
+        }
         self.environments = _open(
             self._addresses,
-            lambda index: make(
-                self._addresses[index],
+            lambda index: make_on(
+                self._groups[self._addresses[index]].open,
                 creating[index],
                 joining[index],
                 nested_tensors=False,
@@ -262,11 +272,14 @@ class EnvironmentPool:
 
     def _start(self, prepared: Iterable[tuple[int, Any]]) -> None:
         failures: dict[int, Exception] = {}
-        for index, step in prepared:
-            try:
-                self._in_flight[index] = self.environments[index].start_step(step)
-            except Exception as error:
-                failures[index] = error
+        with contextlib.ExitStack() as stack:
+            for group in self._groups.values():
+                stack.enter_context(group.together())
+            for index, step in prepared:
+                try:
+                    self._in_flight[index] = self.environments[index].start_step(step)
+                except Exception as error:
+                    failures[index] = error
         if failures:
             self._raise(failures)
 

@@ -39,6 +39,7 @@ __all__ = [
     "join_world",
     "leave_world",
     "make",
+    "make_on",
     "may_reopen",
     "received_name",
     "reset_world",
@@ -227,9 +228,24 @@ def make(
       As `connect`, `create_world` and `join_world`. No world is left on the server then.
     """
     endpoint = endpoint_of(address, credentials, insecure, metadata, token, transport, limits)
+    return make_on(
+        lambda: open_connection(endpoint, timeout, request_timeout, limits),
+        create_world_settings,
+        join_world_settings,
+        **adaptor_kwargs,
+    )
+
+
+def make_on(
+    connect: Callable[[], Connection],
+    create_world_settings: Mapping[str, Any],
+    join_world_settings: Mapping[str, Any],
+    **adaptor_kwargs: Any,
+) -> DmEnvAdaptor:
+    """`make` on a connection that `connect` opens, after the settings have been checked."""
     create_settings = pack_settings(create_world_settings)
     join_settings = pack_settings(join_world_settings)
-    connection = open_connection(endpoint, timeout, request_timeout, limits)
+    connection = connect()
     try:
         env, world_name = create_and_join_world(
             connection, create_settings, join_settings, **adaptor_kwargs

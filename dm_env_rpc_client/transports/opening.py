@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
+import weakref
+from collections.abc import Iterator
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.credentials import GrpcCredentials
@@ -11,12 +14,13 @@ from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
 from dm_env_rpc_client.transports.grpc.channel import open_channel, open_channel_async
 from dm_env_rpc_client.transports.grpc.stream import GrpcStream
 from dm_env_rpc_client.transports.http2.async_stream import open_http2_stream_async
+from dm_env_rpc_client.transports.http2.client_connection import ClientConnection
 from dm_env_rpc_client.transports.http2.stream import Http2Stream
 from dm_env_rpc_client.transports.http2.target import can_reach
 from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Stream, plain_memory
 from dm_env_rpc_client.transports.tls import Tls
 
-__all__ = ["open_stream", "open_stream_async"]
+__all__ = ["StreamGroup", "open_stream", "open_stream_async"]
 
 
 def open_stream(
@@ -33,7 +37,7 @@ def open_stream(
       As `connect`.
     """
     if _uses_http2(endpoint):
-        return Http2Stream(endpoint, timeout, allocate)
+        return Http2Stream.open(endpoint, timeout, allocate)
     channel = open_channel(
         endpoint.address, _grpc_credentials(endpoint), timeout, endpoint.max_message_bytes
     )
@@ -58,6 +62,47 @@ async def open_stream_async(
     except BaseException:
         await channel.close()
         raise
+
+
+class StreamGroup:
+    """Opens streams to one server, on as few connections as it allows. One thread at a time.
+
+    Args:
+      endpoint: the server and how to connect to it.
+      allocate: gives the memory for large messages.
+    """
+
+    def __init__(self, endpoint: Endpoint, allocate: Allocate = plain_memory):
+        self._endpoint = endpoint
+        self._allocate = allocate
+        # Not kept alive: they are open as long as one of their streams is.
+        self._connections: weakref.WeakSet[ClientConnection] = weakref.WeakSet()
+
+    def open(self, timeout: float | None) -> Stream | None:
+        """Opens another stream; None if the transport does not share connections.
+
+        Raises:
+          As `open_stream`.
+        """
+        if not _uses_http2(self._endpoint):
+            return None
+        for connection in self._connections:
+            call = connection.open_call()
+            if call is not None:
+                return Http2Stream(connection, call)
+        connection = ClientConnection(self._endpoint, timeout, self._allocate)
+        self._connections.add(connection)
+        call = connection.open_call()
+        assert call is not None, "the first call is opened with the connection"
+        return Http2Stream(connection, call)
+
+    @contextlib.contextmanager
+    def corked(self) -> Iterator[None]:
+        """A context in which one thread writes on several streams: all is sent at its end."""
+        with contextlib.ExitStack() as stack:
+            for connection in self._connections:
+                stack.enter_context(connection.corked())
+            yield
 
 
 def _uses_http2(endpoint: Endpoint) -> bool:

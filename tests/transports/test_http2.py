@@ -347,7 +347,7 @@ def test_ipv6(is_async: bool) -> None:
         if is_async:
             asyncio.run(main(address))
         else:
-            stream = Http2Stream(Endpoint(address))
+            stream = Http2Stream.open(Endpoint(address))
             assert stream.read(5)
             stream.close(0.1)
 
@@ -587,7 +587,7 @@ def test_a_window_that_opens_slowly_is_waited_for() -> None:
 
 @pytest.fixture
 def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("keepalive", "stream", "async_stream"):
+    for module in ("keepalive", "client_connection", "async_stream"):
         monkeypatch.setattr(f"dm_env_rpc_client.transports.http2.{module}.LOOK_SECONDS", 0.05)
     monkeypatch.setattr(keepalive, "KEEPALIVE_SECONDS", 0.3)
     monkeypatch.setattr(keepalive, "KEEPALIVE_TIMEOUT_SECONDS", 0.3)
@@ -655,7 +655,7 @@ def test_row_38_a_server_that_freezes_late_in_a_step_is_noticed(is_async: bool) 
 def test_aborting_wakes_a_thread_that_reads() -> None:
     with raw_server(silent) as address:
         descriptors = descriptor_count()
-        stream = Http2Stream(Endpoint(address))
+        stream = Http2Stream.open(Endpoint(address))
         outcome: list[BaseException] = []
 
         def read() -> None:

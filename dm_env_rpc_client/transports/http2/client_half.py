@@ -128,6 +128,12 @@ class ClientHalf:
         stream = self._streams[number] = ClientStream(self, number, assembler, messages)
         return stream
 
+    @property
+    def may_open(self) -> bool:
+        """Whether the server takes another stream on this connection."""
+        open_streams = sum(call.failure is None for call in self._streams.values())
+        return not self._going_away and open_streams < self.framing.sending.max_streams
+
     def shut_down(self) -> None:
         """Queues the end of all streams and of the connection."""
         for stream in self._streams.values():

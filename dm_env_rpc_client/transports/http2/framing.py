@@ -36,6 +36,7 @@ from dm_env_rpc_client.transports.http2.frames import (
     HEADERS,
     INITIAL_WINDOW_SIZE,
     LARGEST_FRAME,
+    MAX_CONCURRENT_STREAMS,
     MAX_FRAME_SIZE,
     MAX_WINDOW,
     NUMBER,
@@ -451,6 +452,8 @@ class Framing:
                 if not SMALLEST_MAX_FRAME <= value <= LARGEST_FRAME:
                     raise ViolationError(f"set a maximum frame size of {value}")
                 self.sending.max_frame = value
+            elif name == MAX_CONCURRENT_STREAMS:
+                self.sending.max_streams = value
             elif name == ENABLE_PUSH and value > 1:
                 raise ViolationError(f"set ENABLE_PUSH to {value}")
         self.is_ready = True

@@ -34,6 +34,7 @@ class SendQueue:
     Attributes:
       outbound: what to send, in order; the shell calls `sent` for what it has sent.
       max_frame: the largest payload of a frame that the peer accepts.
+      max_streams: how many streams the peer takes at a time.
       window: how much content the peer accepts on the connection.
       initial_window: how much it accepts on a stream that is opened.
       submissions: how many messages were queued.
@@ -42,6 +43,7 @@ class SendQueue:
     def __init__(self) -> None:
         self.outbound: collections.deque[Outbound] = collections.deque()
         self.max_frame = SMALLEST_MAX_FRAME
+        self.max_streams = MAX_WINDOW
         self.window = FIRST_WINDOW
         self.initial_window = FIRST_WINDOW
         self.submissions = 0

@@ -1,0 +1,84 @@
+"""Connections to one server that share sockets, for environments that one thread steps together."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from dm_env_rpc_client.client.base_connection import endpoint_of
+from dm_env_rpc_client.client.connection import Connection, open_connection
+from dm_env_rpc_client.protocol.step_codec import answer_memory
+from dm_env_rpc_client.transports.credentials import Credentials
+from dm_env_rpc_client.transports.endpoint import Transport
+from dm_env_rpc_client.transports.metadata import Metadata
+from dm_env_rpc_client.transports.opening import StreamGroup
+
+if TYPE_CHECKING:
+    from dm_env_rpc_client.tensors.limits import Limits
+
+__all__ = ["ConnectionGroup"]
+
+
+class ConnectionGroup:
+    """Opens connections to a server, each a stream, on as few sockets as the server allows.
+
+    Over grpcio each connection has a socket of its own.
+
+    Args:
+      address: as for `connect`, like all further arguments.
+      timeout: seconds until there must be a connection; None for no limit.
+      request_timeout: seconds that each answer may take; None for no limit.
+      credentials: TLS credentials; None for plaintext.
+      insecure: allow plaintext to an address other than loopback.
+      metadata: sent with each call.
+      token: sent with each call, for a server that requires one.
+      transport: which transport carries the streams.
+      limits: what an answer may contain; None for the defaults of `Limits`.
+
+    Raises:
+      SpecError: as `connect`.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout: float | None = 10.0,
+        request_timeout: float | None = None,
+        credentials: Credentials | None = None,
+        insecure: bool = False,
+        metadata: Metadata | None = None,
+        token: str | None = None,
+        transport: Transport = "auto",
+        limits: Limits | None = None,
+    ):
+        self._endpoint = endpoint_of(
+            address, credentials, insecure, metadata, token, transport, limits
+        )
+        self._timeout = timeout
+        self._request_timeout = request_timeout
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._streams = StreamGroup(self._endpoint, answer_memory)
+
+    def open(self) -> Connection:
+        """Opens another connection; errors are those of `connect`. Any thread may call this."""
+        with self._lock:
+            stream = self._streams.open(self._timeout)
+        if stream is None:
+            return open_connection(
+                self._endpoint, self._timeout, self._request_timeout, self._limits
+            )
+        connection = Connection(stream, request_timeout=self._request_timeout, limits=self._limits)
+        connection._reopen = lambda timeout: open_connection(
+            self._endpoint, timeout, self._request_timeout, self._limits
+        )
+        return connection
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """A context in which one thread sends on several connections: all is sent at its end."""
+        with self._streams.corked():
+            yield

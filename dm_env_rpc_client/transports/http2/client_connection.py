@@ -1,0 +1,386 @@
+"""A client's connection over HTTP/2 on a plain socket, for threads: one stream or many.
+
+The thread that waits for an answer reads the socket itself, so that a step takes four system
+calls (check for unexpected data, send, wait, receive) and wakes no other thread: a float32
+scalar takes 1.3 to 1.4x the time of a bare C++ gRPC client (`python -m tests.benchmarks --only
+waiting`). Spinning before the wait was tried and is slower. A thread that writes never waits: the
+reading thread sends what the socket or the server's window did not accept.
+
+Streams that share a connection are for environments that one thread steps together: their Steps
+are sent by one system call, and many answers are received by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError
+from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS, Endpoint
+from dm_env_rpc_client.transports.http2.attempts import Attempts, HandshakeError
+from dm_env_rpc_client.transports.http2.client_half import ClientHalf, ClientStream
+from dm_env_rpc_client.transports.http2.keepalive import LOOK_SECONDS, Keepalive, Verdict
+from dm_env_rpc_client.transports.http2.request import request_headers
+from dm_env_rpc_client.transports.http2.send_queue import SendQueue
+from dm_env_rpc_client.transports.http2.sockets import connect_socket, tls_context
+from dm_env_rpc_client.transports.http2.target import Target
+from dm_env_rpc_client.transports.http2.tls_probe import explain_end
+from dm_env_rpc_client.transports.status import silent
+from dm_env_rpc_client.transports.streams import Allocate
+
+__all__ = ["ClientConnection"]
+
+_DISPOSE_SECONDS = 0.1
+_YIELD_SECONDS = 1e-5
+_BUFFERS_AT_ONCE = 64
+_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class ClientConnection:
+    """An open connection.
+
+    Args:
+      endpoint: the server; its address is `host:port`, `unix:path` or `unix-abstract:name`, its
+        credentials are a Tls or an ssl.SSLContext, or None (or gRPC's local credentials) for
+        plaintext.
+      timeout: seconds until the server must have accepted the connection; None for no limit.
+      allocate: gives the memory for large messages.
+
+    Attributes:
+      address: the server's.
+      lock: held while the state of the connection is changed, and while a TLS socket is used,
+        which only one thread at a time may do.
+      is_closed: whether it was closed on this side.
+
+    Raises:
+      SpecError: an address or credentials that this transport does not support.
+      ConnectionLostError: there was no connection within `timeout`; says why.
+      DeadlineExceededError: nothing at all came back within `timeout`.
+      ProtocolError: something else than an HTTP/2 server listens there.
+    """
+
+    def __init__(self, endpoint: Endpoint, timeout: float | None, allocate: Allocate):
+        address = self.address = endpoint.address
+        self._allocate = allocate
+        self._max_message_bytes = endpoint.max_message_bytes
+        target = Target.parse(address)
+        tls = tls_context(endpoint.credentials, address)
+        self._request = request_headers(target, tls is not None, endpoint.metadata)
+        self.lock = threading.Lock()
+        # Held by the thread that receives.
+        self._receiving = threading.Lock()
+        self._waiters = 0
+        self._is_tls = tls is not None
+        self.is_closed = False
+        self._is_corked = False
+        self._users: set[ClientStream] = set()
+        self._first: ClientStream | None = None
+        # What the server said in TLS when it ended the connection.
+        self._alert: ssl.SSLError | None = None
+        attempts = Attempts(address, timeout)
+        while True:
+            try:
+                self._open(
+                    connect_socket(target, tls, attempts.deadline, endpoint.stays_on_loopback)
+                )
+                self._wait_until_accepted(attempts.deadline)
+                return
+            except ConnectionLostError as error:
+                if tls is not None:
+                    failure: OSError = HandshakeError(self._alert or error)
+                else:
+                    failure = explain_end(error, address, attempts)
+                attempts.failed(failure)
+            except OSError as error:
+                attempts.failed(error)
+            time.sleep(RETRY_SECONDS)
+
+    def open_call(self) -> ClientStream | None:
+        """Opens another stream; None if the server allows no more, or the connection is over."""
+        with self.lock:
+            first, self._first = self._first, None
+            if first is not None:
+                return first
+            framing = self._half.framing
+            if framing.failure is not None or self.is_closed or not self._half.may_open:
+                return None
+            call = self._half.open(self._request)
+            self._users.add(call)
+            self.flush()
+        return call
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several streams are open."""
+        return len(self._users) > 1
+
+    @property
+    def sending(self) -> SendQueue:
+        """What waits to be sent."""
+        return self._sending
+
+    def fileno(self) -> int:
+        """Returns the descriptor of the socket; -1 if it was closed on this side."""
+        descriptor: int = -1 if self.is_closed else self._socket.fileno()
+        return descriptor
+
+    @contextlib.contextmanager
+    def corked(self) -> Iterator[None]:
+        """A context in which one thread writes on several streams: all is sent at its end.
+
+        What has arrived is taken first, so that an answer that nobody asked for is noticed.
+        """
+        self.take_arrived()
+        self._is_corked = True
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._is_corked = False
+                self.flush()
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether something waits to be sent that this end is not holding back."""
+        return self._sending.has_unsent and not self._is_corked
+
+    def take_arrived(self) -> None:
+        """Takes what has arrived, without waiting, unless another thread receives."""
+        if self._is_corked or not self._receiving.acquire(blocking=False):
+            return
+        try:
+            if not self.is_closed:
+                with self.lock:
+                    is_readable = (self._is_tls and self._socket.pending()) or self._look(0)
+                if is_readable:
+                    self._receive()
+        finally:
+            self._receiving.release()
+            if self.is_closed:
+                self._dispose_unless_receiving()
+
+    def is_readable(self) -> bool:
+        """Whether something has arrived, or the connection has ended."""
+        with self.lock:  # One at a time; any thread may ask.
+            waiting = self._is_tls and self._socket.pending()
+            return bool(waiting) or self._look(0)
+
+    def wait_to_send(self, timeout: float) -> None:
+        """Waits up to `timeout` seconds until the socket takes more, and sends that."""
+        if not self._sending.outbound:
+            time.sleep(timeout)  # The window is closed; the reading thread notices when it opens.
+        elif _poll(self._socket, select.POLLOUT)(timeout):
+            with self.lock:
+                self.flush()
+
+    def abandon(self) -> None:
+        """Closes a forked child's copy of the socket."""
+        self.lock = threading.Lock()
+        self._receiving = threading.Lock()
+        self.is_closed = True
+        self._socket.close()  # Not shut down: that would end the connection of the parent.
+
+    def release(self, call: ClientStream) -> bool:
+        """Ends one stream; returns whether others are open, so that the connection goes on."""
+        if self._users == {call} or not self._users:
+            return False
+        if self.lock.acquire(timeout=_DISPOSE_SECONDS):
+            try:
+                call.cancel()
+                self.flush()
+            finally:
+                self.lock.release()
+        call.fail(ConnectionClosedError(f"the connection to {self.address} was closed"))
+        self._users.discard(call)
+        return bool(self._users)
+
+    def shut_down(self) -> None:
+        """Ends the connection; may be called again after an interrupt."""
+        # Only if no other thread is in the middle of sending.
+        if not self.is_closed and self.lock.acquire(blocking=False):
+            try:
+                self._half.shut_down()
+                self.flush()
+            finally:
+                self.lock.release()
+        self.is_closed = True
+        try:
+            # Wakes a thread that waits for the socket, which closing it would not.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+        except OSError:
+            pass  # The other end was faster.
+        # A thread that is still receiving closes the socket on its way out: the number of a
+        # closed one may be that of another file at once.
+        self._dispose_unless_receiving()
+
+    def _dispose_unless_receiving(self) -> None:
+        """Closes the socket, unless a thread receives: that one calls this when it is done."""
+        if self._receiving.acquire(blocking=False):
+            try:
+                self._dispose()
+            finally:
+                self._receiving.release()
+
+    def _dispose(self) -> None:
+        """Closes the socket; called with the right to receive."""
+        if self.lock.acquire(timeout=_DISPOSE_SECONDS):
+            try:
+                self._socket.close()
+            finally:
+                self.lock.release()
+
+    def _open(self, connected: Any) -> None:
+        self._socket = connected
+        self._half = ClientHalf(self.address, self._max_message_bytes, self._allocate)
+        self._framing = self._half.framing
+        self._sending = self._framing.sending
+        # With the greeting, so that the first stream costs no round trip.
+        first = self._first = self._half.open(self._request)
+        self._users = {first}
+        self._keepalive = Keepalive(self._framing)
+        # Three, because two threads cannot use one at the same time.
+        self._readable = _poll(connected, select.POLLIN)
+        self._either = _poll(connected, select.POLLIN | select.POLLOUT)
+        self._look = _poll(connected, select.POLLIN)
+
+    def _wait_until_accepted(self, deadline: float | None) -> None:
+        """Returns when the server has shown itself; otherwise closes the socket."""
+        framing, first = self._framing, self._first
+        assert first is not None
+        try:
+            with self.lock:
+                self.flush()
+            while not framing.is_ready:
+                if first.failure is not None:
+                    raise first.failure
+                if not self.advance(first, deadline):
+                    raise TimeoutError
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def flush(self) -> None:
+        """Sends what the socket takes; called with the lock."""
+        if self._is_corked:
+            return
+        sending = self._sending
+        outbound = sending.outbound
+        try:
+            while outbound:
+                if self._is_tls or len(outbound) == 1:
+                    # What did not fit is tried again with the same bytes, as TLS demands.
+                    sending.sent(self._socket.send(outbound[0]))
+                else:
+                    buffers = itertools.islice(outbound, _BUFFERS_AT_ONCE)
+                    sending.sent(self._socket.sendmsg(buffers))
+        except _WOULD_BLOCK:
+            pass
+        except OSError:
+            # What the server said before it went is still to be read, and the reason with it.
+            outbound.clear()
+
+    def advance(self, call: ClientStream, deadline: float | None) -> bool:
+        """Waits until the socket is ready, and then sends and receives what there is.
+
+        Args:
+          call: whose messages are waited for.
+          deadline: on the monotonic clock; None for no limit.
+
+        Returns:
+          False if the deadline has passed and no message was received.
+        """
+        is_shared = self.is_shared
+        try:
+            if is_shared:
+                self._waiters += 1
+            with self._receiving:
+                if is_shared:
+                    self._waiters -= 1
+                    if call.messages or call.failure is not None:
+                        return True  # Another thread has received it.
+                if self.is_closed:
+                    raise ConnectionClosedError(f"the connection to {self.address} was closed")
+                return self._advance_alone(call, deadline)
+        finally:
+            # After the lock was released: `shut_down` may have failed to get it just before.
+            if self.is_closed:
+                self._dispose_unless_receiving()
+            if is_shared and self._waiters:
+                # Locks are not fair: let those receive whose messages this thread received.
+                time.sleep(_YIELD_SECONDS)
+
+    def _advance_alone(self, call: ClientStream, deadline: float | None) -> bool:
+        if not (self._is_tls and self._pending()):
+            wait = LOOK_SECONDS
+            if deadline is not None:
+                wait = min(wait, deadline - time.monotonic())
+            unsent = bool(self._sending.outbound)
+            if not (self._either if unsent else self._readable)(wait):
+                self._judge()
+                return deadline is None or time.monotonic() < deadline
+            if unsent:
+                with self.lock:
+                    self.flush()
+        if not self._receive():
+            return deadline is None or time.monotonic() < deadline
+        # A peer may go on sending for ever without a message being among it.
+        return bool(call.messages) or deadline is None or time.monotonic() < deadline
+
+    def _receive(self) -> bool:
+        """Receives once; False if there was nothing."""
+        framing = self._framing
+        buffers = framing.buffers()
+        try:
+            if self._is_tls:
+                with self.lock:
+                    count = self._socket.recv_into(buffers[0])
+            elif len(buffers) == 1:
+                count = self._socket.recv_into(buffers[0])
+            else:
+                count = self._socket.recvmsg_into(buffers)[0]
+        except _WOULD_BLOCK:
+            return False
+        except (OSError, ValueError) as error:
+            if isinstance(error, ssl.SSLError):
+                # Without the traceback, which would refer to this stream.
+                self._alert = error.with_traceback(None)
+            count = 0
+        with self.lock:
+            framing.received(count)
+            if self._sending.outbound:
+                self.flush()
+        return True
+
+    def _judge(self) -> None:
+        verdict = self._keepalive.judge()
+        if verdict is Verdict.PROBE:
+            with self.lock:
+                self._framing.probe()
+                self.flush()
+        elif verdict is Verdict.GIVE_UP:
+            error = silent(self.address)
+            self._half.fail(error)
+            raise error
+
+    def _pending(self) -> int:
+        with self.lock:
+            pending: int = self._socket.pending()
+        return pending
+
+
+def _poll(polled: Any, events: int) -> Callable[[float], bool]:
+    """Returns what waits up to so many seconds for the socket, and says whether it is ready."""
+    poll = select.poll()
+    poll.register(polled, events)
+
+    def is_ready(seconds: float) -> bool:
+        return bool(poll.poll(seconds * 1000 if seconds > 0 else 0))
+
+    return is_ready
