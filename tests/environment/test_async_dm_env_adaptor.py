@@ -137,6 +137,7 @@ def test_errors_are_those_of_the_other_adaptor() -> None:
         run(main)
 
 
+@pytest.mark.row(17)
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -430,6 +430,7 @@ def scripted(*states: int, answers: Mapping[str, Answer] | None = None) -> Scrip
     return ScriptedServer(script)
 
 
+@pytest.mark.row(18)
 @pytest.mark.parametrize(
     ("states", "text"),
     [
@@ -465,6 +466,7 @@ def test_without_reward_and_discount_there_are_defaults(ending: int, discount: f
         env.discount_spec().validate(mid.discount)
 
 
+@pytest.mark.row(19)
 def test_row_19_a_reset_that_changes_the_specs_is_adopted() -> None:
     changed = dm_env_rpc_pb2.ActionObservationSpecs(
         actions={7: dm_env_rpc_pb2.TensorSpec(name="b", dtype=dm_env_rpc_pb2.FLOAT)},

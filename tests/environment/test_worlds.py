@@ -27,6 +27,7 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.environments import Broken, Robot
+from tests.reliability.recording import Seen
 from tests.scripted import settles
 
 
@@ -130,15 +131,20 @@ FAILURES: dict[str, tuple[tuple[Any, dict[str, Any], dict[str, Any]], str]] = {
 }
 
 
+@pytest.mark.row(17)
 @pytest.mark.parametrize("failure", FAILURES)
-def test_row_17_a_failure_on_the_way_leaves_nothing_on_the_server(failure: str) -> None:
+def test_row_17_a_failure_on_the_way_leaves_nothing_on_the_server(failure: str, seen: Seen) -> None:
     (factory, create, arguments), text = FAILURES[failure]
     with serve(factory) as server:
         with pytest.raises((Exception, KeyboardInterrupt, SystemExit), match=text):
             make(server.address, create, **arguments)
-        assert settles(lambda: (server.agent_count, server.world_count) == (0, 0), 1.0)
+        settles(lambda: (server.agent_count, server.world_count) == (0, 0), 1.0)
+        left = server.agent_count + server.world_count
+        seen(failures=1, agents_and_worlds_left=left)
+        assert left == 0
 
 
+@pytest.mark.row(17)
 def test_row_17_an_interrupt_while_joining_destroys_the_world_over_a_new_connection(
     catch_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ class Clause(NamedTuple):
 
 ADAPTOR = "environment/test_dm_env_adaptor"
 CONNECTION = "client/test_connection"
+ANSWERS = "reliability/test_answers"
 LIFECYCLE = "protocol/test_lifecycle"
 MACHINE = "protocol/test_state_machine"
 MESSAGES = "protocol/test_envelopes"
@@ -47,9 +48,9 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
          f"{SHARED}::test_a_step_is_taken_when_all_have_sent_theirs"),
         ("every request has exactly one answer", f"{MACHINE}::TestPipelinedRequests"),
         ("more answers than requests are a fault",
-         f"{CONNECTION}::test_a_duplicate_answer_is_noticed_before_the_next_request_is_sent"),
+         f"{ANSWERS}::test_a_duplicate_answer_is_noticed_before_the_next_request_is_sent"),
         ("a request without an answer is noticed",
-         f"{CONNECTION}::test_a_missing_answer_is_a_missed_deadline"),
+         f"{ANSWERS}::test_a_missing_answer_is_a_missed_deadline"),
         ("the answer has the payload of the request's name, or error",
          f"{MESSAGES}::test_an_answer_comes_out_of_its_field"),
         ("another payload is a fault",
@@ -58,11 +59,11 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
     ],
     ("overview", "Streaming"): [
         ("requests may be sent without waiting for answers",
-         f"{CONNECTION}::test_pipelined_requests_get_their_own_answers_errors_among_them"),
+         f"{ANSWERS}::test_pipelined_requests_get_their_own_answers_errors_among_them"),
         ("requests are processed in the order in which they are sent",
          f"{ADAPTOR}::test_steps_that_are_not_waited_for_arrive_in_order"),
         ("answers come in the order of the requests",
-         f"{CONNECTION}::test_8_threads_with_many_requests_each_get_their_own_answers"),
+         f"{ANSWERS}::test_8_threads_with_many_requests_each_get_their_own_answers"),
         ("a request has to be valid when it is processed, not when it is sent",
          f"{MACHINE}::TestPipelinedRequests"),
     ],
@@ -147,7 +148,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("its code is the server's to choose",
          f"{SERVER}::test_worlds_that_do_not_exist_are_named"),
         ("for a fatal error the server may end the stream",
-         f"{CONNECTION}::test_a_server_that_ends_the_stream_is_a_lost_connection"),
+         f"{ANSWERS}::test_a_server_that_ends_the_stream_is_a_lost_connection"),
         ("a request that failed otherwise has changed nothing",
          f"{SERVER}::test_an_action_that_does_not_conform_is_refused_and_changes_nothing"),
         ("it may be sent again", f"{SERVER}::test_a_failed_step_can_be_taken_again"),

@@ -232,6 +232,7 @@ def test_the_number_of_worlds_is_limited() -> None:
         create_world(connected)
 
 
+@pytest.mark.row(26)
 def test_row_26_one_client_too_many_is_refused_within_a_second() -> None:
     with serve(Catch, max_connections=2) as server:
         clients = [make(server.address) for _ in range(2)]
