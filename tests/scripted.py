@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -75,9 +76,11 @@ def _serve_echo(told: Connection) -> None:
     from dm_env_rpc_client.server import serve
     from tests.environments import Echo
 
+    parent = multiprocessing.parent_process()
+    assert parent is not None
     with serve(Echo) as server:
         told.send(server.address)
-        time.sleep(300)
+        parent.join()
 
 
 class _ServedEcho(SignalledServer):
