@@ -16,7 +16,7 @@ from tests.reliability.scorecard import ROWS, TESTS, files_of
 
 TRANSPORTS = ["http2"]
 
-NOT_THERE_YET = {20, 21, 33, 35, 39, 40, 42, 43, 45, 46}
+NOT_THERE_YET = {21, 33, 35, 39, 40, 42, 43, 45, 46}
 
 
 def test_every_row_has_tests_or_is_known_not_to() -> None:
