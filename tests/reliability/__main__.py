@@ -3,7 +3,9 @@
     python -m tests.reliability                     # everything, at the scorecard's counts
     python -m tests.reliability --rows 1,2,31-34    # some rows
     python -m tests.reliability --quick             # at the counts of the gate
+    python -m tests.reliability --list              # the rows, and the files that hold their tests
     python -m tests.reliability --json run.json --markdown run.md
+    python -m tests.reliability --rows 24 --with run.json --json run.json    # 24 once more
 
 Each row is a run of pytest of its own over the tests that have the row's marker. The command
 prints what was tried, what has to be seen and what was seen, and exits with 1 if a row fails or has
@@ -106,38 +108,41 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rows", type=_numbers, default=sorted(ROWS), help="such as 1,2,31-34")
+    parser.add_argument("--list", action="store_true", help="show where the tests are; run none")
     parser.add_argument("--quick", action="store_true", help="the counts of the gate")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what each test saw")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table")
+    parser.add_argument(
+        "--with",
+        dest="earlier",
+        type=Path,
+        metavar="FILE",
+        help="what --json wrote: the rows of that run that are not run now are reported as well",
+    )
     options = parser.parse_args(arguments)
+    if options.list:
+        for number in options.rows:
+            files = [str(path.relative_to(TESTS.parent)) for path in files_of().get(number, [])]
+            print(f"{number:2} {ROWS[number].tried}\n   {', '.join(files) or report.MISSING}")
+        return 0
     mode = QUICK if options.quick else FULL
-    began, started = datetime.datetime.now(), time.monotonic()
-    results: list[RowResult] = []
+    began = datetime.datetime.now()
+    results: dict[int, RowResult] = {}
+    if options.earlier is not None:
+        results = report.read(options.earlier, mode)
     for index, number in enumerate(options.rows, 1):
         print(f"row {number} ({index} of {len(options.rows)})", flush=True)
-        results.append(run_row(ROWS[number], mode))
-        _print(results[-1])
+        results[number] = run_row(ROWS[number], mode)
+        _print(results[number])
         # After every row, so that a run that is broken off has written what it saw.
-        about = report.facts(mode, began, time.monotonic() - started)
+        ordered = [results[known] for known in sorted(results)]
+        about = report.facts(mode, began, sum(result.seconds for result in ordered))
         if options.markdown is not None:
-            options.markdown.write_text(report.markdown(results, about))
+            options.markdown.write_text(report.markdown(ordered, about))
         if options.json is not None:
-            rows = [
-                {
-                    "row": result.row.number,
-                    "tried": result.row.tried,
-                    "expected": result.row.expected,
-                    "reference": result.row.reference,
-                    "outcome": result.outcome,
-                    "seconds": round(result.seconds, 1),
-                    "seen": result.counts,
-                    "tests": result.tests,
-                }
-                for result in results
-            ]
-            options.json.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
-    print(report.summary(results))
-    return 0 if {result.outcome for result in results} == {PASSED} else 1
+            options.json.write_text(report.as_json(ordered, about))
+    print(report.summary(ordered))
+    return 0 if {result.outcome for result in ordered} == {PASSED} else 1
 
 
 if __name__ == "__main__":

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import json
 import platform
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
-from tests.reliability.scorecard import FULL, Row
+from tests.reliability.scorecard import FULL, QUICK, ROWS, Row
 
-__all__ = ["MISSING", "PASSED", "RowResult", "facts", "markdown", "summary"]
+__all__ = ["MISSING", "PASSED", "RowResult", "as_json", "facts", "markdown", "read", "summary"]
 
 PASSED, FAILED, MISSING, SKIPPED = "passed", "FAILED", "not there yet", "SKIPPED"
+
+_COUNTS = {FULL: "the scorecard's", QUICK: "those of the gate"}
 
 _UNITS = {"s": "s", "ms": "ms", "mib": "MiB", "percent": "%"}
 
@@ -88,7 +92,7 @@ def _shown(name: str, value: float) -> str:
 def facts(mode: str, started: datetime.datetime, seconds: float) -> dict[str, str]:
     """What was run where."""
     return {
-        "counts": "the scorecard's" if mode == FULL else "those of the gate",
+        "counts": _COUNTS[mode],
         "date": started.strftime("%Y-%m-%d"),
         "Python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -106,12 +110,42 @@ def summary(results: Sequence[RowResult]) -> str:
     )
 
 
+def as_json(results: Iterable[RowResult], about: dict[str, str]) -> str:
+    """Everything that the tests recorded; `read` takes it back."""
+    rows = [
+        {
+            "row": result.row.number,
+            "tried": result.row.tried,
+            "expected": result.row.expected,
+            "reference": result.row.reference,
+            "outcome": result.outcome,
+            "seen": result.counts,
+            "seconds": round(result.seconds, 1),
+            "exit_code": result.exit_code,
+            "tests": result.tests,
+        }
+        for result in results
+    ]
+    return json.dumps({"about": about, "rows": rows}, indent=1) + "\n"
+
+
+def read(path: Path, mode: str) -> dict[int, RowResult]:
+    """Returns the rows of an earlier run; ValueError if its counts were others."""
+    run = json.loads(path.read_text())
+    if run["about"]["counts"] != _COUNTS[mode]:
+        raise ValueError(f"{path} is of a run with other counts: {run['about']['counts']}")
+    return {
+        row["row"]: RowResult(ROWS[row["row"]], row["tests"], row["seconds"], row["exit_code"])
+        for row in run["rows"]
+    }
+
+
 def _cells(*texts: object) -> str:
     return "| " + " | ".join(str(text).replace("|", r"\|") for text in texts) + " |"
 
 
 def markdown(results: Iterable[RowResult], about: dict[str, str]) -> str:
-    """The table of a run, with the figures of the reference beside ours."""
+    """The table of all rows, with the figures of the reference beside those of a run."""
     lines = [
         "<!-- Written by `python -m tests.reliability --markdown`; do not edit. -->",
         "",
@@ -120,16 +154,9 @@ def markdown(results: Iterable[RowResult], about: dict[str, str]) -> str:
         _cells("#", "tried", "has to be seen", "dm-env-rpc 1.1.7", "seen here", "result"),
         _cells(*["---"] * 6),
     ]
-    for result in results:
-        row = result.row
-        lines.append(
-            _cells(
-                row.number,
-                row.tried,
-                row.expected,
-                row.reference,
-                result.seen,
-                result.outcome,
-            )
-        )
+    found = {result.row.number: result for result in results}
+    for row in ROWS.values():
+        result = found.get(row.number)
+        seen, outcome = ("", "not run") if result is None else (result.seen, result.outcome)
+        lines.append(_cells(*row, seen, outcome))
     return "\n".join(lines) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from tests.reliability import report
 from tests.reliability.__main__ import main
 from tests.reliability.report import FAILED, MISSING, PASSED, RowResult
-from tests.reliability.scorecard import ROWS, TESTS, files_of
+from tests.reliability.scorecard import FULL, QUICK, ROWS, TESTS, files_of
 
 TRANSPORTS = ["http2"]
 
@@ -58,6 +59,13 @@ def test_a_row_without_a_test_is_listed_and_fails_the_run(
     assert printed.endswith("2 not there yet\n")
 
 
+def test_the_rows_are_listed_with_their_files(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list", "--rows", "8,22"]) == 0
+    printed = capsys.readouterr().out
+    assert "   tests/reliability/test_answers.py\n22 every pair" in printed
+    assert printed.endswith("   tests/tensors/test_casting.py\n")
+
+
 @pytest.mark.parametrize("rows", ["0", "47", "2-1", "x", "1,,2"])
 def test_rows_that_do_not_exist_are_refused(rows: str) -> None:
     with pytest.raises(SystemExit):
@@ -74,6 +82,20 @@ def result(*outcomes: str, code: int = 0) -> RowResult:
 
 def test_counts_add_up_and_the_largest_extreme_is_shown() -> None:
     assert result("passed", "passed").seen == "4 kills; noticed at most 1 s; 2 of 2 tests passed"
+
+
+def test_the_rows_of_an_earlier_run_are_reported_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.json"
+    about = report.facts(QUICK, datetime.datetime.now(), 1.0)
+    path.write_text(report.as_json([result("passed")], about))
+    monkeypatch.setattr("tests.reliability.__main__.files_of", dict)
+    assert main(["--quick", "--rows", "39", "--with", str(path), "--json", str(path)]) == 1
+    assert capsys.readouterr().out.endswith("1 passed, 1 not there yet\n")
+    assert [row["row"] for row in json.loads(path.read_text())["rows"]] == [1, 39]
+    with pytest.raises(ValueError, match="other counts"):
+        report.read(path, FULL)
 
 
 def test_a_row_fails_with_any_of_its_tests() -> None:
