@@ -28,8 +28,8 @@ _KEY = "seen"
 class Seen(Protocol):
     """Takes counts (int, added up over tests) and extremes (float, of which the largest counts).
 
-    The name of a count says what was counted, `kills=200`; that of an extreme ends with its unit,
-    `noticed_s=0.03`. Units: s, ms, mib, percent.
+    The name of a count says what was counted, `kills=200`; that of an extreme may end with its
+    unit, `noticed_s=0.03`. Units: s, ms, mib, percent.
     """
 
     def __call__(self, **values: float) -> None: ...

@@ -83,10 +83,12 @@ class RowResult:
 
 
 def _shown(name: str, value: float) -> str:
+    if isinstance(value, int):
+        return f"{value:,} {name.replace('_', ' ')}"
     words, _, unit = name.rpartition("_")
-    if isinstance(value, float) and unit in _UNITS:
-        return f"{words.replace('_', ' ')} at most {value:.3g} {_UNITS[unit]}"
-    return f"{value:,} {name.replace('_', ' ')}"
+    if unit not in _UNITS:
+        words, unit = name, ""
+    return f"{words.replace('_', ' ')} at most {value:.3g} {_UNITS.get(unit, '')}".rstrip()
 
 
 def facts(mode: str, started: datetime.datetime, seconds: float) -> dict[str, str]:

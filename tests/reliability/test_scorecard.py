@@ -74,14 +74,21 @@ def test_rows_that_do_not_exist_are_refused(rows: str) -> None:
 
 def result(*outcomes: str, code: int = 0) -> RowResult:
     tests = [
-        {"test": "t", "outcome": outcome, "seen": [{"kills": 2, "noticed_s": float(index)}]}
+        {
+            "test": "t",
+            "outcome": outcome,
+            "seen": [{"kills": 2, "noticed_s": float(index), "threads_more": 2.0}],
+        }
         for index, outcome in enumerate(outcomes)
     ]
     return RowResult(ROWS[1], tests, 1.0, code)
 
 
 def test_counts_add_up_and_the_largest_extreme_is_shown() -> None:
-    assert result("passed", "passed").seen == "4 kills; noticed at most 1 s; 2 of 2 tests passed"
+    assert (
+        result("passed", "passed").seen
+        == "4 kills; noticed at most 1 s; threads more at most 2; 2 of 2 tests passed"
+    )
 
 
 def test_the_rows_of_an_earlier_run_are_reported_as_well(

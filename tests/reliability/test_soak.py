@@ -37,7 +37,7 @@ def test_many_steps_leave_memory_threads_and_durations_as_they_were(
         steps=found["steps"],
         steps_per_second=round(found["steps_per_second"]),
         memory_mib=found["memory_mib"],
-        threads_more=found["threads_more"],
+        threads_more=float(found["threads_more"]),
         drift_percent=found["drift_percent"],
     )
     assert found["steps"] == count
