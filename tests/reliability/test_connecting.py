@@ -97,8 +97,8 @@ def test_opens_and_closes_of_coroutines_leave_nothing_behind(
             await asyncio.sleep(0.02)
         seen(
             connections=count,
-            threads_more=max(0.0, thread_count() - threads),
-            descriptors_more=max(0.0, descriptor_count() - descriptors),
+            threads_more=float(max(0, thread_count() - threads)),
+            descriptors_more=float(max(0, descriptor_count() - descriptors)),
         )
         assert echo_server.open_streams == 0
         assert thread_count() <= threads + 2
@@ -121,7 +121,7 @@ def test_failed_connects_leave_nothing_behind(count: int, seen: Seen) -> None:
     for _ in range(count):
         fail()
     settles(lambda: thread_count() <= threads and descriptor_count() <= descriptors)
-    more_threads = max(0.0, thread_count() - threads)
-    more_descriptors = max(0.0, descriptor_count() - descriptors)
+    more_threads = float(max(0, thread_count() - threads))
+    more_descriptors = float(max(0, descriptor_count() - descriptors))
     seen(attempts=count, threads_more=more_threads, descriptors_more=more_descriptors)
     assert (more_threads, more_descriptors) == (0, 0)

@@ -175,8 +175,8 @@ def test_row_13_opens_and_closes_leave_nothing_behind(
     assert settles(lambda: descriptor_count() <= descriptors)
     seen(
         connections=count,
-        threads_more=max(0.0, thread_count() - threads),
-        descriptors_more=max(0.0, descriptor_count() - descriptors),
+        threads_more=float(max(0, thread_count() - threads)),
+        descriptors_more=float(max(0, descriptor_count() - descriptors)),
     )
 
 
