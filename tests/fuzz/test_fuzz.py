@@ -42,7 +42,7 @@ def try_inputs(target: str, count: int, seen: Seen) -> None:
 
 
 @pytest.mark.row(20)
-@counts(15_000, 1_000_000)
+@counts(8_000, 1_000_000)
 def test_generated_tensors_and_specs(count: int, seen: Seen) -> None:
     try_inputs("tensors", count, seen)
 
@@ -54,7 +54,7 @@ def test_answers_and_requests_with_changes(count: int, seen: Seen) -> None:
 
 
 @pytest.mark.row(20)
-@counts(3_000, 100_000)
+@counts(1_500, 100_000)
 def test_streams_of_http2_frames_with_changes(count: int, seen: Seen) -> None:
     try_inputs("http2", count, seen)
 

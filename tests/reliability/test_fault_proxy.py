@@ -38,7 +38,7 @@ from tests.scripted import BUSY_SECONDS, settles
 pytestmark = pytest.mark.row(25)
 
 LENGTH = 40
-DEADLINE = 1.0 if is_strict() else 3.0
+DEADLINE = 1.0 if is_strict() else 2.0
 CLOSE_SECONDS = 2.0
 LATE_SECONDS = 0.2 + BUSY_SECONDS
 """How long after its deadline a call may end."""
