@@ -69,6 +69,8 @@ class RowResult:
         passed = sum(test["outcome"] == "passed" for test in self.tests)
         parts = [_shown(name, value) for name, value in self.counts.items()]
         parts.append(f"{passed} of {len(self.tests)} tests passed")
+        if skipped := sum(test["outcome"] == "skipped" for test in self.tests):
+            parts[-1] += f", {skipped} skipped"
         if self.transports:
             parts.append(" and ".join(self.transports))
         return "; ".join(parts)
