@@ -39,6 +39,8 @@ _SENDS_IN_A_ROW = 500
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: an RST instead of a FIN.
 
+_TCP = (socket.AF_INET, socket.AF_INET6)
+
 _Piece: TypeAlias = bytes | None
 """Bytes to send; empty for the end of a direction (FIN), None for a reset (RST)."""
 
@@ -300,7 +302,7 @@ class FaultProxy:
             self._connect(link.client, link.others)
             return
         link.is_connected = True
-        if link.server.family != socket.AF_UNIX:
+        if link.server.family in _TCP:
             link.server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._selector.register(link.client, selectors.EVENT_READ, link)
         self._settle(link)
@@ -441,6 +443,6 @@ def _named(direction: Direction) -> tuple[str, ...]:
 
 def _close(one: socket.socket, abort: bool) -> None:
     with contextlib.suppress(OSError):
-        if abort and one.family != socket.AF_UNIX:
+        if abort and one.family in _TCP:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         one.close()

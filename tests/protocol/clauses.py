@@ -24,6 +24,8 @@ class Clause(NamedTuple):
 ADAPTOR = "environment/test_dm_env_adaptor"
 CONNECTION = "client/test_connection"
 ANSWERS = "reliability/test_answers"
+JOINING = "reliability/test_joining"
+STATES = "reliability/test_states"
 LIFECYCLE = "protocol/test_lifecycle"
 MACHINE = "protocol/test_state_machine"
 MESSAGES = "protocol/test_envelopes"
@@ -75,7 +77,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("a joined one is RUNNING, TERMINATED or INTERRUPTED",
          f"{LIFECYCLE}::test_states_have_the_numbers_of_the_protocol"),
         ("another state is a fault",
-         f"{ADAPTOR}::test_row_18_states_that_the_protocol_does_not_allow_are_told"),
+         f"{STATES}::test_row_18_states_that_the_protocol_does_not_allow_are_told"),
         ("Step, Reset and ResetWorld lead from one to another",
          f"{LIFECYCLE}::test_where_a_request_leads"),
         ("to which of them is the environment's choice among those allowed",
@@ -165,7 +167,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("clients rebuild them",
          f"{ADAPTOR}::test_observations_equal_those_of_the_local_environment"),
         ("periods mean nothing else in a name",
-         f"{WORLDS}::test_row_17_a_failure_on_the_way_leaves_nothing_on_the_server"),
+         f"{JOINING}::test_row_17_a_failure_on_the_way_leaves_nothing_on_the_server"),
         ("a name is no level and a tensor at once",
          "tensors/test_nesting::test_a_leaf_is_no_parent"),
         ("a message of one's own may be the payload of a tensor",
@@ -189,7 +191,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("a world is created with settings",
          f"{WORLDS}::test_settings_are_nested_or_flat_values_or_tensors"),
         ("settings that are missing or wrong are an error",
-         f"{WORLDS}::test_row_17_a_failure_on_the_way_leaves_nothing_on_the_server"),
+         f"{JOINING}::test_row_17_a_failure_on_the_way_leaves_nothing_on_the_server"),
         ("one request is enough for all agents of a world",
          f"{SHARED}::test_a_step_is_taken_when_all_have_sent_theirs"),
         ("another connection may join what one created",
@@ -231,7 +233,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("a sparse set of actions may be sent",
          f"{SPEC_MANAGER}::test_some_of_the_actions_may_be_left_out"),
         ("UIDs need not be consecutive nor the same twice",
-         f"{ADAPTOR}::test_row_19_a_reset_that_changes_the_specs_is_adopted"),
+         f"{STATES}::test_row_19_a_reset_that_changes_the_specs_is_adopted"),
         ("names are unique in their group",
          f"{SPEC_MANAGER}::test_specs_that_cannot_be_are_refused_at_once"),
         ("both sides map UIDs back to names",
@@ -286,7 +288,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("without settings it does nothing then",
          f"{LIFECYCLE}::test_a_reset_between_sequences_keeps_the_state"),
         ("settings may change the specs",
-         f"{ADAPTOR}::test_row_19_a_reset_that_changes_the_specs_is_adopted"),
+         f"{STATES}::test_row_19_a_reset_that_changes_the_specs_is_adopted"),
         ("the specs are sent whether they changed or not",
          f"{SERVER}::test_reset_sends_the_specs_whether_they_changed_or_not"),
     ],
