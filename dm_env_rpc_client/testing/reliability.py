@@ -39,6 +39,23 @@ an allowance for a busy machine, are part of every run of the tests.
 client and any server. `dm-env-rpc check`, the suite of row 30, tells where a server breaks the
 protocol.
 
+## Facts behind the rows
+
+- grpcio: `grpc.keepalive_time_ms` and `grpc.keepalive_timeout_ms` of 10 s and 5 s notice a frozen
+  peer only after 70 s, because `grpc.http2.ping_timeout_ms` is 60 s by default; with 5 s it takes
+  15 s. gRPC servers end a connection (GOAWAY, too_many_pings) if PINGs come too often.
+- grpcio: local credentials over TCP are plaintext. Two servers can listen on one port, unless
+  `grpc.so_reuseport` is 0. A request iterator that waits without end keeps the interpreter from
+  exiting.
+- Answers carry no id: only their order tells to which request they belong, so a client that is in
+  doubt gives up the connection (rows 6 to 12).
+- What small parts of a message ask for adds up, so budgets are for messages, not for tensors
+  (rows 21 and 33).
+- A forked child has the sockets of its parent; both see any use of them (rows 16 and 32).
+- gym-socket clients name what is to be opened: ids are those that the operator allows, and nothing
+  that a peer names is imported (row 28).
+- A C library can end its process: with `isolated=True` that is a child process (row 29).
+
 ## The last run
 
 .. include:: reliability.md

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
-from dm_env_rpc_client import ConnectionLostError, DeadlineExceededError, SpecError, make
+from dm_env_rpc_client import ConnectionLostError, DeadlineExceededError, SpecError, connect, make
 from dm_env_rpc_client.server import Catch, Server, serve
-from dm_env_rpc_client.testing import FaultProxy
+from dm_env_rpc_client.testing import FaultProxy, ScriptedServer
+from dm_env_rpc_client.testing import echo as answers_itself
+from tests.certificates import self_signed
 from tests.reliability.raw_peers import answering_socket
-from tests.scripted import descriptor_count, settles, thread_count, time_limit
+from tests.scripted import descriptor_count, extension, settles, thread_count, time_limit
 
 LARGE = bytes(range(256)) * 4096
 
@@ -323,6 +327,23 @@ def test_an_environment_behind_a_proxy(catch_server: Server, transport: Any) -> 
             with pytest.raises(DeadlineExceededError):
                 env.reset()
             proxy.resume()
+
+
+@pytest.mark.parametrize("direction", ["to_server", "to_client"])
+def test_with_tls_corrupted_bytes_end_the_connection(tmp_path: Path, direction: Any) -> None:
+    key, certificate = self_signed(tmp_path)
+    credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+    trusting = ssl.create_default_context(cafile=certificate)
+    with (
+        ScriptedServer(script=answers_itself, credentials=credentials) as server,
+        FaultProxy(server.address, slice_bytes=100) as proxy,
+    ):
+        address = "localhost:" + proxy.address.rpartition(":")[2]
+        with connect(address, credentials=trusting, request_timeout=5) as connection:
+            assert connection.send(extension(1)) == extension(1)
+            proxy.corrupt(direction, 1, after=20)
+            with pytest.raises(ConnectionLostError):
+                connection.send(extension(2))
 
 
 def test_a_server_on_a_unix_socket(tmp_path: Path) -> None:
