@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import gc
 import hashlib
 import json
 import logging
@@ -23,6 +24,7 @@ from tests.fuzz.targets import CORPUS, TARGETS, input_of
 MEMORY_MIB = 64
 
 _WARM_UP = 500
+_COLLECTED = 50
 
 
 def peak_mib() -> float:
@@ -57,7 +59,10 @@ def fuzz(target: str, seed: int, seconds: float | None, count: int | None) -> di
                 print(f"input {index} of seed {seed}: {path}", file=sys.stderr)
             raise
         index += 1
+        if index % _COLLECTED == 0:
+            gc.collect()  # What waits for this is not memory that an input takes.
         if index == _WARM_UP:
+            gc.freeze()
             before = peak_mib()  # What is loaded on first use does not count.
     return {
         "inputs": index,
