@@ -22,11 +22,11 @@ The tests are in the source distribution and in the repository, in `tests/reliab
 same markers, in the folders of what they are about. From a clone:
 
 ```sh
-python -m tests.reliability                        # all rows at these counts; takes hours
-python -m tests.reliability --rows 1,2,31-34       # some rows
-python -m tests.reliability --quick                # at small counts; takes minutes
+python -m tests.reliability                   # at these counts; takes hours
+python -m tests.reliability --rows 1,2,31-34  # some rows
+python -m tests.reliability --quick           # at small counts
 python -m tests.reliability --json run.json --markdown run.md
-python -m tests.fuzz tensors --seconds 60 --seed 7    # or envelopes, http2, gym-socket
+python -m tests.fuzz tensors --seconds 60     # envelopes, http2, gym-socket
 ```
 
 The command ends with 1 if a row fails or has no test yet; such rows are in the table, too. Nothing

@@ -155,12 +155,12 @@ def markdown(results: Iterable[RowResult], about: dict[str, str]) -> str:
         "",
         "; ".join(f"{name}: {value}" for name, value in about.items()) + ".",
         "",
-        _cells("#", "tried", "has to be seen", "dm-env-rpc 1.1.7", "seen here", "result"),
-        _cells(*["---"] * 6),
+        _cells("#", "tried", "has to be seen", "dm-env-rpc 1.1.7", "seen here"),
+        _cells(*["---"] * 5),
     ]
     found = {result.row.number: result for result in results}
     for row in ROWS.values():
         result = found.get(row.number)
-        seen, outcome = ("", "not run") if result is None else (result.seen, result.outcome)
-        lines.append(_cells(*row, seen, outcome))
+        seen = ["not run"] if result is None else [result.outcome, result.seen]
+        lines.append(_cells(*row, ": ".join(filter(None, seen))))
     return "\n".join(lines) + "\n"
