@@ -13,6 +13,9 @@ from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.testing import ScriptedServer, echo
 from tests.environments import Echo
 from tests.groups import GROUPS, need, report_together
+from tests.reliability.recording import seen
+
+__all__ = ["seen"]
 
 SLOW_FOLDERS = ("notebook", "reliability", "testing", "interop", "cli")
 """Where the longest files are. They are begun first, so that none of them is left for the end."""

@@ -24,6 +24,8 @@ _TESTED = (
     "tests/tensors",
     "tests/protocol",
     "tests/client/test_connection.py",
+    "tests/reliability/test_answers.py",
+    "tests/reliability/test_states.py",
     "tests/environment/test_dm_env_adaptor.py",
     "tests/server/test_server.py",
 )

@@ -13,7 +13,12 @@ from tests.rooms import NAME, PACKAGE, imports, modules
 # Third-party packages and the only places that may import them.
 ONLY_IN = {
     "grpc": ["transports.", "testing.scripted_server"],
-    "socket": ["transports.", "testing.server_process", "bridges.gym_socket.tcp"],
+    "socket": [
+        "transports.",
+        "testing.fault_proxy",
+        "testing.server_process",
+        "bridges.gym_socket.tcp",
+    ],
     "pytest": ["pytest_plugin", "testing.fixtures", "compliance.test_compliance"],
     "typer": ["cli."],
     "rich": ["cli."],

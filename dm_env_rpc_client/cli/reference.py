@@ -30,6 +30,7 @@ GUIDES = {
         "extensions": "Properties and other extensions",
         "compliance": "Checking a server",
         "testing": "Tests with pytest",
+        "testing.reliability": "Reliability",
         "cli": "The command line",
         "notebook": "Notebooks",
         "client": "Connections, and moving over from dm-env-rpc",

@@ -1,7 +1,7 @@
 """Servers for tests: one that follows a script, and ones that run in processes.
 
-`fixtures.py` has the bodies of the pytest plugin's fixtures. Read `scripted_server.py` first. May
-import `client`, `server` and below.
+`fixtures.py` has the bodies of the pytest plugin's fixtures, `fault_proxy.py` stands for a bad
+network. Read `scripted_server.py` first. May import `client`, `server` and below.
 
 ## A server in your tests
 
@@ -48,8 +48,44 @@ script = answering(dm_env_rpc_pb2.CreateWorldResponse(world_name="arena"))
 with ScriptedServer(script) as server, connect(server.address) as connection:
     print(connection.send(dm_env_rpc_pb2.CreateWorldRequest()).world_name)  # arena
 ```
+
+## A bad network
+
+A `FaultProxy` stands between any client and any server, in any language, and forwards what they
+send: late (`latency`, `jitter`), slowly (`bandwidth`), or in small pieces (`slice_bytes`). While
+connections are open it can reset them (`reset`), let nothing pass for a while (`blackhole`,
+`resume`), shut one direction down (`half_close`) and change bytes (`corrupt`). This tries what your
+code does if the network fails in the middle of an episode:
+
+```python
+from dm_env_rpc_client import ConnectionLostError, DeadlineExceededError, make
+from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client.testing import FaultProxy
+
+with serve(Catch) as catch, FaultProxy(catch.address, latency=0.01, slice_bytes=1) as proxy:
+    with make(proxy.address, request_timeout=5.0) as env:
+        env.reset()
+        print(env.step({"paddle": 1}).step_type.name)  # MID
+        proxy.reset()
+        try:
+            env.step({"paddle": 1})
+        except ConnectionLostError:
+            print("the connection was reset")  # the connection was reset
+    with make(proxy.address, request_timeout=0.5) as env:
+        env.reset()
+        proxy.blackhole()
+        try:
+            env.step({"paddle": 1})
+        except DeadlineExceededError:
+            print("no answer in time")  # no answer in time
+        proxy.resume()
+```
+
+TLS goes through it as well. Bytes that are corrupted without TLS may become other valid values: TCP
+and HTTP/2 have no checksum against that.
 """
 
+from dm_env_rpc_client.testing.fault_proxy import FaultProxy
 from dm_env_rpc_client.testing.scripted_server import (
     Request,
     Response,
@@ -61,6 +97,7 @@ from dm_env_rpc_client.testing.scripted_server import (
 from dm_env_rpc_client.testing.server_process import ServerProcess, ServerProcessError
 
 __all__ = [
+    "FaultProxy",
     "Request",
     "Response",
     "Script",

@@ -51,8 +51,10 @@ with serve(Catch) as server:
             print(transport, env.reset().step_type.name)  # FIRST
 ```
 
-Both send HTTP/2 pings while they wait: a machine that is frozen or unreachable is noticed within 20
-seconds, also if there is no `request_timeout`.
+Both probe the server while they wait: a machine that is frozen or unreachable is noticed within 20
+seconds, also if there is no `request_timeout`. With `"grpc"`, which probes with PINGs, one that
+freezes after the first 20 seconds of a step is noticed within 80 seconds: gRPC servers end
+connections for a third PING in one step, so grpcio sends it a minute later.
 """
 
 import os

@@ -17,6 +17,7 @@ import pytest
 
 from dm_env_rpc_client.cli import reference
 from dm_env_rpc_client.cli.reference import GUIDES, PUBLIC_MODULES, build
+from tests.reliability.scorecard import ROWS
 
 # What is promised, by module: names that people's code imports.
 PROMISED = {
@@ -36,7 +37,7 @@ PROMISED = {
     "dm_env_rpc_client.extensions.properties": "PropertiesExtension PropertySpec",
     "dm_env_rpc_client.extensions.legacy_properties": "LegacyProperties",
     "dm_env_rpc_client.server": "serve Server Server.stop World Game Properties Catch Race",
-    "dm_env_rpc_client.testing": "ScriptedServer",
+    "dm_env_rpc_client.testing": "FaultProxy ScriptedServer",
     "dm_env_rpc_client.compliance": "run Options CHECKS",
     "dm_env_rpc_client.adaptors.gymnasium": "GymnasiumEnv GymnasiumEnvironment",
     "dm_env_rpc_client.adaptors.vector": "RemoteVectorEnv",
@@ -239,6 +240,14 @@ def test_a_guide_is_rendered_whole_and_leads_back_to_the_first_page(
     # What Markdown does not take for a link, a table or a fence stays as it is written.
     for leftover in ("[][", "][]", "| ---", "```"):
         assert leftover not in text, leftover
+
+
+def test_the_reliability_guide_has_the_table_of_the_last_run(site: Path) -> None:
+    text = html.unescape(page(site, "dm_env_rpc_client.testing.reliability").read_text())
+    cells = re.findall(r"<td>(.*?)</td>", text, re.S)
+    for row in ROWS.values():
+        assert str(row.number) in cells
+        assert re.sub("[`*]", "", row.tried) in re.sub("</?code>|[`*]", "", text)
 
 
 def test_it_is_called_with_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

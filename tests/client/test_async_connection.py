@@ -17,14 +17,13 @@ from dm_env_rpc_client import (
     ConnectionLostError,
     DeadlineExceededError,
     DmEnvRpcError,
-    ProtocolError,
     SpecError,
     connect_async,
     dm_env_rpc_pb2,
 )
 from dm_env_rpc_client.server import Server
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
-from tests.scripted import descriptor_count, extension, thread_count, time_limit
+from tests.scripted import extension, time_limit
 
 
 def silent(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
@@ -59,19 +58,6 @@ def test_a_channel_of_the_users_own_stays_open(echo_server: ScriptedServer) -> N
     run(main)
 
 
-@pytest.mark.parametrize("count", [3_000, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_gathering_many_requests_matches_every_answer(
-    echo_server: ScriptedServer, count: int
-) -> None:
-    async def main() -> None:
-        async with await connect_async(echo_server.address) as connection:
-            requests = [extension(number) for number in range(count)]
-            answers = await asyncio.gather(*(connection.send(each) for each in requests))
-            assert answers == requests
-
-    run(main)
-
-
 def test_large_requests_wait_in_line_and_keep_their_order(
     echo_server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,39 +86,6 @@ def test_a_server_error_fails_its_own_request_only(catch_server: Server) -> None
             assert created.world_name
 
     run(main)
-
-
-def test_100_cancellations_leave_no_stale_answer(echo_server: ScriptedServer) -> None:
-    """A wait that is cancelled ends the connection, unless it had its answer already."""
-    stale = dead = 0
-    chance = random.Random(0)
-
-    async def attempt(connection: AsyncConnection, number: int) -> None:
-        nonlocal stale, dead
-        tasks = [asyncio.create_task(connection.send(extension(number + i))) for i in range(3)]
-        await asyncio.sleep(chance.random() * 0.001)
-        tasks[chance.randrange(3)].cancel()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        for offset, result in enumerate(results):
-            if isinstance(result, any_pb2.Any):
-                stale += result != extension(number + offset)
-        try:
-            stale += await connection.send(extension(number + 9)) != extension(number + 9)
-        except ConnectionLostError:
-            dead += 1
-
-    async def main() -> None:
-        connection = await connect_async(echo_server.address)
-        for number in range(0, 1_000, 10):
-            if not connection.is_usable:
-                await connection.close()
-                connection = await connect_async(echo_server.address)
-            await attempt(connection, number)
-        await connection.close()
-
-    run(main)
-    assert stale == 0
-    assert dead > 10
 
 
 def test_a_wait_that_is_cancelled_before_anything_is_sent_does_no_harm(
@@ -200,79 +153,10 @@ def test_a_deadline_in_the_line_ends_nothing(monkeypatch: pytest.MonkeyPatch) ->
         run(main)
 
 
-def test_an_answer_of_another_kind_poisons_the_connection() -> None:
-    def wrong(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-        for _ in requests:
-            yield Response(leave_world=dm_env_rpc_pb2.LeaveWorldResponse())
-
-    async def main() -> None:
-        async with await connect_async(server.address) as connection:
-            with pytest.raises(ProtocolError, match="expected extension"):
-                await connection.send(extension(1))
-            with pytest.raises(ConnectionLostError):
-                await connection.send(extension(2))
-
-    with ScriptedServer(wrong) as server:
-        run(main)
-
-
-@pytest.mark.parametrize("code", [None, grpc.StatusCode.UNAUTHENTICATED])
-def test_a_stream_that_the_server_ends_is_a_lost_connection(
-    code: grpc.StatusCode | None,
-) -> None:
-    def ending(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-        next(requests)
-        if code is not None:
-            context.abort(code, "the very reason")
-        yield from ()
-
-    async def main() -> None:
-        async with await connect_async(server.address) as connection:
-            for _ in range(2):
-                with pytest.raises(ConnectionLostError, match="ended"):
-                    await connection.send(extension(1))
-
-    with ScriptedServer(ending) as server:
-        run(main)
-
-
-def test_a_dead_port_is_named_with_the_cause() -> None:
-    async def main() -> None:
-        with (
-            time_limit(2),
-            pytest.raises(ConnectionLostError, match=r"localhost:1 within 0.5 s.*refused"),
-        ):
-            await connect_async("localhost:1", timeout=0.5)
-
-    run(main)
-
-
 def test_plaintext_does_not_leave_this_machine() -> None:
     async def main() -> None:
         with pytest.raises(SpecError, match="insecure=True"):
             await connect_async("192.0.2.1:1", timeout=0.5)
-
-    run(main)
-
-
-def test_100_opens_and_closes_leave_nothing_behind(echo_server: ScriptedServer) -> None:
-    async def open_and_close() -> None:
-        async with await connect_async(echo_server.address) as connection:
-            await connection.send(extension(1))
-
-    async def main() -> None:
-        await open_and_close()
-        threads, descriptors = thread_count(), descriptor_count()
-        for _ in range(100):
-            await open_and_close()
-        for _ in range(200):
-            if echo_server.open_streams == 0 and descriptor_count() <= descriptors:
-                break
-            await asyncio.sleep(0.02)
-        assert echo_server.open_streams == 0
-        assert thread_count() <= threads + 2
-        assert len(asyncio.all_tasks()) <= 2
-        assert descriptor_count() <= descriptors
 
     run(main)
 

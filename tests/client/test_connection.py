@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 from google.protobuf import any_pb2
-from google.rpc import code_pb2, status_pb2
+from google.rpc import code_pb2
 
 from dm_env_rpc_client import (
     Connection,
@@ -59,53 +59,6 @@ def test_metadata_reaches_the_server() -> None:
 def test_metadata_that_grpc_refuses_is_an_error_at_once(echo_server: ScriptedServer) -> None:
     with pytest.raises(SpecError, match="metadata"):
         connect(echo_server.address, metadata=[("Upper Case", "x")])
-
-
-@pytest.mark.parametrize("count", [500, pytest.param(5_000, marks=pytest.mark.slow)])
-def test_8_threads_with_many_requests_each_get_their_own_answers(
-    echo_server: ScriptedServer, count: int
-) -> None:
-    wrong: list[int] = []
-
-    def work(thread: int) -> None:
-        numbers = range(thread * count, (thread + 1) * count)
-        wrong.extend(n for n in numbers if connection.send(extension(n)) != extension(n))
-
-    with connect(echo_server.address, request_timeout=60) as connection:
-        threads = [threading.Thread(target=work, args=(index,)) for index in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert wrong == []
-
-
-@pytest.mark.parametrize("depth", [1, 16, 256])
-def test_pipelined_requests_get_their_own_answers_errors_among_them(depth: int) -> None:
-    def script(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-        for request in requests:
-            if int(request.extension.value) % 10 == 3:
-                text = request.extension.value.decode()
-                yield Response(error=status_pb2.Status(code=code_pb2.ABORTED, message=text))
-            else:
-                yield Response(extension=request.extension)
-
-    def check(number: int, future: concurrent.futures.Future[any_pb2.Any]) -> None:
-        if number % 10 == 3:
-            with pytest.raises(DmEnvRpcError) as caught:
-                future.result()
-            assert caught.value.message == str(number)
-        else:
-            assert future.result() == extension(number)
-
-    with ScriptedServer(script) as server, connect(server.address) as connection:
-        futures = []
-        for number in range(2_000):
-            futures.append(connection.submit(extension(number)))
-            if number >= depth:
-                check(number - depth, futures[number - depth])
-        for number in range(2_000 - depth, 2_000):
-            check(number, futures[number])
 
 
 def test_requests_that_their_thread_waits_for_mix_with_futures(
@@ -186,106 +139,6 @@ def test_what_is_no_request_is_refused_before_it_is_sent(
 # Doubt: each of these makes the connection unusable at the first sign.
 
 
-def _twice(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-    for request in requests:
-        yield Response(extension=request.extension)
-        yield Response(extension=request.extension)
-
-
-def _wrong_type(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-    for _ in requests:
-        yield Response(leave_world=dm_env_rpc_pb2.LeaveWorldResponse())
-
-
-def _empty(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-    for _ in requests:
-        yield Response()
-
-
-def _garbage(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[bytes]:
-    for _ in requests:
-        yield b"\xff\xff\xff"
-
-
-@pytest.mark.parametrize(
-    ("script", "text"),
-    [
-        (_wrong_type, "holds leave_world; expected extension"),
-        (_empty, "holds no payload"),
-        (_garbage, "not an EnvironmentResponse"),
-    ],
-)
-def test_an_answer_of_another_kind_poisons_the_connection(script: object, text: str) -> None:
-    with ScriptedServer(script) as server, connect(server.address) as connection:  # type: ignore[arg-type]
-        with pytest.raises(ProtocolError, match=text) as first:
-            connection.send(extension(1))
-        assert not connection.is_usable
-        with pytest.raises(ConnectionLostError, match="which answer belongs") as later:
-            connection.send(extension(2))
-        assert later.value.__cause__ is first.value
-
-
-def test_a_duplicate_answer_is_noticed_before_the_next_request_is_sent() -> None:
-    received = []
-
-    def script(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-        for request in requests:
-            received.append(request)
-            yield Response(extension=request.extension)
-            yield Response(extension=request.extension)
-
-    with ScriptedServer(script) as server, connect(server.address) as connection:
-        assert connection.send(extension(1)) == extension(1)
-        deadline = time.monotonic() + 5
-        while not connection._pipeline._stream.has_unread() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        with pytest.raises(ProtocolError, match="while no request was pending"):
-            connection.send(extension(2))
-        assert len(received) == 1
-        with pytest.raises(ConnectionLostError):
-            connection.send(extension(3))
-
-
-def test_duplicate_answers_in_a_pipeline_reach_nobody_else() -> None:
-    """The second answer to 0 is in the place of 1's and shows by its kind at the latest."""
-
-    def script(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-        for request in requests:
-            kind = request.WhichOneof("payload")
-            answer = Response()
-            getattr(answer, str(kind)).SetInParent()
-            yield answer
-            yield answer
-
-    with ScriptedServer(script) as server, connect(server.address) as connection:
-        first = connection.start(dm_env_rpc_pb2.LeaveWorldRequest())
-        second = connection.start(dm_env_rpc_pb2.StepRequest())
-        third = connection.start(dm_env_rpc_pb2.StepRequest())
-        connection.wait(first)
-        with pytest.raises(ProtocolError):
-            connection.wait(second)
-        with pytest.raises(ConnectionLostError):
-            connection.wait(third)
-
-
-def test_a_missing_answer_is_a_missed_deadline() -> None:
-    def script(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-        for request in requests:
-            if request.extension != extension(2):
-                yield Response(extension=request.extension)
-
-    with (
-        ScriptedServer(script) as server,
-        connect(server.address, request_timeout=0.5) as connection,
-    ):
-        assert connection.send(extension(1)) == extension(1)
-        with time_limit(0.7), pytest.raises(DeadlineExceededError, match="extension request"):
-            connection.send(extension(2))
-        with pytest.raises(ConnectionLostError) as later:
-            connection.send(extension(3))
-        assert isinstance(later.value.__cause__, DeadlineExceededError)
-
-
 def test_a_deadline_fails_everything_in_flight_with_the_first_cause() -> None:
     def script(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
         for _ in requests:
@@ -318,17 +171,6 @@ def test_a_deadline_passes_while_there_is_no_room(monkeypatch: pytest.MonkeyPatc
         assert connection.is_usable
         release.set()
         assert connection.wait(first) == extension(1)
-
-
-def test_a_server_that_ends_the_stream_is_a_lost_connection() -> None:
-    def script(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-        yield Response(extension=next(requests).extension)
-
-    with ScriptedServer(script) as server, connect(server.address) as connection:
-        assert connection.send(extension(1)) == extension(1)
-        for _ in range(2):
-            with pytest.raises(ConnectionLostError, match="ended the stream"):
-                connection.send(extension(2))
 
 
 @pytest.mark.parametrize(

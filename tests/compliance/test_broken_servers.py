@@ -9,6 +9,7 @@ import pytest
 from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, run
 from tests.compliance import playground
 from tests.compliance.broken_servers import BROKEN
+from tests.reliability.recording import Seen
 
 OPTIONS = Options(
     invalid_create_settings={"unknown": 1},
@@ -26,8 +27,9 @@ def test_there_are_forty_or_more() -> None:
     assert {check for check, _ in BROKEN.values()} <= {check.name for check in CHECKS}
 
 
+@pytest.mark.row(30)
 @pytest.mark.parametrize("wrong", BROKEN)
-def test_it_is_noticed(wrong: str) -> None:
+def test_it_is_noticed(wrong: str, seen: Seen) -> None:
     expected, session_class = BROKEN[wrong]
     # The one that is there for it first, which saves the time for the others.
     checks = sorted(CHECKS, key=lambda check: check.name != expected)
@@ -36,6 +38,7 @@ def test_it_is_noticed(wrong: str) -> None:
             if result.is_finding:
                 caught[wrong] = result.name
                 break
+    seen(broken_servers=1, noticed=int(wrong in caught))
     assert caught.get(wrong) == expected
     assert result.expected
     assert result.sent or result.received

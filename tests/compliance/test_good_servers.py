@@ -64,6 +64,8 @@ class Arm(dm_env.Environment):
         }
 
 
+pytestmark = pytest.mark.row(30)
+
 QUICK: dict[str, Any] = {"timeout": 10.0, "quiet_seconds": 0.1}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import dm_env
 import numpy as np
@@ -135,26 +134,6 @@ def test_errors_are_those_of_the_other_adaptor() -> None:
 
     with serve(Echo) as server:
         run(main)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"create_world_settings": {"rows": 0}},
-        {"join_world_settings": {"name": 1}},
-        {"requested_observations": ["nope"]},
-        {"extensions": {"step": 1}},
-    ],
-)
-def test_a_failure_on_the_way_leaves_nothing_on_the_server(
-    catch_server: Server, arguments: dict[str, Any]
-) -> None:
-    async def main() -> None:
-        with pytest.raises((DmEnvRpcError, SpecError)):
-            await make_async(catch_server.address, **arguments)
-
-    run(main)
-    assert settles(lambda: (catch_server.agent_count, catch_server.world_count) == (0, 0))
 
 
 def test_a_cancelled_step_still_has_its_world_destroyed() -> None:

@@ -10,7 +10,6 @@ import dm_env
 import grpc
 import numpy as np
 import pytest
-from dm_env import specs
 from google.rpc import code_pb2, status_pb2
 
 from dm_env_rpc_client import (
@@ -27,7 +26,6 @@ from dm_env_rpc_client import (
     join_world,
     make,
     pack_tensor,
-    set_bounds,
 )
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
@@ -430,30 +428,6 @@ def scripted(*states: int, answers: Mapping[str, Answer] | None = None) -> Scrip
     return ScriptedServer(script)
 
 
-@pytest.mark.parametrize(
-    ("states", "text"),
-    [
-        ([0], "state 0"),
-        ([99], "state 99"),
-        ([TERMINATED], "JOINED.*TERMINATED"),
-        ([INTERRUPTED], "JOINED.*INTERRUPTED"),
-        ([RUNNING, 0], "state 0"),
-        ([RUNNING, 99], "state 99"),
-        ([RUNNING, TERMINATED, TERMINATED], "TERMINATED.*TERMINATED"),
-        ([RUNNING, TERMINATED, INTERRUPTED], "TERMINATED.*INTERRUPTED"),
-        ([RUNNING, INTERRUPTED, TERMINATED], "INTERRUPTED.*TERMINATED"),
-    ],
-)
-def test_row_18_states_that_the_protocol_does_not_allow_are_told(
-    states: list[int], text: str
-) -> None:
-    with scripted(*states) as server, make(server.address) as env:
-        for _ in states[:-1]:
-            env.step({"a": 1})
-        with pytest.raises(ProtocolError, match=text):
-            env.step({"a": 1})
-
-
 @pytest.mark.parametrize(("ending", "discount"), [(TERMINATED, 0.0), (INTERRUPTED, 1.0)])
 def test_without_reward_and_discount_there_are_defaults(ending: int, discount: float) -> None:
     with scripted(RUNNING, RUNNING, ending) as server, make(server.address) as env:
@@ -463,33 +437,6 @@ def test_without_reward_and_discount_there_are_defaults(ending: int, discount: f
         assert (last.step_type, last.reward, last.discount) == (LAST, 0.0, discount)
         env.reward_spec().validate(mid.reward)
         env.discount_spec().validate(mid.discount)
-
-
-def test_row_19_a_reset_that_changes_the_specs_is_adopted() -> None:
-    changed = dm_env_rpc_pb2.ActionObservationSpecs(
-        actions={7: dm_env_rpc_pb2.TensorSpec(name="b", dtype=dm_env_rpc_pb2.FLOAT)},
-        observations={
-            9: dm_env_rpc_pb2.TensorSpec(name="p.q", dtype=dm_env_rpc_pb2.INT32, shape=[-1])
-        },
-    )
-    set_bounds(changed.actions[7], -1, 1)
-
-    def reset(request: Request) -> Response:
-        return Response(reset=dm_env_rpc_pb2.ResetResponse(specs=changed))
-
-    with (
-        scripted(RUNNING, RUNNING, RUNNING, RUNNING, answers={"reset": reset}) as server,
-        make(server.address) as env,
-    ):
-        env.reset()
-        env.step({"a": 1})
-        first = env.reset()
-        assert first.step_type is FIRST
-        assert list(first.observation["p"]["q"]) == [1, 2]
-        assert env.action_spec() == {"b": specs.BoundedArray((), np.float32, -1, 1, "b")}
-        with pytest.raises(SpecError, match="unknown action 'a'"):
-            env.step({"a": 1})
-        assert env.step({"b": 0.5}).step_type is MID
 
 
 def test_reset_settings_rebuild_the_environment_with_new_specs(catch_server: Server) -> None:

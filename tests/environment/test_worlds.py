@@ -1,22 +1,17 @@
-"""Creating, joining and destroying worlds, and undoing what fails half way (row 17)."""
+"""Creating, joining and destroying worlds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import dm_env
 import numpy as np
 import pytest
 from google.rpc import code_pb2
 
-import dm_env_rpc_client
 from dm_env_rpc_client import (
-    DmEnvAdaptor,
     DmEnvRpcError,
     SpecError,
     connect,
-    create_and_join_world,
     create_world,
     destroy_world,
     join_world,
@@ -25,9 +20,8 @@ from dm_env_rpc_client import (
     pack_tensor,
     reset_world,
 )
-from dm_env_rpc_client.server import Catch, Server, serve
-from tests.environments import Broken, Robot
-from tests.scripted import settles
+from dm_env_rpc_client.server import Server, serve
+from tests.environments import Robot
 
 
 @pytest.mark.parametrize(
@@ -84,75 +78,3 @@ def test_one_step_at_a_time(catch_server: Server) -> None:
         with pytest.raises(DmEnvRpcError, match="no world") as caught:
             destroy_world(connection, first)
         assert caught.value.code == code_pb2.NOT_FOUND
-
-
-def _adaptor_that_fails(error: BaseException) -> type[DmEnvAdaptor]:
-    class Failing(DmEnvAdaptor):
-        def __init__(self, *args: Any, **kwargs: Any):
-            super().__init__(*args, **kwargs)
-            raise error
-
-    return Failing
-
-
-def _broken(at: str) -> tuple[Callable[..., dm_env.Environment], dict[str, Any], dict[str, Any]]:
-    return Broken, {"at": at}, {}
-
-
-INTERRUPTED = _adaptor_that_fails(KeyboardInterrupt("stop"))
-
-# A factory, what to create with and what to join with, and what the error says: twenty ways
-# for `make` to fail.
-FAILURES: dict[str, tuple[tuple[Any, dict[str, Any], dict[str, Any]], str]] = {
-    "unknown create setting": ((Catch, {"colour": 1}, {}), "settings: rows, columns, seed"),
-    "create setting of a wrong value": ((Catch, {"rows": 0}, {}), "at least 2 rows"),
-    "create setting of a wrong type": ((Catch, {"rows": "many"}, {}), "does not take these"),
-    "ambiguous create settings": ((Catch, {"rows": 3, "rows.x": 4}, {}), "exclude each other"),
-    "environment cannot be made": (_broken("__init__"), "broken in __init__"),
-    "environment has no action spec": (_broken("action_spec"), "broken in action_spec"),
-    "environment has no observation spec": (_broken("observation_spec"), "observation_spec"),
-    "names with periods": (_broken("ambiguous"), "separates levels"),
-    "dtype that cannot be sent": (_broken("dtype"), "complex64"),
-    "observation named reward": (_broken("name"), "rename it"),
-    "factory returns no environment": ((lambda: None, {}, {}), "NoneType"),
-    "unknown join setting": ((Catch, {}, {"join_world_settings": {"name": 1}}), "'name'"),
-    "unsendable join setting": ((Catch, {}, {"join_world_settings": {"name": None}}), "'name'"),
-    "unknown observation": ((Catch, {}, {"requested_observations": ["nope"]}), "'nope'"),
-    "observations are no list": ((Catch, {}, {"requested_observations": "board"}), "a list"),
-    "extension takes an attribute": ((Catch, {}, {"extensions": {"step": 1}}), "'step'"),
-    "unknown adaptor argument": ((Catch, {}, {"colour": 1}), "colour"),
-    "adaptor raises": (
-        (Catch, {}, {"adaptor_class": _adaptor_that_fails(RuntimeError("no"))}),
-        "no",
-    ),
-    "adaptor is interrupted": ((Catch, {}, {"adaptor_class": INTERRUPTED}), "stop"),
-    "adaptor exits": ((Catch, {}, {"adaptor_class": _adaptor_that_fails(SystemExit(3))}), "3"),
-}
-
-
-@pytest.mark.parametrize("failure", FAILURES)
-def test_row_17_a_failure_on_the_way_leaves_nothing_on_the_server(failure: str) -> None:
-    (factory, create, arguments), text = FAILURES[failure]
-    with serve(factory) as server:
-        with pytest.raises((Exception, KeyboardInterrupt, SystemExit), match=text):
-            make(server.address, create, **arguments)
-        assert settles(lambda: (server.agent_count, server.world_count) == (0, 0), 1.0)
-
-
-def test_row_17_an_interrupt_while_joining_destroys_the_world_over_a_new_connection(
-    catch_server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    send = dm_env_rpc_client.Connection.send
-
-    def interrupted(self: Any, request: Any, timeout: float | None = None) -> Any:
-        answer = send(self, request, timeout)
-        if type(request).__name__ == "JoinWorldRequest":
-            self._pipeline.poison(KeyboardInterrupt())
-            raise KeyboardInterrupt
-        return answer
-
-    monkeypatch.setattr(dm_env_rpc_client.Connection, "send", interrupted)
-    with connect(catch_server.address) as connection:
-        with pytest.raises(KeyboardInterrupt):
-            create_and_join_world(connection, {}, {})
-        assert settles(lambda: catch_server.world_count == 0, 1.0)

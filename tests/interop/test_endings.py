@@ -73,6 +73,7 @@ def test_a_server_that_stops_between_steps_is_noticed(start: Start, transport: A
         assert address in str(error.value)
 
 
+@pytest.mark.row(38)
 def test_row_38_servers_acknowledge_any_number_of_probes_in_one_step(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

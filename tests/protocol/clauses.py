@@ -23,6 +23,9 @@ class Clause(NamedTuple):
 
 ADAPTOR = "environment/test_dm_env_adaptor"
 CONNECTION = "client/test_connection"
+ANSWERS = "reliability/test_answers"
+JOINING = "reliability/test_joining"
+STATES = "reliability/test_states"
 LIFECYCLE = "protocol/test_lifecycle"
 MACHINE = "protocol/test_state_machine"
 MESSAGES = "protocol/test_envelopes"
@@ -47,9 +50,9 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
          f"{SHARED}::test_a_step_is_taken_when_all_have_sent_theirs"),
         ("every request has exactly one answer", f"{MACHINE}::TestPipelinedRequests"),
         ("more answers than requests are a fault",
-         f"{CONNECTION}::test_a_duplicate_answer_is_noticed_before_the_next_request_is_sent"),
+         f"{ANSWERS}::test_a_duplicate_answer_is_noticed_before_the_next_request_is_sent"),
         ("a request without an answer is noticed",
-         f"{CONNECTION}::test_a_missing_answer_is_a_missed_deadline"),
+         f"{ANSWERS}::test_a_missing_answer_is_a_missed_deadline"),
         ("the answer has the payload of the request's name, or error",
          f"{MESSAGES}::test_an_answer_comes_out_of_its_field"),
         ("another payload is a fault",
@@ -58,11 +61,11 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
     ],
     ("overview", "Streaming"): [
         ("requests may be sent without waiting for answers",
-         f"{CONNECTION}::test_pipelined_requests_get_their_own_answers_errors_among_them"),
+         f"{ANSWERS}::test_pipelined_requests_get_their_own_answers_errors_among_them"),
         ("requests are processed in the order in which they are sent",
          f"{ADAPTOR}::test_steps_that_are_not_waited_for_arrive_in_order"),
         ("answers come in the order of the requests",
-         f"{CONNECTION}::test_8_threads_with_many_requests_each_get_their_own_answers"),
+         f"{ANSWERS}::test_8_threads_with_many_requests_each_get_their_own_answers"),
         ("a request has to be valid when it is processed, not when it is sent",
          f"{MACHINE}::TestPipelinedRequests"),
     ],
@@ -74,7 +77,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("a joined one is RUNNING, TERMINATED or INTERRUPTED",
          f"{LIFECYCLE}::test_states_have_the_numbers_of_the_protocol"),
         ("another state is a fault",
-         f"{ADAPTOR}::test_row_18_states_that_the_protocol_does_not_allow_are_told"),
+         f"{STATES}::test_row_18_states_that_the_protocol_does_not_allow_are_told"),
         ("Step, Reset and ResetWorld lead from one to another",
          f"{LIFECYCLE}::test_where_a_request_leads"),
         ("to which of them is the environment's choice among those allowed",
@@ -147,7 +150,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("its code is the server's to choose",
          f"{SERVER}::test_worlds_that_do_not_exist_are_named"),
         ("for a fatal error the server may end the stream",
-         f"{CONNECTION}::test_a_server_that_ends_the_stream_is_a_lost_connection"),
+         f"{ANSWERS}::test_a_server_that_ends_the_stream_is_a_lost_connection"),
         ("a request that failed otherwise has changed nothing",
          f"{SERVER}::test_an_action_that_does_not_conform_is_refused_and_changes_nothing"),
         ("it may be sent again", f"{SERVER}::test_a_failed_step_can_be_taken_again"),
@@ -164,7 +167,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("clients rebuild them",
          f"{ADAPTOR}::test_observations_equal_those_of_the_local_environment"),
         ("periods mean nothing else in a name",
-         f"{WORLDS}::test_row_17_a_failure_on_the_way_leaves_nothing_on_the_server"),
+         f"{JOINING}::test_row_17_a_failure_on_the_way_leaves_nothing_on_the_server"),
         ("a name is no level and a tensor at once",
          "tensors/test_nesting::test_a_leaf_is_no_parent"),
         ("a message of one's own may be the payload of a tensor",
@@ -188,7 +191,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("a world is created with settings",
          f"{WORLDS}::test_settings_are_nested_or_flat_values_or_tensors"),
         ("settings that are missing or wrong are an error",
-         f"{WORLDS}::test_row_17_a_failure_on_the_way_leaves_nothing_on_the_server"),
+         f"{JOINING}::test_row_17_a_failure_on_the_way_leaves_nothing_on_the_server"),
         ("one request is enough for all agents of a world",
          f"{SHARED}::test_a_step_is_taken_when_all_have_sent_theirs"),
         ("another connection may join what one created",
@@ -230,7 +233,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("a sparse set of actions may be sent",
          f"{SPEC_MANAGER}::test_some_of_the_actions_may_be_left_out"),
         ("UIDs need not be consecutive nor the same twice",
-         f"{ADAPTOR}::test_row_19_a_reset_that_changes_the_specs_is_adopted"),
+         f"{STATES}::test_row_19_a_reset_that_changes_the_specs_is_adopted"),
         ("names are unique in their group",
          f"{SPEC_MANAGER}::test_specs_that_cannot_be_are_refused_at_once"),
         ("both sides map UIDs back to names",
@@ -285,7 +288,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("without settings it does nothing then",
          f"{LIFECYCLE}::test_a_reset_between_sequences_keeps_the_state"),
         ("settings may change the specs",
-         f"{ADAPTOR}::test_row_19_a_reset_that_changes_the_specs_is_adopted"),
+         f"{STATES}::test_row_19_a_reset_that_changes_the_specs_is_adopted"),
         ("the specs are sent whether they changed or not",
          f"{SERVER}::test_reset_sends_the_specs_whether_they_changed_or_not"),
     ],

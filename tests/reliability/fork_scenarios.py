@@ -1,6 +1,6 @@
 """Rows 16 and 32, in processes of their own.
 
-    python -m tests.reliability.fork_scenarios NAME ADDRESS
+    python -m tests.reliability.fork_scenarios NAME ADDRESS ROUNDS
 
 pytest's own process holds servers and grpcio, which do not survive a fork.
 """
@@ -29,8 +29,6 @@ from dm_env_rpc_client import (
 from tests.both_transports import forced, obey
 from tests.reliability.forking import Child
 from tests.scripted import extension
-
-ROUNDS = int(os.environ.get("FORK_ROUNDS", "3"))
 
 
 def refused(act: Callable[[], Any]) -> str:
@@ -97,21 +95,20 @@ async def use_everything_async(connection: AsyncConnection, pending: list[Any]) 
 
 def in_flight(address: str, count: int, with_futures: bool) -> None:
     """The child is refused everything, and the parent gets its answers."""
-    for _ in range(ROUNDS):
-        with connect(address, request_timeout=20) as connection:
-            connection.send(extension(50))
-            futures, pending = [], []
-            if with_futures:
-                futures = [connection.submit(extension(number)) for number in range(count)]
-            else:
-                pending = [connection.start(extension(number)) for number in range(count)]
-            child = Child(lambda: use_everything(connection, pending, futures))  # noqa: B023
-            assert child.result() == "refused"
-            for number, one in enumerate(pending):
-                assert connection.wait(one) == extension(number)
-            for number, future in enumerate(futures):
-                assert future.result(20) == extension(number)
-            assert connection.send(extension(99)) == extension(99)
+    with connect(address, request_timeout=20) as connection:
+        connection.send(extension(50))
+        futures, pending = [], []
+        if with_futures:
+            futures = [connection.submit(extension(number)) for number in range(count)]
+        else:
+            pending = [connection.start(extension(number)) for number in range(count)]
+        child = Child(lambda: use_everything(connection, pending, futures))
+        assert child.result() == "refused"
+        for number, one in enumerate(pending):
+            assert connection.wait(one) == extension(number)
+        for number, future in enumerate(futures):
+            assert future.result(20) == extension(number)
+        assert connection.send(extension(99)) == extension(99)
 
 
 def deadline(address: str) -> None:
@@ -189,16 +186,15 @@ def coroutines(address: str, count: int) -> None:
         return loop.run_until_complete(use_everything_async(connection, pending))
 
     async def scenario() -> None:
-        for _ in range(ROUNDS):
-            connection = await connect_async(address, request_timeout=20)
-            await connection.send(extension(50))
-            pending = [await connection.start(extension(number)) for number in range(count)]
-            child = Child(lambda: run_coroutine(connection, pending))  # noqa: B023
-            assert await asyncio.to_thread(child.result) == "refused"
-            for number, one in enumerate(pending):
-                assert await connection.wait(one) == extension(number)
-            assert await connection.send(extension(99)) == extension(99)
-            await connection.close()
+        connection = await connect_async(address, request_timeout=20)
+        await connection.send(extension(50))
+        pending = [await connection.start(extension(number)) for number in range(count)]
+        child = Child(lambda: run_coroutine(connection, pending))
+        assert await asyncio.to_thread(child.result) == "refused"
+        for number, one in enumerate(pending):
+            assert await connection.wait(one) == extension(number)
+        assert await connection.send(extension(99)) == extension(99)
+        await connection.close()
 
     asyncio.run(scenario())
 
@@ -252,5 +248,6 @@ for _count in range(3):
 if __name__ == "__main__":
     warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads.
     obey()
-    {**SCENARIOS, "leaves": leaves}[sys.argv[1]](sys.argv[2])
+    for _ in range(int(sys.argv[3])):
+        {**SCENARIOS, "leaves": leaves}[sys.argv[1]](sys.argv[2])
     print("right", flush=True)

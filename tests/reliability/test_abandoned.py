@@ -15,9 +15,12 @@ from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.server import Catch, Race, Server, serve
 from tests import forks
 from tests.both_transports import obey
+from tests.reliability.recording import Seen
+from tests.reliability.scorecard import counts
 from tests.scripted import settles
 
-COUNTS = [pytest.param(10, id="tenth"), pytest.param(100, id="whole", marks=pytest.mark.soak)]
+pytestmark = pytest.mark.row(35)
+
 FREED_SECONDS = 2.0
 SLOTS = 4
 
@@ -85,9 +88,9 @@ def player(race: Server) -> Iterator[Connection]:
         yield one
 
 
-@pytest.mark.parametrize("count", COUNTS)
+@counts(5, 50)  # on each of two transports
 def test_row_35_a_reset_world_of_a_killed_client(
-    race: Server, player: Connection, count: int
+    race: Server, player: Connection, count: int, seen: Seen
 ) -> None:
     """Row 35: a ResetWorld waits for agents that never step; its slot is free within 2 s."""
     freed = 0
@@ -99,6 +102,7 @@ def test_row_35_a_reset_world_of_a_killed_client(
         assert settles(lambda: _has_slots(race, SLOTS - 2), FREED_SECONDS)
         freed += 1
     assert freed == count
+    seen(kills=count)
     # The agents learn of the reset in their next step.
     assert player.send(STILL).state == dm_env_rpc_pb2.INTERRUPTED
 
@@ -116,8 +120,8 @@ def _has_slots(server: Server, count: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_row_35_a_step_in_lock_step_of_a_killed_client(count: int) -> None:
+@counts(5, 50)  # on each of two transports
+def test_row_35_a_step_in_lock_step_of_a_killed_client(count: int, seen: Seen) -> None:
     """Row 35: a step waits for players that never join; the agent's place is free within 2 s."""
     with serve(Race(players=2), max_connections=SLOTS) as server:
         for _ in range(count):
@@ -128,10 +132,11 @@ def test_row_35_a_step_in_lock_step_of_a_killed_client(count: int) -> None:
             assert settles(lambda: server.agent_count == 0, FREED_SECONDS)
         assert _has_slots(server, SLOTS)
         assert server.errors == []
+    seen(kills=count)
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_row_35_a_reset_world_of_a_world_with_one_agent(count: int) -> None:
+@counts(5, 50)  # on each of two transports
+def test_row_35_a_reset_world_of_a_world_with_one_agent(count: int, seen: Seen) -> None:
     """Row 35: as in a Game, in the world of a dm_env environment."""
     with serve(Catch, max_connections=SLOTS) as server, connect(server.address) as agent:
         world = agent.send(dm_env_rpc_pb2.CreateWorldRequest()).world_name
@@ -145,3 +150,4 @@ def test_row_35_a_reset_world_of_a_world_with_one_agent(count: int) -> None:
             # What the killed client asked for is done all the same.
             assert agent.send(STILL).state == dm_env_rpc_pb2.INTERRUPTED
         assert server.errors == []
+    seen(kills=count)

@@ -15,10 +15,12 @@ import pytest
 
 from dm_env_rpc_client import Connection, ConnectionClosedError, connect
 from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
+from tests.reliability.scorecard import counts
 from tests.scripted import extension, settles
 
 Future = concurrent.futures.Future[Any]
-ROUNDS = [pytest.param(20, id="tenth"), pytest.param(200, id="whole", marks=pytest.mark.soak)]
+pytestmark = pytest.mark.row(43)
+
 SECONDS = 20.0
 
 
@@ -55,13 +57,13 @@ def goes_on(connection: Connection) -> None:
     assert number_in(connection.submit(extension(98)).result(SECONDS)) == 98
 
 
-@pytest.mark.parametrize("rounds", ROUNDS)
+@counts(20, 200)
 def test_row_43_callbacks_that_wait_for_the_next_request(
-    connection: Connection, rounds: int
+    connection: Connection, count: int
 ) -> None:
     """Row 43: each callback waits for the future after it, and for a request of its own."""
-    calls = _Calls(rounds)
-    futures = [connection.submit(extension(number)) for number in range(rounds + 1)]
+    calls = _Calls(count)
+    futures = [connection.submit(extension(number)) for number in range(count + 1)]
 
     def wait_for(later: Future) -> Callable[[Future], None]:
         def callback(future: Future) -> None:
@@ -73,58 +75,58 @@ def test_row_43_callbacks_that_wait_for_the_next_request(
     for future, later in itertools.pairwise(futures):
         future.add_done_callback(wait_for(later))
     assert calls.all.wait(SECONDS)
-    assert calls.numbers == [1001] * rounds
+    assert calls.numbers == [1001] * count
     goes_on(connection)
 
 
-@pytest.mark.parametrize("rounds", ROUNDS)
-def test_row_43_callbacks_that_submit(connection: Connection, rounds: int) -> None:
+@counts(20, 200)
+def test_row_43_callbacks_that_submit(connection: Connection, count: int) -> None:
     """Row 43: each callback submits the next request, with a callback of its own."""
-    calls = _Calls(rounds)
+    calls = _Calls(count)
 
     def callback(future: Future) -> None:
         number = number_in(future.result())
         calls.add(number)
-        if number + 1 < rounds:
+        if number + 1 < count:
             connection.submit(extension(number + 1)).add_done_callback(callback)
 
     connection.submit(extension(0)).add_done_callback(callback)
     assert calls.all.wait(SECONDS)
-    assert calls.numbers == list(range(rounds))
+    assert calls.numbers == list(range(count))
     goes_on(connection)
 
 
 @pytest.mark.parametrize("error", [ValueError("of a callback"), SystemExit(3), KeyboardInterrupt()])
-@pytest.mark.parametrize("rounds", ROUNDS)
+@counts(20, 200)
 def test_row_43_callbacks_that_raise(
     connection: Connection,
     error: BaseException,
-    rounds: int,
+    count: int,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Row 43: what a callback raises is logged; other callbacks and requests go on."""
-    calls = _Calls(rounds)
+    calls = _Calls(count)
 
     def raising(future: Future) -> None:
         raise error
 
-    futures = [connection.submit(extension(number)) for number in range(rounds)]
+    futures = [connection.submit(extension(number)) for number in range(count)]
     for future in futures:
         future.add_done_callback(raising)
         future.add_done_callback(lambda done: calls.add(number_in(done.result())))
-    assert [number_in(future.result(SECONDS)) for future in futures] == list(range(rounds))
+    assert [number_in(future.result(SECONDS)) for future in futures] == list(range(count))
     assert calls.all.wait(SECONDS)
-    assert calls.numbers == list(range(rounds))
+    assert calls.numbers == list(range(count))
     goes_on(connection)
     failures = [record for record in caplog.records if "of a future failed" in record.message]
-    assert len(failures) == rounds
+    assert len(failures) == count
     assert {record.levelno for record in failures} == {logging.ERROR}
 
 
-@pytest.mark.parametrize("rounds", ROUNDS)
-def test_row_43_callbacks_that_close(echo_server: Any, rounds: int) -> None:
+@counts(20, 200)
+def test_row_43_callbacks_that_close(echo_server: Any, count: int) -> None:
     """Row 43: `close` in a callback ends the rest with ConnectionClosedError, and returns."""
-    for _ in range(max(1, rounds // 10)):
+    for _ in range(max(1, count // 10)):
         connection = connect(echo_server.address)
         calls = _Calls(20)
         futures = [connection.submit(extension(number)) for number in range(20)]
@@ -134,11 +136,11 @@ def test_row_43_callbacks_that_close(echo_server: Any, rounds: int) -> None:
 
         futures[0].add_done_callback(callback)
 
-        def count(future: Future, calls: _Calls = calls) -> None:
+        def add(future: Future, calls: _Calls = calls) -> None:
             calls.add(future.exception() is None)
 
         for future in futures:
-            future.add_done_callback(count)
+            future.add_done_callback(add)
         assert calls.all.wait(SECONDS)
         outcomes = [future.exception(SECONDS) for future in futures]
         assert outcomes[0] is None

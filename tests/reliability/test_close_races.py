@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -17,9 +16,9 @@ from dm_env_rpc_client import (
     connect,
 )
 from dm_env_rpc_client.testing import ScriptedServer
+from tests.reliability.recording import Seen
+from tests.reliability.scorecard import counts
 from tests.scripted import extension
-
-ROUNDS = int(os.environ.get("RACE_ROUNDS", "150"))
 
 
 @pytest.fixture
@@ -30,11 +29,15 @@ def quick_switches() -> Any:
     sys.setswitchinterval(before)
 
 
+@pytest.mark.row(36)
 @pytest.mark.usefixtures("quick_switches")
-def test_row_36_close_beside_submit_send_and_deadlines(echo_server: ScriptedServer) -> None:
+@counts(150, 50_000, seconds=3 * 3600)  # on each of two transports
+def test_row_36_close_beside_submit_send_and_deadlines(
+    echo_server: ScriptedServer, count: int, seen: Seen
+) -> None:
     """Each ends with its answer or with an error that does not blame the server."""
     unexpected: list[BaseException] = []
-    for number in range(ROUNDS):
+    for number in range(count):
         connection = connect(echo_server.address, request_timeout=20)
         barrier = threading.Barrier(4)
 
@@ -65,6 +68,7 @@ def test_row_36_close_beside_submit_send_and_deadlines(echo_server: ScriptedServ
             thread.join(30)
             assert not thread.is_alive()
         connection.close()
+    seen(rounds=count, errors_that_blame_the_server=len(unexpected))
     assert unexpected == []
 
 
@@ -116,9 +120,9 @@ print(hung, wrong, interrupted)
 """
 
 
-def test_row_37_an_interrupt_in_close_leaves_no_thread_waiting() -> None:
-    rounds = int(os.environ.get("INTERRUPT_ROUNDS", "20"))
-
+@pytest.mark.row(37)
+@counts(20, 2_500)  # on each of two transports
+def test_row_37_an_interrupt_in_close_leaves_no_thread_waiting(count: int, seen: Seen) -> None:
     def hold(requests: Any, context: Any) -> Any:
         for _ in requests:
             pass
@@ -126,13 +130,14 @@ def test_row_37_an_interrupt_in_close_leaves_no_thread_waiting() -> None:
 
     with ScriptedServer(hold) as server:
         finished = subprocess.run(
-            [sys.executable, "-c", INTERRUPTED, server.address, str(rounds), "900"],
+            [sys.executable, "-c", INTERRUPTED, server.address, str(count), "900"],
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=3600,
             check=False,
         )
     assert finished.returncode == 0, finished.stderr
     hung, wrong, interrupted = map(int, finished.stdout.split())
+    seen(signals=count, interrupted_closes=interrupted, hung_threads=hung, stale_answers=wrong)
     assert (hung, wrong) == (0, 0)
     assert interrupted > 0

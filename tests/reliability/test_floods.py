@@ -22,6 +22,8 @@ from dm_env_rpc_client import (
     connect_async,
 )
 from tests.reliability.raw_peers import answering_socket, read_for_ever
+from tests.reliability.recording import Seen
+from tests.reliability.scorecard import is_strict
 from tests.scripted import extension
 from tests.transports import frames
 from tests.transports.frames import (
@@ -38,6 +40,11 @@ from tests.transports.frames import (
 )
 
 TRANSPORTS = ["http2"]
+
+pytestmark = pytest.mark.row(31)
+
+LATE_SECONDS = 0.2 if is_strict() else 1.0
+"""How long after its deadline a wait may end; more on a busy machine."""
 
 INTERIM = frame(HEADERS, hpack.Encoder().encode([(":status", "103")]), frames.END_HEADERS, 1)
 
@@ -85,7 +92,9 @@ def is_protocol_error(error: BaseException | None) -> bool:
 
 
 @pytest.mark.parametrize("name", FLOODS)
-def test_row_31_a_request_ends_in_time_or_by_an_error_that_names_the_flood(name: str) -> None:
+def test_row_31_a_request_ends_in_time_or_by_an_error_that_names_the_flood(
+    name: str, seen: Seen
+) -> None:
     begun = threading.Event()
     with answering_socket(flood(name, begun)) as address:
         with connect(address, transport="http2") as connection:
@@ -93,9 +102,11 @@ def test_row_31_a_request_ends_in_time_or_by_an_error_that_names_the_flood(name:
             started = time.monotonic()
             with pytest.raises((ProtocolError, DeadlineExceededError, ConnectionLostError)):
                 connection.send(extension(1), timeout=1.0)
-            assert time.monotonic() - started < 1.0 + 1.0  # the clock of a loaded machine
+            late = time.monotonic() - started - 1.0
+            assert late < LATE_SECONDS
             closing = time.monotonic()
         assert time.monotonic() - closing < 2.0
+    seen(floods=1, end_after_the_deadline_s=max(late, 0.0))
 
 
 @pytest.mark.parametrize("name", FLOODS)
@@ -139,7 +150,7 @@ def test_row_31_coroutines(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["PING", "SETTINGS"])
 @pytest.mark.parametrize("is_async", [False, True])
-def test_row_31_acknowledgements_do_not_pile_up(name: str, is_async: bool) -> None:
+def test_row_31_acknowledgements_do_not_pile_up(name: str, is_async: bool, seen: Seen) -> None:
     """The server never reads, so every acknowledgement waits in this process."""
     once = FLOODS[name][0]
 
@@ -166,6 +177,7 @@ def test_row_31_acknowledgements_do_not_pile_up(name: str, is_async: bool) -> No
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
+    seen(memory_mib=peak / (1 << 20))
     assert peak < 4 << 20
 
 
@@ -192,5 +204,5 @@ def test_row_31_a_greeting_that_trickles_ends_connect_in_time(is_async: bool) ->
         started = time.monotonic()
         with pytest.raises((DeadlineExceededError, ConnectionLostError)):
             attempt(address)
-        assert time.monotonic() - started < 2.5
+        assert time.monotonic() - started < 1.5 + LATE_SECONDS
         stop.set()

@@ -13,12 +13,14 @@ from dm_env_rpc_client import AsyncConnection, ConnectionLostError, ProtocolErro
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.server import Server
 from tests.reliability.raw_peers import answering_socket, read_for_ever
+from tests.reliability.recording import Seen
+from tests.reliability.scorecard import counts
 from tests.scripted import descriptor_count, extension, settles
 from tests.transports import frames
 
 TRANSPORTS = ["http2"]
 
-COUNT = 20
+pytestmark = pytest.mark.row(34)
 
 
 def test_row_34_an_idle_connection_is_poisoned_by_the_first_message_that_it_did_not_ask_for() -> (
@@ -47,8 +49,9 @@ def test_row_34_an_idle_connection_is_poisoned_by_the_first_message_that_it_did_
         asyncio.run(asyncio.wait_for(scenario(address), 20))
 
 
+@counts(20, 400)
 def test_row_34_forgotten_connections_are_freed_with_a_warning(
-    echo_environment_server: Server,
+    echo_environment_server: Server, count: int, seen: Seen
 ) -> None:
     async def one(address: str) -> None:
         connection = await connect_async(address)
@@ -60,7 +63,7 @@ def test_row_34_forgotten_connections_are_freed_with_a_warning(
         gc.collect()
         await asyncio.sleep(0.1)
         before = descriptor_count()
-        for _ in range(COUNT):
+        for _ in range(count):
             await one(echo_environment_server.address)
             gc.collect()
         for _ in range(100):
@@ -68,9 +71,12 @@ def test_row_34_forgotten_connections_are_freed_with_a_warning(
                 break
             await asyncio.sleep(0.1)
         assert echo_environment_server.agent_count == 0
-        assert not [o for o in gc.get_objects() if isinstance(o, AsyncConnection)]
+        left = [each for each in gc.get_objects() if isinstance(each, AsyncConnection)]
+        seen(forgotten=count, not_freed=len(left))
+        assert left == []
         assert settles(lambda: descriptor_count() <= before + 2)
 
     with pytest.warns(ResourceWarning, match="was not closed") as warned:
         asyncio.run(scenario())
-    assert len(warned) >= COUNT
+    seen(warnings=len(warned))
+    assert len(warned) >= count

@@ -12,6 +12,8 @@ from dm_env_rpc_client import SpecError, connect, connect_async
 
 TRANSPORTS = ["http2"]
 
+pytestmark = pytest.mark.row(44)
+
 ELSEWHERE = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 7))]
 
 

@@ -149,6 +149,8 @@ def tls_socket(context: ssl.SSLContext) -> Iterator[tuple[str, list[int]]]:
         yield address, accepted
 
 
+pytestmark = pytest.mark.row(46)
+
 is_async = pytest.mark.parametrize("is_async", [False, True], ids=["threads", "asyncio"])
 
 

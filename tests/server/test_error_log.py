@@ -11,13 +11,18 @@ from dm_env_rpc_client import DmEnvRpcError, Limits, make
 from dm_env_rpc_client.server import serve
 from dm_env_rpc_client.server.error_log import KEPT_ERRORS, ErrorLog
 from tests.environments import Broken
+from tests.reliability.recording import Seen
 
 
-def test_row_41_errors_and_log_lines_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.row(41)
+def test_row_41_errors_and_log_lines_are_bounded(
+    caplog: pytest.LogCaptureFixture, seen: Seen
+) -> None:
     errors = ErrorLog()
     with caplog.at_level(logging.ERROR):
         for number in range(100_000):
             errors.add(ValueError(number), f"step {number} failed")
+    seen(errors=errors.count, kept=len(errors.kept), log_lines=len(caplog.records))
     assert errors.count == 100_000
     assert [error.args[0] for error in errors.kept] == list(range(100_000 - KEPT_ERRORS, 100_000))
     assert 10 <= len(caplog.records) <= 100
@@ -37,6 +42,7 @@ def test_what_was_not_logged_is_counted(
     assert caplog.messages[-1] == "it failed (30 more were not logged)"
 
 
+@pytest.mark.row(41)
 @pytest.mark.parametrize(("option", "expected"), [(None, True), (True, True), (False, False)])
 def test_tracebacks_are_sent_to_clients_on_this_machine_unless_told_otherwise(
     option: bool | None, expected: bool
@@ -52,6 +58,7 @@ def test_tracebacks_are_sent_to_clients_on_this_machine_unless_told_otherwise(
         assert len(server.errors) == 1
 
 
+@pytest.mark.row(41)
 @pytest.mark.parametrize(
     ("peer", "expected"),
     [

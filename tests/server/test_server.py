@@ -37,6 +37,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.tensors.variable_specs import VariableArray
 from tests.environments import Broken, Echo, Robot
+from tests.reliability.recording import Seen
 from tests.scripted import extension, settles, time_limit
 
 RUNNING, TERMINATED, INTERRUPTED = 1, 2, 3
@@ -232,14 +233,17 @@ def test_the_number_of_worlds_is_limited() -> None:
         create_world(connected)
 
 
-def test_row_26_one_client_too_many_is_refused_within_a_second() -> None:
+@pytest.mark.row(26)
+def test_row_26_one_client_too_many_is_refused_within_a_second(seen: Seen) -> None:
     with serve(Catch, max_connections=2) as server:
         clients = [make(server.address) for _ in range(2)]
+        began = time.monotonic()
         with (
             time_limit(1),
             pytest.raises(ConnectionLostError, match="RESOURCE_EXHAUSTED") as caught,
         ):
             make(server.address, request_timeout=30)
+        seen(refused_clients=1, refused_after_s=time.monotonic() - began)
         assert caught.value.code == "RESOURCE_EXHAUSTED"
         clients.pop().close()
         assert settles(lambda: _can_make(server.address))

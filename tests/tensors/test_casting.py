@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from dm_env_rpc_client import SpecError, SpecManager, dm_env_rpc_pb2, pack_tensor, unpack_tensor
 from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS, as_array, exact_cast, protocol_dtype
+from tests.reliability.recording import Seen
 from tests.tensors import strategies
 
 SOURCES = (*strategies.FIELDS, "int16", "uint16", "float16")
@@ -85,9 +86,11 @@ def is_same(left: Any, right: Any) -> bool:
     return type(left) is type(right) and bool(left == right)
 
 
+@pytest.mark.row(22)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("source", SOURCES)
-def test_every_dtype_pair_is_exact_or_an_error(source: str, target: str) -> None:
+def test_every_dtype_pair_is_exact_or_an_error(source: str, target: str, seen: Seen) -> None:
+    exact = refused = 0
     spec = dm_env_rpc_pb2.TensorSpec(name="a", shape=[1])
     spec.dtype = strategies.DATA_TYPES[target]
     actions = SpecManager({7: spec}, "action")
@@ -95,6 +98,7 @@ def test_every_dtype_pair_is_exact_or_an_error(source: str, target: str) -> None
         array = np.array([value], source)
         want = expected(array.item(), target)
         if want is None:
+            refused += 1
             with pytest.raises(SpecError, match=r"x: element \[0\]"):
                 exact_cast(as_array(array, "x"), np.dtype(target), "x")
             with pytest.raises(SpecError):
@@ -102,6 +106,7 @@ def test_every_dtype_pair_is_exact_or_an_error(source: str, target: str) -> None
             with pytest.raises(SpecError, match=r"action 'a' \(uid 7\)"):
                 actions.pack({"a": array})
             continue
+        exact += 1
         cast = exact_cast(as_array(array, "x"), np.dtype(target), "x")
         assert cast.dtype == target
         assert is_same(cast.item(), want)
@@ -110,11 +115,11 @@ def test_every_dtype_pair_is_exact_or_an_error(source: str, target: str) -> None
         assert is_same(unpack_tensor(tensor).item(), want)
         if not (isinstance(want, float) and not math.isfinite(want)):
             assert is_same(unpack_tensor(actions.pack({"a": array})[7]).item(), want)
+    seen(exact_casts=exact, refused_casts=refused)
 
 
 def test_the_table_of_pairs_covers_every_edge() -> None:
     cases = sum(len(edge_values(source)) for source in SOURCES) * len(TARGETS)
-    print(f"row 22: {cases} casts")
     assert cases > 2500
 
 
@@ -131,6 +136,7 @@ def test_any_number_becomes_an_integer_exactly_or_not_at_all(target: str, value:
         assert unpack_tensor(pack_tensor(value, target)).item() == want
 
 
+@pytest.mark.row(22)
 @pytest.mark.parametrize(
     ("value", "dtype"),
     [

@@ -60,6 +60,7 @@ def limits(dtype: str) -> tuple[Any, Any]:
 # Row 23: bounds at the extremes of every integer dtype.
 
 
+@pytest.mark.row(23)
 @pytest.mark.parametrize("dtype", strategies.INTEGERS)
 @pytest.mark.parametrize("shape", [(), (2,)])
 def test_bounds_at_the_extremes_give_a_spec_that_validates_them(dtype: str, shape: Any) -> None:

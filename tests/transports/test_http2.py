@@ -633,6 +633,7 @@ def test_a_server_that_takes_long_is_probed_all_the_time(is_async: bool) -> None
         assert ask(address, is_async, 5) == extension(5)
 
 
+@pytest.mark.row(38)
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.usefixtures("short_silence")
 def test_row_38_a_server_that_freezes_late_in_a_step_is_noticed(is_async: bool) -> None:

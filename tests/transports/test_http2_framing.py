@@ -248,6 +248,7 @@ BROKEN = {
     "HTTP/1": (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not a gRPC server: it speaks HTTP/1"),
     "something else": (b"SSH-2.0-OpenSSH_9.2\r\n", "not a gRPC server: it began with b'SSH-2.0"),
     "no settings first": (frame(PING, bytes(8)), "not a gRPC server"),
+    "a window first": (frame(WINDOW_UPDATE, struct.pack(">I", 9)), "not a gRPC server"),
     "settings on a stream": (frames.settings() + frame(SETTINGS, b"", 0, 1), "broken SETTINGS"),
     "half a setting": (frames.settings() + frame(SETTINGS, bytes(5)), "broken SETTINGS"),
     "a contentful ack": (frames.settings() + frame(SETTINGS, bytes(6), ACK), "broken SETTINGS"),

@@ -37,7 +37,10 @@ from dm_env_rpc_client.transports.streams import Allocate
 
 __all__ = ["ClientConnection"]
 
-_DISPOSE_SECONDS = 0.1
+_DISPOSE_SECONDS = 1.0
+"""How long the end waits for a thread that is sending. On a busy machine 0.1 s were not enough once
+in 50,000 times, and the socket was left to the garbage collection."""
+
 _YIELD_SECONDS = 1e-5
 _BUFFERS_AT_ONCE = 64
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)

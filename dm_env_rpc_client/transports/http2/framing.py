@@ -274,7 +274,7 @@ class Framing:
             elif kind == WINDOW_UPDATE and size == 4 <= left and not self._headers.is_open:
                 # Many servers send two with each answer.
                 number = stream & _STREAM
-                if number == 0 or number in self.receiving:
+                if self.is_ready and (number == 0 or number in self.receiving):
                     buffer.start = start + 13
                     (increment,) = NUMBER.unpack_from(memory, start + 9)
                     self._frames_without_content += 1

@@ -22,6 +22,9 @@ from dm_env_rpc_client.errors import (
 )
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.bridges.env_c_api.conftest import MakeEnvironment
+from tests.reliability.recording import Seen
+
+pytestmark = pytest.mark.row(29)
 
 WHEN_OPENED = {
     "fails": "connect function failed with code 5",
@@ -263,8 +266,8 @@ def test_a_served_library_that_dies_takes_one_world_with_it() -> None:
         assert server.world_count == 0
 
 
-def test_there_are_at_least_twenty_hostile_libraries() -> None:
+def test_there_are_at_least_twenty_hostile_libraries(seen: Seen) -> None:
     tables = (WHEN_OPENED, WHEN_STARTED, WHEN_STEPPED, WHEN_KILLED, WHEN_LED_ASTRAY)
     count = sum(map(len, tables))
-    print(f"row 29: {count} hostile libraries, beside those with broken properties")
+    seen(hostile_libraries=count)
     assert count >= 20

@@ -31,6 +31,7 @@ from dm_env_rpc_client.errors import (
 )
 from tests.bridges.gym_socket import hosted, interrupts
 from tests.bridges.gym_socket.peers import Peer, ScriptedPeer
+from tests.reliability.recording import Seen
 
 OK = b"\x00\x00\x00\x00"
 RESET = b"\x00"
@@ -330,8 +331,9 @@ def test_an_interrupted_wait_is_the_end() -> None:
         signal.signal(signal.SIGALRM, former)
 
 
+@pytest.mark.row(6)
 @pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.soak)])
-def test_interrupts_at_random_points_leave_no_stale_answer(count: int) -> None:
+def test_interrupts_at_random_points_leave_no_stale_answer(count: int, seen: Seen) -> None:
     """Row 6 of the reliability scorecard, on this protocol."""
     with serve({"C": functools.partial(hosted.Counter, length=5)}, "localhost:0") as server:
         finished = subprocess.run(
@@ -343,6 +345,7 @@ def test_interrupts_at_random_points_leave_no_stale_answer(count: int) -> None:
         )
         assert finished.returncode == 0, finished.stderr
         interrupted, lost = map(int, finished.stdout.split())
+        seen(interrupts=interrupted, unusable_connections=lost)
         assert interrupted == count
         assert 0 < lost <= count
         assert not server.errors

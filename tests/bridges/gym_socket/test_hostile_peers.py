@@ -10,11 +10,14 @@ import sys
 
 import pytest
 
+from tests.reliability.recording import Seen
+
 ROOT = pathlib.Path(__file__).parents[3]
 
 
+@pytest.mark.row(28)
 @pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.soak)])
-def test_mutated_frames_end_in_an_answer_an_error_or_a_disconnect(count: int) -> None:
+def test_mutated_frames_end_in_an_answer_an_error_or_a_disconnect(count: int, seen: Seen) -> None:
     result = subprocess.run(
         [sys.executable, "-W", "error", "-m", "tests.bridges.gym_socket.hostile", str(count)],
         cwd=ROOT,
@@ -26,8 +29,8 @@ def test_mutated_frames_end_in_an_answer_an_error_or_a_disconnect(count: int) ->
         env={**os.environ, "MALLOC_ARENA_MAX": "1"},
     )
     assert result.returncode == 0, result.stderr
-    print(result.stdout)
     found = json.loads(result.stdout)
+    seen(frames=found["frames"], memory_mib=float(found["peak_growth_mib"]), **found["outcomes"])
     assert found["frames"] >= count
     assert found["outcomes"]["disconnect"] > count / 10
     assert found["outcomes"]["error"] > count / 10

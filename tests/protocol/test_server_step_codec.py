@@ -1,0 +1,228 @@
+"""The server's codec of steps: equal to the way through messages, on valid and on changed bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dm_env_rpc_client import Limits, SpecError, SpecManager, dm_env_rpc_pb2, pack_tensor
+from dm_env_rpc_client.protocol.lifecycle import State
+from dm_env_rpc_client.protocol.server_step_codec import ServerStepCodec, StepAsked
+from dm_env_rpc_client.protocol.step_codec import StepAnswer, StepCodec
+from tests.tensors import strategies
+
+TensorSpec = dm_env_rpc_pb2.TensorSpec
+EnvironmentRequest = dm_env_rpc_pb2.EnvironmentRequest
+EnvironmentResponse = dm_env_rpc_pb2.EnvironmentResponse
+
+SPECS = {
+    1: TensorSpec(name="move", dtype=dm_env_rpc_pb2.INT32),
+    2: TensorSpec(name="torque", dtype=dm_env_rpc_pb2.FLOAT, shape=[3]),
+    3: TensorSpec(name="text", dtype=dm_env_rpc_pb2.STRING),
+    4: TensorSpec(name="mask", dtype=dm_env_rpc_pb2.BOOL, shape=[2, 2]),
+    5: TensorSpec(name="any", dtype=dm_env_rpc_pb2.INT64, shape=[-1]),
+    300: TensorSpec(name="reward", dtype=dm_env_rpc_pb2.DOUBLE),
+    301: TensorSpec(name="image", dtype=dm_env_rpc_pb2.UINT8, shape=[8, 8, 3]),
+    302: TensorSpec(name="none", dtype=dm_env_rpc_pb2.FLOAT, shape=[0, 3]),
+}
+SPECS[1].min.int32s.array.append(-5)
+SPECS[1].max.int32s.array.append(5)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "move": st.integers(-5, 5) | st.integers(-5, 5).map(np.int32),
+    "torque": st.lists(st.floats(-1, 1, width=32), min_size=3, max_size=3).map(
+        lambda numbers: np.array(numbers, np.float32)
+    ),
+    "text": st.text(max_size=5),
+    "mask": st.lists(st.booleans(), min_size=4, max_size=4).map(
+        lambda bits: np.array(bits).reshape(2, 2)
+    ),
+    "any": st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=4).map(
+        lambda numbers: np.array(numbers, np.int64)
+    ),
+    "reward": st.floats(allow_nan=False, allow_infinity=False),
+    "image": st.binary(min_size=192, max_size=192).map(
+        lambda data: np.frombuffer(data, np.uint8).reshape(8, 8, 3)
+    ),
+    "none": st.just(np.empty((0, 3), np.float32)),
+}
+STATES = [State.RUNNING, State.TERMINATED, State.INTERRUPTED]
+SOME = st.sets(st.sampled_from(sorted(VALUES)))
+
+
+def chosen(data: st.DataObject) -> dict[str, Any]:
+    return {name: data.draw(VALUES[name]) for name in data.draw(SOME)}
+
+
+def managers() -> tuple[SpecManager, SpecManager]:
+    return SpecManager(SPECS, "action"), SpecManager(SPECS, "observation")
+
+
+def codec() -> ServerStepCodec:
+    return ServerStepCodec(*managers(), Limits())
+
+
+def shown(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: (np.asarray(value).dtype, np.shape(value), repr(np.asarray(value).tolist()))
+        for name, value in values.items()
+    }
+
+
+def through_messages(message: bytes) -> StepAsked | None:
+    """What the session does without the codec; None where it refuses or it is no step."""
+    actions, observations = managers()
+    try:
+        request = EnvironmentRequest.FromString(message)
+    except Exception:
+        return None
+    if request.WhichOneof("payload") != "step":
+        return None
+    try:
+        names = tuple(
+            observations.uid_to_name(uid)
+            for uid in dict.fromkeys(request.step.requested_observations)
+        )
+        unpacked = actions.unpack(request.step.actions)
+        for name, value in unpacked.items():
+            actions.field(name).conform(value)
+    except SpecError:
+        return None
+    return StepAsked(unpacked, names)
+
+
+@given(st.data())
+def test_requests_of_a_client_are_read(data: st.DataObject) -> None:
+    actions = chosen(data)
+    requested = data.draw(st.lists(st.sampled_from(sorted(SPECS)), unique=True))
+    message = StepCodec(*managers(), requested).encode(actions).message
+    server = codec()
+    expected = through_messages(message)
+    assert expected is not None
+    for _ in range(2):  # The second time it may be known.
+        asked = server.decode(message)
+        assert asked is not None
+        assert shown(asked.actions) == shown(expected.actions)
+        assert asked.requested == expected.requested
+
+
+@given(st.data())
+def test_changed_requests_are_read_as_messages_are_or_not_at_all(data: st.DataObject) -> None:
+    requested = data.draw(st.lists(st.sampled_from(sorted(SPECS)), unique=True))
+    message = bytearray(StepCodec(*managers(), requested).encode(chosen(data)).message)
+    for _ in range(data.draw(st.integers(1, 3))):
+        if not message:
+            break
+        place = data.draw(st.integers(0, len(message) - 1))
+        kind = data.draw(st.sampled_from(["change", "remove", "insert", "cut"]))
+        if kind == "change":
+            message[place] = data.draw(st.integers(0, 255))
+        elif kind == "remove":
+            del message[place]
+        elif kind == "insert":
+            message.insert(place, data.draw(st.integers(0, 255)))
+        else:
+            del message[place:]
+    asked = codec().decode(bytes(message))
+    if asked is not None:
+        expected = through_messages(bytes(message))
+        assert expected is not None
+        assert shown(asked.actions) == shown(expected.actions)
+        assert asked.requested == expected.requested
+
+
+@given(st.data(), st.sampled_from(STATES))
+def test_answers_are_what_protobuf_makes_of_the_same_values(
+    data: st.DataObject, state: State
+) -> None:
+    values = chosen(data)
+    message = codec().encode(state, values)
+    expected = dm_env_rpc_pb2.StepResponse(
+        state=state.name,
+        observations=managers()[1].pack(values),
+    )
+    assert EnvironmentResponse.FromString(message) == EnvironmentResponse(step=expected)
+    uids = sorted(managers()[1].name_to_uid(name) for name in values)
+    client = StepCodec(*managers(), uids)
+    answer = client.interpret(client.decode(bytearray(message)))
+    assert isinstance(answer, StepAnswer)
+    assert shown(answer.observations) == shown(
+        managers()[1].unpack({uid: expected.observations[uid] for uid in uids})
+    )
+
+
+@given(strategies.arrays(0))
+def test_arrays_of_any_layout_are_sent_as_they_are(array: Any) -> None:
+    value = np.asarray(array)
+    spec = TensorSpec(name="a", shape=value.shape)
+    spec.dtype = _dtype_of(value)
+    manager = SpecManager({1: spec}, "observation")
+    server = ServerStepCodec(SpecManager({}, "action"), manager, Limits())
+    forms = [value]
+    if value.ndim:
+        forms += [value[::-1].copy()[::-1], np.asfortranarray(value)]
+    for form in forms:
+        message = server.encode(State.RUNNING, {"a": form})
+        expected = dm_env_rpc_pb2.StepResponse(state=1, observations={1: pack_tensor(value)})
+        assert EnvironmentResponse.FromString(message).step == expected
+
+
+def _dtype_of(value: Any) -> Any:
+    field = pack_tensor(value).WhichOneof("payload")
+    return dm_env_rpc_pb2.DataType.Value(
+        {
+            "floats": "FLOAT",
+            "doubles": "DOUBLE",
+            "bools": "BOOL",
+            "strings": "STRING",
+            "protos": "PROTO",
+        }.get(str(field), str(field)[:-1].upper())
+    )
+
+
+def test_values_out_of_range_are_sent_and_wrong_ones_are_not() -> None:
+    server = codec()
+    assert server.encode(State.RUNNING, {"move": 100, "reward": float("nan")})
+    for wrong in ({"move": 1.5}, {"torque": np.zeros(2, np.float32)}, {"nothing": 1}):
+        with pytest.raises(SpecError):
+            server.encode(State.RUNNING, wrong)
+
+
+def test_a_float_that_float32_cannot_hold_is_an_error() -> None:
+    spec = TensorSpec(name="reward", dtype=dm_env_rpc_pb2.FLOAT)
+    server = ServerStepCodec(
+        SpecManager({}, "action"), SpecManager({1: spec}, "observation"), Limits()
+    )
+    assert server.encode(State.RUNNING, {"reward": 1.5})
+    with pytest.raises(SpecError, match=r"observation 'reward' \(uid 1\)"):
+        server.encode(State.RUNNING, {"reward": 1e300})
+
+
+def test_known_requests_hold_no_arrays() -> None:
+    """An environment may write into an array that it was given."""
+    actions = {"torque": np.ones(3, np.float32), "move": 1}
+    message = StepCodec(*managers(), [1]).encode(actions).message
+    server = codec()
+    first, second = server.decode(message), server.decode(message)
+    assert first is not None
+    assert second is not None
+    first.actions["torque"][:] = 7
+    assert second.actions["torque"].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("actions", [{"move": 6}, {"torque": np.full(3, np.nan, np.float32)}])
+def test_actions_out_of_range_are_left_to_messages(actions: dict[str, Any]) -> None:
+    request = dm_env_rpc_pb2.StepRequest(
+        actions={
+            managers()[0].name_to_uid(name): pack_tensor(np.asarray(value, dtype=None), dtype)
+            for (name, value), dtype in zip(
+                actions.items(), [np.int32 if "move" in actions else np.float32], strict=True
+            )
+        }
+    )
+    message = EnvironmentRequest(step=request).SerializeToString()
+    assert codec().decode(message) is None

@@ -1,0 +1,201 @@
+"""The rows of the reliability scorecard, and what tests of them share.
+
+A test of a row has the marker `pytest.mark.row(8)`, wherever in `tests/` it is; a file that is
+about one row has it in `pytestmark`. `python -m tests.reliability` finds and runs them. A test says
+what it saw through the fixture `seen`. `counts` scales a test down for the gate.
+
+This module imports nothing of the package, so that any test may import it.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+__all__ = ["FULL", "MODE", "QUICK", "ROWS", "TESTS", "Row", "counts", "files_of", "is_strict"]
+
+TESTS = Path(__file__).resolve().parents[1]
+
+MODE = "SCORECARD"
+"""The variable of the environment that tells tests that the scorecard's command runs them."""
+
+FULL, QUICK = "full", "quick"
+
+
+class Row(NamedTuple):
+    """A row of the scorecard."""
+
+    number: int
+
+    tried: str
+
+    expected: str
+    """What has to be seen."""
+
+    reference: str
+    """What the PyPI package dm-env-rpc 1.1.7 did when the same was tried on it; may be empty."""
+
+
+_ROWS = [
+    Row(1, "a server is killed in the middle of a step, 200 times",
+        "ConnectionLostError within 1 s, each time", "an exception class that is private to gRPC"),
+    Row(2, "a server is stopped (SIGSTOP), request timeout set, 50 times",
+        "DeadlineExceededError at most 0.2 s after the deadline; the connection is unusable",
+        "has no deadlines; waited longer than 20 s"),
+    Row(3, "a server is stopped (SIGSTOP), no timeout, only keepalive",
+        "an error within 20 s", "keepalive is not configured"),
+    Row(4, "a step that takes 45 s, with keepalive", "succeeds", ""),
+    Row(5, "a port where nothing listens; wrong credentials",
+        "an error within the timeout that names the address and the cause",
+        "waits without end, or an empty text"),
+    Row(6, "signals at 1,000 random points of synchronous calls", "0 stale answers afterwards",
+        "the next call gets the previous answer"),
+    Row(7, "1,000 cancelled coroutines", "0 stale answers", "InvalidStateError"),
+    Row(8, "asyncio.gather of 10,000 requests on one connection", "10,000 right answers",
+        "0 of 100 right"),
+    Row(9, "8 threads with 5,000 requests each on one connection", "0 wrong answers",
+        "500 of 502 wrong"),
+    Row(10, "pipelines 1 to 256 requests deep, 10 % of the answers errors, 1,000,000 requests",
+        "each future has the answer to its own request", "has no pipeline"),
+    Row(11, "answers that are duplicate, missing, empty or of a wrong type",
+        "the connection is unusable from the first sign on", "not noticed"),
+    Row(12, "the server ends the stream with the status OK",
+        "an exception of the package; StopIteration never", "StopIteration"),
+    Row(13, "2,000 connections opened and closed",
+        "at most 2 threads and no descriptor more; no open stream on the server after 1 s",
+        "1 thread more for each"),
+    Row(14, "500 attempts to connect that fail", "no thread and no descriptor more",
+        "1 thread more for each"),
+    Row(15, "close() in every state, twice, on a dead server; a process that ends without close()",
+        "within 2 s, raises nothing, the body's own exception survives; the process exits",
+        "raises; the process never exits"),
+    Row(16, "fork, then use in the child, 100 times",
+        "a clear error, no crash, no hang; a new connection in the child works",
+        "8 of 8 crashed or hung"),
+    Row(17, "an exception at each stage of creating and joining a world, 20 kinds",
+        "no world and no agent is left on the server", "both are left"),
+    Row(18, "state 0, state 99, transitions that the protocol does not allow",
+        "ProtocolError; never a TimeStep", "a LAST that is false"),
+    Row(19, "a reset that changes the specs", "they are adopted; the next step is FIRST",
+        "RuntimeError, then MID"),
+    Row(20, "1,000,000 generated tensors and specs, 100,000 answers with changed bytes",
+        "a valid value or one error of the package; at most 64 MiB more memory",
+        "arrays, or one of more than 5 kinds of exceptions"),
+    Row(21, "16 bytes that ask for 2 GiB by broadcasting; 60 KB of strings that pad to 1.6 GB; "
+        "261 KB of gzip that holds 256 MiB",
+        "refused within 50 ms of arrival; bounded memory", "all three are accepted"),
+    Row(22, "every pair of dtypes with values at their edges, as actions",
+        "exact, or an error that names the action; no value is changed",
+        "300 becomes 44, NaN becomes the least int, 1.9 becomes 1, 'False' becomes True"),
+    Row(23, "bounds at the extremes of every integer dtype",
+        "a DiscreteArray, or a BoundedArray if `num_values` cannot hold the number",
+        "5 of 5 raise"),
+    Row(24, "10,000,000 steps", "at most 5 MiB more memory, no thread more, "
+        "the 99th percentile of the durations drifts by less than 10 %",
+        "(30,000 steps: the same)"),
+    Row(25, "1,000 episodes through a proxy that delays, slices, resets, swallows, half-closes and "
+        "corrupts; compared with what the server did",
+        "each TimeStep is right; no wait outlives its deadline", ""),
+    Row(26, "one client more than the server allows", "RESOURCE_EXHAUSTED within 1 s", "hangs"),
+    Row(27, "500 clients are killed",
+        "their worlds are free within 2 s, and their places can be taken", ""),
+    Row(28, "gym-socket bridge: 100,000 changed frames, a length prefix of 4 GiB, ids with ':'",
+        "an error or a disconnect; at most 8 MiB more memory; nothing is imported",
+        "MemoryError; imports a module that the peer names (gym-socket-api)"),
+    Row(29, "C bridge: 20 hostile libraries (null pointers, wrong dimensions, abort, endless "
+        "EAGAIN, exceptions in callbacks)",
+        "an error; if a library can end the process, the child process ends and its parent lives",
+        ""),
+    Row(30, "the compliance suite on 40 broken servers and on good ones",
+        "at least 38 are noticed; no false alarm", ""),
+    Row(31, "a server floods: PING, SETTINGS, WINDOW_UPDATE, PRIORITY, unknown frames, empty or "
+        "padded DATA, empty CONTINUATION, interim responses; in every state; threads and asyncio",
+        "each wait ends within 0.2 s of its deadline; at most 4 MiB more memory", ""),
+    Row(32, "fork with 0, 1 and 2 pending requests, with futures and coroutines; the child uses "
+        "every method, exits, collects garbage; 200 times",
+        "child: a clear error at once; parent: no wrong and no lost answer",
+        "8 of 8 crashed or hung"),
+    Row(33, "many small parts, to both ends: 64 broadcast observations or settings, 16 MB of empty "
+        "Any, 126 MB of empty strings, 100,000 specs, 8 million entries nobody requested, 8 MB of "
+        "error details, names and texts of 100 MB",
+        "refused, or at most 4 times the message + 64 MiB of memory", ""),
+    Row(34, "an idle AsyncConnection whose server talks; 400 that are opened and forgotten",
+        "unusable from the first unasked message on; all are freed, with a ResourceWarning", ""),
+    Row(35, "clients are killed while they wait in ResetWorld or in a lock-step Game, 100 times",
+        "what they held is free within 2 s", ""),
+    Row(36, "close() beside submit, send, deadlines and answers, 100,000 rounds, threads switched "
+        "every microsecond", "never raises, never hangs, never blames the server", ""),
+    Row(37, "5,000 real SIGINTs in close and poison with 900 requests pending",
+        "no thread hangs; 0 stale answers", ""),
+    Row(38, "a server acknowledges probes for 30 s of a step and then freezes",
+        "noticed within 20 s", "never"),
+    Row(39, "2,000 clients create worlds and vanish; at most 100 worlds are allowed",
+        "the worlds end after the grace; later clients are served", ""),
+    Row(40, "1,000 silent sockets, 256 idle streams, clients that never read, one byte a second",
+        "an honest client is served within 1 s; the silent are disconnected", ""),
+    Row(41, "100,000 steps that fail in the environment",
+        "`Server.errors` and the log are bounded; tracebacks go to clients on this machine only",
+        ""),
+    Row(42, "hostile HTTP/2 clients: 100,000 rapid resets, floods, header bombs, window games, "
+        "10,000 streams, malformed frames and header blocks of every kind in RFC 9113 and 7541",
+        "GOAWAY or RST_STREAM with the right code; at most 16 MiB more memory; an honest client "
+        "beside them notices nothing", ""),
+    Row(43, "callbacks of futures that wait for other requests, submit, close, raise, exit",
+        "the connection goes on, or says why not", ""),
+    Row(44, "addresses that only look like loopback (`*.localhost` that resolves elsewhere, a "
+        "resolver named in the target)", "refused, by the address that was connected to", ""),
+    Row(45, "a worker process of a server is killed 50 times under load",
+        "its worlds end with a clear error, the others go on, it is replaced", ""),
+    Row(46, "TLS: wrong host, expired, unknown authority, no client certificate, no ALPN, "
+        "plaintext each way, rotation; tokens missing, wrong, right",
+        "a clear error at once, which is not retried if it is final; no secret in any text",
+        "waits without end, or an empty text"),
+]  # fmt: skip
+
+ROWS = {row.number: row for row in _ROWS}
+
+
+def is_strict() -> bool:
+    """Whether the bounds are the scorecard's own, without an allowance for a busy machine."""
+    return os.environ.get(MODE) == FULL
+
+
+def counts(gate: int, full: int, *, seconds: int = 3600) -> pytest.MarkDecorator:
+    """Runs a test with a small `count` in the gate, and with the scorecard's under `soak`.
+
+    Args:
+      gate: the count in the gate.
+      full: the count of the scorecard.
+      seconds: the timeout of the full count.
+    """
+    whole = pytest.param(full, marks=[pytest.mark.soak, pytest.mark.timeout(seconds)])
+    return pytest.mark.parametrize("count", [gate, whole])
+
+
+def _marked(tree: ast.Module) -> Iterator[int]:
+    """Yields the numbers of all `pytest.mark.row(...)` in a file."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.row":
+            for argument in node.args:
+                assert isinstance(argument, ast.Constant)
+                assert isinstance(argument.value, int)
+                yield argument.value
+
+
+@functools.cache
+def files_of() -> dict[int, list[Path]]:
+    """Returns each row that has tests, with the files that hold them."""
+    found: dict[int, list[Path]] = {}
+    for path in sorted(TESTS.rglob("test_*.py")):
+        text = path.read_text()
+        if re.search(r"pytest\.mark\.row\(", text):
+            for number in sorted(set(_marked(ast.parse(text)))):
+                found.setdefault(number, []).append(path)
+    return found

@@ -1,0 +1,127 @@
+"""Rows 5, 13 and 14: connecting to what is not there, and what is left of connections."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+
+from dm_env_rpc_client import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    connect,
+    connect_async,
+)
+from dm_env_rpc_client.testing import ScriptedServer, echo
+from tests.certificates import self_signed
+from tests.reliability.recording import Seen
+from tests.reliability.scorecard import counts
+from tests.scripted import descriptor_count, extension, settles, thread_count, time_limit
+
+
+@pytest.mark.row(5)
+def test_a_dead_port_is_named_with_the_cause() -> None:
+    with (
+        time_limit(1.5),
+        pytest.raises(ConnectionLostError, match=r"localhost:1 within 0.5 s.*refused.*runs"),
+    ):
+        connect("localhost:1", timeout=0.5)
+
+
+@pytest.mark.row(5)
+def test_a_port_that_accepts_and_says_nothing_is_a_deadline() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with (
+            time_limit(1.5),
+            pytest.raises((DeadlineExceededError, ConnectionLostError), match=address),
+        ):
+            connect(address, timeout=0.5)
+
+
+@pytest.mark.row(5)
+def test_tls_credentials_against_plaintext_name_the_handshake(
+    echo_server: ScriptedServer,
+) -> None:
+    with (
+        time_limit(2.5),
+        pytest.raises(ConnectionLostError, match=f"{echo_server.address}.*credentials"),
+    ):
+        connect(echo_server.address, timeout=1.5, credentials=grpc.ssl_channel_credentials())
+
+
+@pytest.mark.row(5)
+def test_an_untrusted_certificate_is_the_cause(tmp_path: Path) -> None:
+    key, certificate = self_signed(tmp_path)
+    credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+    with (
+        ScriptedServer(echo, credentials) as server,
+        time_limit(2.5),
+        pytest.raises(ConnectionLostError, match=r"(?i)certificate|handshake"),
+    ):
+        connect(server.address, timeout=1.5, credentials=grpc.ssl_channel_credentials())
+
+
+@pytest.mark.row(5)
+def test_a_dead_port_is_named_to_coroutines() -> None:
+    with (
+        time_limit(2),
+        pytest.raises(ConnectionLostError, match=r"localhost:1 within 0.5 s.*refused"),
+    ):
+        asyncio.run(connect_async("localhost:1", timeout=0.5))
+
+
+@pytest.mark.row(13)
+@counts(100, 2_000)
+def test_opens_and_closes_of_coroutines_leave_nothing_behind(
+    echo_server: ScriptedServer, count: int, seen: Seen
+) -> None:
+    async def open_and_close() -> None:
+        async with await connect_async(echo_server.address) as connection:
+            await connection.send(extension(1))
+
+    async def main() -> None:
+        await open_and_close()
+        threads, descriptors = thread_count(), descriptor_count()
+        for _ in range(count):
+            await open_and_close()
+        for _ in range(200):
+            if echo_server.open_streams == 0 and descriptor_count() <= descriptors:
+                break
+            await asyncio.sleep(0.02)
+        seen(
+            connections=count,
+            threads_more=float(max(0, thread_count() - threads)),
+            descriptors_more=float(max(0, descriptor_count() - descriptors)),
+        )
+        assert echo_server.open_streams == 0
+        assert thread_count() <= threads + 2
+        assert len(asyncio.all_tasks()) <= 2
+        assert descriptor_count() <= descriptors
+
+    asyncio.run(main())
+
+
+@pytest.mark.row(14)
+@counts(50, 500)
+def test_failed_connects_leave_nothing_behind(count: int, seen: Seen) -> None:
+    def fail() -> None:
+        with pytest.raises(ConnectionLostError):
+            connect("localhost:1", timeout=0.02)
+
+    fail()
+    time.sleep(0.5)
+    threads, descriptors = thread_count(), descriptor_count()
+    for _ in range(count):
+        fail()
+    settles(lambda: thread_count() <= threads and descriptor_count() <= descriptors)
+    more_threads = float(max(0, thread_count() - threads))
+    more_descriptors = float(max(0, descriptor_count() - descriptors))
+    seen(attempts=count, threads_more=more_threads, descriptors_more=more_descriptors)
+    assert (more_threads, more_descriptors) == (0, 0)

@@ -1,0 +1,355 @@
+"""FaultProxy: what goes in at one end comes out at the other, as badly as was asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from dm_env_rpc_client import ConnectionLostError, DeadlineExceededError, SpecError, connect, make
+from dm_env_rpc_client.server import Catch, Server, serve
+from dm_env_rpc_client.testing import FaultProxy, ScriptedServer
+from dm_env_rpc_client.testing import echo as answers_itself
+from tests.certificates import self_signed
+from tests.reliability.raw_peers import answering_socket
+from tests.scripted import descriptor_count, extension, settles, thread_count, time_limit
+
+LARGE = bytes(range(256)) * 4096
+
+
+def echo(connected: socket.socket) -> None:
+    while contents := connected.recv(1 << 16):
+        connected.sendall(contents)
+
+
+@contextlib.contextmanager
+def through(
+    script: Callable[[socket.socket], None] = echo, **faults: Any
+) -> Iterator[tuple[FaultProxy, socket.socket]]:
+    """A client's socket that leads to a server's through a proxy."""
+    with answering_socket(script) as address, FaultProxy(address, **faults) as proxy:
+        host, port = proxy.address.split(":")
+        with socket.create_connection((host, int(port)), 10) as client:
+            yield proxy, client
+
+
+def received(client: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size and (part := client.recv(size - len(parts))):
+        parts += part
+    return bytes(parts)
+
+
+def ask(client: socket.socket, contents: bytes) -> bytes:
+    sender = threading.Thread(target=client.sendall, args=(contents,))
+    sender.start()
+    answer = received(client, len(contents))
+    sender.join()
+    return answer
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {},
+        {"latency": 0.02},
+        {"latency": 0.001, "jitter": 0.01},
+        {"slice_bytes": 1000},
+        {"bandwidth": 20e6},
+        {"latency": 0.002, "jitter": 0.01, "slice_bytes": 7001, "bandwidth": 50e6},
+    ],
+)
+def test_every_byte_arrives_in_order(faults: dict[str, Any]) -> None:
+    with through(**faults) as (proxy, client):
+        assert ask(client, LARGE) == LARGE
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(1) == b""
+        assert settles(lambda: proxy.connection_count == 0)
+        assert proxy.bytes_to_server == proxy.bytes_to_client == len(LARGE)
+
+
+def test_slices_are_sent_one_after_another() -> None:
+    sizes: list[int] = []
+
+    def script(connected: socket.socket) -> None:
+        while contents := connected.recv(1 << 16):
+            sizes.append(len(contents))
+            connected.sendall(contents)
+
+    with through(script, slice_bytes=1) as (_, client):
+        assert ask(client, LARGE[:5_000]) == LARGE[:5_000]
+    assert len(sizes) > 10  # Slices that arrive together are read together.
+
+
+def test_latency_is_in_both_directions() -> None:
+    with through(latency=0.1) as (_, client):
+        started = time.monotonic()
+        assert ask(client, b"x") == b"x"
+        assert time.monotonic() - started >= 0.2
+
+
+def test_bandwidth_is_a_limit() -> None:
+    with through(bandwidth=1e6) as (_, client):
+        started = time.monotonic()
+        assert ask(client, LARGE[:300_000]) == LARGE[:300_000]
+        assert time.monotonic() - started >= 0.29
+
+
+def test_faults_may_change_while_a_connection_is_open() -> None:
+    with through(latency=0.2) as (proxy, client):
+        proxy.latency = 0.0
+        proxy.slice_bytes = 100
+        with time_limit(0.2):
+            assert ask(client, LARGE[:5000]) == LARGE[:5000]
+
+
+def test_reset_reaches_both_ends_and_new_connections_are_accepted() -> None:
+    errors: list[OSError] = []
+
+    def script(connected: socket.socket) -> None:
+        try:
+            echo(connected)
+        except OSError as error:
+            errors.append(error)
+
+    with through(script) as (proxy, client):
+        assert ask(client, b"x") == b"x"
+        proxy.reset()
+        assert proxy.connection_count == 0
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
+        assert settles(lambda: [type(error) for error in errors] == [ConnectionResetError])
+        host, port = proxy.address.split(":")
+        with socket.create_connection((host, int(port)), 10) as second:
+            assert ask(second, b"y") == b"y"
+
+
+def test_nothing_passes_a_blackhole_and_nothing_is_lost_in_it() -> None:
+    with through() as (proxy, client):
+        assert ask(client, b"x") == b"x"
+        proxy.blackhole()
+        client.sendall(b"abc")
+        client.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            client.recv(1)
+        assert proxy.bytes_to_server == len(b"x")
+        proxy.resume()
+        client.settimeout(10)
+        assert received(client, 3) == b"abc"
+
+
+def test_a_blackhole_may_swallow_answers_only_and_hides_the_end_of_the_server() -> None:
+    heard = threading.Event()
+
+    def script(connected: socket.socket) -> None:
+        connected.recv(10)
+        connected.sendall(b"answer")
+        heard.set()
+
+    with through(script) as (proxy, client):
+        proxy.blackhole("to_client")
+        client.sendall(b"request")
+        assert heard.wait(10)
+        client.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            client.recv(1)
+        proxy.resume()
+        client.settimeout(10)
+        assert received(client, 100) == b"answer"
+
+
+def test_half_close_ends_one_direction() -> None:
+    requests: list[bytes] = []
+    ended = threading.Event()
+
+    def script(connected: socket.socket) -> None:
+        while contents := connected.recv(100):
+            requests.append(contents)
+        ended.set()
+        connected.sendall(b"last words")
+
+    with through(script) as (proxy, client):
+        client.sendall(b"x")
+        assert settles(lambda: requests == [b"x"])
+        proxy.half_close("to_server")
+        assert ended.wait(10)
+        client.sendall(b"dropped")
+        assert received(client, 100) == b"last words"
+    assert requests == [b"x"]
+
+
+def test_half_close_towards_the_client() -> None:
+    requests: list[bytes] = []
+
+    def script(connected: socket.socket) -> None:
+        while contents := connected.recv(100):
+            requests.append(contents)
+            connected.sendall(b"dropped")
+
+    with through(script) as (proxy, client):
+        assert settles(lambda: proxy.connection_count == 1)
+        proxy.half_close("to_client")
+        assert client.recv(1) == b""
+        client.sendall(b"still heard")
+        assert settles(lambda: b"".join(requests) == b"still heard")
+
+
+@pytest.mark.parametrize(("after", "count"), [(0, 1), (3, 2), (0, 10), (70_000, 5)])
+def test_so_many_bytes_are_changed(after: int, count: int) -> None:
+    with through() as (proxy, client):
+        proxy.corrupt("to_client", count, after)
+        answer = ask(client, LARGE)
+        wrong = [place for place in range(len(LARGE)) if answer[place] != LARGE[place]]
+        assert wrong == list(range(after, after + count))
+        assert ask(client, b"as before") == b"as before"
+
+
+def test_bytes_of_each_direction_are_changed() -> None:
+    requests: list[bytes] = []
+
+    def script(connected: socket.socket) -> None:
+        requests.append(connected.recv(100))
+        connected.sendall(b"answer")
+
+    with through(script) as (proxy, client):
+        proxy.corrupt("both", 1)
+        client.sendall(b"request")
+        answer = received(client, 6)
+    assert (requests[0][1:], answer[1:]) == (b"equest", b"nswer")
+    assert (requests[0][:1], answer[:1]) != (b"r", b"a")
+
+
+def test_a_client_of_a_server_that_is_not_there_is_reset() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        with (
+            FaultProxy(f"127.0.0.1:{unused.getsockname()[1]}") as proxy,
+            socket.create_connection(("127.0.0.1", int(proxy.address.split(":")[1])), 10) as client,
+        ):
+            with pytest.raises(ConnectionResetError):
+                client.recv(1)
+            assert settles(lambda: proxy.connection_count == 0)
+
+
+def test_a_reset_by_one_end_is_a_reset_for_the_other() -> None:
+    def script(connected: socket.socket) -> None:
+        connected.recv(1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+    with through(script) as (_, client):
+        client.sendall(b"x")
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
+
+
+def test_memory_is_bounded_where_the_server_does_not_read() -> None:
+    release = threading.Event()
+
+    def script(connected: socket.socket) -> None:
+        release.wait(20)
+        echo(connected)
+
+    with through(script) as (proxy, client):
+        client.settimeout(0.5)
+        sent = 0
+        with contextlib.suppress(TimeoutError):
+            while sent < 200 << 20:
+                sent += client.send(LARGE)
+        assert sent < 60 << 20  # Buffers of the kernel among them.
+        assert proxy.connection_count == 1
+        release.set()
+
+
+def test_what_is_closed_is_gone() -> None:
+    with answering_socket(echo) as address:
+        threads, descriptors = thread_count(), descriptor_count()
+        for _ in range(20):
+            proxy = FaultProxy(address)
+            host, port = proxy.address.split(":")
+            with socket.create_connection((host, int(port)), 10) as client:
+                assert ask(client, b"x") == b"x"
+                proxy.close()
+                proxy.close()
+                proxy.reset()
+                with pytest.raises(ConnectionResetError):
+                    client.recv(1)
+        assert settles(lambda: thread_count() <= threads + 20)  # The server's.
+        assert settles(lambda: descriptor_count() <= descriptors + 1)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)), 10)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"latency": -1}, "latency and jitter"),
+        ({"jitter": -0.1}, "latency and jitter"),
+        ({"slice_bytes": 0}, "slice_bytes is at least 1"),
+        ({"bandwidth": 0.0}, "bandwidth more than 0"),
+        ({"address": "nowhere"}, "address looks like"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(SpecError, match=text):
+        FaultProxy(**{"address": "localhost:1", **arguments})
+
+
+def test_wrong_directions_and_counts_are_refused() -> None:
+    with FaultProxy("localhost:1") as proxy:
+        with pytest.raises(SpecError, match="'to_server', 'to_client' or 'both', got 'up'"):
+            proxy.blackhole("up")  # type: ignore[arg-type]
+        with pytest.raises(SpecError, match="0 or more, got -1"):
+            proxy.corrupt("both", -1)
+        assert proxy.address in repr(proxy)
+
+
+@pytest.mark.parametrize("transport", ["http2", "grpc"])
+def test_an_environment_behind_a_proxy(catch_server: Server, transport: Any) -> None:
+    faults: dict[str, Any] = {"latency": 0.001, "jitter": 0.002, "slice_bytes": 1}
+    with FaultProxy(catch_server.address, **faults) as proxy:
+        with make(proxy.address, transport=transport, request_timeout=20) as env:
+            timestep = env.reset()
+            while not timestep.last():
+                timestep = env.step({"paddle": 1})
+            proxy.reset()
+            with pytest.raises(ConnectionLostError):
+                env.reset()
+        with make(proxy.address, transport=transport, request_timeout=0.5) as env:
+            proxy.blackhole()
+            with pytest.raises(DeadlineExceededError):
+                env.reset()
+            proxy.resume()
+
+
+@pytest.mark.parametrize("direction", ["to_server", "to_client"])
+def test_with_tls_corrupted_bytes_end_the_connection(tmp_path: Path, direction: Any) -> None:
+    key, certificate = self_signed(tmp_path)
+    credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+    trusting = ssl.create_default_context(cafile=certificate)
+    with (
+        ScriptedServer(script=answers_itself, credentials=credentials) as server,
+        FaultProxy(server.address, slice_bytes=100) as proxy,
+    ):
+        address = "localhost:" + proxy.address.rpartition(":")[2]
+        with connect(address, credentials=trusting, request_timeout=5) as connection:
+            assert connection.send(extension(1)) == extension(1)
+            proxy.corrupt(direction, 1, after=20)
+            with pytest.raises(ConnectionLostError):
+                connection.send(extension(2))
+
+
+def test_a_server_on_a_unix_socket(tmp_path: Path) -> None:
+    with (
+        serve(Catch, f"unix:{tmp_path}/socket") as server,
+        FaultProxy(server.address) as proxy,
+        make(proxy.address) as env,
+    ):
+        assert env.reset().first()
