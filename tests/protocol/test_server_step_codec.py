@@ -142,7 +142,7 @@ def test_answers_are_what_protobuf_makes_of_the_same_values(
     values = chosen(data)
     message = codec().encode(state, values)
     expected = dm_env_rpc_pb2.StepResponse(
-        state=state.name,
+        state=dm_env_rpc_pb2.EnvironmentStateType.Value(state.name),
         observations=managers()[1].pack(values),
     )
     assert EnvironmentResponse.FromString(message) == EnvironmentResponse(step=expected)
