@@ -142,7 +142,7 @@ def test_answers_are_what_protobuf_makes_of_the_same_values(
     values = chosen(data)
     message = codec().encode(state, values)
     expected = dm_env_rpc_pb2.StepResponse(
-        state=dm_env_rpc_pb2.EnvironmentStateType.Value(state.name),
+        state=state.name,
         observations=managers()[1].pack(values),
     )
     assert EnvironmentResponse.FromString(message) == EnvironmentResponse(step=expected)
@@ -167,7 +167,7 @@ def test_arrays_of_any_layout_are_sent_as_they_are(array: Any) -> None:
         forms += [value[::-1].copy()[::-1], np.asfortranarray(value)]
     for form in forms:
         message = server.encode(State.RUNNING, {"a": form})
-        expected = dm_env_rpc_pb2.StepResponse(state=1, observations={1: pack_tensor(value)})
+        expected = dm_env_rpc_pb2.StepResponse(state="RUNNING", observations={1: pack_tensor(value)})
         assert EnvironmentResponse.FromString(message).step == expected
 
 
