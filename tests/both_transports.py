@@ -43,6 +43,13 @@ def forced() -> str:
     return os.environ[_VARIABLE]
 
 
-def obey() -> None:
-    """Takes the transport of the test that started this program."""
+def obey(name: str | None = None) -> None:
+    """Takes the transport of the test that started this program.
+
+    Args:
+      name: the transport; None to find it in the environment, which a program has from the test,
+        but a fork of another process does not.
+    """
+    if name is not None:
+        os.environ[_VARIABLE] = name
     vars(opening)["can_reach"] = _forced(forced())

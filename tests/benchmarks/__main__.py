@@ -14,7 +14,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.benchmarks import codec, growth, many_environments, memory, picture, stepping, table
+from tests.benchmarks import (
+    codec,
+    growth,
+    many_environments,
+    memory,
+    picture,
+    serving,
+    stepping,
+    table,
+)
 from tests.benchmarks.results import Section
 from tests.benchmarks.settings import Settings
 from tests.peers import cpp_peers
@@ -28,6 +37,8 @@ SECTIONS: dict[str, Callable[[Settings], Section]] = {
     "growth": growth.growth,
     "growth-environments": many_environments.growth_by_environments,
     "memory": memory.memory,
+    "served": serving.served,
+    "served-together": serving.served_together,
 }
 ROUNDS = 40
 QUICK_ROUNDS = 5

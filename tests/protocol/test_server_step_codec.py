@@ -167,7 +167,9 @@ def test_arrays_of_any_layout_are_sent_as_they_are(array: Any) -> None:
         forms += [value[::-1].copy()[::-1], np.asfortranarray(value)]
     for form in forms:
         message = server.encode(State.RUNNING, {"a": form})
-        expected = dm_env_rpc_pb2.StepResponse(state="RUNNING", observations={1: pack_tensor(value)})
+        expected = dm_env_rpc_pb2.StepResponse(
+            state="RUNNING", observations={1: pack_tensor(value)}
+        )
         assert EnvironmentResponse.FromString(message).step == expected
 
 

@@ -14,7 +14,7 @@ from dm_env_rpc_client import connect, dm_env_rpc_pb2, pack_tensor
 from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.server import Catch, Race, Server, serve
 from tests import forks
-from tests.both_transports import obey
+from tests.both_transports import forced, obey
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.scripted import settles
@@ -30,16 +30,16 @@ Step = dm_env_rpc_pb2.StepRequest
 STILL = Step(actions={1: pack_tensor(1, np.int32)})
 
 
-def _wait_in_reset_world(address: str, world: str, told: Pipe) -> None:
-    obey()
+def _wait_in_reset_world(address: str, world: str, transport: str, told: Pipe) -> None:
+    obey(transport)
     connection = connect(address)
     connection.start(ResetWorld(world_name=world))
     told.send("sent")
     told.recv()
 
 
-def _wait_in_step(address: str, world: str, told: Pipe) -> None:
-    obey()
+def _wait_in_step(address: str, world: str, transport: str, told: Pipe) -> None:
+    obey(transport)
     connection = connect(address)
     connection.send(Join(world_name=world))
     connection.start(Step())
@@ -52,7 +52,7 @@ class Victim:
 
     def __init__(self, target: object, address: str, world: str):
         self._told, heard = forks.context.Pipe()
-        self._process = forks.context.Process(target=target, args=(address, world, heard))  # type: ignore[arg-type]
+        self._process = forks.context.Process(target=target, args=(address, world, forced(), heard))  # type: ignore[arg-type]
         self._process.start()
         heard.close()
         assert self._told.recv() == "sent"

@@ -82,9 +82,9 @@ def _number(message: bytes) -> int:
     return (message[0] & 0x7F | (message[1] << 7 if message[0] > 0x7F else 0)) >> 3
 
 
-def _be_a_client(address: str, told: Pipe) -> None:
+def _be_a_client(address: str, transport: str, told: Pipe) -> None:
     """Steps once when told to, and tells what came of it and how long the answers took."""
-    obey()
+    obey(transport)
     seconds = 0.0
     answer = pipeline.Pipeline.answer
 
@@ -122,8 +122,9 @@ def test_row_33_answers(name: str, scale: int, seen: Seen) -> None:
     listener = GrpcListener(
         lambda peer: _Bomber("step" if field == "error" else field, bomb), "localhost:0", None, 4
     )
-    process = forks.context.Process(target=_be_a_client, args=(listener.address, heard))
+    process = forks.context.Process(target=_be_a_client, args=(listener.address, forced(), heard))
     process.start()
+    heard.close()
     try:
         assert told.recv() == "ready"
         assert process.pid is not None
@@ -158,6 +159,7 @@ def server() -> Iterator[tuple[str, int]]:
     told, heard = forks.context.Pipe()
     process = forks.context.Process(target=_be_a_server, args=(heard,))
     process.start()
+    heard.close()
     try:
         address = told.recv()
         assert process.pid is not None

@@ -1,0 +1,235 @@
+"""A Python environment behind this package's server, against what its users would pick instead.
+
+Each contender has the same cheap environment in other processes: Gymnasium's AsyncVectorEnv (with
+shared memory), a bare multiprocessing Pipe, and a server and client on dm-env-rpc's modules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection as Pipe
+from typing import Any
+
+import dm_env
+import gymnasium
+import numpy as np
+from dm_env import specs
+from gymnasium.vector import AsyncVectorEnv
+
+from dm_env_rpc_client import BatchedEnvironment, make
+from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
+from dm_env_rpc_client.server import serve
+from tests.benchmarks.reference_serving import serve_reference
+from tests.benchmarks.results import Row, Section, Target
+from tests.benchmarks.rounds import Contender, alternate
+from tests.benchmarks.settings import Settings
+from tests.benchmarks.steppers import REFERENCE, Reference
+
+__all__ = ["served", "served_together"]
+
+_CONTEXT = multiprocessing.get_context("spawn")
+
+OURS = "dm_env_rpc_client, both ends"
+OURS_GRPC = "dm_env_rpc_client, grpcio's server"
+REFERENCE_PAIR = f"{REFERENCE}, both ends"
+ASYNC = "AsyncVectorEnv"
+PIPE = "multiprocessing Pipe"
+BATCHED = "BatchedEnvironment"
+VECTOR = "RemoteVectorEnv"
+
+PAYLOADS: dict[str, tuple[tuple[int, ...], type[Any]]] = {
+    "float32 [1]": ((1,), np.float32),
+    "uint8 84x84x4": ((84, 84, 4), np.uint8),
+    "float32 84x84x4": ((84, 84, 4), np.float32),
+}
+_STEPS = 100
+_TOGETHER = 16
+_STEPS_TOGETHER = 20
+
+_MOST_OF_ASYNC = {"float32 [1]": 1.0, "uint8 84x84x4": 1.0, "float32 84x84x4": 1.3}
+_LEAST_OF_REFERENCE = {"float32 [1]": 5.0, "uint8 84x84x4": 5.0, "float32 84x84x4": 12.0}
+_MOST_OF_PIPE = 1.6
+_MOST_TOGETHER = {"float32 [1]": 0.4, "uint8 84x84x4": 0.4, "float32 84x84x4": 0.8}
+
+
+class Cheap(dm_env.Environment):
+    """Returns the same observation in every step."""
+
+    def __init__(self, payload: str):
+        shape, dtype = PAYLOADS[payload]
+        self._observation = np.zeros(shape, dtype)
+
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart({"observation": self._observation})
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        return dm_env.transition(1.0, {"observation": self._observation})
+
+    def observation_spec(self) -> Any:
+        observation = self._observation
+        return {"observation": specs.Array(observation.shape, observation.dtype, "observation")}
+
+    def action_spec(self) -> Any:
+        return {"action": specs.DiscreteArray(2, dtype=np.int32, name="action")}
+
+
+class CheapGym(gymnasium.Env[Any, Any]):
+    """The same for Gymnasium."""
+
+    def __init__(self, payload: str):
+        shape, dtype = PAYLOADS[payload]
+        self._observation = np.zeros(shape, dtype)
+        self.observation_space = gymnasium.spaces.Box(0, 255, shape, dtype)
+        self.action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._observation, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self._observation, 1.0, False, False, {}
+
+
+def _be_our_server(told: Pipe, transport: Any) -> None:
+    with serve(Cheap, transport=transport, max_connections=64) as server:
+        told.send(server.address)
+        told.recv()
+
+
+def _be_the_reference_server(told: Pipe, payload: str) -> None:
+    with serve_reference(Cheap(payload)) as address:
+        told.send(address)
+        told.recv()
+
+
+def _be_behind_a_pipe(told: Pipe, payload: str) -> None:
+    environment = CheapGym(payload)
+    told.send("ready")
+    while (action := told.recv()) is not None:
+        told.send(environment.step(action))
+
+
+@contextlib.contextmanager
+def _process(target: Callable[..., None], argument: str) -> Iterator[Pipe]:
+    """A process; ends it. What it says first is left to be read."""
+    mine, its = _CONTEXT.Pipe()
+    process = _CONTEXT.Process(target=target, args=(its, argument), daemon=True)
+    process.start()
+    its.close()
+    try:
+        yield mine
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            mine.send(None)
+        process.join(10)
+        process.kill()
+        mine.close()
+
+
+def _timed(step: Callable[[], Any], count: int, each: int = 1) -> Contender:
+    def turn() -> float:
+        step()
+        begin = time.perf_counter()
+        for _ in range(count):
+            step()
+        return (time.perf_counter() - begin) / (count * each)
+
+    return turn
+
+
+def _through_a_pipe(stack: contextlib.ExitStack, payload: str) -> Callable[[], Any]:
+    pipe = stack.enter_context(_process(_be_behind_a_pipe, payload))
+    pipe.recv()
+
+    def step() -> None:
+        pipe.send(1)
+        pipe.recv()
+
+    return step
+
+
+def _async_vector(stack: contextlib.ExitStack, payload: str, count: int) -> Callable[[], Any]:
+    envs = AsyncVectorEnv([lambda: CheapGym(payload)] * count, shared_memory=True)
+    stack.callback(envs.close)
+    envs.reset()
+    actions = np.ones(count, np.int64)
+    return lambda: envs.step(actions)
+
+
+def served(settings: Settings) -> Section:
+    """A step of one environment in another process."""
+    rows = []
+    with contextlib.ExitStack() as servers:
+        addresses = {
+            name: servers.enter_context(_process(_be_our_server, transport)).recv()
+            for name, transport in ((OURS, "http2"), (OURS_GRPC, "grpc"))
+        }
+        for payload in PAYLOADS:
+            with contextlib.ExitStack() as stack:
+                contenders: dict[str, Contender] = {}
+                for name, address in addresses.items():
+                    env = make(address, {"payload": payload})
+                    stack.callback(env.close)
+                    env.reset()
+                    step = functools.partial(env.step, {"action": 1})
+                    contenders[name] = _timed(step, _STEPS)
+                pipe = stack.enter_context(_process(_be_the_reference_server, payload))
+                reference = Reference(pipe.recv(), {})
+                stack.callback(reference.close)
+                contenders[REFERENCE_PAIR] = _timed(reference.step, _STEPS // 4)
+                contenders[ASYNC] = _timed(_async_vector(stack, payload, 1), _STEPS)
+                contenders[PIPE] = _timed(_through_a_pipe(stack, payload), _STEPS)
+                progress = settings.progress(f"served, {payload}")
+                rows.append(Row(payload, alternate(contenders, settings.rounds, progress)))
+    targets = []
+    for row in rows:
+        text = f"{OURS}, {row.name}: times as long as {ASYNC}"
+        targets.append(Target(text, row.ratio(OURS, ASYNC), _MOST_OF_ASYNC[row.name], False))
+        text = f"{OURS}, {row.name}: times as fast as {REFERENCE_PAIR}"
+        ratio = row.ratio(REFERENCE_PAIR, OURS)
+        targets.append(Target(text, ratio, _LEAST_OF_REFERENCE[row.name]))
+    text = f"{OURS}, {rows[0].name}: times as long as {PIPE}"
+    targets.append(Target(text, rows[0].ratio(OURS, PIPE), _MOST_OF_PIPE, False))
+    return Section("served", "A step of a Python environment in another process", rows, targets)
+
+
+def served_together(settings: Settings) -> Section:
+    """A step of one of 16 environments in other processes; one server process has all of ours."""
+    rows = []
+    with _process(_be_our_server, "http2") as pipe:
+        address = pipe.recv()
+        for payload in PAYLOADS:
+            with contextlib.ExitStack() as stack:
+                batched = BatchedEnvironment(address, _TOGETHER, {"payload": payload})
+                stack.callback(batched.close)
+                vector = RemoteVectorEnv(address, _TOGETHER, {"payload": payload})
+                stack.callback(vector.close)
+                batched.reset()
+                vector.reset()
+                actions = np.ones(_TOGETHER, np.int32)
+                steps: dict[str, Callable[[], Any]] = {
+                    BATCHED: functools.partial(batched.step, {"action": actions}),
+                    VECTOR: functools.partial(vector.step, actions),
+                    ASYNC: _async_vector(stack, payload, _TOGETHER),
+                }
+                contenders = {
+                    name: _timed(step, _STEPS_TOGETHER, _TOGETHER) for name, step in steps.items()
+                }
+                progress = settings.progress(f"served together, {payload}")
+                rows.append(Row(payload, alternate(contenders, settings.rounds, progress)))
+    targets = [
+        Target(
+            f"{name}, {row.name}: times as long as {ASYNC}",
+            row.ratio(name, ASYNC),
+            _MOST_TOGETHER[row.name],
+            is_minimum=False,
+        )
+        for row in rows
+        for name in (BATCHED, VECTOR)
+    ]
+    title = f"A step of one of {_TOGETHER} Python environments in other processes"
+    return Section("served-together", title, rows, targets)
