@@ -117,8 +117,10 @@ with dm_env_rpc_client.BatchedEnvironment(
 It takes one address or a list, over which the environments are spread, and settings for all
 environments, a list with settings for each, or a function of the index. `step` waits for all of
 them; `send` and `recv` return those that have answered, so that a slow one does not stop the
-others. If some environments fail, the answers of all others are read, and `EnvironmentsFailedError`
-says which failed and why. For Gymnasium's vector interface see `dm_env_rpc_client.adaptors`.
+others. Over the transport http2 the environments of one address share a socket, as far as the
+server allows: one system call sends all steps. If some environments fail, the answers of all others
+are read, and `EnvironmentsFailedError` says which failed and why. For Gymnasium's vector interface
+see `dm_env_rpc_client.adaptors`.
 
 ## asyncio
 

@@ -1,11 +1,13 @@
 """Bytes between processes: whole messages, in order, over HTTP/2 or grpcio.
 
 A transport does not know the contents of messages. `http2/` is this package's own transport, a
-socket read by the waiting thread; `grpc/` is grpcio. This is the only room that imports grpc
-or socket (with the exceptions that `tests/test_layering.py` lists). It may import `errors`.
+socket read by the waiting thread; `grpc/` is grpcio. Each has both ends, a client's and a
+server's. This is the only room that imports grpc or socket (with the exceptions that
+`tests/test_layering.py` lists). It may import `errors`.
 
-Read `streams.py` first: the interface of both transports. `endpoint.py` says which server to
-connect to and how; `opening.py` selects the transport.
+Read `streams.py` first, the interface of both transports on a client, then `server_streams.py`,
+that on a server. `endpoint.py` says which server to connect to and how; `opening.py` selects the
+transport of a client, `listeners.py` that of a server.
 
 ## Performance
 
@@ -50,6 +52,13 @@ with serve(Catch) as server:
         with dm_env_rpc_client.make(server.address, transport=transport) as env:
             print(transport, env.reset().step_type.name)  # FIRST
 ```
+
+`serve(transport=...)` takes the same names. The http2 server is for Linux: one thread reads a
+request, has it answered and writes the answer, and other threads take part only for streams whose
+answers take long or wait for others. Clients on either transport, and those of other gRPC
+libraries, cannot tell which one serves them. `python -m tests.benchmarks --only served --only
+served-together` compares it with Gymnasium's AsyncVectorEnv, a multiprocessing Pipe and dm-env-rpc
+1.1.7 at both ends.
 
 Both probe the server while they wait: a machine that is frozen or unreachable is noticed within 20
 seconds, also if there is no `request_timeout`. With `"grpc"`, which probes with PINGs, one that

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from matplotlib.text import Text
 
-from tests.benchmarks import many_environments, results, steppers, stepping, table
+from tests.benchmarks import many_environments, results, serving, steppers, stepping, table
 from tests.benchmarks.__main__ import SECTIONS, main
 from tests.benchmarks.codec import OURS
 from tests.benchmarks.picture import MAX_BYTES, draw, figure
@@ -84,6 +84,26 @@ def test_16_environments_are_faster_together(quick: Settings) -> None:
     together = many_environments.vector_name(BEST)
     for row in section.rows:
         assert row.ratio(many_environments.LOOP, together) > 0.3
+
+
+def test_a_served_environment_is_faster_than_the_references(quick: Settings) -> None:
+    section = SECTIONS["served"](quick)
+    for row in section.rows:
+        assert set(row.samples) == {
+            serving.OURS,
+            serving.OURS_GRPC,
+            serving.REFERENCE_PAIR,
+            serving.ASYNC,
+            serving.PIPE,
+        }
+        assert row.ratio(serving.REFERENCE_PAIR, serving.OURS) > 1
+
+
+def test_served_environments_share_a_socket_and_are_compared(quick: Settings) -> None:
+    section = SECTIONS["served-together"](quick)
+    for row in section.rows:
+        assert set(row.samples) == {serving.BATCHED, serving.VECTOR, serving.ASYNC}
+        assert row.ratio(serving.ASYNC, serving.BATCHED) > 0.1
 
 
 @pytest.mark.parametrize("name", ["growth", "growth-environments"])

@@ -2,7 +2,8 @@
 
 Read `framing.py` first: the state of a connection, without I/O. It is composed of
 `receive_buffer.py`, `header_block.py`, `message_assembler.py` (content to messages) and
-`send_queue.py` (messages to frames, windows); `client_half.py` is the client's role. `stream.py`
-and `async_stream.py` are the shells around it, for threads and for event loops; `target.py`,
-`sockets.py`, `request.py` and `attempts.py` open connections. May import `transports` and `errors`.
-"""
+`send_queue.py` (messages to frames, windows). `client_half.py` is the client's role, with the
+shells `client_connection.py` and `stream.py` for threads and `async_stream.py` for event loops;
+`target.py`, `sockets.py`, `request.py` and `attempts.py` open connections. `server_half.py` is the
+server's role, with the shell `listener.py` around one `server_connection.py` for each client. May
+import `transports` and `errors`.
