@@ -7,3 +7,4 @@ shells `client_connection.py` and `stream.py` for threads and `async_stream.py` 
 `target.py`, `sockets.py`, `request.py` and `attempts.py` open connections. `server_half.py` is the
 server's role, with the shell `listener.py` around one `server_connection.py` for each client. May
 import `transports` and `errors`.
+"""
