@@ -350,8 +350,10 @@ class ThreadedPipeline:
                     break
                 # In turns, to look at `poisoned_by`: a thread that was interrupted may have set it
                 # and not have aborted the stream.
-                remaining = _LOOK_SECONDS if deadline is None else _remaining(deadline)
-                message = self._stream.read(min(remaining, _LOOK_SECONDS), until_sent)
+                remaining = _LOOK_SECONDS
+                if deadline is not None:
+                    remaining = min(_LOOK_SECONDS, _remaining(deadline))
+                message = self._stream.read(remaining, until_sent)
                 if message is not None:
                     self._deliver(message)
                 elif remaining < _LOOK_SECONDS or (until_sent and not self._stream.has_unsent()):

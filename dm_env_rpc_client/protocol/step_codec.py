@@ -27,11 +27,12 @@ from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.envelopes import Buffer, EncodedRequest
 from dm_env_rpc_client.protocol.step_fields import (
+    KEY,
     MISSING,
+    VALUE,
     EntryWriter,
     FieldReaders,
     memory_of,
-    read_entry,
 )
 from dm_env_rpc_client.tensors import nesting
 from dm_env_rpc_client.tensors.codecs import read_varint, varint
@@ -211,8 +212,25 @@ class StepCodec:
         while i < total:
             tag = message[i]
             if tag == _OBSERVATION:
-                uid, start, end = read_entry(message, i + 1, total)
-                if end < 0:
+                # `read_entry`, without the call: 0.3 us of a step.
+                size = message[i + 1]
+                i += 2
+                if size > 0x7F:
+                    size, i = read_varint(message, i - 1)
+                end = i + size
+                if end > total or message[i] != KEY:
+                    return None
+                uid = message[i + 1]
+                i += 2
+                if uid > 0x7F:
+                    uid, i = read_varint(message, i - 1)
+                if message[i] != VALUE:
+                    return None
+                size = message[i + 1]
+                start = i + 2
+                if size > 0x7F:
+                    size, start = read_varint(message, i + 1)
+                if start + size != end:
                     return None
                 known = readers.get(uid)
                 if known is None:  # It was not requested.

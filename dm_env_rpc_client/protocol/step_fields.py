@@ -27,7 +27,9 @@ from dm_env_rpc_client.tensors.limits import Budget, Limits
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 
 __all__ = [
+    "KEY",
     "MISSING",
+    "VALUE",
     "EntryWriter",
     "FieldReaders",
     "memory_of",
@@ -35,8 +37,8 @@ __all__ = [
 ]
 
 _SHAPE = b"\x7a"
-_KEY = 0x08
-_VALUE = 0x12
+KEY = 0x08
+VALUE = 0x12
 
 _MAX_KNOWN_ACTIONS = 1024
 """The number of encoded values that are cached for each integer action."""
@@ -223,13 +225,13 @@ def read_entry(message: Buffer, i: int, end: int) -> tuple[int, int, int]:
     if size > 0x7F:
         size, i = read_varint(message, i - 1)
     stop = i + size
-    if stop > end or message[i] != _KEY:
+    if stop > end or message[i] != KEY:
         return 0, 0, -1
     uid = message[i + 1]
     i += 2
     if uid > 0x7F:
         uid, i = read_varint(message, i - 1)
-    if message[i] != _VALUE:
+    if message[i] != VALUE:
         return 0, 0, -1
     size = message[i + 1]
     i += 2

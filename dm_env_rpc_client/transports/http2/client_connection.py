@@ -28,7 +28,6 @@ from dm_env_rpc_client.transports.http2.attempts import Attempts, HandshakeError
 from dm_env_rpc_client.transports.http2.client_half import ClientHalf, ClientStream
 from dm_env_rpc_client.transports.http2.keepalive import LOOK_SECONDS, Keepalive, Verdict
 from dm_env_rpc_client.transports.http2.request import request_headers
-from dm_env_rpc_client.transports.http2.send_queue import SendQueue
 from dm_env_rpc_client.transports.http2.sockets import connect_socket, tls_context
 from dm_env_rpc_client.transports.http2.target import Target
 from dm_env_rpc_client.transports.http2.tls_probe import explain_end
@@ -61,6 +60,9 @@ class ClientConnection:
       lock: held while the state of the connection is changed, and while a TLS socket is used,
         which only one thread at a time may do.
       is_closed: whether it was closed on this side.
+      is_shared: whether several streams are open.
+      is_corked: whether what is written is held back until the end of `corked`.
+      sending: what waits to be sent.
 
     Raises:
       SpecError: an address or credentials that this transport does not support.
@@ -82,7 +84,7 @@ class ClientConnection:
         self._waiters = 0
         self._is_tls = tls is not None
         self.is_closed = False
-        self._is_corked = False
+        self.is_corked = self.is_shared = False
         self._users: set[ClientStream] = set()
         self._first: ClientStream | None = None
         # What the server said in TLS when it ended the connection.
@@ -116,18 +118,9 @@ class ClientConnection:
                 return None
             call = self._half.open(self._request)
             self._users.add(call)
+            self.is_shared = True
             self.flush()
         return call
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether several streams are open."""
-        return len(self._users) > 1
-
-    @property
-    def sending(self) -> SendQueue:
-        """What waits to be sent."""
-        return self._sending
 
     def fileno(self) -> int:
         """Returns the descriptor of the socket; -1 if it was closed on this side."""
@@ -141,22 +134,17 @@ class ClientConnection:
         What has arrived is taken first, so that an answer that nobody asked for is noticed.
         """
         self.take_arrived()
-        self._is_corked = True
+        self.is_corked = True
         try:
             yield
         finally:
             with self.lock:
-                self._is_corked = False
+                self.is_corked = False
                 self.flush()
-
-    @property
-    def has_unsent(self) -> bool:
-        """Whether something waits to be sent that this end is not holding back."""
-        return self._sending.has_unsent and not self._is_corked
 
     def take_arrived(self) -> None:
         """Takes what has arrived, without waiting, unless another thread receives."""
-        if self._is_corked or not self._receiving.acquire(blocking=False):
+        if self.is_corked or not self._receiving.acquire(blocking=False):
             return
         try:
             if not self.is_closed:
@@ -177,7 +165,7 @@ class ClientConnection:
 
     def wait_to_send(self, timeout: float) -> None:
         """Waits up to `timeout` seconds until the socket takes more, and sends that."""
-        if not self._sending.outbound:
+        if not self.sending.outbound:
             time.sleep(timeout)  # The window is closed; the reading thread notices when it opens.
         elif _poll(self._socket, select.POLLOUT)(timeout):
             with self.lock:
@@ -202,6 +190,7 @@ class ClientConnection:
                 self.lock.release()
         call.fail(ConnectionClosedError(f"the connection to {self.address} was closed"))
         self._users.discard(call)
+        self.is_shared = len(self._users) > 1
         return bool(self._users)
 
     def shut_down(self) -> None:
@@ -243,7 +232,7 @@ class ClientConnection:
         self._socket = connected
         self._half = ClientHalf(self.address, self._max_message_bytes, self._allocate)
         self._framing = self._half.framing
-        self._sending = self._framing.sending
+        self.sending = self._framing.sending
         # With the greeting, so that the first stream costs no round trip.
         first = self._first = self._half.open(self._request)
         self._users = {first}
@@ -271,9 +260,9 @@ class ClientConnection:
 
     def flush(self) -> None:
         """Sends what the socket takes; called with the lock."""
-        if self._is_corked:
+        if self.is_corked:
             return
-        sending = self._sending
+        sending = self.sending
         outbound = sending.outbound
         try:
             while outbound:
@@ -324,7 +313,7 @@ class ClientConnection:
             wait = LOOK_SECONDS
             if deadline is not None:
                 wait = min(wait, deadline - time.monotonic())
-            unsent = bool(self._sending.outbound)
+            unsent = bool(self.sending.outbound)
             if not (self._either if unsent else self._readable)(wait):
                 self._judge()
                 return deadline is None or time.monotonic() < deadline
@@ -357,7 +346,7 @@ class ClientConnection:
             count = 0
         with self.lock:
             framing.received(count)
-            if self._sending.outbound:
+            if self.sending.outbound:
                 self.flush()
         return True
 

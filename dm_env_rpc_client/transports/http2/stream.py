@@ -55,7 +55,7 @@ class Http2Stream:
 
     def has_unsent(self) -> bool:
         """See `Stream.has_unsent`."""
-        return self._connection.has_unsent
+        return self._connection.sending.has_unsent and not self._connection.is_corked
 
     def send_rest(self, timeout: float) -> None:
         """See `Stream.send_rest`."""
@@ -65,11 +65,13 @@ class Http2Stream:
         """See `Stream.read`."""
         call = self._call
         messages = call.messages
+        if messages:
+            return messages.popleft()
         deadline = None if timeout is None else time.monotonic() + timeout
         while not messages:
             if call.failure is not None:
                 raise call.failure
-            if until_sent and not self._connection.has_unsent:
+            if until_sent and not self.has_unsent():
                 return None
             if not self._advance(call, deadline):
                 return None
