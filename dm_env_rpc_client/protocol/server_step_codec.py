@@ -9,6 +9,7 @@ known by their bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,6 +95,8 @@ class ServerStepCodec:
             # Arrays belong to whom they are given to.
             and all(type(value) is not np.ndarray for value in asked.actions.values())
         ):
+            # The actions are given to the world, which must not change those of later steps.
+            asked = StepAsked(MappingProxyType(asked.actions), asked.requested)
             self._known[message] = asked
         return asked
 

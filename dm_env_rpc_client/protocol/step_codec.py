@@ -95,6 +95,7 @@ class StepCodec:
 
     Attributes:
       answer_bytes: an estimate of the size of an answer, from the specs.
+      is_shareable: whether several connections, in several threads, may use it.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class StepCodec:
         self._limits = limits
         fields = [observations.field(name) for name in self._names]
         self._readers = FieldReaders(fields, dm_env_rpc_pb2.EnvironmentResponse, limits)
+        self.is_shareable = not self._readers.has_budget
         # Parts that were not asked for take no memory, but time.
         self._max_others = limits.specs + len(fields)
         self.answer_bytes = sum(memory_of(observations.field(name)) for name in self._names)

@@ -153,6 +153,8 @@ class FieldReaders:
     Attributes:
       by_uid: for each UID, the index of the field and its reader, which decodes a Tensor from
         message[start:end] and returns `MISSING` if it is not in the usual form.
+      has_budget: whether the fields of a message share a budget, so that two messages cannot be
+        read at the same time.
     """
 
     def __init__(
@@ -167,7 +169,7 @@ class FieldReaders:
         # All integers that are stored as varints, if each of them took no bytes in a message.
         expanded = sum(memory_of(field) for field in fields if _is_varint(field))
         is_bounded = expanded <= limits.expanded_bytes
-        self._has_generic = any(
+        self.has_budget = any(
             _is_generic(field) or (_is_varint(field) and not is_bounded) for field in fields
         )
         self.by_uid: dict[int, tuple[int, Reader]] = {
@@ -181,7 +183,7 @@ class FieldReaders:
         Raises:
           SpecError: they would take too much memory.
         """
-        if self._has_generic:
+        if self.has_budget:
             bounded_parsing.check(self._message_class, message, Budget(self._limits), "the message")
             self._budget = Budget(self._limits)
 

@@ -1,0 +1,208 @@
+"""Environments of one pool share sockets: a stream for each on one connection."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from dm_env_rpc_client import (
+    BatchedEnvironment,
+    ConnectionClosedError,
+    ConnectionLostError,
+    EnvironmentsFailedError,
+    ProtocolError,
+    dm_env_rpc_pb2,
+)
+from dm_env_rpc_client.client.connection_group import ConnectionGroup
+from dm_env_rpc_client.server import Server, serve
+from tests.environments import Echo
+from tests.scripted import extension, settles
+
+TRANSPORTS = ["http2"]
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serve(Echo, max_connections=2000, max_worlds=2000) as made:
+        yield made
+
+
+def sockets() -> int:
+    """TCP sockets of this process that are connected to another end."""
+    found = 0
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{number}")
+        except OSError:
+            continue
+        if target.startswith("socket:"):
+            with socket.socket(fileno=os.dup(int(number))) as copy:
+                try:
+                    copy.getpeername()
+                except OSError:
+                    continue
+                found += copy.family in (socket.AF_INET, socket.AF_INET6)
+    return found
+
+
+@pytest.mark.parametrize(
+    "count", [16, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+)
+def test_all_environments_of_an_address_share_a_socket(server: Server, count: int) -> None:
+    before = sockets()
+    with BatchedEnvironment(server.address, count) as envs:
+        # Both ends are in this process.
+        assert sockets() == before + 2
+        assert server.agent_count == count
+        envs.reset()
+        for step in range(3):
+            numbers = np.arange(count, dtype=np.int32) + step
+            timestep = envs.step(_action(envs, numbers))
+            assert not timestep.first().any()
+    assert settles(lambda: sockets() == before)
+    assert settles(lambda: server.agent_count == server.world_count == 0)
+
+
+def _action(envs: BatchedEnvironment, numbers: Any) -> dict[str, Any]:
+    return {
+        name: np.broadcast_to(numbers.reshape(-1, *[1] * (len(spec.shape) - 1)), spec.shape).astype(
+            spec.dtype
+        )
+        for name, spec in envs.action_spec().items()
+    }
+
+
+def test_each_gets_its_own_answers(server: Server) -> None:
+    group = ConnectionGroup(server.address)
+    connections = [group.open() for _ in range(8)]
+    try:
+        with group.together():
+            pending = [
+                [connection.start(dm_env_rpc_pb2.CreateWorldRequest()) for _ in range(5)]
+                for connection in connections
+            ]
+        # Read in another order than sent.
+        names = [
+            connection.wait(one).world_name
+            for connection, own in reversed(list(zip(connections, pending, strict=True)))
+            for one in own
+        ]
+        assert len(set(names)) == 40
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def test_threads_may_use_the_streams_of_a_socket(server: Server) -> None:
+    group = ConnectionGroup(server.address)
+    connections = [group.open() for _ in range(6)]
+    wrong: list[Any] = []
+
+    def work(index: int) -> None:
+        for _ in range(100):
+            try:
+                world = connections[index].send(dm_env_rpc_pb2.CreateWorldRequest()).world_name
+                request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=world)
+                connections[index].send(request, timeout=20)
+            except Exception as error:
+                wrong.append(error)
+                return
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for connection in connections:
+        connection.close()
+    assert wrong == []
+    assert server.world_count == 0
+
+
+def test_closing_or_losing_one_leaves_the_others(server: Server) -> None:
+    group = ConnectionGroup(server.address)
+    first, second, third = (group.open() for _ in range(3))
+    first.close()
+    with pytest.raises(ConnectionClosedError):
+        first.send(extension(1))
+    second._pipeline.poison(ConnectionLostError("of a test"))
+    with pytest.raises(ConnectionLostError):
+        second.send(extension(1))
+    assert third.send(dm_env_rpc_pb2.CreateWorldRequest()).world_name
+    fourth = group.open()
+    assert fourth.send(dm_env_rpc_pb2.CreateWorldRequest()).world_name
+    before = sockets()
+    third.close()
+    fourth.close()
+    assert settles(lambda: sockets() == before - 2)
+
+
+def test_one_environment_that_fails_is_the_only_one(server: Server) -> None:
+    with BatchedEnvironment(server.address, 4) as envs:
+        envs.reset()
+        envs._pool.environments[2].connection.close()
+        with pytest.raises(EnvironmentsFailedError) as failed:
+            envs.step(_action(envs, np.zeros(4, np.int32)))
+        assert set(failed.value.failures) == {2}
+
+
+def test_the_server_that_ends_fails_all(server: Server) -> None:
+    group = ConnectionGroup(server.address)
+    connections = [group.open() for _ in range(3)]
+    server.stop(0.0)
+    for connection in connections:
+        with pytest.raises(ConnectionLostError):
+            connection.send(extension(1), timeout=10)
+        connection.close()
+
+
+def test_another_socket_is_opened_when_the_server_takes_no_more_streams(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make = grpc.server
+
+    def limited(executor: Any, options: Any, **arguments: Any) -> Any:
+        return make(executor, options=[*options, ("grpc.max_concurrent_streams", 4)], **arguments)
+
+    monkeypatch.setattr(grpc, "server", limited)
+    with serve(Echo, transport="grpc") as server:
+        before = sockets()
+        with BatchedEnvironment(server.address, 10) as envs:
+            assert envs.reset().first().all()
+            assert server.agent_count == 10
+            # grpcio's ends are not seen as files of this kind by every version; ours are 3.
+            assert sockets() - before >= 3
+
+
+def test_an_answer_that_nobody_asked_for_ends_only_its_connection() -> None:
+    from dm_env_rpc_client.testing import ScriptedServer
+
+    unasked = threading.Event()
+
+    def script(requests: Any, context: Any) -> Any:
+        for number, request in enumerate(requests):
+            yield dm_env_rpc_pb2.EnvironmentResponse(extension=request.extension)
+            if request.extension.value == b"7" and number == 0:
+                yield dm_env_rpc_pb2.EnvironmentResponse(extension=request.extension)
+                unasked.set()
+
+    with ScriptedServer(script) as server:
+        group = ConnectionGroup(server.address)
+        good, bad = group.open(), group.open()
+        assert bad.send(extension(7)).value == b"7"
+        assert unasked.wait(10)
+        # Its arrival is seen at the latest with the next answer to the other.
+        assert good.send(extension(1)).value == b"1"
+        assert settles(bad.has_unread)
+        with pytest.raises(ProtocolError, match="while no request was pending"):
+            bad.send(extension(8))
+        assert good.send(extension(2)).value == b"2"
+        good.close()
+        bad.close()
