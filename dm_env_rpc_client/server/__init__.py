@@ -52,10 +52,14 @@ of environments behind one address are a dictionary, from which the setting `env
 `serve({"down": Countdown, "catch": Catch})`.
 
 Each world has an environment of its own, for one agent at a time. The end of an episode with
-discount 0 is TERMINATED, any other INTERRUPTED. When a client disconnects, its agent leaves; the
-world stays until it is destroyed. A `ValueError` or `TypeError` of the constructor refuses the
-settings. Any other exception reaches the client with its traceback, as an INTERNAL error, and is in
-`Server.errors`.
+discount 0 is TERMINATED, any other INTERRUPTED. A `ValueError` or `TypeError` of the constructor
+refuses the settings. Any other exception reaches the client with its traceback, as an INTERNAL
+error, and is in `Server.errors`.
+
+A world stays until it is destroyed. When a client disconnects, its agent leaves. The worlds that it
+created are destroyed a minute later, or a minute after their last agent has left, unless somebody
+joins them in time. `serve(..., idle_world_seconds=None)` keeps them. The only world of a `Game` or
+`World` that is given to `serve` always stays.
 
 A Gymnasium environment is served through `adaptors.gymnasium.GymnasiumEnvironment`; see
 `dm_env_rpc_client.adaptors`.

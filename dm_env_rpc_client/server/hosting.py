@@ -18,6 +18,7 @@ from dm_env_rpc_client.server.environment_world import EnvironmentWorld
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.extension_handlers import ExtensionHandlers, Handler
 from dm_env_rpc_client.server.game import Game
+from dm_env_rpc_client.server.idle_worlds import IDLE_WORLD_SECONDS
 from dm_env_rpc_client.server.offered_properties import Properties, answer_property_request
 from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.server.shared_world import STEP_TIMEOUT, SharedWorld
@@ -124,6 +125,7 @@ def serve(
     step_timeout: float | None = STEP_TIMEOUT,
     max_connections: int = 256,
     max_worlds: int = 1024,
+    idle_world_seconds: float | None = IDLE_WORLD_SECONDS,
     send_tracebacks: bool | None = None,
     limits: Limits = DEFAULT,
     transport: Transport = "auto",
@@ -137,7 +139,8 @@ def serve(
     observations. An episode that ends with discount 0 is TERMINATED, any other INTERRUPTED.
     The settings of a Reset or a ResetWorld override those of the creation, and the
     environment is made again with them; a `Game` applies those of a ResetWorld itself. When
-    a client disconnects, its agent leaves; the world stays until it is destroyed.
+    a client disconnects, its agent leaves. A world without agents stays until it is destroyed, or
+    `idle_world_seconds` beyond the connection that created it.
 
     Args:
       environment: a callable that takes the settings of a CreateWorld as keyword
@@ -162,6 +165,8 @@ def serve(
         limit.
       max_connections: clients beyond this number are refused with RESOURCE_EXHAUSTED.
       max_worlds: worlds beyond this number are refused with RESOURCE_EXHAUSTED.
+      idle_world_seconds: seconds after which a world is destroyed if it has no agents and the
+        connection that created it has ended; None to keep it.
       send_tracebacks: whether the INTERNAL error of an environment carries its traceback, which
         shows paths and code of this machine; None sends it to clients on this machine only.
       limits: what a request may contain, so that a small one cannot take much memory, and what
@@ -176,7 +181,8 @@ def serve(
     Raises:
       SpecError: plaintext on an address that other machines can reach, without `insecure`;
         what makes an environment is not callable; `credentials` without a certificate, or with
-        a file that cannot be read; or a token of other characters than printable ASCII.
+        a file that cannot be read; a token of other characters than printable ASCII; or
+        `idle_world_seconds` is negative or not finite.
       OSError: the address is taken, or does not belong to this machine.
     """
     check_may_listen(address, credentials, insecure)
@@ -198,8 +204,10 @@ def serve(
         name: functools.partial(_make_world, factory, default_actions or {}, step_timeout)
         for name, factory in factories.items()
     }
-    worlds = WorldRegistry(makers, max_worlds, only, limits.held_bytes)
     error_log = ErrorLog()
+    worlds = WorldRegistry(
+        makers, max_worlds, error_log, only, limits.held_bytes, idle_world_seconds
+    )
     universal = properties or Properties()
     handlers = ExtensionHandlers(
         {

@@ -162,17 +162,18 @@ class Session:
         return self._internal(error, field)
 
     def close(self) -> None:
-        """Ends the session: if an agent is joined, it leaves its world."""
+        """Ends the session: if an agent is joined, it leaves its world; its worlds become idle."""
         if self._agent is not None:
             try:
                 self._leave()
             except Exception as error:
                 self._error_log.add(error, f"the agent of {self._peer} could not leave its world")
+        self._worlds.creator_gone(self)
 
     def _create_world(
         self, request: dm_env_rpc_pb2.CreateWorldRequest
     ) -> dm_env_rpc_pb2.CreateWorldResponse:
-        name = self._worlds.create(self._unpack_settings(request.settings))
+        name = self._worlds.create(self._unpack_settings(request.settings), creator=self)
         return dm_env_rpc_pb2.CreateWorldResponse(world_name=name)
 
     def _join_world(
