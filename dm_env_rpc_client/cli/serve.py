@@ -111,13 +111,21 @@ def serve(
             metavar="FOLDER", help="gym-socket: folder in which clients may record episodes."
         ),
     ] = None,
+    tries: Annotated[
+        bool,
+        typer.Option(
+            "--try/--no-try",
+            help="Make the environment once, and close it, before serving: to see that it can be "
+            "made with these settings.",
+        ),
+    ] = True,
     as_json: arguments.Json = False,
 ) -> None:
     """Serves an environment until Ctrl-C or SIGTERM. Each world has its own environment."""
     from dm_env_rpc_client import server as hosting
     from dm_env_rpc_client.bridges import gym_socket
+    from dm_env_rpc_client.cli import sources
     from dm_env_rpc_client.cli.results import print_json
-    from dm_env_rpc_client.cli.sources import find_source
 
     settings = arguments.parse_settings(create)
     address = address or f"localhost:{_PORTS[protocol]}"
@@ -128,11 +136,15 @@ def serve(
             "--tls-key and --token-file, also in the environment"
         )
     if environment is not None and library is None:
-        source = find_source(environment, access.insecure)
+        source = sources.find_source(environment, access.insecure)
     elif library is not None and environment is None:
         source = c_library.library_source(library, version, params)
+    elif environment is None:
+        raise UsageError(f"there is nothing to serve; {sources.WHAT_THERE_IS}")
     else:
         raise UsageError("name what to serve: either an environment, such as catch, or --c-library")
+    if tries:
+        sources.try_source(source, settings, environment or str(library))
     source = source.with_settings(settings)
     signal.signal(signal.SIGTERM, _interrupt)
     server: hosting.Server | gym_socket.Server

@@ -31,7 +31,7 @@ from dm_env_rpc_client.transports.listeners import open_listener
 from dm_env_rpc_client.transports.server_streams import Listener, Peer, check_may_listen
 from dm_env_rpc_client.transports.tokens import requiring_token
 
-__all__ = ["Server", "serve"]
+__all__ = ["Server", "serve", "try_out"]
 
 Hosted = Callable[..., dm_env.Environment | Game | World]
 
@@ -232,6 +232,20 @@ def serve(
     return Server(listener, worlds, error_log)
 
 
+def try_out(environment: Hosted, settings: Mapping[str, Any]) -> None:
+    """Makes a world as for a client, and closes it.
+
+    Args:
+      environment: as for `serve`.
+      settings: as of a CreateWorld: values by flat name.
+
+    Raises:
+      RequestError: the environment does not take these settings.
+      Exception: whatever making or closing it raises; or what it made cannot be served.
+    """
+    _make_world(environment, {}, None, settings).close()
+
+
 def _make_world(
     factory: Hosted,
     default_actions: Mapping[str, Any],
@@ -243,6 +257,11 @@ def _make_world(
         return made
     if isinstance(made, Game):
         return SharedWorld(made, step_timeout)
+    if not hasattr(made, "step") or not hasattr(made, "reset"):
+        raise RuntimeError(
+            f"the factory returned {type(made).__name__}; expected a dm_env.Environment, Game or "
+            "World"
+        )
     return EnvironmentWorld(factory, made, settings, default_actions)
 
 
