@@ -138,6 +138,7 @@ Properties are data beside actions and observations: see `dm_env_rpc_client.exte
 that a server follows the protocol, see `dm_env_rpc_client.compliance`.
 """
 
+from dm_env_rpc_client.server.activity import ServerStats
 from dm_env_rpc_client.server.game import Game
 from dm_env_rpc_client.server.games.catch import Catch
 from dm_env_rpc_client.server.games.race import Race
@@ -155,6 +156,7 @@ __all__ = [
     "Race",
     "RequestError",
     "Server",
+    "ServerStats",
     "Tls",
     "World",
     "serve",

@@ -13,6 +13,7 @@ from google.protobuf import message as protobuf_message
 from dm_env_rpc_client._proto import properties_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.step_codec import answer_memory
+from dm_env_rpc_client.server.activity import Activity, ServerStats
 from dm_env_rpc_client.server.construction import construct
 from dm_env_rpc_client.server.environment_world import EnvironmentWorld
 from dm_env_rpc_client.server.error_log import ErrorLog
@@ -28,7 +29,13 @@ from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.endpoint import Transport
 from dm_env_rpc_client.transports.listeners import open_listener
-from dm_env_rpc_client.transports.server_streams import Listener, Peer, check_may_listen
+from dm_env_rpc_client.transports.server_streams import (
+    Listener,
+    Peer,
+    ServerStream,
+    StreamStatusError,
+    check_may_listen,
+)
 from dm_env_rpc_client.transports.tokens import requiring_token
 
 __all__ = ["Server", "serve", "try_out"]
@@ -51,9 +58,11 @@ class Server:
         listener: Listener,
         worlds: WorldRegistry,
         error_log: ErrorLog,
+        activity: Activity,
     ):
         self.address = listener.address
         self._error_log = error_log
+        self._activity = activity
         self._listener = listener
         self._worlds = worlds
         # Runs when the server is garbage-collected, and when the interpreter exits.
@@ -76,6 +85,10 @@ class Server:
     def agent_count(self) -> int:
         """The number of agents that are joined to worlds."""
         return self._worlds.agent_count
+
+    def stats(self) -> ServerStats:
+        """Returns what the server has done, and what there is now."""
+        return self._activity.stats(self.world_count, self.agent_count, self._error_log.count)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until the server stops, or `timeout` seconds; returns whether it stopped."""
@@ -216,10 +229,21 @@ def serve(
         }
     )
 
-    def open_session(peer: Peer) -> Session:
-        return Session(worlds, handlers, error_log, send_tracebacks, limits, peer.address)
+    activity = Activity()
 
-    open_stream = open_session if token is None else requiring_token(token, open_session)
+    def open_session(peer: Peer) -> Session:
+        return Session(worlds, handlers, error_log, activity, send_tracebacks, limits, peer.address)
+
+    if token is not None:
+        open_checked = requiring_token(token, open_session)
+
+    def open_stream(peer: Peer) -> ServerStream:
+        try:
+            return open_session(peer) if token is None else open_checked(peer)
+        except StreamStatusError as error:
+            activity.refused_stream(peer.address, f"{error.code}: {error}")
+            raise
+
     listener = open_listener(
         open_stream,
         address,
@@ -229,7 +253,7 @@ def serve(
         limits.message_bytes,
         answer_memory,
     )
-    return Server(listener, worlds, error_log)
+    return Server(listener, worlds, error_log, activity)
 
 
 def try_out(environment: Hosted, settings: Mapping[str, Any]) -> None:
