@@ -119,12 +119,34 @@ def serve(
             "made with these settings.",
         ),
     ] = True,
-    as_json: arguments.Json = False,
+    idle_world_seconds: Annotated[
+        float,
+        typer.Option(
+            "--idle-seconds",
+            min=0.0,
+            metavar="SECONDS",
+            help="How long a world stays that has no agents and whose client is gone.",
+        ),
+    ] = 60.0,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="Log every request but steps, also on a terminal."),
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Print the address as one line of JSON, and the log as JSON lines."
+        ),
+    ] = False,
 ) -> None:
-    """Serves an environment until Ctrl-C or SIGTERM. Each world has its own environment."""
+    """Serves an environment until Ctrl-C or SIGTERM. Each world has its own environment.
+
+    On a terminal it shows clients, worlds, agents, steps/s and the last errors. Otherwise, and with
+    --verbose or --json, it logs them to stderr.
+    """
     from dm_env_rpc_client import server as hosting
     from dm_env_rpc_client.bridges import gym_socket
-    from dm_env_rpc_client.cli import sources
+    from dm_env_rpc_client.cli import serve_reports, sources
     from dm_env_rpc_client.cli.results import print_json
 
     settings = arguments.parse_settings(create)
@@ -160,8 +182,19 @@ def serve(
         )
     else:
         server = hosting.serve(
-            source.factory, address, max_connections=max_connections, **access.options()
+            source.factory,
+            address,
+            max_connections=max_connections,
+            idle_world_seconds=idle_world_seconds,
+            **access.options(),
         )
+    shows_table = (
+        isinstance(server, hosting.Server)
+        and not (verbose or as_json)
+        and serve_reports.can_show_table()
+    )
+    if not shows_table:
+        serve_reports.log_activity(verbose, as_json)
     with server:
         if as_json:
             print_json({"address": server.address})
@@ -170,7 +203,10 @@ def serve(
                 f"serving {environment or library} at [bold]{server.address}[/]; Ctrl-C stops"
             )
         try:
-            server.wait()
+            if shows_table and isinstance(server, hosting.Server):
+                serve_reports.show_table(server)
+            else:
+                server.wait()
         except KeyboardInterrupt:
             console.print("stopping")
 

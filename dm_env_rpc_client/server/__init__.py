@@ -132,6 +132,29 @@ dm-env-rpc serve my_module:Countdown --tls-cert server.crt --tls-key server.key 
 Texts of this package (errors, logs, `repr`) show neither tokens nor keys nor the values of
 metadata.
 
+## What a server does
+
+`Server.stats()` counts it, and costs the steps next to nothing:
+
+```python
+with serve(Catch) as server, dm_env_rpc_client.make(server.address) as env:
+    env.reset()
+    env.step({"paddle": 1})
+    stats = server.stats()
+    print(stats.streams, stats.worlds, stats.agents, stats.steps)  # 1 1 1 2
+    print(stats.requests["create_world"], stats.refusals, stats.errors)  # 1 0 0
+```
+
+`Server.errors` has the last exceptions of the environments. The logger `dm_env_rpc_client.server`
+tells of them at ERROR, of refused requests and of worlds that nobody used any more at INFO, and of
+other requests at DEBUG; `dm_env_rpc_client.server.clients` tells at INFO who comes and goes. A step
+that succeeds is never logged, and repeated lines are limited. From a shell, `dm-env-rpc serve`
+shows all of this on a terminal, and logs it elsewhere:
+
+```sh
+dm-env-rpc serve my_module:Countdown --json 2> log.jsonl
+```
+
 ## More
 
 Properties are data beside actions and observations: see `dm_env_rpc_client.extensions`. To check

@@ -18,7 +18,9 @@ from dm_env_rpc_client.tensors.limits import shortened
 
 __all__ = ["Activity", "Counts", "ServerStats"]
 
+# Refusals are in the log of failures; clients that come and go are not, and can be left out.
 _log = logging.getLogger("dm_env_rpc_client.server")
+_clients_log = logging.getLogger("dm_env_rpc_client.server.clients")
 
 _KINDS = (
     *("create_world", "join_world", "step", "reset", "reset_world", "leave_world"),
@@ -100,7 +102,7 @@ class Activity:
         with self._lock:
             self._all_streams += 1
             self._open.add(counts)
-        self._connects.log(_log, logging.INFO, f"{client} connected")
+        self._connects.log(_clients_log, logging.INFO, f"{client} connected")
         return counts
 
     def ended(self, client: str, counts: Counts) -> None:
@@ -108,7 +110,7 @@ class Activity:
         with self._lock:
             self._open.remove(counts)
             self._ended.add([counts])
-        self._connects.log(_log, logging.INFO, f"{client} disconnected")
+        self._connects.log(_clients_log, logging.INFO, f"{client} disconnected")
 
     def refused_stream(self, client: str, reason: str) -> None:
         """A stream was refused."""
