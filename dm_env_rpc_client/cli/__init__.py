@@ -27,6 +27,16 @@ dm-env-rpc serve gymnasium://CartPole-v1
 dm-env-rpc serve --c-library ./libengine.so:engine_connect
 ```
 
+It makes the environment once, to see that it can, before it says that it serves; `--no-try` leaves
+that out, for factories with settings that only clients send. On a terminal it shows clients,
+worlds, agents, steps/s and the last refusals and failures. Elsewhere it logs them to stderr, with
+`--json` as JSON lines, and with `--verbose` all requests but steps, too:
+
+```sh
+dm-env-rpc serve catch --json 2> log.jsonl
+dm-env-rpc serve catch --verbose --idle-seconds 5
+```
+
 `play` shows frames in colour and makes keys from the action spec; `--keys a=0` sets your own, and
 `--rate 10` plays in real time:
 

@@ -23,6 +23,7 @@ from dm_env_rpc_client.runtime.objects import raised_by
 
 __all__ = [
     "INTERRUPTED",
+    "OneLine",
     "Terminated",
     "UsageError",
     "console",
@@ -93,8 +94,11 @@ def one_line_errors() -> Iterator[None]:
         raise typer.Exit(code) from None
 
 
-class _OneLine(logging.Formatter):
+class OneLine(logging.Formatter):
+    """Log records in one line each, safe for a terminal."""
+
     def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter.format`."""
         text = f"{record.levelname.lower()}: {record.getMessage()}"
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
@@ -106,7 +110,7 @@ class _OneLine(logging.Formatter):
 def log_in_one_line() -> None:
     """Prints warnings and errors of the package and of served environments without tracebacks."""
     handler = logging.StreamHandler()
-    handler.setFormatter(_OneLine())
+    handler.setFormatter(OneLine())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 

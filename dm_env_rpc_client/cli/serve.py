@@ -111,13 +111,43 @@ def serve(
             metavar="FOLDER", help="gym-socket: folder in which clients may record episodes."
         ),
     ] = None,
-    as_json: arguments.Json = False,
+    tries: Annotated[
+        bool,
+        typer.Option(
+            "--try/--no-try",
+            help="Make the environment once, and close it, before serving: to see that it can be "
+            "made with these settings.",
+        ),
+    ] = True,
+    idle_world_seconds: Annotated[
+        float,
+        typer.Option(
+            "--idle-seconds",
+            min=0.0,
+            metavar="SECONDS",
+            help="How long a world stays that has no agents and whose client is gone.",
+        ),
+    ] = 60.0,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="Log every request but steps, also on a terminal."),
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Print the address as one line of JSON, and the log as JSON lines."
+        ),
+    ] = False,
 ) -> None:
-    """Serves an environment until Ctrl-C or SIGTERM. Each world has its own environment."""
+    """Serves an environment until Ctrl-C or SIGTERM. Each world has its own environment.
+
+    On a terminal it shows clients, worlds, agents, steps/s and the last errors. Otherwise, and with
+    --verbose or --json, it logs them to stderr.
+    """
     from dm_env_rpc_client import server as hosting
     from dm_env_rpc_client.bridges import gym_socket
+    from dm_env_rpc_client.cli import serve_reports, sources
     from dm_env_rpc_client.cli.results import print_json
-    from dm_env_rpc_client.cli.sources import find_source
 
     settings = arguments.parse_settings(create)
     address = address or f"localhost:{_PORTS[protocol]}"
@@ -128,11 +158,15 @@ def serve(
             "--tls-key and --token-file, also in the environment"
         )
     if environment is not None and library is None:
-        source = find_source(environment, access.insecure)
+        source = sources.find_source(environment, access.insecure)
     elif library is not None and environment is None:
         source = c_library.library_source(library, version, params)
+    elif environment is None:
+        raise UsageError(f"there is nothing to serve; {sources.WHAT_THERE_IS}")
     else:
         raise UsageError("name what to serve: either an environment, such as catch, or --c-library")
+    if tries:
+        sources.try_source(source, settings, environment or str(library))
     source = source.with_settings(settings)
     signal.signal(signal.SIGTERM, _interrupt)
     server: hosting.Server | gym_socket.Server
@@ -148,8 +182,19 @@ def serve(
         )
     else:
         server = hosting.serve(
-            source.factory, address, max_connections=max_connections, **access.options()
+            source.factory,
+            address,
+            max_connections=max_connections,
+            idle_world_seconds=idle_world_seconds,
+            **access.options(),
         )
+    shows_table = (
+        isinstance(server, hosting.Server)
+        and not (verbose or as_json)
+        and serve_reports.can_show_table()
+    )
+    if not shows_table:
+        serve_reports.log_activity(verbose, as_json)
     with server:
         if as_json:
             print_json({"address": server.address})
@@ -158,7 +203,10 @@ def serve(
                 f"serving {environment or library} at [bold]{server.address}[/]; Ctrl-C stops"
             )
         try:
-            server.wait()
+            if shows_table and isinstance(server, hosting.Server):
+                serve_reports.show_table(server)
+            else:
+                server.wait()
         except KeyboardInterrupt:
             console.print("stopping")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.util
+import inspect
 import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -15,10 +16,19 @@ from dm_env_rpc_client import server
 from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.environment.worlds import make
-from dm_env_rpc_client.runtime.objects import load_object
+from dm_env_rpc_client.errors import DmEnvRpcClientError
+from dm_env_rpc_client.runtime.objects import load_object, raised_by
+from dm_env_rpc_client.server.hosting import try_out
 from dm_env_rpc_client.tensors import nesting
 
-__all__ = ["Source", "find_source"]
+__all__ = ["WHAT_THERE_IS", "Source", "find_source", "try_source"]
+
+WHAT_THERE_IS = (
+    "name one of these: catch, an example game for one agent; race, one for several; "
+    "MODULE:FACTORY, such as my_envs:make; gymnasium://ID, such as gymnasium://CartPole-v1; "
+    "gym-socket://HOST:PORT/NAME or dm-env-rpc://HOST:PORT, the environment of another server; "
+    "--c-library PATH:CONNECT, a library with the C interface"
+)
 
 
 class Source(NamedTuple):
@@ -60,10 +70,52 @@ def find_source(reference: str, insecure: bool) -> Source:
         if scheme not in _SCHEMES:
             raise UsageError(f"unknown scheme {scheme}://; known: {', '.join(_SCHEMES)}")
         return _SCHEMES[scheme](rest, insecure)
+    if ":" not in reference:
+        raise UsageError(f"there is no environment {reference!r}; {WHAT_THERE_IS}")
     factory = load_object(reference, "an environment")
     if not callable(factory):
         raise UsageError(f"{reference} is not callable; it must return an environment")
     return Source(reference.partition(":")[2], factory)
+
+
+def try_source(source: Source, settings: Mapping[str, Any], what: str) -> None:
+    """Makes an environment of a source, and closes it.
+
+    Args:
+      source: the source.
+      settings: by name, nested or flat.
+      what: how error messages name the source.
+
+    Raises:
+      UsageError: the environment cannot be made with these settings, or is none.
+      DmEnvRpcClientError: that of another server cannot be made.
+    """
+    try:
+        try_out(source.factory, nesting.flatten_dict(settings, nesting.SEPARATOR))
+    except DmEnvRpcClientError:
+        raise
+    except server.RequestError as error:
+        hint = ""
+        if _lacks_settings(source.factory, settings):
+            hint = "; give it with --create NAME=VALUE, or pass --no-try if the clients send it"
+        raise UsageError(f"cannot make {what}: {error}{hint}") from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"cannot make {what}: {raised_by(error)}") from error
+
+
+def _lacks_settings(factory: Callable[..., Any], settings: Mapping[str, Any]) -> bool:
+    """Whether all that is wrong with some settings is that there are too few."""
+    signature = inspect.signature(factory)
+    arguments = nesting.unflatten_dict(settings, nesting.SEPARATOR)
+    try:
+        signature.bind_partial(**arguments)
+    except TypeError:
+        return False
+    try:
+        signature.bind(**arguments)
+    except TypeError:
+        return True
+    return False
 
 
 def _gymnasium(rest: str, insecure: bool) -> Source:

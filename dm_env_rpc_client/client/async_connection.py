@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable
@@ -75,7 +76,7 @@ class AsyncConnection(BaseConnection):
 
         self._reopen: Callable[[float | None], Awaitable[AsyncConnection]] = reopen
         # Runs when the connection is garbage collected.
-        self._finalizer = weakref.finalize(self, _forget, self._pipeline)
+        self._finalizer = weakref.finalize(self, functools.partial(_forget, self._pipeline))
         self._finalizer.atexit = False
         try:
             self._pipeline.begin()
@@ -146,6 +147,19 @@ class AsyncConnection(BaseConnection):
         """Opens another connection to the same server; see `Connection.reopen`."""
         return await self._reopen(timeout)
 
+    def if_not_closed(self, end: Callable[[bool, type[BaseException] | None], None]) -> None:
+        """Has a function called if nobody calls `close`.
+
+        Args:
+          end: called when the connection was garbage-collected, with False, in any thread; or at
+            the exit of the interpreter, with True. The stream has ended, or will when its event
+            loop runs. The second argument is the type of the error that made the connection
+            unusable before, if any. It must not refer to the connection.
+        """
+        self._finalizer.detach()
+        run = functools.partial(_end_unclosed, end, weakref.ref(self), self._pipeline)
+        self._finalizer = weakref.finalize(self, run)
+
     async def close(self) -> None:
         """Closes the connection; a second call does nothing.
 
@@ -197,6 +211,24 @@ async def open_connection_async(
         endpoint, timeout, request_timeout, limits
     )
     return connection
+
+
+def _end_unclosed(
+    end: Callable[[bool, type[BaseException] | None], None],
+    connection: weakref.ref[AsyncConnection],
+    pipeline: AsyncPipeline,
+) -> None:
+    if not pipeline.is_own:
+        return
+    error = pipeline.poisoned_by
+    is_exit = connection() is not None
+    try:
+        if is_exit:
+            pipeline.end_at_exit()
+        else:
+            _forget(pipeline)
+    finally:  # The warning may be an error.
+        end(is_exit, None if error is None else type(error))
 
 
 def _forget(pipeline: AsyncPipeline) -> None:

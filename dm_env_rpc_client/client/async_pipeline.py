@@ -122,6 +122,21 @@ class AsyncPipeline:
         self._is_closed = True
         loop.call_soon_threadsafe(self._end)
 
+    @property
+    def is_own(self) -> bool:
+        """Whether the stream belongs to this process, and not to the one that forked it."""
+        return os.getpid() == self._pid and not self._is_closed
+
+    def end_at_exit(self) -> None:
+        """Ends the stream when the interpreter exits, and the event loop will not run any more."""
+        if self._loop is not None and self._loop.is_running():
+            self.forget()  # In a thread that still runs.
+            return
+        try:
+            self._stream.abort()
+        except RuntimeError:
+            pass  # The loop is closed. What was said last has been sent by then.
+
     def after_fork_in_child(self) -> None:
         """The connection is the parent's: everything fails here, and nothing is seen there."""
         parent, self._pid = self._pid, os.getpid()

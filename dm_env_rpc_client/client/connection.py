@@ -7,17 +7,19 @@ with dm_env_rpc_client.connect("localhost:50051") as connection:
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import time
 import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from dm_env_rpc_client.client.base_connection import (
     CLOSE_SECONDS,
     BaseConnection,
     endpoint_of,
 )
+from dm_env_rpc_client.client.remains import Remains
 from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
 from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.pipeline import Pending
@@ -38,12 +40,25 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Connection",
+    "EndUnclosed",
+    "Reopen",
     "Tls",
     "Transport",
     "connect",
     "create_secure_channel_and_connect",
     "open_connection",
 ]
+
+
+Reopen: TypeAlias = "Callable[[float | None], Connection]"
+"""Opens another connection to the same server; takes a timeout in seconds."""
+
+EndUnclosed: TypeAlias = "Callable[[Connection | None, Remains, Reopen], None]"
+"""Ends a connection that nobody closed.
+
+It is called when the connection was garbage-collected, with None, in any thread; or at the exit of
+the interpreter, with the connection. It must not refer to the connection.
+"""
 
 
 class Connection(BaseConnection):
@@ -86,7 +101,7 @@ class Connection(BaseConnection):
             channel, metadata, request_timeout=request_timeout, limits=limits
         )
         # Runs when the connection is garbage collected, and at the exit of the interpreter.
-        self._finalizer = weakref.finalize(self, self._pipeline.finalizer())
+        self._finalizer = weakref.finalize(self, self._pipeline.remains.abort)
 
     def send(self, request: envelopes.Request, timeout: float | None = None) -> envelopes.Response:
         """Sends a request and waits for its answer.
@@ -214,6 +229,18 @@ class Connection(BaseConnection):
         """
         return self._reopen(timeout)
 
+    def if_not_closed(self, end: EndUnclosed) -> None:
+        """Has a function end the connection if nobody calls `close`.
+
+        Args:
+          end: see `EndUnclosed`.
+        """
+        self._finalizer.detach()
+        run = functools.partial(
+            _end_unclosed, end, weakref.ref(self), self._pipeline.remains, self._reopen
+        )
+        self._finalizer = weakref.finalize(self, run)
+
     def close(self) -> None:
         """Closes the connection; a second call does nothing.
 
@@ -244,6 +271,13 @@ class Connection(BaseConnection):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _end_unclosed(
+    end: EndUnclosed, connection: weakref.ref[Connection], remains: Remains, reopen: Reopen
+) -> None:
+    if remains.is_own:
+        end(connection(), remains, reopen)
 
 
 def connect(

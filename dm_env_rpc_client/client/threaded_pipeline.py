@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import functools
 import logging
 import os
 import queue
@@ -25,6 +26,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dm_env_rpc_client.client.remains import Remains
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     ConnectionLostError,
@@ -56,6 +58,9 @@ class ThreadedPipeline:
 
     Args:
       stream: an open stream, which the pipeline closes.
+
+    Attributes:
+      remains: for a finalizer.
     """
 
     def __init__(self, stream: Stream):
@@ -65,6 +70,7 @@ class ThreadedPipeline:
         self._futures_thread: threading.Thread | None = None
         self._is_closed = False
         self._prepare()
+        self.remains = Remains(stream, functools.partial(self._futures.put, None))
         forking.register(self)
 
     def _prepare(self) -> None:
@@ -259,21 +265,6 @@ class ThreadedPipeline:
                     waiter.__self__.after_fork_in_child()  # type: ignore[attr-defined]
             pending.wake()
 
-    def finalizer(self) -> Callable[[], None]:
-        """Returns a function that aborts the stream, for connections that were not closed.
-
-        It refers to the stream and not to the pipeline: the pipeline may refer to an error, whose
-        traceback refers to frames with the connection, which its own finalizer would keep alive.
-        """
-        stream, futures, pid = self._stream, self._futures, self._pid
-
-        def end() -> None:
-            if os.getpid() == pid:
-                futures.put(None)
-                stream.abort()
-
-        return end
-
     def _push_and_write(self, pendings: Sequence[Pending]) -> int:
         """Writes as many of the requests as the limits allow; returns how many."""
         with self._write_lock:
@@ -393,6 +384,7 @@ class ThreadedPipeline:
     def _fail_pending(self, cause: BaseException) -> list[Pending]:
         with self._mutex:
             failed = self._pipeline.poison(cause)
+        self.remains.cause = self.remains.cause or type(cause)
         for pending in failed:
             pending.wake()
         if self._last_answered is not None:

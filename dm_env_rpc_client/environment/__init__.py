@@ -2,13 +2,15 @@
 
 Read `base_adaptor.py` first: actions to requests, answers to TimeSteps, without I/O.
 `dm_env_adaptor.py` and `async_dm_env_adaptor.py` send and receive; `worlds.py` and
-`async_worlds.py` create and join worlds; `batched.py` stacks several environments. May import
-`client`, `protocol`, `tensors` and what they import.
+`async_worlds.py` create and join worlds; `forgotten.py` is for environments that nobody closed;
+`batched.py` stacks several environments. May import `client`, `protocol`, `tensors` and what they
+import.
 
 ## One environment
 
 `dm_env_rpc_client.make` connects, creates a world and joins it; closing the environment undoes all
-three. Settings are nested or flat, and their values anything that fits a tensor:
+three. An environment that is not closed is closed when it is garbage-collected or the interpreter
+exits, also after Ctrl-C. Settings are nested or flat, and their values anything that fits a tensor:
 
 ```python
 import dm_env_rpc_client

@@ -141,19 +141,21 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
 
     async def close(self) -> None:
         """Leaves the world; a world that `make_async` created is destroyed. Raises nothing."""
-        connection, self._connection = self._connection, None
+        connection = self._connection
         if connection is None:
             return
-        self._forget_extensions()
-        if connection.is_usable:
-            try:
-                await connection.send(dm_env_rpc_pb2.LeaveWorldRequest(), CLEAN_UP_SECONDS)
-            except DmEnvRpcClientError as error:
-                _log.warning("could not leave the world: %s", error)
         try:
-            await self._on_close.aclose()
-        except Exception:
-            _log.warning("could not clean up after an environment", exc_info=True)
+            self._connection = None
+            self._forget_extensions()
+            if connection.is_usable:
+                await connection.send(dm_env_rpc_pb2.LeaveWorldRequest(), CLEAN_UP_SECONDS)
+        except DmEnvRpcClientError as error:
+            _log.warning("could not leave the world: %s", error)
+        finally:  # Also after it was cancelled, over a new connection.
+            try:
+                await self._on_close.aclose()
+            except Exception:
+                _log.warning("could not clean up after an environment", exc_info=True)
 
     def _open_connection(self) -> AsyncConnection:
         if self._connection is None:

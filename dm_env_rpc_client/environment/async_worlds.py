@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Mapping
 from typing import Any, NamedTuple
 
+from google.rpc import code_pb2
+
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.async_connection import AsyncConnection, open_connection_async
 from dm_env_rpc_client.client.base_connection import endpoint_of
+from dm_env_rpc_client.client.connection import Reopen, open_connection
+from dm_env_rpc_client.environment import forgotten
 from dm_env_rpc_client.environment.async_dm_env_adaptor import AsyncDmEnvAdaptor
 from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS
-from dm_env_rpc_client.environment.worlds import DESTROY_AGAIN_SECONDS, may_reopen, received_name
+from dm_env_rpc_client.environment.worlds import (
+    DESTROY_AGAIN_SECONDS,
+    destroy_anew,
+    may_reopen,
+    received_name,
+    undo,
+)
 from dm_env_rpc_client.errors import DmEnvRpcClientError, DmEnvRpcError
 from dm_env_rpc_client.tensors.limits import Limits
 from dm_env_rpc_client.tensors.settings import pack_settings
@@ -131,7 +142,8 @@ async def make_async(
 
     Returns:
       The environment. Its `close` leaves and destroys the world and closes the
-      connection.
+      connection. If nobody calls it, that happens, with a ResourceWarning, when the environment is
+      garbage-collected, or when the interpreter exits.
     """
     endpoint = endpoint_of(address, credentials, insecure, metadata, token, transport, limits)
     create_settings = pack_settings(create_world_settings)
@@ -144,8 +156,9 @@ async def make_async(
     except BaseException:
         await connection.close()
         raise
-    env.on_close(connection.close)
-    env.on_close(lambda: _destroy(connection, world_name))
+    env.on_close(lambda: _destroy_and_close(connection, world_name))
+    reopen = functools.partial(open_connection, endpoint, request_timeout=None, limits=limits)
+    connection.if_not_closed(functools.partial(_end_unclosed, world_name, reopen))
     return env
 
 
@@ -157,8 +170,27 @@ async def _destroy(connection: AsyncConnection, world_name: str) -> None:
     """Destroys a world, over a new connection if this one is unusable."""
     if connection.is_usable:
         await _undo("destroy the world", _send_destroy(connection, world_name))
-    elif may_reopen(connection):
+    elif may_reopen(type(connection.poisoned_by)):
         await _undo("destroy the world", _destroy_anew(connection, world_name))
+
+
+async def _destroy_and_close(connection: AsyncConnection, world_name: str) -> None:
+    try:
+        await _destroy(connection, world_name)
+    except BaseException:  # It was cancelled.
+        await _destroy(connection, world_name)
+        raise
+    finally:
+        await connection.close()
+
+
+def _end_unclosed(
+    world_name: str, reopen: Reopen, is_exit: bool, cause: type[BaseException] | None
+) -> None:
+    """Destroys a world whose environment nobody has closed, without the event loop."""
+    if cause is None or may_reopen(cause):
+        run = forgotten.at_exit if is_exit else forgotten.in_background
+        run(lambda: undo("destroy the world", lambda: destroy_anew(reopen, world_name)))
 
 
 async def _destroy_anew(connection: AsyncConnection, world_name: str) -> None:
@@ -169,7 +201,9 @@ async def _destroy_anew(connection: AsyncConnection, world_name: str) -> None:
             try:
                 await _send_destroy(fresh, world_name)
                 return
-            except DmEnvRpcError:
+            except DmEnvRpcError as error:
+                if error.code == code_pb2.NOT_FOUND:
+                    return
                 # The server may not have noticed yet that the other connection was closed and
                 # its agent has left.
                 if now() > deadline:

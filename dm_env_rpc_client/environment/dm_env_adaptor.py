@@ -299,19 +299,21 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         Raises nothing, so that an error in the body of a `with` is not replaced; errors are
         logged.
         """
-        connection, self._connection = self._connection, None
+        connection = self._connection
         if connection is None:
             return
-        self._forget_extensions()
-        if connection.is_usable:
-            try:
-                connection.send(dm_env_rpc_pb2.LeaveWorldRequest(), timeout=CLEAN_UP_SECONDS)
-            except DmEnvRpcClientError as error:
-                _log.warning("could not leave the world: %s", error)
         try:
-            self._on_close.close()
-        except Exception:
-            _log.warning("could not clean up after an environment", exc_info=True)
+            self._connection = None
+            self._forget_extensions()
+            if connection.is_usable:
+                connection.send(dm_env_rpc_pb2.LeaveWorldRequest(), timeout=CLEAN_UP_SECONDS)
+        except DmEnvRpcClientError as error:
+            _log.warning("could not leave the world: %s", error)
+        finally:  # Also after Ctrl-C, over a new connection.
+            try:
+                self._on_close.close()
+            except Exception:
+                _log.warning("could not clean up after an environment", exc_info=True)
 
     def _open_connection(self) -> Connection:
         if self._connection is None:

@@ -6,14 +6,19 @@ both send the same requests.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from google.rpc import code_pb2
+
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.base_connection import BaseConnection, endpoint_of
-from dm_env_rpc_client.client.connection import Connection, open_connection
+from dm_env_rpc_client.client.connection import Connection, Reopen, open_connection
+from dm_env_rpc_client.client.remains import Remains
+from dm_env_rpc_client.environment import forgotten
 from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import (
@@ -24,6 +29,7 @@ from dm_env_rpc_client.errors import (
     ProtocolError,
     SpecError,
 )
+from dm_env_rpc_client.protocol.envelopes import encode_request
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.transports.credentials import Credentials
@@ -35,6 +41,7 @@ __all__ = [
     "DmEnvAndWorldName",
     "create_and_join_world",
     "create_world",
+    "destroy_anew",
     "destroy_world",
     "join_world",
     "leave_world",
@@ -43,6 +50,7 @@ __all__ = [
     "may_reopen",
     "received_name",
     "reset_world",
+    "undo",
 ]
 
 _log = logging.getLogger(__name__)
@@ -117,7 +125,7 @@ def join_world(
         return adaptor_class(connection, specs, **{"rejoin": rejoin, **adaptor_kwargs})
     except BaseException:
         if connection.is_usable:
-            _undo("leave the world", lambda: _leave(connection))
+            undo("leave the world", lambda: _leave(connection))
         raise
 
 
@@ -222,7 +230,8 @@ def make(
 
     Returns:
       The environment. Its `close` leaves and destroys the world and closes the
-      connection.
+      connection. If nobody calls it, that happens when the environment is garbage-collected or
+      the interpreter exits.
 
     Raises:
       As `connect`, `create_world` and `join_world`. No world is left on the server then.
@@ -253,8 +262,8 @@ def make_on(
     except BaseException:
         connection.close()
         raise
-    env.on_close(connection.close)
-    env.on_close(lambda: _destroy(connection, world_name))
+    env.on_close(lambda: _destroy_and_close(connection, world_name))
+    connection.if_not_closed(functools.partial(_end_unclosed, world_name))
     return env
 
 
@@ -267,9 +276,9 @@ def received_name(connection: BaseConnection, response: dm_env_rpc_pb2.CreateWor
     return str(response.world_name)
 
 
-def may_reopen(connection: BaseConnection) -> bool:
-    """Whether a new connection to the server of an unusable one can be expected to work."""
-    return not isinstance(connection.poisoned_by, ConnectionLostError | DeadlineExceededError)
+def may_reopen(cause: type[object]) -> bool:
+    """Whether a new connection can be expected to work, by why the former one is unusable."""
+    return not issubclass(cause, ConnectionLostError | DeadlineExceededError)
 
 
 def _leave(connection: Connection) -> None:
@@ -279,19 +288,73 @@ def _leave(connection: Connection) -> None:
 def _destroy(connection: Connection, world_name: str) -> None:
     """Destroys a world, over a new connection if this one is unusable."""
     if connection.is_usable:
-        _undo("destroy the world", lambda: _send_destroy(connection, world_name))
-    elif may_reopen(connection):
-        _undo("destroy the world", lambda: _destroy_anew(connection, world_name))
+        undo("destroy the world", lambda: _send_destroy(connection, world_name))
+    elif may_reopen(type(connection.poisoned_by)):
+        undo("destroy the world", lambda: destroy_anew(connection.reopen, world_name))
 
 
-def _destroy_anew(connection: Connection, world_name: str) -> None:
+def _destroy_and_close(connection: Connection, world_name: str) -> None:
+    try:
+        _destroy(connection, world_name)
+    except BaseException:  # Ctrl-C
+        _destroy(connection, world_name)
+        raise
+    finally:
+        connection.close()
+
+
+def _end_unclosed(
+    world_name: str,
+    connection: Connection | None,
+    remains: Remains,
+    reopen: Reopen,
+) -> None:
+    """Leaves and destroys a world whose environment nobody has closed."""
+    if connection is None:
+        forgotten.in_background(lambda: _destroy_forgotten(world_name, remains, reopen))
+    else:
+        forgotten.at_exit(lambda: _destroy_at_exit(world_name, connection))
+
+
+def _destroy_forgotten(world_name: str, remains: Remains, reopen: Reopen) -> None:
+    if remains.cause is None:
+        # The same stream, so that it is the same server, also behind a load balancer.
+        leave = dm_env_rpc_pb2.LeaveWorldRequest()
+        destroy = dm_env_rpc_pb2.DestroyWorldRequest(world_name=world_name)
+        messages = [encode_request(request).message for request in (leave, destroy)]
+        remains.end_with(messages, CLEAN_UP_SECONDS)
+        return
+    remains.abort()
+    if may_reopen(remains.cause):
+        undo("destroy the world", lambda: destroy_anew(reopen, world_name))
+
+
+def _destroy_at_exit(world_name: str, connection: Connection) -> None:
+    if connection.is_usable:
+        undo("leave the world", lambda: _leave(connection))
+    _destroy_and_close(connection, world_name)
+
+
+def destroy_anew(reopen: Reopen, world_name: str) -> None:
+    """Destroys a world over a new connection, as soon as the agent of the former one has left.
+
+    Args:
+      reopen: opens the connection, in so many seconds at most.
+      world_name: the world.
+
+    Raises:
+      DmEnvRpcError: the server refuses, also after `CLEAN_UP_SECONDS`. Otherwise as `reopen` and
+        `Connection.send`.
+    """
     deadline = time.monotonic() + CLEAN_UP_SECONDS
-    with connection.reopen(timeout=CLEAN_UP_SECONDS) as fresh:
+    with reopen(CLEAN_UP_SECONDS) as fresh:
         while True:
             try:
                 _send_destroy(fresh, world_name)
                 return
-            except DmEnvRpcError:
+            except DmEnvRpcError as error:
+                if error.code == code_pb2.NOT_FOUND:
+                    return
                 # The server may not have noticed yet that the other connection was closed and
                 # its agent has left.
                 if time.monotonic() > deadline:
@@ -304,7 +367,7 @@ def _send_destroy(connection: Connection, world_name: str) -> None:
     connection.send(request, timeout=CLEAN_UP_SECONDS)
 
 
-def _undo(what: str, action: Callable[[], None]) -> None:
+def undo(what: str, action: Callable[[], None]) -> None:
     """Cleans up after another error or in `close`; its own errors are logged, not raised."""
     try:
         action()

@@ -52,10 +52,14 @@ of environments behind one address are a dictionary, from which the setting `env
 `serve({"down": Countdown, "catch": Catch})`.
 
 Each world has an environment of its own, for one agent at a time. The end of an episode with
-discount 0 is TERMINATED, any other INTERRUPTED. When a client disconnects, its agent leaves; the
-world stays until it is destroyed. A `ValueError` or `TypeError` of the constructor refuses the
-settings. Any other exception reaches the client with its traceback, as an INTERNAL error, and is in
-`Server.errors`.
+discount 0 is TERMINATED, any other INTERRUPTED. A `ValueError` or `TypeError` of the constructor
+refuses the settings. Any other exception reaches the client with its traceback, as an INTERNAL
+error, and is in `Server.errors`.
+
+A world stays until it is destroyed. When a client disconnects, its agent leaves. The worlds that it
+created are destroyed a minute later, or a minute after their last agent has left, unless somebody
+joins them in time. `serve(..., idle_world_seconds=None)` keeps them. The only world of a `Game` or
+`World` that is given to `serve` always stays.
 
 A Gymnasium environment is served through `adaptors.gymnasium.GymnasiumEnvironment`; see
 `dm_env_rpc_client.adaptors`.
@@ -128,12 +132,36 @@ dm-env-rpc serve my_module:Countdown --tls-cert server.crt --tls-key server.key 
 Texts of this package (errors, logs, `repr`) show neither tokens nor keys nor the values of
 metadata.
 
+## What a server does
+
+`Server.stats()` counts it, and costs the steps next to nothing:
+
+```python
+with serve(Catch) as server, dm_env_rpc_client.make(server.address) as env:
+    env.reset()
+    env.step({"paddle": 1})
+    stats = server.stats()
+    print(stats.streams, stats.worlds, stats.agents, stats.steps)  # 1 1 1 2
+    print(stats.requests["create_world"], stats.refusals, stats.errors)  # 1 0 0
+```
+
+`Server.errors` has the last exceptions of the environments. The logger `dm_env_rpc_client.server`
+tells of them at ERROR, of refused requests and of worlds that nobody used any more at INFO, and of
+other requests at DEBUG; `dm_env_rpc_client.server.clients` tells at INFO who comes and goes. A step
+that succeeds is never logged, and repeated lines are limited. From a shell, `dm-env-rpc serve`
+shows all of this on a terminal, and logs it elsewhere:
+
+```sh
+dm-env-rpc serve my_module:Countdown --json 2> log.jsonl
+```
+
 ## More
 
 Properties are data beside actions and observations: see `dm_env_rpc_client.extensions`. To check
 that a server follows the protocol, see `dm_env_rpc_client.compliance`.
 """
 
+from dm_env_rpc_client.server.activity import ServerStats
 from dm_env_rpc_client.server.game import Game
 from dm_env_rpc_client.server.games.catch import Catch
 from dm_env_rpc_client.server.games.race import Race
@@ -151,6 +179,7 @@ __all__ = [
     "Race",
     "RequestError",
     "Server",
+    "ServerStats",
     "Tls",
     "World",
     "serve",

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 
-__all__ = ["KEPT_ERRORS", "ErrorLog"]
+__all__ = ["KEPT_ERRORS", "Allowance", "ErrorLog"]
 
 _log = logging.getLogger("dm_env_rpc_client.server")
 
@@ -18,9 +18,38 @@ KEPT_ERRORS = 100
 """Exceptions that are kept, the last ones."""
 
 _BURST = 20
-"""Exceptions that are logged at once; then one in `_SECONDS`."""
+"""Lines that are logged at once; then one in `_SECONDS`."""
 
 _SECONDS = 10.0
+
+
+class Allowance:
+    """Limits how many lines of one kind are logged. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._credit = float(_BURST)
+        self._seen = time.monotonic()
+        self._left_out = 0
+
+    def log(
+        self, log: logging.Logger, level: int, text: str, error: BaseException | None = None
+    ) -> None:
+        """Logs a line, with the traceback of `error`, unless there were many just now."""
+        if not log.isEnabledFor(level):
+            return
+        with self._lock:
+            now = time.monotonic()
+            self._credit = min(float(_BURST), self._credit + (now - self._seen) / _SECONDS)
+            self._seen = now
+            if self._credit < 1.0:
+                self._left_out += 1
+                return
+            self._credit -= 1.0
+            left_out, self._left_out = self._left_out, 0
+        if left_out:
+            text += f" ({left_out} more were not logged)"
+        log.log(level, "%s", text, exc_info=error)
 
 
 class ErrorLog:
@@ -34,9 +63,7 @@ class ErrorLog:
         self.count = 0
         self._kept: collections.deque[BaseException] = collections.deque(maxlen=KEPT_ERRORS)
         self._lock = threading.Lock()
-        self._credit = float(_BURST)
-        self._seen = time.monotonic()
-        self._left_out = 0
+        self._allowance = Allowance()
 
     @property
     def kept(self) -> list[BaseException]:
@@ -54,14 +81,4 @@ class ErrorLog:
         with self._lock:
             self.count += 1
             self._kept.append(error)
-            now = time.monotonic()
-            self._credit = min(float(_BURST), self._credit + (now - self._seen) / _SECONDS)
-            self._seen = now
-            if self._credit < 1.0:
-                self._left_out += 1
-                return
-            self._credit -= 1.0
-            left_out, self._left_out = self._left_out, 0
-        if left_out:
-            text += f" ({left_out} more were not logged)"
-        _log.error(text, exc_info=error)
+        self._allowance.log(_log, logging.ERROR, text, error)

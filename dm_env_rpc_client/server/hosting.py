@@ -13,11 +13,13 @@ from google.protobuf import message as protobuf_message
 from dm_env_rpc_client._proto import properties_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.step_codec import answer_memory
+from dm_env_rpc_client.server.activity import Activity, ServerStats
 from dm_env_rpc_client.server.construction import construct
 from dm_env_rpc_client.server.environment_world import EnvironmentWorld
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.extension_handlers import ExtensionHandlers, Handler
 from dm_env_rpc_client.server.game import Game
+from dm_env_rpc_client.server.idle_worlds import IDLE_WORLD_SECONDS
 from dm_env_rpc_client.server.offered_properties import Properties, answer_property_request
 from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.server.shared_world import STEP_TIMEOUT, SharedWorld
@@ -27,10 +29,16 @@ from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.endpoint import Transport
 from dm_env_rpc_client.transports.listeners import open_listener
-from dm_env_rpc_client.transports.server_streams import Listener, Peer, check_may_listen
+from dm_env_rpc_client.transports.server_streams import (
+    Listener,
+    Peer,
+    ServerStream,
+    StreamStatusError,
+    check_may_listen,
+)
 from dm_env_rpc_client.transports.tokens import requiring_token
 
-__all__ = ["Server", "serve"]
+__all__ = ["Server", "serve", "try_out"]
 
 Hosted = Callable[..., dm_env.Environment | Game | World]
 
@@ -50,9 +58,11 @@ class Server:
         listener: Listener,
         worlds: WorldRegistry,
         error_log: ErrorLog,
+        activity: Activity,
     ):
         self.address = listener.address
         self._error_log = error_log
+        self._activity = activity
         self._listener = listener
         self._worlds = worlds
         # Runs when the server is garbage-collected, and when the interpreter exits.
@@ -75,6 +85,10 @@ class Server:
     def agent_count(self) -> int:
         """The number of agents that are joined to worlds."""
         return self._worlds.agent_count
+
+    def stats(self) -> ServerStats:
+        """Returns what the server has done, and what there is now."""
+        return self._activity.stats(self.world_count, self.agent_count, self._error_log.count)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until the server stops, or `timeout` seconds; returns whether it stopped."""
@@ -124,6 +138,7 @@ def serve(
     step_timeout: float | None = STEP_TIMEOUT,
     max_connections: int = 256,
     max_worlds: int = 1024,
+    idle_world_seconds: float | None = IDLE_WORLD_SECONDS,
     send_tracebacks: bool | None = None,
     limits: Limits = DEFAULT,
     transport: Transport = "auto",
@@ -137,7 +152,8 @@ def serve(
     observations. An episode that ends with discount 0 is TERMINATED, any other INTERRUPTED.
     The settings of a Reset or a ResetWorld override those of the creation, and the
     environment is made again with them; a `Game` applies those of a ResetWorld itself. When
-    a client disconnects, its agent leaves; the world stays until it is destroyed.
+    a client disconnects, its agent leaves. A world without agents stays until it is destroyed, or
+    `idle_world_seconds` beyond the connection that created it.
 
     Args:
       environment: a callable that takes the settings of a CreateWorld as keyword
@@ -162,6 +178,8 @@ def serve(
         limit.
       max_connections: clients beyond this number are refused with RESOURCE_EXHAUSTED.
       max_worlds: worlds beyond this number are refused with RESOURCE_EXHAUSTED.
+      idle_world_seconds: seconds after which a world is destroyed if it has no agents and the
+        connection that created it has ended; None to keep it.
       send_tracebacks: whether the INTERNAL error of an environment carries its traceback, which
         shows paths and code of this machine; None sends it to clients on this machine only.
       limits: what a request may contain, so that a small one cannot take much memory, and what
@@ -176,7 +194,8 @@ def serve(
     Raises:
       SpecError: plaintext on an address that other machines can reach, without `insecure`;
         what makes an environment is not callable; `credentials` without a certificate, or with
-        a file that cannot be read; or a token of other characters than printable ASCII.
+        a file that cannot be read; a token of other characters than printable ASCII; or
+        `idle_world_seconds` is negative or not finite.
       OSError: the address is taken, or does not belong to this machine.
     """
     check_may_listen(address, credentials, insecure)
@@ -198,8 +217,10 @@ def serve(
         name: functools.partial(_make_world, factory, default_actions or {}, step_timeout)
         for name, factory in factories.items()
     }
-    worlds = WorldRegistry(makers, max_worlds, only, limits.held_bytes)
     error_log = ErrorLog()
+    worlds = WorldRegistry(
+        makers, max_worlds, error_log, only, limits.held_bytes, idle_world_seconds
+    )
     universal = properties or Properties()
     handlers = ExtensionHandlers(
         {
@@ -208,10 +229,21 @@ def serve(
         }
     )
 
-    def open_session(peer: Peer) -> Session:
-        return Session(worlds, handlers, error_log, send_tracebacks, limits, peer.address)
+    activity = Activity()
 
-    open_stream = open_session if token is None else requiring_token(token, open_session)
+    def open_session(peer: Peer) -> Session:
+        return Session(worlds, handlers, error_log, activity, send_tracebacks, limits, peer.address)
+
+    if token is not None:
+        open_checked = requiring_token(token, open_session)
+
+    def open_stream(peer: Peer) -> ServerStream:
+        try:
+            return open_session(peer) if token is None else open_checked(peer)
+        except StreamStatusError as error:
+            activity.refused_stream(peer.address, f"{error.code}: {error}")
+            raise
+
     listener = open_listener(
         open_stream,
         address,
@@ -221,7 +253,21 @@ def serve(
         limits.message_bytes,
         answer_memory,
     )
-    return Server(listener, worlds, error_log)
+    return Server(listener, worlds, error_log, activity)
+
+
+def try_out(environment: Hosted, settings: Mapping[str, Any]) -> None:
+    """Makes a world as for a client, and closes it.
+
+    Args:
+      environment: as for `serve`.
+      settings: as of a CreateWorld: values by flat name.
+
+    Raises:
+      RequestError: the environment does not take these settings.
+      Exception: whatever making or closing it raises; or what it made cannot be served.
+    """
+    _make_world(environment, {}, None, settings).close()
 
 
 def _make_world(
@@ -235,6 +281,11 @@ def _make_world(
         return made
     if isinstance(made, Game):
         return SharedWorld(made, step_timeout)
+    if not hasattr(made, "step") or not hasattr(made, "reset"):
+        raise RuntimeError(
+            f"the factory returned {type(made).__name__}; expected a dm_env.Environment, Game or "
+            "World"
+        )
     return EnvironmentWorld(factory, made, settings, default_actions)
 
 

@@ -22,6 +22,7 @@ from dm_env_rpc_client.protocol import lifecycle
 from dm_env_rpc_client.protocol.envelopes import DECODE_ERRORS
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.server_step_codec import ServerStepCodec, StepAsked
+from dm_env_rpc_client.server.activity import Activity
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.extension_handlers import ExtensionHandlers
 from dm_env_rpc_client.server.request_errors import RequestError
@@ -36,7 +37,7 @@ from dm_env_rpc_client.transports.server_streams import StreamStatusError
 
 __all__ = ["Session"]
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("dm_env_rpc_client.server")
 
 
 class Session:
@@ -49,6 +50,7 @@ class Session:
       worlds: the worlds of the server.
       extensions: answers the extension requests.
       error_log: takes exceptions that are not the client's fault.
+      activity: counts and logs what happens.
       send_tracebacks: whether the client gets their tracebacks; None if it is on this machine.
       limits: what a request may contain.
       peer: the address of the client.
@@ -59,6 +61,7 @@ class Session:
         worlds: WorldRegistry,
         extensions: ExtensionHandlers,
         error_log: ErrorLog,
+        activity: Activity,
         send_tracebacks: bool | None,
         limits: Limits,
         peer: str,
@@ -66,6 +69,8 @@ class Session:
         self._worlds = worlds
         self._extensions = extensions
         self._error_log = error_log
+        self._activity = activity
+        self._counts = activity.opened(peer)
         self._sends_tracebacks = (
             is_loopback(urllib.parse.unquote(peer)) if send_tracebacks is None else send_tracebacks
         )
@@ -100,7 +105,7 @@ class Session:
                 dm_env_rpc_pb2.EnvironmentRequest, message, Budget(self._limits), "the request"
             )
         except SpecError as error:
-            refused = self._refused(code_pb2.RESOURCE_EXHAUSTED, str(error))
+            refused = self._refused("large", code_pb2.RESOURCE_EXHAUSTED, str(error))
             return dm_env_rpc_pb2.EnvironmentResponse(error=refused).SerializeToString()
         except DECODE_ERRORS as error:
             raise StreamStatusError(
@@ -111,6 +116,7 @@ class Session:
 
     def _step_fast(self, codec: ServerStepCodec, asked: StepAsked) -> bytes:
         """Executes a step that needs no messages; the same as `_step` in all other respects."""
+        self._counts.steps += 1
         try:
             actions = asked.actions if self._lifecycle.state is State.RUNNING else None
             state, observations = self._joined_agent().step(actions, asked.requested)
@@ -136,6 +142,9 @@ class Session:
         try:
             if field is None:
                 raise RequestError.invalid("the request has no payload that this server knows")
+            self._counts.requests[field] += 1
+            if field != "step":
+                _log.debug("%s sends a %s request", self._peer, field)
             if not self._lifecycle.allows(field):
                 raise RequestError.not_now(
                     f"a {field} request is not allowed while the connection is "
@@ -154,25 +163,26 @@ class Session:
 
     def _failed(self, field: str, error: Exception) -> status_pb2.Status:
         """Returns the Status for an exception."""
-        if isinstance(error, RequestError):
-            return self._refused(error.code, str(error))
-        if isinstance(error, SpecError):
-            return self._refused(code_pb2.INVALID_ARGUMENT, str(error))
+        if isinstance(error, RequestError | SpecError):
+            code = error.code if isinstance(error, RequestError) else code_pb2.INVALID_ARGUMENT
+            return self._refused(field, code, str(error))
         self._error_log.add(error, f"a {field} request of {self._peer} failed")
         return self._internal(error, field)
 
     def close(self) -> None:
-        """Ends the session: if an agent is joined, it leaves its world."""
+        """Ends the session: if an agent is joined, it leaves its world; its worlds become idle."""
         if self._agent is not None:
             try:
                 self._leave()
             except Exception as error:
                 self._error_log.add(error, f"the agent of {self._peer} could not leave its world")
+        self._worlds.creator_gone(self)
+        self._activity.ended(self._peer, self._counts)
 
     def _create_world(
         self, request: dm_env_rpc_pb2.CreateWorldRequest
     ) -> dm_env_rpc_pb2.CreateWorldResponse:
-        name = self._worlds.create(self._unpack_settings(request.settings))
+        name = self._worlds.create(self._unpack_settings(request.settings), creator=self)
         return dm_env_rpc_pb2.CreateWorldResponse(world_name=name)
 
     def _join_world(
@@ -308,7 +318,9 @@ class Session:
             unpacked[name] = value.item() if isinstance(value, np.generic) else value
         return unpacked
 
-    def _refused(self, code: int, message: str) -> status_pb2.Status:
+    def _refused(self, kind: str, code: int, message: str) -> status_pb2.Status:
+        self._counts.refusals += 1
+        self._activity.refused(self._peer, kind, message)
         # What is refused may be a part of the text, and may be large.
         return status_pb2.Status(code=code, message=shortened(message, self._limits.error_bytes))
 

@@ -1,4 +1,8 @@
-"""The worlds of one server, by name."""
+"""The worlds of one server, by name.
+
+A world that has no agents, and whose creator's stream has ended, is idle: nobody may ever come back
+to destroy it. `IdleWorlds` ends it after some time.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,8 @@ import numpy as np
 from google.protobuf import any_pb2
 from google.rpc import code_pb2
 
+from dm_env_rpc_client.server.error_log import ErrorLog
+from dm_env_rpc_client.server.idle_worlds import IdleWorlds
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.world import Agent, World
 from dm_env_rpc_client.tensors.limits import DEFAULT, listed
@@ -46,24 +52,34 @@ class WorldRegistry:
         "environment" selects one by name; it may be left out if there is only one. If the
         only one is named `UNNAMED`, "environment" is passed to it like any other setting.
       limit: the maximum number of worlds at the same time.
-      held_bytes: the memory that the settings of all worlds may take together.
+      error_log: takes the exceptions of worlds that are closed for nobody.
       only: a world that exists from the start under the empty name. No other worlds can be
-        created then.
+        created then, and it is never destroyed.
+      held_bytes: the memory that the settings of all worlds may take together.
+      idle_seconds: after how long a world is destroyed that has no agents and whose creator is
+        gone; None for never.
     """
 
     def __init__(
         self,
         factories: Mapping[str, WorldFactory],
         limit: int,
+        error_log: ErrorLog,
         only: World | None = None,
         held_bytes: int = DEFAULT.held_bytes,
+        idle_seconds: float | None = None,
     ):
         self._factories = factories
         self._limit = limit
+        self._error_log = error_log
         self._lock = threading.Lock()
+        self._idle = IdleWorlds(idle_seconds, self._lock, self._remove, self._close_idle)
         self._numbers = itertools.count(1)
         self._worlds: dict[str, World] = {} if only is None else {"": only}
         self._agents: dict[str, int] = dict.fromkeys(self._worlds, 0)
+        # Who created each world, for as long as its stream is open.
+        self._creators: dict[str, object] = {}
+        self._is_closed = False
         self._being_made = 0
         self._max_held = held_bytes
         # The bytes of the settings that each world was made or reset with. A world that is being
@@ -78,8 +94,13 @@ class WorldRegistry:
         """The number of agents in all worlds."""
         return sum(self._agents.values())
 
-    def create(self, settings: Mapping[str, Any]) -> str:
-        """Creates a world and returns its name."""
+    def create(self, settings: Mapping[str, Any], creator: object) -> str:
+        """Creates a world and returns its name.
+
+        Args:
+          settings: values by name.
+          creator: who keeps the world, also without agents, until `creator_gone`.
+        """
         settings = dict(settings)
         factory = self._pick(settings)
         with self._lock:
@@ -100,9 +121,20 @@ class WorldRegistry:
             raise
         with self._lock:
             self._being_made -= 1
-            self._worlds[name] = world
-            self._agents[name] = 0
-        return name
+            if not self._is_closed:
+                self._worlds[name] = world
+                self._agents[name] = 0
+                self._creators[name] = creator
+                return name
+        world.close()
+        raise RequestError.not_now("the server has stopped")
+
+    def creator_gone(self, creator: object) -> None:
+        """Ends, after a while, the worlds without agents that `creator` has created."""
+        with self._lock:
+            for name in [name for name, each in self._creators.items() if each is creator]:
+                del self._creators[name]
+                self._look_idle(name)
 
     @contextlib.contextmanager
     def holding(self, name: str, settings: Mapping[str, Any]) -> Iterator[None]:
@@ -131,6 +163,7 @@ class WorldRegistry:
             world = self._find(name)
             # Counted before it joins, so that the world is not destroyed in the meantime.
             self._agents[name] += 1
+            self._idle.cancel(name)
         try:
             return world.join(settings)
         except BaseException:
@@ -148,6 +181,7 @@ class WorldRegistry:
             # The server may have been stopped, and its worlds closed, during a step.
             if name in self._agents:
                 self._agents[name] -= 1
+                self._look_idle(name)
 
     def reset(self, name: str, settings: Mapping[str, Any], caller: Agent | None) -> None:
         """Resets a world; see `World.reset`."""
@@ -165,22 +199,44 @@ class WorldRegistry:
                 raise RequestError.not_now(
                     f"world {name!r} has {self._agents[name]} agent(s), which must leave first"
                 )
-            del self._worlds[name], self._agents[name]
-            self._held.pop(name, None)
+            self._idle.cancel(name)
+            self._remove(name)
         world.close()
 
     def close(self) -> None:
         """Closes all worlds; called when the server has stopped."""
         with self._lock:
-            worlds = list(self._worlds.values())
+            self._is_closed = True
+            worlds = list(self._worlds.items())
             self._worlds.clear()
             self._agents.clear()
+            self._creators.clear()
             self._held.clear()
-        for world in worlds:
-            try:
-                world.close()
-            except Exception:
-                _log.exception("closing a world failed")
+            self._idle.clear()
+        for name, world in worlds:
+            self._close(name, world)
+        self._idle.join()
+
+    def _look_idle(self, name: str) -> None:
+        if self._factories and not self._agents[name] and name not in self._creators:
+            self._idle.begin(name)
+
+    def _remove(self, name: str) -> World:
+        """Forgets a world, which the caller closes; called with the lock."""
+        del self._agents[name]
+        self._creators.pop(name, None)
+        self._held.pop(name, None)
+        return self._worlds.pop(name)
+
+    def _close_idle(self, name: str, world: World) -> None:
+        _log.info("world %r is destroyed: it has no agents, and its creator is gone", name)
+        self._close(name, world)
+
+    def _close(self, name: str, world: World) -> None:
+        try:
+            world.close()
+        except Exception as error:
+            self._error_log.add(error, f"closing the world {name!r} failed")
 
     def _hold(self, name: str, settings: Mapping[str, Any]) -> dict[str, int]:
         """Counts settings of a world; returns its counts before."""

@@ -131,7 +131,7 @@ def test_inspect_shows_every_spec() -> None:
         (["run", "{address}", "--create", "colour=red"], 1, "settings: rows, columns, seed"),
         (["run", "{address}", "--world", "nowhere"], 1, "no world 'nowhere'"),
         (["run", "{address}", "--world", "x", "--create", "a=1"], 2, "--create is for"),
-        (["serve", "nonsense"], 2, "MODULE:NAME"),
+        (["serve", "nonsense"], 2, "MODULE:FACTORY"),
         (["serve", "os:sep"], 2, "not callable"),
         (["serve", "catch", "--address", "0.0.0.0:0"], 2, "insecure"),
         (["serve", "catch", "--address", "{address}"], 1, "cannot listen"),

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import typer.testing
@@ -17,7 +18,7 @@ import dm_env_rpc_client
 from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.cli import sources
 from dm_env_rpc_client.cli.app import app
-from dm_env_rpc_client.server import Server
+from dm_env_rpc_client.server import Catch, Server
 from tests.bridges.gym_socket import hosted
 
 ROOT = Path(__file__).parents[2]
@@ -123,6 +124,52 @@ def test_wrong_usage(arguments: list[str], text: str) -> None:
     result = typer.testing.CliRunner().invoke(app, ["serve", *arguments])
     assert result.exit_code == 2
     assert text in result.output
+
+
+class Level(Catch):
+    """An environment with a setting that has no default."""
+
+    def __init__(self, level: int):
+        super().__init__(rows=level)
+
+
+def test_what_clients_have_to_send_is_not_tried_if_told_so() -> None:
+    reference = f"{__name__}:Level"
+    result = typer.testing.CliRunner().invoke(app, ["serve", reference])
+    assert result.exit_code == 2
+    assert "missing a required argument: 'level'" in result.output
+    assert "--no-try" in result.output
+    with (
+        served(reference, "--no-try") as address,
+        dm_env_rpc_client.make(address, {"level": 3}) as env,
+    ):
+        assert env.reset().observation["board"].shape == (3, 5)
+
+
+@pytest.mark.parametrize("reference", ["catch", "race", f"{__name__}:Closing"])
+def test_what_is_tried_is_closed(reference: str) -> None:
+    opened = len(Closing.opened)
+    sources.try_source(sources.find_source(reference, insecure=False), {}, reference)
+    assert len(Closing.opened) == opened
+
+
+def test_a_server_that_is_tried_is_left_as_it_was(catch_server: Server) -> None:
+    source = sources.find_source(f"dm-env-rpc://{catch_server.address}", insecure=False)
+    sources.try_source(source, {"rows": 4}, "the server")
+    assert (catch_server.agent_count, catch_server.world_count) == (0, 0)
+
+
+class Closing(Catch):
+    """Counts those that are not closed."""
+
+    opened: ClassVar[list[Catch]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened.append(self)
+
+    def close(self) -> None:
+        self.opened.remove(self)
 
 
 def test_gymnasium_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from dm_env_rpc_client import DmEnvRpcError, Limits, make
 from dm_env_rpc_client.server import serve
+from dm_env_rpc_client.server.activity import Activity
 from dm_env_rpc_client.server.error_log import KEPT_ERRORS, ErrorLog
 from tests.environments import Broken
 from tests.reliability.recording import Seen
@@ -73,4 +74,5 @@ def test_other_machines_get_no_traceback(peer: str, expected: bool) -> None:
     from dm_env_rpc_client.server.session import Session
 
     unused: Any = None
-    assert Session(unused, unused, ErrorLog(), None, Limits(), peer)._sends_tracebacks is expected
+    session = Session(unused, unused, ErrorLog(), Activity(), None, Limits(), peer)
+    assert session._sends_tracebacks is expected

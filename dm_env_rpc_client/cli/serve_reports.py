@@ -1,0 +1,139 @@
+"""What `dm-env-rpc serve` tells while it serves: log lines, or on a terminal a live table."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import json
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import rich.console
+import rich.live
+import rich.table
+import rich.text
+
+from dm_env_rpc_client.cli.failures import OneLine, console
+from dm_env_rpc_client.cli.plain_text import one_line
+from dm_env_rpc_client.runtime.objects import raised_by
+
+if TYPE_CHECKING:
+    from dm_env_rpc_client.server import Server
+
+__all__ = ["can_show_table", "log_activity", "show_table"]
+
+REFRESH_SECONDS = 0.5
+FAILURES = 5
+
+_ECHOED = len("^C") + 1
+"""Columns that stay free: what the terminal echoes must not begin another line."""
+
+_SERVER = "dm_env_rpc_client.server"
+_LOGGERS = (_SERVER, "dm_env_rpc_client.bridges.gym_socket")
+
+
+def log_activity(verbose: bool, as_json: bool) -> None:
+    """Logs to stderr who connects, what is refused and what fails.
+
+    Args:
+      verbose: whether to log every request but steps, and the connections of the transport, too.
+      as_json: whether each line is a JSON object.
+    """
+    formatter = _JsonLine() if as_json else _TimedLine()
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, OneLine):
+            handler.setFormatter(formatter)
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(logging.INFO)
+    if verbose:
+        for name in ("dm_env_rpc_client", *_LOGGERS):
+            logging.getLogger(name).setLevel(logging.DEBUG)
+
+
+class _TimedLine(OneLine):
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{_time(record):%H:%M:%S} {super().format(record)}"
+
+
+class _JsonLine(OneLine):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": _time(record).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+        }
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            line["error"] = raised_by(error)
+        return json.dumps(line)
+
+
+def _time(record: logging.LogRecord) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(record.created).astimezone()
+
+
+def can_show_table() -> bool:
+    """Whether stderr is a terminal on which text can be changed."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+def show_table(server: Server) -> None:
+    """Shows what a server does, until it stops or Ctrl-C, which is raised."""
+    failures = _Failures()
+    root, server_log = logging.getLogger(), logging.getLogger(_SERVER)
+    handlers, level = root.handlers, server_log.level
+    root.handlers = [failures]
+    server_log.setLevel(logging.INFO)
+    table = _Table(server, failures)
+    try:
+        with rich.live.Live(table.render(), console=console, auto_refresh=False) as live:
+            while not server.wait(REFRESH_SECONDS):
+                live.update(table.render(), refresh=True)
+    finally:
+        root.handlers = handlers
+        server_log.setLevel(level)
+
+
+class _Failures(logging.Handler):
+    """Keeps the last lines about refusals and failures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: collections.deque[str] = collections.deque(maxlen=FAILURES)
+        self.setFormatter(_TimedLine())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING or record.name == _SERVER:
+            self.lines.append(self.format(record))
+
+
+class _Table:
+    """The state of a server as text that rich prints."""
+
+    def __init__(self, server: Server, failures: _Failures):
+        self._server = server
+        self._failures = failures
+        self._seen = (time.monotonic(), 0)
+
+    def render(self) -> rich.console.RenderableType:
+        stats = self._server.stats()
+        (before, steps), self._seen = self._seen, (time.monotonic(), stats.steps)
+        rate = (stats.steps - steps) / max(self._seen[0] - before, 1e-9)
+        table = rich.table.Table(box=None, padding=(0, 3, 0, 0), show_header=True)
+        columns = {
+            "clients": f"{stats.streams}",
+            "worlds": f"{stats.worlds}",
+            "agents": f"{stats.agents}",
+            "steps/s": f"{rate:,.0f}",
+            "steps": f"{stats.steps:,}",
+            "refused": f"{stats.refusals + stats.refused_streams:,}",
+            "errors": f"{stats.errors:,}",
+            "up": str(datetime.timedelta(seconds=int(stats.uptime))),
+        }
+        for name in columns:
+            table.add_column(name, justify="right", no_wrap=True, header_style="dim")
+        table.add_row(*columns.values())
+        width = console.width - _ECHOED
+        lines = [rich.text.Text(one_line(line, width)) for line in list(self._failures.lines)]
+        return rich.console.Group(table, *lines)

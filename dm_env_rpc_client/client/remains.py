@@ -1,0 +1,60 @@
+"""What is left of a connection that nobody closed: its stream, for its finalizer.
+
+A finalizer must not refer to the pipeline. That may refer to an error, whose traceback refers to
+frames with the connection, which its own finalizer would keep alive.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from dm_env_rpc_client.transports.streams import Stream
+
+__all__ = ["Remains"]
+
+
+class Remains:
+    """The stream of a pipeline.
+
+    Args:
+      stream: the stream.
+      wake: ends the pipeline's thread.
+
+    Attributes:
+      cause: the type of the error that made the pipeline unusable; None while it is usable.
+    """
+
+    def __init__(self, stream: Stream, wake: Callable[[], None]):
+        self.cause: type[BaseException] | None = None
+        self._stream = stream
+        self._wake = wake
+        self._pid = os.getpid()
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the stream belongs to this process, and not to the one that forked it."""
+        return os.getpid() == self._pid
+
+    def abort(self) -> None:
+        """Ends the stream at once, except in a forked child."""
+        if self.is_own:
+            self._wake()
+            self._stream.abort()
+
+    def end_with(self, messages: Sequence[bytes], timeout: float) -> None:
+        """Sends the last requests, waits until the server has answered them, and ends the stream.
+
+        Only if nothing else uses the stream any more.
+
+        Args:
+          messages: encoded requests. Their answers are dropped.
+          timeout: seconds that this may take.
+        """
+        if self.is_own:
+            try:
+                self._wake()
+                self._stream.write(*messages)
+                self._stream.close(timeout)
+            finally:
+                self._stream.abort()

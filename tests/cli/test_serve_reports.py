@@ -1,0 +1,187 @@
+"""What `dm-env-rpc serve` tells while it serves: in a real terminal, and in log lines."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dm_env_rpc_client import (
+    Connection,
+    DmEnvRpcError,
+    connect,
+    create_world,
+    dm_env_rpc_pb2,
+    make,
+)
+from dm_env_rpc_client.cli import serve_reports
+from tests.cli.commands import end_started, started
+from tests.cli.terminals import COMMAND, Terminal
+from tests.scripted import settles
+
+BROKEN = "tests.environments:Broken"
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    with Terminal(tmp_path, columns=130) as opened:
+        yield opened
+
+
+def address_on(terminal: Terminal) -> str:
+    found = re.search(r"at (localhost:\d+);", terminal.waits_for(r"at localhost:\d+;"))
+    assert found is not None
+    return found[1]
+
+
+def row(terminal: Terminal, *cells: str) -> None:
+    """Waits for a row of the table that begins with these cells."""
+    terminal.waits_for(r"\n *" + " +".join(cells))
+
+
+@pytest.mark.terminal
+def test_on_a_terminal_there_is_a_table_that_changes(terminal: Terminal) -> None:
+    terminal.run(f"{COMMAND} serve {BROKEN} --address localhost:0 --no-try")
+    address = address_on(terminal)
+    row(terminal, "clients", "worlds", "agents", "steps/s", "steps", "refused", "errors", "up")
+    row(terminal, "0", "0", "0", "0", "0", "0", "0", "0:00")
+    with make(address, {"at": "step"}) as env:
+        env.reset()
+        row(terminal, "1", "1", "1", r"\d+", "1", "0", "0", "0:00")
+        with pytest.raises(DmEnvRpcError, match="broken in step"):
+            env.step({"a": 1})
+        with pytest.raises(DmEnvRpcError, match="known settings"):
+            create_world(env.connection, {"colour\x1b[31m": "red"})
+        row(terminal, "1", "1", "1", r"\d+", "2", "1", "1", "0:00")
+        terminal.waits_for(r"\d\d:\d\d:\d\d error: a step request of .* failed: RuntimeError: brok")
+        shown = terminal.waits_for(r"\d\d:\d\d:\d\d info: refused a create_world request of")
+        assert "Traceback" not in shown
+        assert "connected" not in shown
+    row(terminal, "0", "0", "0", r"\d+", "2", "1", "1", "0:00")
+    terminal.press("C-c")
+    shown = terminal.waits_for("stopping")
+    assert shown.count("steps/s") == 1, shown
+    assert terminal.state() == {"alternate": "0", "cursor": "1"}
+
+
+@pytest.mark.terminal
+def test_a_table_fits_into_a_small_terminal(tmp_path: Path) -> None:
+    with Terminal(tmp_path, columns=80, rows=12) as terminal:
+        terminal.run(f"{COMMAND} serve {BROKEN} --address localhost:0 --no-try")
+        address = address_on(terminal)
+        for _ in range(8):
+            with pytest.raises(DmEnvRpcError, match="broken in __init__"):
+                make(address, {"at": "__init__"})
+        row(terminal, "0", "0", "0", "0", "0", "0", "8")
+        failures = re.findall(r"error: a create_world request of", terminal.screen())
+        assert len(failures) == serve_reports.FAILURES
+        terminal.press("C-c")
+        terminal.waits_for("stopping")
+
+
+@pytest.mark.terminal
+@pytest.mark.parametrize("option", ["--verbose", "--json"])
+def test_on_a_terminal_there_are_log_lines_if_asked_for(terminal: Terminal, option: str) -> None:
+    terminal.run(f"{COMMAND} serve catch --address localhost:0 {option}")
+    shown = terminal.waits_for(r"localhost:[1-9]\d+")
+    address = re.findall(r"localhost:[1-9]\d+", shown)[-1]
+    make(address).close()
+    shown = terminal.waits_for(" disconnected")
+    assert "steps/s" not in shown
+    assert ("sends a create_world request" in shown) == (option == "--verbose")
+    terminal.press("C-c")
+    terminal.waits_for("stopping")
+
+
+@contextlib.contextmanager
+def logged(*options: str) -> Iterator[tuple[str, list[str]]]:
+    """The command away from terminals: its address, and at the end the lines on stderr."""
+    process = started("serve", BROKEN, "--no-try", "--address", "localhost:0", *options)
+    lines: list[str] = []
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = (process.stdout if "--json" in options else process.stderr).readline()
+        found = re.search(r"localhost:\d+", first)
+        assert found is not None, first
+        yield found[0], lines
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=20)
+        assert process.returncode == 0
+        lines += said.splitlines()
+    finally:
+        end_started()
+
+
+def use(address: str) -> None:
+    """Connects, is refused once, and makes the environment fail once."""
+    with make(address, {"at": "step"}) as env:
+        env.reset()
+        with pytest.raises(DmEnvRpcError, match="known settings"):
+            create_world(env.connection, {"colour": 1})
+        with pytest.raises(DmEnvRpcError, match="broken in step"):
+            env.step({"a": 1})
+
+
+EXPECTED = [
+    ("info", r"ipv4:127.0.0.1:\d+ connected"),
+    ("info", r"refused a create_world request of ipv4:.*known settings: at"),
+    ("error", r"a step request of ipv4:127.0.0.1:\d+ failed"),
+    ("info", r"ipv4:127.0.0.1:\d+ disconnected"),
+]
+
+
+def test_away_from_a_terminal_clients_refusals_and_failures_are_logged() -> None:
+    with logged() as (address, lines):
+        use(address)
+    assert lines.pop() == "stopping"
+    assert len(lines) == len(EXPECTED), lines
+    for line, (level, text) in zip(lines, EXPECTED, strict=True):
+        assert re.match(rf"\d\d:\d\d:\d\d {level}: {text}", line), line
+    assert "RuntimeError: broken in step" in lines[2]
+
+
+def test_the_log_as_json_lines() -> None:
+    begun = datetime.datetime.now(datetime.timezone.utc)
+    with logged("--json") as (address, lines):
+        use(address)
+    assert lines.pop() == "stopping"
+    records = [json.loads(line) for line in lines]
+    assert len(records) == len(EXPECTED), lines
+    for record, (level, text) in zip(records, EXPECTED, strict=True):
+        assert record["level"] == level
+        assert re.match(text, record["message"])
+        age = datetime.datetime.fromisoformat(record["time"]) - begun
+        assert -1 < age.total_seconds() < 60
+    assert "RuntimeError: broken in step" in records[2]["error"]
+
+
+def test_verbose_tells_of_every_request_but_steps() -> None:
+    with logged("--verbose") as (address, lines):
+        use(address)
+    told = [line.split(" sends a ")[1] for line in lines if " sends a " in line]
+    kinds = ["create_world", "join_world", "create_world", "leave_world", "destroy_world"]
+    assert told == [f"{kind} request" for kind in kinds]
+
+
+def test_worlds_of_clients_that_are_gone_end() -> None:
+    with logged("--idle-seconds", "0.2") as (address, lines):
+        with connect(address) as connection:
+            world = create_world(connection, {"at": "nowhere"})
+        with connect(address) as connection:
+            assert settles(lambda: not _exists(connection, world))
+    assert any(f"world {world!r} is destroyed" in line for line in lines), lines
+
+
+def _exists(connection: Connection, world: str) -> bool:
+    try:
+        connection.send(dm_env_rpc_pb2.ResetWorldRequest(world_name=world))
+    except DmEnvRpcError as error:
+        return "no world" not in str(error)
+    return True

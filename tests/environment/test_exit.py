@@ -1,0 +1,258 @@
+"""Environments that a program leaves to the exit of the interpreter, or to Ctrl-C.
+
+The server keeps worlds for ever, so that what ends them is the client.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from dm_env_rpc_client.environment import forgotten
+from dm_env_rpc_client.server import Server, serve
+from tests.environments import Echo
+from tests.scripted import BUSY_SECONDS, served_echo, settles
+
+TRANSPORTS = ["http2"]  # Two of the programs are over grpcio.
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serve(Echo, idle_world_seconds=None) as serving:
+        yield serving
+        assert serving.errors == []
+
+
+def is_empty(server: Server) -> bool:
+    return (server.world_count, server.agent_count) == (0, 0)
+
+
+class Program:
+    """Python code in a process of its own."""
+
+    def __init__(self, code: str, address: str):
+        prelude = """
+            import asyncio, os, signal, sys, time
+            from dm_env_rpc_client import make, make_async
+            address = sys.argv[1]
+        """
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(prelude) + textwrap.dedent(code), address],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def waits_for_line(self) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline()
+
+    def end(self) -> str:
+        """Returns what it wrote to stderr when it has ended."""
+        try:
+            return self.process.communicate(timeout=60)[1]
+        finally:
+            self.process.kill()
+            self.process.communicate(timeout=60)
+
+
+LEFT = {
+    "in a function": """
+        def main():
+            env = make(address)
+            env.reset()
+            env.step({"value": 1})
+        main()
+    """,
+    "in the module": """
+        env = make(address)
+        env.reset()
+    """,
+    "over grpcio": """
+        def main():
+            forgotten = make(address, transport="grpc")
+        main()
+        env = make(address, transport="grpc")
+        env.reset()
+    """,
+    "in a circle": """
+        env = make(address)
+        env.itself = env
+    """,
+    "with a step under way": """
+        env = make(address)
+        env.reset()
+        pending = env.step_async({"value": 1})
+    """,
+    "in a thread": """
+        import threading
+        kept = []
+        thread = threading.Thread(target=lambda: kept.append(make(address)))
+        thread.start()
+        thread.join()
+    """,
+    "with sys.exit": """
+        env = make(address)
+        sys.exit(0)
+    """,
+    "many together": """
+        from dm_env_rpc_client import BatchedEnvironment
+        envs = BatchedEnvironment(address, 16)
+        envs.reset()
+    """,
+    "many in Gymnasium": """
+        from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
+        envs = RemoteVectorEnv(address, 4)
+        envs.reset()
+    """,
+    "in a coroutine": """
+        async def main():
+            env = await make_async(address)
+            await env.reset()
+        import warnings
+        warnings.simplefilter("ignore", ResourceWarning)
+        asyncio.run(main())
+    """,
+    "beyond the event loop": """
+        async def main():
+            global env
+            env = await make_async(address)
+            await env.reset()
+        asyncio.run(main())
+    """,
+}
+
+
+@pytest.mark.parametrize("how", LEFT)
+def test_a_world_does_not_outlive_the_program(server: Server, how: str) -> None:
+    program = Program(LEFT[how], server.address)
+    stderr = program.end()
+    assert is_empty(server) or settles(lambda: is_empty(server), 2.0)
+    assert (program.process.returncode, stderr) == (0, "")
+
+
+CTRL_C = {
+    "in a step": """
+        env = make(address, {"seconds": 0.5})
+        env.reset()
+        print("ready", flush=True)
+        env.step({"value": 1})
+    """,
+    "between steps": """
+        env = make(address)
+        env.reset()
+        print("ready", flush=True)
+        time.sleep(60)
+    """,
+    "in a function": """
+        def main():
+            env = make(address, {"seconds": 0.5})
+            env.reset()
+            print("ready", flush=True)
+            env.step({"value": 1})
+        main()
+    """,
+    "over grpcio": """
+        env = make(address, {"seconds": 0.5}, transport="grpc")
+        env.reset()
+        print("ready", flush=True)
+        env.step({"value": 1})
+    """,
+    "in a with": """
+        with make(address, {"seconds": 0.5}) as env:
+            env.reset()
+            print("ready", flush=True)
+            env.step({"value": 1})
+    """,
+    "in a coroutine": """
+        async def main():
+            env = await make_async(address, {"seconds": 0.5})
+            await env.reset()
+            print("ready", flush=True)
+            await env.step({"value": 1})
+        asyncio.run(main())
+    """,
+}
+
+
+@pytest.mark.parametrize("where", CTRL_C)
+def test_ctrl_c_ends_the_world(server: Server, where: str) -> None:
+    program = Program(CTRL_C[where], server.address)
+    program.waits_for_line()
+    time.sleep(0.1)
+    program.process.send_signal(signal.SIGINT)
+    stderr = program.end()
+    assert settles(lambda: is_empty(server), 2.0), stderr
+    assert program.process.returncode in (-signal.SIGINT, 130)
+    assert stderr.rstrip().endswith("KeyboardInterrupt")
+
+
+def test_a_forked_child_leaves_the_world_to_its_parent(server: Server) -> None:
+    program = Program(
+        """
+        import gc
+        env = make(address)
+        env.reset()
+        if not os.fork():
+            sys.exit(0)  # With its handlers of the exit.
+        os.wait()
+        if not os.fork():
+            del env
+            gc.collect()
+            os._exit(0)
+        os.wait()
+        assert env.step({"value": 1}).mid()
+        print("stepped", flush=True)
+        sys.stdin.readline()
+        """,
+        server.address,
+    )
+    program.waits_for_line()
+    assert (server.world_count, server.agent_count) == (1, 1)
+    assert program.end() == ""
+    assert settles(lambda: is_empty(server), 2.0)
+
+
+def test_close_leaves_nothing_to_do_and_no_warning(server: Server) -> None:
+    program = Program(
+        """
+        import gc, warnings
+        warnings.simplefilter("error")
+        make(address).close()
+        async def main():
+            env = await make_async(address)
+            await env.close()
+        asyncio.run(main())
+        gc.collect()
+        from dm_env_rpc_client.environment import forgotten
+        assert not forgotten._running
+        """,
+        server.address,
+    )
+    assert program.end() == ""
+    assert is_empty(server)
+
+
+def test_a_frozen_server_delays_the_exit_once_for_all_environments() -> None:
+    with served_echo() as server:
+        program = Program(
+            """
+            envs = [make(address) for _ in range(8)]
+            print("ready", flush=True)
+            sys.stdin.readline()
+            """,
+            server.address,
+        )
+        program.waits_for_line()
+        server.signal(signal.SIGSTOP)
+        begun = time.monotonic()
+        program.end()
+        assert time.monotonic() - begun < 2 * forgotten.EXIT_SECONDS + BUSY_SECONDS
+        server.signal(signal.SIGCONT)

@@ -1,0 +1,81 @@
+"""Row 39: clients that create worlds and vanish, against a limit of worlds."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from google.rpc import code_pb2
+
+from dm_env_rpc_client import DmEnvRpcError, connect, create_world, join_world, make
+from dm_env_rpc_client.client.connection import Connection
+from dm_env_rpc_client.server import Catch, Server, serve
+from tests.scripted import BUSY_SECONDS, settles, thread_count
+
+# How many clients, against a limit of how many worlds, with a grace of how many seconds.
+SCALES = [
+    pytest.param(100, 25, 0.2, id="twentieth"),
+    pytest.param(2000, 100, 1.0, id="whole", marks=pytest.mark.soak),
+]
+
+
+def _vanish(connection: Connection) -> None:
+    """Ends a connection as the kernel does for a process that was killed."""
+    connection._pipeline._stream.abort()
+    connection.close()
+
+
+def _create_and_vanish(server: Server, joins: bool) -> bool:
+    """Returns whether there was room for one more world."""
+    connection = connect(server.address)
+    try:
+        world = create_world(connection)
+        if joins:
+            join_world(connection, world).reset()
+        return True
+    except DmEnvRpcError as error:
+        if error.code != code_pb2.RESOURCE_EXHAUSTED:
+            raise
+        return False
+    finally:
+        _vanish(connection)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("count", "limit", "grace"), SCALES)
+def test_row_39_worlds_of_clients_that_vanish(count: int, limit: int, grace: float) -> None:
+    """Row 39: worlds end after the grace; the clients after that are served."""
+    with serve(Catch, max_worlds=limit, idle_world_seconds=grace) as server:
+        threads = thread_count()
+        made = refused = most = 0
+        begun = time.monotonic()
+        while made < count:
+            if _create_and_vanish(server, joins=bool(made % 2)):
+                made += 1
+            else:
+                refused += 1
+                # Within the grace and what closing takes, there is room again.
+                assert settles(lambda: server.world_count < limit, 10 * grace + BUSY_SECONDS)
+            most = max(most, server.world_count)
+        print(
+            f"row 39: {made} clients in {time.monotonic() - begun:.1f} s, {refused} refusals, "
+            f"at most {most} worlds"
+        )
+        assert most <= limit
+        assert settles(lambda: (server.world_count, server.agent_count) == (0, 0))
+        with make(server.address) as env:
+            assert env.reset().first()
+        assert settles(lambda: thread_count() <= threads)
+        assert server.errors == []
+
+
+def test_row_39_a_server_that_is_full_serves_again() -> None:
+    """Row 39: at the limit clients are refused, and after the grace they are not."""
+    with serve(Catch, max_worlds=3, idle_world_seconds=0.2) as server:
+        clients = [connect(server.address) for _ in range(3)]
+        for client in clients:
+            create_world(client)
+        assert not _create_and_vanish(server, joins=False)
+        for client in clients:
+            _vanish(client)
+        assert settles(lambda: _create_and_vanish(server, joins=True))

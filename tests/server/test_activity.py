@@ -1,0 +1,149 @@
+"""What a server counts and logs."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import timeit
+
+import pytest
+
+from dm_env_rpc_client import (
+    ConnectionLostError,
+    DmEnvRpcError,
+    connect,
+    create_world,
+    dm_env_rpc_pb2,
+    join_world,
+    make,
+)
+from dm_env_rpc_client.server import Catch, Server, ServerStats, serve
+from dm_env_rpc_client.server.activity import Counts
+from tests.environments import Broken
+from tests.scripted import settles
+
+LOGGER = "dm_env_rpc_client.server"
+LOGGERS = (LOGGER, "dm_env_rpc_client.server.clients")
+
+
+def test_a_server_counts_what_it_does(catch_server: Server) -> None:
+    before = catch_server.stats()
+    assert (before.streams, before.all_streams, before.steps, before.refusals) == (0, 0, 0, 0)
+    assert set(before.requests.values()) == {0}
+    with make(catch_server.address, {"rows": 20}) as env:
+        env.reset()
+        for _ in range(9):
+            env.step({"paddle": 1})
+        during = catch_server.stats()
+        assert (during.streams, during.worlds, during.agents, during.steps) == (1, 1, 1, 10)
+        assert during.uptime > before.uptime
+        with connect(catch_server.address) as connection:
+            with pytest.raises(DmEnvRpcError):
+                join_world(connection, "nowhere")
+            connection.send(dm_env_rpc_pb2.LeaveWorldRequest())
+    assert settles(lambda: catch_server.stats().streams == 0)
+    after = catch_server.stats()
+    assert (after.all_streams, after.worlds, after.agents, after.steps) == (2, 0, 0, 10)
+    assert (after.refusals, after.errors) == (1, 0)
+    assert after.requests == {
+        "create_world": 1,
+        "join_world": 2,
+        "step": 10,
+        "reset": 0,
+        "reset_world": 0,
+        "leave_world": 2,
+        "destroy_world": 1,
+        "extension": 0,
+    }
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        after.steps = 0  # type: ignore[misc]
+
+
+def test_steps_in_unusual_forms_are_counted_too(catch_server: Server) -> None:
+    with connect(catch_server.address) as connection:
+        connection.send(
+            dm_env_rpc_pb2.JoinWorldRequest(world_name=create_world(connection, {"rows": 9}))
+        )
+        connection.send(dm_env_rpc_pb2.StepRequest())
+        for _ in range(2):
+            with pytest.raises(DmEnvRpcError, match="unknown observation uid 99"):
+                connection.send(dm_env_rpc_pb2.StepRequest(requested_observations=[99]))
+        stats: ServerStats = catch_server.stats()
+        assert (stats.steps, stats.refusals) == (3, 2)
+
+
+def test_errors_and_refused_clients_are_counted() -> None:
+    with serve(Broken, token="s3cret") as server:
+        with pytest.raises(ConnectionLostError, match="UNAUTHENTICATED"):
+            make(server.address, token="wrong")
+        with pytest.raises(DmEnvRpcError, match="broken"):
+            make(server.address, {"at": "__init__"}, token="s3cret")
+        stats = server.stats()
+        assert (stats.refused_streams, stats.errors, stats.refusals) == (1, 1, 0)
+
+
+def test_the_log_tells_of_clients_and_refusals_and_not_of_steps(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO), serve(Catch, token="s3cret") as server:
+        with pytest.raises(ConnectionLostError):
+            make(server.address)
+        with make(server.address, {"rows": 30}, token="s3cret") as env:
+            env.reset()
+            for _ in range(20):
+                env.step({"paddle": 1})
+            with pytest.raises(DmEnvRpcError):
+                create_world(env.connection, {"colour": 1})
+        assert settles(lambda: "disconnected" in caplog.text)
+    lines = [record.getMessage() for record in caplog.records if record.name in LOGGERS]
+    assert len(lines) == 4, lines
+    assert "requires a token" in lines[0]
+    assert lines[1].endswith(" connected")
+    assert "refused a create_world request of" in lines[2]
+    assert "known settings: rows" in lines[2]
+    assert lines[3].endswith(" disconnected")
+    assert "s3cret" not in caplog.text
+
+
+def test_debug_tells_of_requests_but_not_of_steps(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.DEBUG, LOGGER),
+        serve(Catch) as server,
+        make(server.address, {"rows": 30}) as env,
+    ):
+        env.reset()
+        for _ in range(20):
+            env.step({"paddle": 1})
+    requests = [message for message in caplog.messages if " sends a " in message]
+    assert [message.split()[-2] for message in requests] == [
+        "create_world",
+        "join_world",
+        "leave_world",
+        "destroy_world",
+    ]
+
+
+def test_clients_that_come_and_go_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO), serve(Catch) as server:
+        for _ in range(60):
+            connect(server.address).close()
+        assert settles(lambda: server.stats().streams == 0)
+        assert server.stats().all_streams == 60
+    assert 1 <= sum(record.name in LOGGERS for record in caplog.records) <= 30
+
+
+def test_counting_a_step_takes_next_to_nothing() -> None:
+    counts = Counts()
+
+    def count() -> None:
+        counts.steps += 1
+
+    def nothing() -> None:
+        counts.steps  # noqa: B018
+
+    number = 20_000
+    costs = [
+        min(timeit.repeat(each, number=number, repeat=5)) / number for each in (count, nothing)
+    ]
+    print(f"counting a step takes {(costs[0] - costs[1]) * 1e9:.0f} ns")
+    assert costs[0] < 2e-6

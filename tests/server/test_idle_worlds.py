@@ -1,0 +1,200 @@
+"""Worlds whose clients are gone: when they end, and when they do not."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+import dm_env
+import pytest
+
+from dm_env_rpc_client import (
+    DmEnvRpcError,
+    SpecError,
+    connect,
+    create_world,
+    destroy_world,
+    dm_env_rpc_pb2,
+    join_world,
+)
+from dm_env_rpc_client.server import Catch, Race, Server, serve
+from dm_env_rpc_client.server.shared_world import SharedWorld
+from tests.scripted import settles
+
+GRACE = 0.3
+THREAD = "dm_env_rpc idle worlds"
+
+
+def waiters() -> int:
+    return sum(thread.name == THREAD for thread in threading.enumerate())
+
+
+def create(server: Server) -> str:
+    """A world whose creator is gone."""
+    with connect(server.address) as connection:
+        return create_world(connection)
+
+
+def test_a_world_of_a_client_that_is_gone_ends_after_the_grace() -> None:
+    with serve(Catch, idle_world_seconds=GRACE) as server:
+        begun = time.monotonic()
+        create(server)
+        assert server.world_count == 1
+        assert settles(lambda: server.world_count == 0)
+        assert time.monotonic() - begun >= GRACE
+        assert settles(lambda: waiters() == 0)
+        assert server.errors == []
+
+
+def test_a_creator_that_is_connected_keeps_its_worlds() -> None:
+    with serve(Catch, idle_world_seconds=0.0) as server, connect(server.address) as creator:
+        world = create_world(creator)
+        with connect(server.address) as other:
+            join_world(other, world).close()
+        with connect(server.address) as other:
+            join_world(other, world)
+        assert settles(lambda: server.agent_count == 0)
+        assert waiters() == 0
+        destroy_world(creator, world)
+
+
+def test_a_world_lives_until_its_last_agent_has_left_and_then_for_the_grace() -> None:
+    with serve(Race, idle_world_seconds=GRACE) as server, connect(server.address) as first:
+        creator = connect(server.address)
+        world = create_world(creator)
+        with connect(server.address) as second:
+            envs = [join_world(connection, world) for connection in (first, second)]
+            creator.close()
+            time.sleep(2 * GRACE)
+            envs[0].close()
+            time.sleep(2 * GRACE)
+            assert server.world_count == 1
+            left = time.monotonic()
+            envs[1].close()
+        assert settles(lambda: server.world_count == 0)
+        assert time.monotonic() - left >= GRACE
+
+
+def test_who_joins_in_time_saves_the_world() -> None:
+    with serve(Catch, idle_world_seconds=GRACE) as server:
+        world = create(server)
+        with connect(server.address) as connection, join_world(connection, world) as env:
+            assert settles(lambda: waiters() == 0)
+            time.sleep(2 * GRACE)
+            assert env.reset().first()
+
+
+def test_a_join_that_is_refused_does_not_keep_a_world() -> None:
+    with serve(Catch, idle_world_seconds=GRACE) as server:
+        world = create(server)
+        with connect(server.address) as connection:
+            with pytest.raises(DmEnvRpcError, match="unknown join settings"):
+                join_world(connection, world, {"colour": 1})
+            assert settles(lambda: server.world_count == 0)
+
+
+def test_worlds_end_in_the_order_of_their_clients() -> None:
+    closed = []
+
+    class Closing(Catch):
+        def __init__(self, number: int):
+            super().__init__()
+            self.number = number
+
+        def close(self) -> None:
+            closed.append(self.number)
+
+    with serve(Closing, idle_world_seconds=GRACE) as server:
+        creators = [connect(server.address) for _ in range(5)]
+        for number, creator in enumerate(creators):
+            create_world(creator, {"number": number})
+        order = [3, 0, 4, 1, 2]
+        for number in order:
+            creators[number].close()
+        assert waiters() == 1
+        assert settles(lambda: closed == order)
+        assert server.world_count == 0
+
+
+@pytest.mark.parametrize("only", [Race(), SharedWorld(Race())], ids=["game", "world"])
+def test_the_only_world_of_a_server_never_ends(only: Any) -> None:
+    with serve(only, idle_world_seconds=0.0) as server:
+        for _ in range(3):
+            with connect(server.address) as connection, join_world(connection, ""):
+                assert server.agent_count == 1
+        assert settles(lambda: server.agent_count == 0)
+        assert waiters() == 0
+        assert server.world_count == 1
+
+
+def test_none_keeps_the_worlds() -> None:
+    with serve(Catch, idle_world_seconds=None) as server:
+        world = create(server)
+        with connect(server.address) as connection:
+            assert waiters() == 0
+            destroy_world(connection, world)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("inf"), float("nan")])
+def test_a_grace_that_is_no_time_is_refused(seconds: float) -> None:
+    with pytest.raises(SpecError, match="idle_world_seconds"):
+        serve(Catch, idle_world_seconds=seconds)
+
+
+def test_stop_closes_idle_worlds_at_once_and_ends_the_thread() -> None:
+    closed = []
+
+    class Closing(Catch):
+        def close(self) -> None:
+            closed.append(self)
+
+    server = serve(Closing)
+    create(server)
+    assert settles(lambda: waiters() == 1)
+    server.stop(0.0)
+    assert waiters() == 0
+    assert len(closed) == 1
+
+
+def test_a_world_that_fails_to_close_is_told_and_the_next_one_ends_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Failing(Catch):
+        def close(self) -> None:
+            raise RuntimeError("no way")
+
+    with serve(Failing, idle_world_seconds=0.0) as server:
+        for _ in range(2):
+            create(server)
+        with caplog.at_level(logging.INFO):
+            assert settles(lambda: len(server.errors) == 2)
+        assert server.world_count == 0
+        assert str(server.errors[0]) == "no way"
+
+
+def test_a_world_that_is_made_while_the_server_stops_is_closed() -> None:
+    closed = []
+    making, go_on = threading.Event(), threading.Event()
+
+    class Slow(Catch):
+        def __init__(self) -> None:
+            super().__init__()
+            making.set()
+            assert go_on.wait(10)
+
+        def close(self) -> None:
+            closed.append(self)
+
+    def make_slow() -> dm_env.Environment:
+        return Slow()
+
+    server = serve(make_slow)
+    connection = connect(server.address)
+    connection.start(dm_env_rpc_pb2.CreateWorldRequest())
+    assert making.wait(10)
+    server.stop(0.0)
+    go_on.set()
+    assert settles(lambda: len(closed) == 1)
+    connection.close()
