@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pytest_plugin": {"compliance", "testing"},
     "gymnasium": set(),
     "__init__": {"_proto", "client", "environment", "errors", "tensors"},
-    "adaptors": {"bridges", "environment", "errors", "protocol", "tensors"},
+    "adaptors": {"bridges", "environment", "errors", "extensions", "protocol", "tensors"},
     "testing": {
         "_proto", "client", "compliance", "environment", "errors", "protocol", "runtime", "server",
         "transports",

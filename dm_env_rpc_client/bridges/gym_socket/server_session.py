@@ -15,8 +15,8 @@ from typing import Any
 import dm_env
 import numpy as np
 
+from dm_env_rpc_client.bridges import bounded_json
 from dm_env_rpc_client.bridges.gym_socket import (
-    bounded_json,
     monitor,
     packet_codec,
     packets,
@@ -25,7 +25,6 @@ from dm_env_rpc_client.bridges.gym_socket import (
     space_specs,
 )
 from dm_env_rpc_client.bridges.gym_socket.fields import Limits
-from dm_env_rpc_client.bridges.gymnasium_environment import GymnasiumEnvironment
 from dm_env_rpc_client.errors import SpecError
 
 __all__ = [
@@ -68,6 +67,9 @@ def make_environment(factory: EnvironmentFactory) -> dm_env.Environment:
     if isinstance(made, dm_env.Environment):
         return made
     if hasattr(made, "action_space") and hasattr(made, "observation_space"):
+        # Imported here, because Gymnasium is an extra.
+        from dm_env_rpc_client.bridges.gymnasium_environment import GymnasiumEnvironment
+
         return GymnasiumEnvironment(made)
     raise SpecError(
         f"the factory made a {type(made).__name__}; expected a dm_env.Environment or gymnasium.Env"
