@@ -33,9 +33,11 @@ __all__ = [
     "Description",
     "Extras",
     "GymnasiumProxy",
-    "ask",
+    "begin",
     "describe",
     "extras_of",
+    "observation_of",
+    "read_frame",
     "reset_settings",
     "wire_action",
 ]
@@ -103,9 +105,8 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         if description.reward_range is not None:
             self.reward_range = description.reward_range
         self._max_episode_steps = description.max_episode_steps
-        self._properties = PropertiesExtension(env.connection)
         self._is_running = False
-        self.render_mode = self._begin(render_mode, description.render_mode)
+        self.render_mode = begin(env, description, render_mode)
 
     @property
     def spec(self) -> EnvSpec | None:
@@ -140,7 +141,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         self._is_running = False
         timestep = self.environment.reset(reset_settings(seed, options))
         self._is_running = True
-        return self._observation(timestep), extras_of(timestep.observation[EXTRAS]).info
+        return self._observation(timestep), extras_of(timestep.observation).info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Takes a step.
@@ -162,7 +163,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         timestep = self.environment.step(wire_action(self.action_space, action))
         is_last = timestep.last()
         self._is_running = not is_last
-        extras = extras_of(timestep.observation[EXTRAS])
+        extras = extras_of(timestep.observation)
         is_terminated = is_last and self.environment.state is State.TERMINATED
         return (
             self._observation(timestep),
@@ -177,37 +178,14 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         """Returns what the environment renders now, which takes a request; None without a mode."""
         if self.render_mode is None:
             return None
-        frame = self._properties.read(FRAME)
-        return gymnasium_values.decode(frame, FRAME) if isinstance(frame, str) else frame
+        return read_frame(self.environment)
 
     def close(self) -> None:
         """Closes the environment; a second call does nothing."""
         self.environment.close()
 
     def _observation(self, timestep: dm_env.TimeStep) -> Any:
-        value = timestep.observation.get(OBSERVATION, {})
-        return gymnasium_elements.from_structure(self.observation_space, value, "observation")
-
-    def _begin(self, wanted: str | None, current: str | None) -> str | None:
-        """Asks for infos, and for a render mode if it is not None; returns the mode."""
-        if wanted in (None, current):
-            ask(self.environment, {"infos": True})
-            return wanted
-        modes = self.metadata.get("render_modes", [])
-        refusal = f"its modes are {modes}; 'human' would open a window there"
-        if wanted in modes and wanted != "human":
-            try:
-                ask(self.environment, {"infos": True, "render_mode": wanted})
-                return wanted
-            except DmEnvRpcError as error:
-                refusal = str(error)
-        warnings.warn(
-            f"the server at {self.environment.connection.address} does not render in mode "
-            f"{wanted!r}, so that render() returns None: {refusal}",
-            stacklevel=4,
-        )
-        ask(self.environment, {"infos": True})
-        return None
+        return observation_of(self.observation_space, timestep.observation)
 
 
 def describe(env: DmEnvAdaptor) -> Description | None:
@@ -249,9 +227,57 @@ def describe(env: DmEnvAdaptor) -> Description | None:
         raise ProtocolError(f"{where}: {type(error).__name__}: {error}") from error
 
 
-def ask(env: DmEnvAdaptor, settings: Mapping[str, Any]) -> None:
-    """Ends the running sequence, if any, with settings for the next one, which it adopts."""
-    env.finish_reset(env.start_reset(settings))
+def begin(env: DmEnvAdaptor, description: Description, render_mode: str | None) -> str | None:
+    """Asks a server for infos, and for a render mode.
+
+    Args:
+      env: joined to a world of a Gymnasium environment, in which no sequence begins before.
+      description: what `describe` returned for it.
+      render_mode: the mode; None to leave the environment as it is.
+
+    Returns:
+      The mode; None, after a warning, if the server does not have it.
+
+    Raises:
+      As `DmEnvAdaptor.reset`.
+    """
+    if render_mode in (None, description.render_mode):
+        _ask(env, {"infos": True})
+        return render_mode
+    modes = description.metadata.get("render_modes", [])
+    refusal = f"its modes are {modes}; 'human' would open a window there"
+    if render_mode in modes and render_mode != "human":
+        try:
+            _ask(env, {"infos": True, "render_mode": render_mode})
+            return render_mode
+        except DmEnvRpcError as error:
+            refusal = str(error)
+    warnings.warn(
+        f"the server at {env.connection.address} does not render in mode {render_mode!r}, so that "
+        f"render() returns None: {refusal}",
+        stacklevel=4,
+    )
+    _ask(env, {"infos": True})
+    return None
+
+
+def read_frame(env: DmEnvAdaptor) -> Any:
+    """Returns what a Gymnasium environment renders now.
+
+    Args:
+      env: joined to its world; `begin` returned a render mode.
+
+    Raises:
+      As `PropertyAccess.read`.
+    """
+    frame = PropertiesExtension(env.connection).read(FRAME)
+    return gymnasium_values.decode(frame, FRAME) if isinstance(frame, str) else frame
+
+
+def observation_of(space: spaces.Space[Any], observation: Mapping[str, Any]) -> Any:
+    """Returns the element of a space of observations that a nested observation stands for."""
+    value = observation.get(OBSERVATION, {})
+    return gymnasium_elements.from_structure(space, value, "observation")
 
 
 def reset_settings(seed: int | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -270,12 +296,18 @@ def wire_action(space: spaces.Space[Any], action: Any) -> dict[str, Any]:
     return value if isinstance(space, spaces.Dict | spaces.Tuple) else {"action": value}
 
 
-def extras_of(text: Any) -> Extras:
-    """Returns the extras of an observation; ProtocolError if they are invalid."""
+def extras_of(observation: Mapping[str, Any]) -> Extras:
+    """Returns what came with an observation; ProtocolError if it is invalid."""
+    text = str(observation[EXTRAS])
     if not text:
         return Extras({}, False)
-    value = gymnasium_values.decode(str(text), f"observation {EXTRAS!r}")
+    value = gymnasium_values.decode(text, f"observation {EXTRAS!r}")
     info = value.get("info", {}) if isinstance(value, dict) else None
     if not isinstance(info, dict):
         raise ProtocolError(f"observation {EXTRAS!r}: expected an object with an info, got {value}")
     return Extras(info, value.get("truncated") is True)
+
+
+def _ask(env: DmEnvAdaptor, settings: Mapping[str, Any]) -> None:
+    """Sends settings for the next sequence, and adopts the specs that they lead to."""
+    env.finish_reset(env.start_reset(settings))

@@ -77,7 +77,14 @@ class Properties:
 
     @classmethod
     def of_getters(cls, getters: Mapping[str, Callable[[], Any]]) -> Properties:
-        """Returns properties that can only be read: functions of their values, by key."""
+        """Returns properties that can only be read.
+
+        Args:
+          getters: functions that return the values, by key.
+
+        Raises:
+          SpecError: a key is empty.
+        """
         properties = cls()
         for key, getter in getters.items():
             properties.add(key, getter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import gymnasium
@@ -109,6 +110,8 @@ class Mirror(gymnasium.Env[Any, Any]):
       render_mode: "rgb_array", "ansi" or "rgb_array_list".
       length: how many steps an episode has.
       ends: how it ends: "terminated", "truncated" or "both".
+      tells_type: whether the info has the type of the action, too.
+      has_odd_infos: whether the info has a NaN, texts and more that check_env cannot compare.
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012  # as in Gymnasium
@@ -124,12 +127,24 @@ class Mirror(gymnasium.Env[Any, Any]):
         render_mode: str | None = None,
         length: int = 3,
         ends: str = "terminated",
+        tells_type: bool = False,
+        has_odd_infos: bool = True,
     ):
         own = {"mission": Mission(), "arms": Arms(), "half": Half(3)}
-        self.action_space = self.observation_space = own.get(kind) or SPACES[kind]
+        space = own.get(kind) or SPACES[kind]
+        self.action_space, self.observation_space = copy.deepcopy(space), copy.deepcopy(space)
         self.render_mode = render_mode
         self._length, self._ends = length, ends
+        self._tells_type, self._has_odd_infos = tells_type, has_odd_infos
         self._step = 0
+
+    _odd_infos = {  # noqa: RUF012
+        "nan": float("nan"),
+        "nested": {"tuple": (1, [2.5, None], "text"), 3: -np.inf, "$": True},
+        "words": np.array(["a", "bc"]),
+        "bytes": b"\x00\xff",
+        "empty": np.zeros((0, 2)),
+    }
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -142,19 +157,15 @@ class Mirror(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._step += 1
         is_last = self._step == self._length
-        info = {
-            "action": repr(action),
-            "type": type(action).__name__,
+        info: dict[str, Any] = {
+            **({"type": type(action).__name__} if self._tells_type else {}),
             "mask": np.array([0, 1, self._step], np.int8),
             "scalar": np.float32(self._step / 3),
             "whole": np.int64(self._step),
             "flag": np.bool_(True),
-            "nan": float("nan"),
-            "nested": {"tuple": (1, [2.5, None], "text"), 3: -np.inf, "$": True},
-            "words": np.array(["a", "bc"]),
-            "bytes": b"\x00\xff",
-            "empty": np.zeros((0, 2)),
         }
+        if self._has_odd_infos:
+            info |= self._odd_infos
         return (
             action,
             self._step * 0.1,
@@ -184,6 +195,8 @@ def same(first: Any, second: Any) -> bool:
             and len(first) == len(second)
             and all(map(same, first, second))
         )
+    if isinstance(first, np.ndarray) and first.dtype == object:
+        return isinstance(second, np.ndarray) and same(first.tolist(), second.tolist())
     if isinstance(first, np.ndarray):
         return (
             isinstance(second, np.ndarray)

@@ -140,7 +140,7 @@ def test_an_episode_ends_as_it_does(mirror_server: Server, ends: str) -> None:
 
 def test_actions_are_str_and_int(mirror_server: Server) -> None:
     for kind, action, name in (("text", "abc", "str"), ("discrete", np.int64(1), "int")):
-        with proxy(mirror_server, kind=kind) as remote:
+        with proxy(mirror_server, kind=kind, tells_type=True) as remote:
             remote.reset()
             assert remote.step(action)[4]["type"] == name
     with proxy(mirror_server, kind="dict") as remote:
