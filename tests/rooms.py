@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "transports",
     },
     "compliance": {"_proto", "errors", "protocol", "runtime", "tensors", "transports"},
-    "server": {"_proto", "displays", "errors", "protocol", "tensors", "transports"},
+    "server": {"_proto", "bridges", "displays", "errors", "protocol", "tensors", "transports"},
     "extensions": {"_proto", "client", "displays", "errors", "tensors"},
     "environment": {"_proto", "client", "displays", "errors", "protocol", "tensors", "transports"},
     "client": {"displays", "errors", "protocol", "runtime", "transports"},

@@ -156,13 +156,17 @@ class ProxyActionBatch:
 
     def __init__(self, space: spaces.Space[Any], flat_specs: Mapping[str, specs.Array], count: int):
         self.specs = flat_specs
+        self._count = count
         self.single_space = space
         self.space = batch_space(space, count)
 
     def split(self, actions: Any, count: int) -> list[dict[str, Any]]:
         """See `ActionBatch.split`."""
         try:
-            rows = list(iterate(batch_space(self.single_space, count), actions))
+            # Batches of all environments are the most frequent, and a space takes time to make.
+            is_all = count == self._count
+            space = self.space if is_all else batch_space(self.single_space, count)
+            rows = list(iterate(space, actions))
         except (TypeError, KeyError) as error:
             raise SpecError(f"expected {count} actions in one batch: {error}") from error
         if len(rows) != count:

@@ -279,7 +279,8 @@ def test_values_that_json_has_no_form_for_are_their_repr() -> None:
 
 ENVIRONMENTS = {
     "CartPole-v1": (),
-    "Taxi-v4": (),
+    # Gymnasium 1.3 has the fourth version.
+    max(name for name in gymnasium.registry if name.startswith("Taxi-v")): (),
     "Blackjack-v1": (),
     "FrozenLake-v1": (),
     "LunarLander-v3": ("Box2D",),
@@ -296,10 +297,6 @@ def local_environment(name: str, **settings: Any) -> gymnasium.Env[Any, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return gymnasium.make(name, **settings)
-
-
-def served_environment(name: str, **settings: Any) -> GymnasiumEnvironment:
-    return GymnasiumEnvironment(local_environment(name, **settings))
 
 
 def renders(name: str) -> bool:
@@ -320,7 +317,7 @@ def test_500_steps_are_those_of_the_local_environment(
     local = local_environment(name, render_mode=mode)
     with (
         local,
-        serve(functools.partial(served_environment, name)) as server,
+        serve(functools.partial(local_environment, name)) as server,
         gymnasium.make(REMOTE, address=server.address, render_mode=mode) as remote,
     ):
         assert remote.action_space == local.action_space
