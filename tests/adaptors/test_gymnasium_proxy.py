@@ -286,7 +286,7 @@ ENVIRONMENTS = {
     "LunarLander-v3": ("Box2D",),
     "ALE/Pong-v5": ("ale_py",),
     "MiniGrid-Empty-5x5-v0": ("minigrid",),
-    "HalfCheetah-v5": ("mujoco",),
+    "HalfCheetah-v5": ("mujoco", "imageio"),
 }
 """Environments that nobody here wrote, and the packages that they are in."""
 

@@ -95,7 +95,18 @@ def test_wrappers_do_the_same(server: Server) -> None:
                 assert same(env.reset(), local.reset())
 
 
+def test_frames_of_every_step(server: Server) -> None:
+    local = wrappers.RenderCollection(Mirror(render_mode="rgb_array"))
+    with wrappers.RenderCollection(remote(server, "Mirror", render_mode="rgb_array")) as env:
+        for each in (local, env):
+            each.reset()
+            for _ in range(3):
+                each.step(1)
+        assert same(env.render(), local.render())
+
+
 def test_videos(server: Server, tmp_path: Path) -> None:
+    # Not among the packages that the tests install: it allows no recent Pillow.
     pytest.importorskip("moviepy")
     with wrappers.RecordVideo(
         remote(server, "Mirror", render_mode="rgb_array", settings={"length": 5}),
