@@ -43,7 +43,8 @@ A program sees no difference to the environment itself:
   they are, anything else as its `repr`. `terminated` and `truncated` are its own, also if both are
   true.
 - `render()` returns its picture, text or list. The server makes it anew for the `render_mode` of
-  `gymnasium.make`. A mode that the server does not have, or `human`, is a warning.
+  `gymnasium.make`. A mode that the server does not have, or `human`, is a warning, and `render()`
+  returns None.
 - `metadata`, `spec.max_episode_steps` and, if it has one, `reward_range` are its own.
 
 Two things differ: elements of a Discrete are `int`, where some environments have NumPy's integers;
@@ -115,4 +116,20 @@ An environment is reset on the step after the end of its episode; `autoreset_mod
 environments, a list with settings for each, or a function of the index. If some environments fail,
 the answers of all others are read, and `EnvironmentsFailedError` says which failed and why.
 `BatchedEnvironment` is the same for dm_env; see `dm_env_rpc_client.environment`.
+
+## Stable-Baselines3
+
+With the extra `sb3`, `adaptors.sb3.RemoteSb3VecEnv` is the same batch as a VecEnv:
+
+```text
+from stable_baselines3 import PPO
+
+from dm_env_rpc_client.adaptors.sb3 import RemoteSb3VecEnv
+
+envs = RemoteSb3VecEnv("localhost:50051", 8)
+PPO("MlpPolicy", envs).learn(100_000)
+```
+
+Its own `make_vec_env` takes the id, and the address in `env_kwargs`, and steps the environments one
+after the other.
 """

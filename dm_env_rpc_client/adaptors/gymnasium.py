@@ -7,6 +7,7 @@ env = gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address="localhost
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -53,15 +54,16 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
     Args:
       env: the environment; closed with this one.
       unwrap_single: False to keep the mappings around a single array.
-      render_mode: "rgb_array" to have `render` return the last observed image.
+      render_mode: "rgb_array" to have `render` return the last observed image. A mode that there
+        is not is a warning, and `render` returns None then.
       render_observation: which observation is the image, by flat name; None for the first
         that is uint8 [height, width, 3].
       seed_setting: the name of the setting that takes the seed of a reset; None to not send
         seeds.
 
     Raises:
-      SpecError: there is no space for a spec, the reward is not a scalar, or there is no such
-        image.
+      SpecError: there is no space for a spec, the reward is not a scalar, or
+        `render_observation` is not an image.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": RENDER_FPS}  # noqa: RUF012
@@ -94,11 +96,13 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
                 f"3]; images: {', '.join(images) or 'none'}"
             )
         if render_mode not in (None, *self.metadata["render_modes"]):
-            raise SpecError(
-                f"render_mode {render_mode!r} is not available; render modes: "
-                f"{self.metadata['render_modes']} ('rgb_array' needs an observation that is uint8 "
-                "[height, width, 3])"
+            warnings.warn(
+                f"render_mode {render_mode!r} is not available, so that render() returns None; "
+                f"render modes: {self.metadata['render_modes']} ('rgb_array' needs an observation "
+                "that is uint8 [height, width, 3])",
+                stacklevel=2,
             )
+            render_mode = None
         self._image_path = images[render_observation or next(iter(images))] if images else ()
         self.render_mode = render_mode
 

@@ -11,6 +11,7 @@ envs = gymnasium.make_vec(
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -128,9 +129,10 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
                 None if "requested_observations" in make_kwargs else self._describe(render_mode)
             )
             if self._description is None and render_mode is not None:
-                raise SpecError(
-                    f"RemoteVectorEnv does not render, got render_mode {render_mode!r}; only "
-                    "Gymnasium environments at a server do"
+                warnings.warn(
+                    f"render_mode {render_mode!r} is not available, so that render() returns None; "
+                    "only batches of Gymnasium environments at a server render",
+                    stacklevel=2,
                 )
             self._read_specs()
         except BaseException:
