@@ -1,16 +1,81 @@
 """Remote environments behind the interfaces of other libraries.
 
 One file or folder and one extra for each library, named after it. Read `gymnasium.py` first. May
-import `environment` and what it imports.
+import `bridges`, `environment`, `extensions` and what they import.
 
-## A remote environment as a Gymnasium environment
+## A Gymnasium environment, there and back
 
-With the extra `gymnasium`. The id names the module that registers it, which Gymnasium imports:
+With the extra `gymnasium`. A factory of Gymnasium environments is served like any other, and the id
+`Remote-v0` makes the environment at the other end. It names the module that registers it, which
+Gymnasium imports:
 
 ```python
 import gymnasium
 
-from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client.server import serve
+
+
+def lake(**settings):
+    return gymnasium.make("FrozenLake-v1", **settings)
+
+
+with serve(lake) as server:
+    env = gymnasium.make(
+        "dm_env_rpc_client.gymnasium:Remote-v0",
+        address=server.address,
+        create_world_settings={"is_slippery": False, "max_episode_steps": 20},
+    )
+    observation, info = env.reset(seed=1)
+    observation, reward, terminated, truncated, info = env.step(1)
+    print(env.observation_space, observation, reward, info)  # Discrete(16) 4 0.0 {'prob': 1.0}
+    print(env.spec.max_episode_steps)  # 20
+    env.close()
+```
+
+From a shell the first half is `dm-env-rpc serve gymnasium://FrozenLake-v1`.
+
+A program sees no difference to the environment itself:
+
+- `observation_space` and `action_space` equal its own. A space that is not of Gymnasium becomes the
+  nearest that is, such as a Text for one of strings; `env.unwrapped.notes` lists these.
+- `reset(seed=..., options=...)` goes to its own `reset`. The same seeds give the same episodes.
+- Infos arrive with each step and reset: numbers, texts, lists, tuples, dictionaries and arrays as
+  they are, anything else as its `repr`. `terminated` and `truncated` are its own, also if both are
+  true.
+- `render()` returns its picture, text or list. The server makes it anew for the `render_mode` of
+  `gymnasium.make`. A mode that the server does not have, or `human`, is a warning, and `render()`
+  returns None.
+- `metadata`, `spec.max_episode_steps` and, if it has one, `reward_range` are its own.
+
+Two things differ: elements of a Discrete are `int`, where some environments have NumPy's integers;
+and a step after the end of an episode raises `ResetNeeded`. Actions out of bounds are refused, as
+everywhere in this package.
+
+A client without Gymnasium sees an environment of dm_env whose specs are those of
+`bridges.gymnasium_elements`; `env.reset({"seed": 1, "options": {"low": -0.1}})` works there, too.
+`requested_observations` gives a Gymnasium client the same view.
+
+What travels, for authors of other clients and servers:
+
+| what | how |
+| --- | --- |
+| spaces, metadata, time limit | the property `gymnasium`, JSON; read once, after joining |
+| seed, options | settings of a Reset: `seed` an integer, `options` JSON text or settings |
+| infos | the Reset setting `infos`, true: from then on the specs have the observation `gymnasium` |
+| | beside `observation`. It is text, empty or JSON: `info`, and `truncated` if both are true |
+| render mode | the Reset setting `render_mode`, like any setting of the factory |
+| frames | the property `gymnasium.frame`, an array or JSON; `render` reads it |
+
+The JSON of values is that of `bridges.gymnasium_values`, the JSON of spaces that of
+`bridges.gymnasium_space_json`. Infos take no request of their own, and clients that do not ask for
+them neither see nor pay for them.
+
+## Any remote environment as a Gymnasium environment
+
+Of other environments the spaces are those of the specs:
+
+```python
+from dm_env_rpc_client.server import Catch
 
 server = serve(Catch)
 
@@ -23,32 +88,8 @@ env.close()
 
 A structure of a single array goes without the mapping around it (`unwrap_single=False` keeps it).
 Seeds are sent as the setting `seed` (`seed_setting=None` keeps them from the server). `info` has
-the discount. `adaptors.gymnasium.GymnasiumEnv(env)` does the same for any `dm_env.Environment`.
-
-## A Gymnasium environment as a dm_env.Environment
-
-`adaptors.gymnasium.GymnasiumEnvironment` is the other direction, and what to serve:
-
-```python
-from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnvironment
-
-
-def cart_pole(**settings):
-    return GymnasiumEnvironment(gymnasium.make("CartPole-v1", **settings))
-
-
-with serve(cart_pole) as own:
-    env = gymnasium.make(
-        "dm_env_rpc_client.gymnasium:Remote-v0",
-        address=own.address,
-        create_world_settings={"max_episode_steps": 20},
-    )
-    env.reset()
-    print(env.step(0)[1])  # 1.0
-    env.close()
-```
-
-From a shell that is `dm-env-rpc serve gymnasium://CartPole-v1`.
+the discount. `adaptors.gymnasium.GymnasiumEnv(env)` does the same for any `dm_env.Environment`, and
+`adaptors.gymnasium.GymnasiumEnvironment(env)` is a Gymnasium environment as a `dm_env.Environment`.
 
 ## Many environments
 
@@ -75,4 +116,20 @@ An environment is reset on the step after the end of its episode; `autoreset_mod
 environments, a list with settings for each, or a function of the index. If some environments fail,
 the answers of all others are read, and `EnvironmentsFailedError` says which failed and why.
 `BatchedEnvironment` is the same for dm_env; see `dm_env_rpc_client.environment`.
+
+## Stable-Baselines3
+
+With the extra `sb3`, `adaptors.sb3.RemoteSb3VecEnv` is the same batch as a VecEnv:
+
+```text
+from stable_baselines3 import PPO
+
+from dm_env_rpc_client.adaptors.sb3 import RemoteSb3VecEnv
+
+envs = RemoteSb3VecEnv("localhost:50051", 8)
+PPO("MlpPolicy", envs).learn(100_000)
+```
+
+Its own `make_vec_env` takes the id, and the address in `env_kwargs`, and steps the environments one
+after the other.
 """

@@ -7,7 +7,8 @@ env = gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address="localhost
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dm_env
@@ -16,17 +17,19 @@ import numpy as np
 import numpy.typing as npt
 from dm_env import specs
 
+from dm_env_rpc_client.adaptors.gymnasium_proxy import GymnasiumProxy, describe
 from dm_env_rpc_client.adaptors.gymnasium_spaces import from_space, spec_to_space, to_space
 from dm_env_rpc_client.bridges.gymnasium_environment import GymnasiumEnvironment
-from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS, BaseAdaptor
+from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS, AutoObservations, BaseAdaptor
 from dm_env_rpc_client.environment.worlds import make
-from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.errors import ConnectionLostError, SpecError
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.tensors import nesting
 
 __all__ = [
     "GymnasiumEnv",
     "GymnasiumEnvironment",
+    "GymnasiumProxy",
     "info_of",
     "is_terminated",
     "make_remote",
@@ -51,15 +54,16 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
     Args:
       env: the environment; closed with this one.
       unwrap_single: False to keep the mappings around a single array.
-      render_mode: "rgb_array" to have `render` return the last observed image.
+      render_mode: "rgb_array" to have `render` return the last observed image. A mode that there
+        is not is a warning, and `render` returns None then.
       render_observation: which observation is the image, by flat name; None for the first
         that is uint8 [height, width, 3].
       seed_setting: the name of the setting that takes the seed of a reset; None to not send
         seeds.
 
     Raises:
-      SpecError: there is no space for a spec, the reward is not a scalar, or there is no such
-        image.
+      SpecError: there is no space for a spec, the reward is not a scalar, or
+        `render_observation` is not an image.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": RENDER_FPS}  # noqa: RUF012
@@ -92,11 +96,13 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
                 f"3]; images: {', '.join(images) or 'none'}"
             )
         if render_mode not in (None, *self.metadata["render_modes"]):
-            raise SpecError(
-                f"render_mode {render_mode!r} is not available; render modes: "
-                f"{self.metadata['render_modes']} ('rgb_array' needs an observation that is uint8 "
-                "[height, width, 3])"
+            warnings.warn(
+                f"render_mode {render_mode!r} is not available, so that render() returns None; "
+                f"render modes: {self.metadata['render_modes']} ('rgb_array' needs an observation "
+                "that is uint8 [height, width, 3])",
+                stacklevel=2,
             )
+            render_mode = None
         self._image_path = images[render_observation or next(iter(images))] if images else ()
         self.render_mode = render_mode
 
@@ -218,8 +224,10 @@ def make_remote(
     render_mode: str | None = None,
     render_observation: str | None = None,
     seed_setting: str | None = "seed",
+    requested_observations: Sequence[str] | AutoObservations | None = None,
+    nested_tensors: bool = True,
     **make_kwargs: Any,
-) -> GymnasiumEnv:
+) -> GymnasiumEnv | GymnasiumProxy:
     """Makes a remote environment for Gymnasium; the entry point of `Remote-v0`.
 
     Args:
@@ -227,16 +235,38 @@ def make_remote(
       create_world_settings: settings with which the world is created.
       join_world_settings: settings with which it is joined.
       unwrap_single: as for `GymnasiumEnv`.
-      render_mode: as for `GymnasiumEnv`.
+      render_mode: as for `GymnasiumEnv` or `GymnasiumProxy`.
       render_observation: as for `GymnasiumEnv`.
       seed_setting: as for `GymnasiumEnv`.
+      requested_observations: as for `DmEnvAdaptor`.
+      nested_tensors: as for `DmEnvAdaptor`.
       **make_kwargs: for `dm_env_rpc_client.make`.
+
+    Returns:
+      A `GymnasiumProxy` if the server has a Gymnasium environment; a `GymnasiumEnv` of its specs
+      if not, or if `requested_observations`, `render_observation` or `nested_tensors` select what
+      is observed, or how.
 
     Raises:
       As `dm_env_rpc_client.make` and `GymnasiumEnv`. No world is left on the server then.
     """
+    make_kwargs |= {
+        "requested_observations": requested_observations,
+        "nested_tensors": nested_tensors,
+    }
+    may_be_proxy = requested_observations is None and render_observation is None and nested_tensors
     env = make(address, create_world_settings, join_world_settings, **make_kwargs)
     try:
+        if may_be_proxy:
+            try:
+                description = describe(env)
+            except ConnectionLostError:
+                # Some servers end a stream with an extension that they do not know.
+                env.close()
+                env = make(address, create_world_settings, join_world_settings, **make_kwargs)
+                description = None
+            if description is not None:
+                return GymnasiumProxy(env, description, render_mode)
         return GymnasiumEnv(
             env,
             unwrap_single=unwrap_single,

@@ -14,12 +14,13 @@ from dm_env import specs
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
+from dm_env_rpc_client.adaptors.gymnasium_proxy import observation_of, wire_action
 from dm_env_rpc_client.adaptors.gymnasium_spaces import from_space, spec_to_space, to_space
 from dm_env_rpc_client.environment.rows import split_action
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import nesting
 
-__all__ = ["ActionBatch", "ObservationBatch"]
+__all__ = ["ActionBatch", "ObservationBatch", "ProxyActionBatch", "ProxyObservationBatch"]
 
 
 class _Batch:
@@ -137,6 +138,71 @@ class ObservationBatch(_Batch):
                 rows = rows.copy()
             flat[name] = rows if name in self._arrays else _put_together(space, rows.tolist())
         return self._structured(flat)
+
+
+class ProxyActionBatch:
+    """`ActionBatch` for Gymnasium environments at the servers.
+
+    Args:
+      space: the space of one environment.
+      flat_specs: its specs, by flat name.
+      count: the number of environments.
+
+    Attributes:
+      specs: `flat_specs`.
+      single_space: `space`.
+      space: the space of all.
+    """
+
+    def __init__(self, space: spaces.Space[Any], flat_specs: Mapping[str, specs.Array], count: int):
+        self.specs = flat_specs
+        self._count = count
+        self.single_space = space
+        self.space = batch_space(space, count)
+
+    def split(self, actions: Any, count: int) -> list[dict[str, Any]]:
+        """See `ActionBatch.split`."""
+        try:
+            # Batches of all environments are the most frequent, and a space takes time to make.
+            is_all = count == self._count
+            space = self.space if is_all else batch_space(self.single_space, count)
+            rows = list(iterate(space, actions))
+        except (TypeError, KeyError) as error:
+            raise SpecError(f"expected {count} actions in one batch: {error}") from error
+        if len(rows) != count:
+            raise SpecError(f"expected {count} actions in one batch, got {len(rows)}")
+        return [wire_action(self.single_space, row) for row in rows]
+
+
+class ProxyObservationBatch:
+    """`ObservationBatch` for Gymnasium environments at the servers.
+
+    For its arguments and attributes see `ProxyActionBatch`.
+    """
+
+    def __init__(self, space: spaces.Space[Any], flat_specs: Mapping[str, specs.Array], count: int):
+        self.specs = flat_specs
+        self.single_space = space
+        self.space = batch_space(space, count)
+        self._elements: list[Any] = [None] * count
+        self._out: Any = create_empty_array(space, count, np.zeros)
+
+    def put(self, index: int, observation: Mapping[str, Any]) -> None:
+        """See `ObservationBatch.put`."""
+        self._elements[index] = self.single(observation)
+
+    def single(self, observation: Mapping[str, Any]) -> Any:
+        """See `ObservationBatch.single`."""
+        return observation_of(self.single_space, nesting.nest(observation, nesting.SEPARATOR))
+
+    def rows(self, ids: npt.NDArray[np.int64] | None, copy: bool) -> Any:
+        """See `ObservationBatch.rows`."""
+        if ids is not None:
+            return _put_together(self.single_space, [self._elements[index] for index in ids])
+        if copy:
+            return _put_together(self.single_space, self._elements)
+        self._out = concatenate(self.single_space, self._elements, self._out)
+        return self._out
 
 
 def _is_array(space: spaces.Space[Any]) -> bool:

@@ -10,6 +10,8 @@ envs = gymnasium.make_vec(
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -20,11 +22,25 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client.adaptors.gymnasium import check_reward_spec, is_terminated
-from dm_env_rpc_client.adaptors.gymnasium_batches import ActionBatch, ObservationBatch
+from dm_env_rpc_client.adaptors.gymnasium_batches import (
+    ActionBatch,
+    ObservationBatch,
+    ProxyActionBatch,
+    ProxyObservationBatch,
+)
+from dm_env_rpc_client.adaptors.gymnasium_proxy import (
+    Description,
+    Extras,
+    begin,
+    describe,
+    extras_of,
+    read_frame,
+    reset_settings,
+)
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.batched import BatchedEnvironment, check_ids
 from dm_env_rpc_client.environment.pool import NO_ACTION, EnvironmentPool, Settings
-from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.errors import ConnectionLostError, SpecError
 from dm_env_rpc_client.protocol.lifecycle import State
 
 __all__ = ["BatchedEnvironment", "RemoteVectorEnv"]
@@ -40,6 +56,9 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
     terminated if the server sends TERMINATED and truncated if it sends INTERRUPTED.
     `info["discount"]` is float64 [N], with the mask `info["_discount"]`: a step that begins an
     episode has no discount.
+
+    Of Gymnasium environments at the servers, spaces, flags, infos and frames are their own, as with
+    `GymnasiumProxy`, and so are seeds and options.
 
     `step` waits for all environments. With `send` and `recv` fast environments do not wait for
     slow ones: `send` starts steps, `recv` returns them as their answers arrive.
@@ -61,7 +80,7 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
       unwrap_single: False to keep the mappings around a single action or observation.
       seed_setting: the name of the setting that takes the seed of a reset; None to not send
         seeds.
-      render_mode: None; rendering is not supported.
+      render_mode: for Gymnasium environments at the servers, as for `GymnasiumProxy`.
       **make_kwargs: for `dm_env_rpc_client.make`, such as `request_timeout` or
         `requested_observations`.
 
@@ -90,17 +109,31 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         **make_kwargs: Any,
     ):
         super().__init__()
-        if render_mode is not None:
-            raise SpecError(f"RemoteVectorEnv does not render, got render_mode {render_mode!r}")
         self._mode = AutoresetMode(autoreset_mode)
         self.metadata = {**self.metadata, "autoreset_mode": self._mode}
         self._copy = copy
         self._unwrap_single = unwrap_single
         self._seed_setting = seed_setting
-        self._pool = EnvironmentPool(
-            address, num_envs, create_world_settings, join_world_settings, **make_kwargs
+        self._open = functools.partial(
+            EnvironmentPool,
+            address,
+            num_envs,
+            create_world_settings,
+            join_world_settings,
+            **make_kwargs,
         )
+        self._pool = self._open()
+        self.render_mode = None
         try:
+            self._description = (
+                None if "requested_observations" in make_kwargs else self._describe(render_mode)
+            )
+            if self._description is None and render_mode is not None:
+                warnings.warn(
+                    f"render_mode {render_mode!r} is not available, so that render() returns None; "
+                    "only batches of Gymnasium environments at a server render",
+                    stacklevel=2,
+                )
             self._read_specs()
         except BaseException:
             self._pool.close()
@@ -121,8 +154,8 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             the environments for which it is True are reset.
 
         Returns:
-          The observations [N, ...], unchanged for environments that were not reset, and no
-          infos.
+          The observations [N, ...], unchanged for environments that were not reset, and the
+          infos of Gymnasium environments that were reset.
 
         Raises:
           SpecError: a setting cannot be sent, or changes the specs; a wrong mask or number of
@@ -136,14 +169,13 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             raise gymnasium.error.ResetNeeded("the first reset must include all environments")
         ids = np.flatnonzero(mask).tolist()
         seeds = self._seeds(seed)
-        each = {
-            index: settings
-            if seeds[index] is None or self._seed_setting is None
-            else {self._seed_setting: seeds[index], **settings}
+        each: dict[int, Mapping[str, Any]] = {
+            index: self._reset_settings(seeds[index], settings, options is not None)
             for index in ids
         }
         self._pool.reset(each, self._put_first, self._check_specs)
-        return self._observation_batch.rows(None, self._copy), {}
+        infos = {} if self._description is None else self._proxy_infos(ids)
+        return self._observation_batch.rows(None, self._copy), infos
 
     def step(self, actions: Any) -> Results:
         """Steps every environment and waits for all of them.
@@ -198,8 +230,11 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         ids = np.array(self._pool.receive(min_envs, max_envs, self._put), np.int64)
         return (*self._results(ids), ids)
 
-    def render(self) -> None:
-        """Renders nothing."""
+    def render(self) -> tuple[Any, ...] | None:
+        """Returns what each environment renders now; None without a render mode."""
+        if self.render_mode is None:
+            return None
+        return tuple(map(read_frame, self._pool.environments))
 
     def close_extras(self, **kwargs: Any) -> None:
         """Leaves and destroys all worlds and closes the connections; raises nothing."""
@@ -207,16 +242,49 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         if hasattr(self, "_pool"):
             self._pool.close()
 
+    def _describe(self, render_mode: str | None) -> Description | None:
+        """Asks whether these are Gymnasium environments, and if so, for infos and frames."""
+        try:
+            description = describe(self._pool.environments[0])
+        except ConnectionLostError:
+            # Some servers end a stream with an extension that they do not know.
+            self._pool.close()
+            self._pool = self._open()
+            return None
+        if description is None:
+            return None
+        self.render_mode = render_mode
+        for environment in self._pool.environments:
+            self.render_mode = begin(environment, description, self.render_mode)
+        self._pool.check_specs()
+        mode = {"autoreset_mode": self._mode}
+        self.metadata = {**description.metadata, **mode}
+        return description
+
     def _read_specs(self) -> None:
         environment = self._pool.environments[0]
         self.num_envs = len(self._pool)
         check_reward_spec(environment.reward_spec())
-        self._action_batch = ActionBatch(
-            environment.action_spec(), self.num_envs, self._unwrap_single, "action"
-        )
-        self._observation_batch = ObservationBatch(
-            environment.observation_spec(), self.num_envs, self._unwrap_single, "observation"
-        )
+        action_spec, observation_spec = environment.action_spec(), environment.observation_spec()
+        self._action_batch: ActionBatch | ProxyActionBatch
+        self._observation_batch: ObservationBatch | ProxyObservationBatch
+        if self._description is None:
+            self._action_batch = ActionBatch(
+                action_spec, self.num_envs, self._unwrap_single, "action"
+            )
+            self._observation_batch = ObservationBatch(
+                observation_spec, self.num_envs, self._unwrap_single, "observation"
+            )
+        else:
+            self._action_batch = ProxyActionBatch(
+                self._description.action_space, action_spec, self.num_envs
+            )
+            self._observation_batch = ProxyObservationBatch(
+                self._description.observation_space, observation_spec, self.num_envs
+            )
+        # The infos of Gymnasium environments, and those of the steps that ended an episode.
+        self._own_infos: list[dict[str, Any]] = [{}] * self.num_envs
+        self._final_infos: list[dict[str, Any]] = [{}] * self.num_envs
         self.single_action_space = self._action_batch.single_space
         self.action_space = self._action_batch.space
         self.single_observation_space = self._observation_batch.single_space
@@ -293,6 +361,8 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
     def _put(self, index: int, timestep: dm_env.TimeStep) -> bool:
         """Stores a TimeStep; returns whether to begin the next episode at once."""
         self._has_begun[index] = True
+        extras = Extras({}, False) if self._description is None else extras_of(timestep.observation)
+        self._own_infos[index] = extras.info
         if self._is_restarting[index]:
             # The rest of the row belongs to the step that ended the episode.
             self._is_restarting[index] = False
@@ -302,12 +372,13 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         terminated = is_last and is_terminated(self._pool.environments[index], timestep)
         self._rewards[index] = 0.0 if timestep.reward is None else timestep.reward
         self._terminations[index] = terminated
-        self._truncations[index] = is_last and not terminated
+        self._truncations[index] = extras.is_truncated or (is_last and not terminated)
         self._has_discount[index] = timestep.discount is not None
         self._discounts[index] = 0 if timestep.discount is None else timestep.discount
         if is_last and self._mode is AutoresetMode.SAME_STEP:
             self._is_final[index] = self._is_restarting[index] = True
             self._final_observations[index] = self._observation_batch.single(timestep.observation)
+            self._final_infos[index] = extras.info
             return True
         self._is_final[index] = False
         self._final_observations[index] = None
@@ -316,13 +387,42 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
 
     def _results(self, ids: Array | None) -> Results:
         which = slice(None) if ids is None else ids
+        rows = range(self.num_envs) if ids is None else ids.tolist()
         return (
             self._observation_batch.rows(ids, self._copy),
             self._rewards[which].copy(),
             self._terminations[which].copy(),
             self._truncations[which].copy(),
-            self._infos(which),
+            self._infos(which)
+            if self._description is None
+            else self._proxy_infos(rows, ids is not None),
         )
+
+    def _reset_settings(
+        self, seed: int | None, settings: Mapping[str, Any], has_options: bool
+    ) -> Mapping[str, Any]:
+        if self._description is not None:
+            return reset_settings(seed, settings if has_options else None)
+        if seed is None or self._seed_setting is None:
+            return settings
+        return {self._seed_setting: seed, **settings}
+
+    def _proxy_infos(self, ids: Sequence[int], is_selection: bool = False) -> dict[str, Any]:
+        """Returns the infos of Gymnasium environments, in the rows of their indices.
+
+        If `ids` are a selection, their rows are in its order, and there are no others.
+        """
+        infos: dict[str, Any] = {}
+        for position, index in enumerate(ids):
+            row = position if is_selection else index
+            if self._is_final[index]:
+                final = {
+                    "final_obs": self._final_observations[index],
+                    "final_info": self._final_infos[index],
+                }
+                infos = self._add_info(infos, final, row)
+            infos = self._add_info(infos, self._own_infos[index], row)
+        return _first_rows(infos, len(ids)) if is_selection else infos
 
     def _infos(self, which: slice | Array) -> dict[str, Any]:
         """Returns the infos of environments in Gymnasium's form: `key`, and the mask `_key`."""
@@ -334,6 +434,13 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             info = _info("discount", discounts, is_final)
             infos |= {**_info("final_obs", finals, is_final), **_info("final_info", info, is_final)}
         return infos
+
+
+def _first_rows(infos: Mapping[str, Any], count: int) -> dict[str, Any]:
+    return {
+        key: _first_rows(value, count) if isinstance(value, dict) else value[:count]
+        for key, value in infos.items()
+    }
 
 
 def _info(key: str, values: Any, mask: Array) -> dict[str, Any]:

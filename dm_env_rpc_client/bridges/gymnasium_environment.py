@@ -2,44 +2,81 @@
 
 People import it from `adaptors.gymnasium`. It is a bridge because `gym_socket` serves Gymnasium
 environments too, and bridges import no adaptors.
+
+A client that knows Gymnasium also gets what dm_env has no place for; `adaptors` describes how.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import dm_env
+import gymnasium
 import numpy as np
 from dm_env import specs
 
-from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.bridges import (
+    bounded_json,
+    gymnasium_elements,
+    gymnasium_space_json,
+    gymnasium_values,
+)
+from dm_env_rpc_client.errors import ProtocolError
 
-if TYPE_CHECKING:
-    import gymnasium
+__all__ = ["DESCRIPTION", "EXTRAS", "FRAME", "OBSERVATION", "GymnasiumEnvironment"]
 
-__all__ = ["GymnasiumEnvironment"]
+DESCRIPTION = "gymnasium"
+"""The property with the spaces and the metadata, as JSON."""
+
+FRAME = "gymnasium.frame"
+"""The property with what the environment renders now: an array, or JSON of another value."""
+
+EXTRAS = "gymnasium"
+"""The observation with the info and, if an episode ended in both ways, the flag `truncated`."""
+
+OBSERVATION = "observation"
+"""The observation of the environment beside `EXTRAS`."""
+
+VERSION = 1
 
 
 class GymnasiumEnvironment(dm_env.Environment):
     """Steps a Gymnasium environment, for instance to serve it.
 
     The last TimeStep of an episode has discount 0 if Gymnasium calls the episode terminated, and 1
-    if it is only truncated.
+    if it is only truncated. For the specs of its spaces see `gymnasium_elements`.
 
     Args:
       env: the Gymnasium environment; `close` closes it too.
       seed: of the first reset; None for a new one each time.
 
+    Attributes:
+      reset_settings: the settings that `configure` takes.
+
     Raises:
       SpecError: dm_env has no spec for a space of this type.
     """
 
+    reset_settings = ("seed", "options", "infos")
+
     def __init__(self, env: gymnasium.Env[Any, Any], seed: int | None = None):
         self._environment = env
         self._seed = seed
-        self._action_spec = _spec(env.action_space, "action")
-        self._observation_spec = _spec(env.observation_space, "observation")
+        self._options: Mapping[str, Any] | None = None
+        self._has_extras = False
+        self._notes: list[str] = []
+        # The spaces as a client gets them, so that both ends convert elements alike.
+        self._spaces_json = {
+            name: gymnasium_space_json.to_json(space, name, self._notes)
+            for name, space in (
+                ("action_space", env.action_space),
+                ("observation_space", env.observation_space),
+            )
+        }
+        self._action_space, self._observation_space = (
+            gymnasium_space_json.from_json(value, name) for name, value in self._spaces_json.items()
+        )
         self._is_running = False
         self._info: Mapping[str, Any] = {}
 
@@ -48,38 +85,79 @@ class GymnasiumEnvironment(dm_env.Environment):
         """The info that the environment returned with the last step or reset."""
         return self._info
 
+    @property
+    def properties(self) -> Mapping[str, Callable[[], Any]]:
+        """What a server offers as properties: functions of their values, by key."""
+        offered: dict[str, Callable[[], Any]] = {DESCRIPTION: self._describe}
+        if self._environment.render_mode is not None:
+            offered[FRAME] = self._frame
+        return offered
+
+    def configure(self, settings: Mapping[str, Any]) -> None:
+        """Applies settings of a Reset.
+
+        Args:
+          settings: `seed`, an integer, and `options`, a mapping or its JSON text (see
+            `gymnasium_values`), are those of the environment's own next `reset`. `infos` is
+            whether observations from now on have the environment's own under `OBSERVATION`
+            and the JSON of its info under `EXTRAS`.
+
+        Raises:
+          ValueError: a setting has another type.
+        """
+        for name, value in settings.items():
+            kind = np.asarray(value).dtype.kind if np.ndim(value) == 0 else ""
+            if name == "seed" and kind in ("i", "u"):
+                self._seed = int(value)
+            elif name == "infos" and kind == "b":
+                self._has_extras = bool(value)
+            elif name == "options" and isinstance(value, Mapping):
+                self._options = value
+            elif name == "options" and isinstance(value, str):
+                self._options = _options(value)
+            else:
+                expected = {"seed": "an integer", "infos": "a bool"}.get(name, "settings or JSON")
+                raise ValueError(f"setting {name!r} is {value!r}; expected {expected}")
+
     def reset(self) -> dm_env.TimeStep:
         """Begins an episode."""
-        observation, self._info = self._environment.reset(seed=self._seed)
-        self._seed = None
+        seed, self._seed = self._seed, None
+        options, self._options = self._options, None
+        observation, self._info = self._environment.reset(
+            seed=seed, options=None if options is None else dict(options)
+        )
         self._is_running = True
-        return dm_env.restart(_arrays(observation))
+        return dm_env.restart(self._observed(observation, False))
 
     def step(self, action: Any) -> dm_env.TimeStep:
         """Takes a step, or begins an episode if none is running."""
         if not self._is_running:
             return self.reset()
-        observation, reward, terminated, truncated, self._info = self._environment.step(
-            _plain(self._action_spec, action)
-        )
+        element = gymnasium_elements.from_structure(self._action_space, action, "action")
+        observation, reward, terminated, truncated, self._info = self._environment.step(element)
         self._is_running = not (terminated or truncated)
+        observed = self._observed(observation, bool(terminated and truncated))
         if terminated:
-            return dm_env.termination(float(reward), _arrays(observation))
+            return dm_env.termination(float(reward), observed)
         if truncated:
-            return dm_env.truncation(float(reward), _arrays(observation))
-        return dm_env.transition(float(reward), _arrays(observation))
+            return dm_env.truncation(float(reward), observed)
+        return dm_env.transition(float(reward), observed)
 
     def action_spec(self) -> Any:
         """Returns the spec of actions: a structure if the space is a Tuple or Dict."""
-        return self._action_spec
+        return gymnasium_elements.to_spec(self._action_space, "action")
 
     def observation_spec(self) -> Any:
         """Returns the spec of observations: a structure if the space is a Tuple or Dict."""
-        return self._observation_spec
+        spec = gymnasium_elements.to_spec(self._observation_space, "observation")
+        if self._has_extras:
+            return {OBSERVATION: spec, EXTRAS: specs.StringArray((), name=EXTRAS)}
+        return spec
 
     def sample_action(self) -> Any:
         """Returns an action sampled by the environment's own action space."""
-        return _arrays(self._environment.action_space.sample())
+        sample = self._environment.action_space.sample()
+        return gymnasium_elements.to_structure(self._action_space, sample, "action")
 
     def render(self) -> None:
         """Renders the environment, if it was made with a render mode."""
@@ -90,49 +168,40 @@ class GymnasiumEnvironment(dm_env.Environment):
         """Closes the environment."""
         self._environment.close()
 
+    def _observed(self, observation: Any, is_truncated_too: bool) -> Any:
+        value = gymnasium_elements.to_structure(self._observation_space, observation, "observation")
+        if not self._has_extras:
+            return value
+        extras: dict[str, Any] = {"info": self._info} if self._info else {}
+        if is_truncated_too:
+            extras["truncated"] = True
+        return {OBSERVATION: value, EXTRAS: gymnasium_values.encode(extras) if extras else ""}
 
-def _spec(space: gymnasium.Space[Any], name: str) -> Any:
-    from gymnasium import spaces
+    def _describe(self) -> str:
+        env, spec = self._environment, self._environment.spec
+        description = {
+            "version": VERSION,
+            **self._spaces_json,
+            "metadata": gymnasium_values.to_jsonable(env.metadata),
+            "render_mode": env.render_mode,
+            "max_episode_steps": None if spec is None else spec.max_episode_steps,
+            "reward_range": gymnasium_values.to_jsonable(getattr(env, "reward_range", None)),
+            "id": "" if spec is None else spec.id,
+            "notes": self._notes,
+        }
+        return bounded_json.encode(description, DESCRIPTION).decode("ascii")
 
-    if isinstance(space, spaces.Tuple):
-        return tuple(_spec(part, f"{name}.{index}") for index, part in enumerate(space.spaces))
-    if isinstance(space, spaces.Dict):
-        return {key: _spec(part, f"{name}.{key}") for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Box):
-        return specs.BoundedArray(space.shape, space.dtype, space.low, space.high, name)
-    if isinstance(space, spaces.Discrete):
-        n, start = int(space.n), int(space.start)
-        if start == 0:
-            return specs.DiscreteArray(n, np.int64, name)
-        return specs.BoundedArray((), np.int64, start, start + n - 1, name)
-    if isinstance(space, spaces.MultiBinary):
-        return specs.BoundedArray(space.shape, np.int8, 0, 1, name)
-    if isinstance(space, spaces.MultiDiscrete):
-        # `nvec` holds numbers of values and may have any integer dtype; a spec holds bounds.
-        low = space.start.astype(np.int64)
-        return specs.BoundedArray(space.shape, np.int64, low, low + space.nvec - 1, name)
-    if isinstance(space, spaces.Text):
-        return specs.StringArray((), name=name)
-    raise SpecError(
-        f"the {name} space is a {type(space).__name__}, which has no dm_env spec; known are Box, "
-        "Discrete, MultiBinary, MultiDiscrete, Text, Tuple and Dict"
-    )
-
-
-def _arrays(value: Any) -> Any:
-    """The value with an array or scalar for each leaf."""
-    if isinstance(value, Mapping):
-        return {key: _arrays(part) for key, part in value.items()}
-    if isinstance(value, tuple):
-        return tuple(map(_arrays, value))
-    return value if isinstance(value, str) else np.asarray(value)
+    def _frame(self) -> Any:
+        frame = self._environment.render()
+        is_numbers = isinstance(frame, np.ndarray) and frame.dtype.kind in "biuf"
+        return frame if is_numbers else gymnasium_values.encode(frame)
 
 
-def _plain(spec: Any, action: Any) -> Any:
-    """The action in the form of Gymnasium's spaces: a Discrete is an int, not an array."""
-    if isinstance(spec, Mapping):
-        return {key: _plain(part, action[key]) for key, part in spec.items()}
-    if isinstance(spec, tuple):
-        return tuple(_plain(part, item) for part, item in zip(spec, action, strict=True))
-    is_discrete = spec.shape == () and spec.dtype.kind == "i"
-    return int(action) if is_discrete else np.asarray(action, spec.dtype)
+def _options(text: str) -> Mapping[str, Any]:
+    try:
+        options = gymnasium_values.decode(text, "its text")
+    except ProtocolError as error:
+        raise ValueError(f"setting 'options': {error}") from error
+    if not isinstance(options, Mapping):
+        raise ValueError(f"setting 'options': {text!r} is not an object")
+    return options

@@ -153,12 +153,10 @@ _SCHEMES = {"gymnasium": _gymnasium, "gym-socket": _gym_socket, "dm-env-rpc": _d
 class _GymnasiumSource:
     name: str
 
-    def __call__(self, **settings: Any) -> dm_env.Environment:
+    def __call__(self, **settings: Any) -> Any:
         import gymnasium
 
-        from dm_env_rpc_client.bridges.gymnasium_environment import GymnasiumEnvironment
-
-        return GymnasiumEnvironment(gymnasium.make(self.name, **settings))
+        return gymnasium.make(self.name, **settings)
 
 
 @dataclasses.dataclass(frozen=True)

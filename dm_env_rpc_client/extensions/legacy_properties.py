@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dm_env_rpc_client._proto import line_1_0_pb2
-from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.extensions.property_access import (
     PropertyAccess,
@@ -17,6 +16,9 @@ from dm_env_rpc_client.extensions.property_access import (
     unpack_property,
 )
 from dm_env_rpc_client.extensions.property_spec import PropertySpec, property_errors
+
+if TYPE_CHECKING:
+    from dm_env_rpc_client.client.connection import Connection
 
 __all__ = ["LegacyProperties"]
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf import any_pb2
 from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client._proto import properties_pb2
-from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.errors import (
     PropertyNotFoundError,
     PropertyPermissionError,
@@ -24,6 +23,9 @@ from dm_env_rpc_client.extensions.property_access import (
 from dm_env_rpc_client.extensions.property_spec import PropertySpec, property_errors
 from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.limits import DEFAULT, Budget
+
+if TYPE_CHECKING:
+    from dm_env_rpc_client.client.connection import Connection
 
 __all__ = [
     "PropertiesExtension",

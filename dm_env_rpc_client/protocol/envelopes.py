@@ -25,6 +25,8 @@ __all__ = [
     "DECODE_ERRORS",
     "Buffer",
     "EncodedRequest",
+    "EnvironmentRequest",
+    "EnvironmentResponse",
     "Outgoing",
     "Request",
     "Response",
@@ -49,6 +51,9 @@ Request: TypeAlias = (
 )
 Response: TypeAlias = Any
 """The response message that belongs to the request; an `Any` for an `Any`."""
+
+EnvironmentRequest = dm_env_rpc_pb2.EnvironmentRequest
+EnvironmentResponse = dm_env_rpc_pb2.EnvironmentResponse
 
 # Servers of the 1.0 line have property requests in the envelope itself, in fields whose numbers
 # are reserved in the current messages.

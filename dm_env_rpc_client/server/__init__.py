@@ -2,7 +2,8 @@
 
 Read `world.py` first: the interface of what is served. `session.py` answers the requests of one
 stream, `hosting.py` puts worlds behind a listener, `games/` holds the example environments. May
-import `protocol`, `tensors`, `transports`, `displays` and `errors`, but not `client`.
+import `protocol`, `tensors`, `transports`, `displays`, `errors` and, of `bridges`, the one to
+Gymnasium, but not `client`.
 
 ## An environment
 
@@ -61,8 +62,12 @@ created are destroyed a minute later, or a minute after their last agent has lef
 joins them in time. `serve(..., idle_world_seconds=None)` keeps them. The only world of a `Game` or
 `World` that is given to `serve` always stays.
 
-A Gymnasium environment is served through `adaptors.gymnasium.GymnasiumEnvironment`; see
+A Gymnasium environment can be served, too: `serve(lambda: gymnasium.make("CartPole-v1"))`; see
 `dm_env_rpc_client.adaptors`.
+
+The settings of a Reset override those of the creation, and make a new environment. An environment
+that takes some of them itself has their names as `reset_settings` and a method `configure` that
+gets them by name; it raises a `ValueError` to refuse them.
 
 ## Several agents in one world
 

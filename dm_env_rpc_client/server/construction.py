@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dm_env_rpc_client.bridges.as_dm_env import as_dm_env
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.tensors import nesting
@@ -20,6 +21,9 @@ def construct(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
       factory: returns an environment, a game or a world.
       settings: values by flat name; names with periods become nested dictionaries.
 
+    Returns:
+      What it returned; a Gymnasium environment as a dm_env.Environment.
+
     Raises:
       RequestError: the factory does not take these settings. Exceptions other than
         TypeError and ValueError are failures of the environment and pass through.
@@ -32,7 +36,7 @@ def construct(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
         known = ", ".join(parameters.parameters) or "none"
         raise RequestError.invalid(f"{error}; known settings: {known}") from error
     try:
-        return factory(**arguments)
+        return as_dm_env(factory(**arguments))
     except (TypeError, ValueError) as error:
         raise RequestError.invalid(f"the environment does not take these settings: {error}") from (
             error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import dm_env
 
@@ -22,6 +22,7 @@ from dm_env_rpc_client.server.string_properties import (
 )
 from dm_env_rpc_client.server.waiting import wait_for
 from dm_env_rpc_client.server.world import SEQUENCE_LOST, Agent, World
+from dm_env_rpc_client.tensors import nesting
 
 __all__ = ["EnvironmentFactory", "EnvironmentWorld"]
 
@@ -29,6 +30,27 @@ CLOSE_SECONDS = 0.5
 """How long `close` waits for a step that is being executed."""
 
 EnvironmentFactory = Callable[..., dm_env.Environment]
+
+
+@runtime_checkable
+class TakesSettings(Protocol):
+    """An environment that takes some settings of its agent's Reset itself.
+
+    Attributes:
+      reset_settings: the names of these settings. All others go to the factory.
+    """
+
+    reset_settings: Collection[str]
+
+    def configure(self, settings: Mapping[str, Any]) -> None:
+        """Applies settings from the next sequence on; they may change the specs.
+
+        Args:
+          settings: some of `reset_settings`; names with periods are nested dictionaries.
+
+        Raises:
+          ValueError: a setting is invalid. The client gets the text.
+        """
 
 
 class _Made(NamedTuple):
@@ -43,7 +65,7 @@ class EnvironmentWorld(World):
     """Hosts the environment that a factory makes from the settings.
 
     The settings of a reset override those of the creation, and the factory makes a new
-    environment with them.
+    environment with them; except those that the environment takes itself, see `TakesSettings`.
 
     Args:
       factory: makes environments; its keyword arguments are the settings.
@@ -116,6 +138,8 @@ class EnvironmentWorld(World):
             properties = getattr(environment, "properties", None)
             if isinstance(properties, Properties):
                 yield properties
+            elif isinstance(properties, Mapping):
+                yield Properties.of_getters(properties)
             elif isinstance(environment, HasStringProperties):
                 yield StringProperties(environment)
             else:
@@ -172,7 +196,7 @@ class EnvironmentWorld(World):
         with self._changed:
             if self._is_interrupted:
                 self._finish_interruption()
-            self._end_sequence(self._make_again(settings))
+            self._end_sequence(self._configured(settings))
 
     def leave(self) -> None:
         """Removes the agent."""
@@ -183,6 +207,29 @@ class EnvironmentWorld(World):
             self._end_sequence(None)
             if self._is_closed:
                 self._made.environment.close()
+
+    def _configured(self, settings: Mapping[str, Any]) -> _Made | None:
+        """The environment with settings in force, which may be the current one; None for none."""
+        environment = self._made.environment
+        names = environment.reset_settings if isinstance(environment, TakesSettings) else ()
+        own = {k: v for k, v in settings.items() if k.partition(nesting.SEPARATOR)[0] in names}
+        made = self._make_again({k: v for k, v in settings.items() if k not in own})
+        if not own:
+            return made
+        environment = (made or self._made).environment
+        try:
+            assert isinstance(environment, TakesSettings), "one factory makes one kind"
+            environment.configure(nesting.unflatten_dict(own, nesting.SEPARATOR))
+            flat_specs = self._flat_specs(environment)
+        except BaseException as error:
+            if made is not None:
+                made.environment.close()
+            if isinstance(error, ValueError):
+                raise RequestError.invalid(
+                    f"the environment does not take these settings: {error}"
+                ) from error
+            raise
+        return (made or self._made)._replace(flat_specs=flat_specs)
 
     def _last_timestep(self) -> dm_env.TimeStep:
         assert self._timestep is not None, "only a running sequence is interrupted"
@@ -198,7 +245,8 @@ class EnvironmentWorld(World):
         self._is_running = False
         if made is not None:
             former, self._made = self._made, made
-            former.environment.close()
+            if made.environment is not former.environment:
+                former.environment.close()
 
     def _has_specs_of(self, made: _Made) -> bool:
         return bool(made.flat_specs.specs == self._made.flat_specs.specs)
@@ -213,16 +261,18 @@ class EnvironmentWorld(World):
         self, environment: dm_env.Environment, settings: Mapping[str, Any]
     ) -> _Made:
         try:
-            flat_specs = FlatSpecs.of(environment)
-            unknown = set(self._default_actions) - set(flat_specs.action_names)
-            if unknown:
-                raise SpecError(
-                    f"default action {min(unknown)!r} is not an action of the environment"
-                )
+            flat_specs = self._flat_specs(environment)
         except BaseException:
             environment.close()
             raise
         return _Made(environment, flat_specs, settings)
+
+    def _flat_specs(self, environment: dm_env.Environment) -> FlatSpecs:
+        flat_specs = FlatSpecs.of(environment)
+        unknown = set(self._default_actions) - set(flat_specs.action_names)
+        if unknown:
+            raise SpecError(f"default action {min(unknown)!r} is not an action of the environment")
+        return flat_specs
 
 
 class _EnvironmentAgent(Agent):

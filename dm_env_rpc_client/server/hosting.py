@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import dm_env
 from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client._proto import properties_pb2
@@ -40,7 +39,8 @@ from dm_env_rpc_client.transports.tokens import requiring_token
 
 __all__ = ["Server", "serve", "try_out"]
 
-Hosted = Callable[..., dm_env.Environment | Game | World]
+# A gymnasium.Env, too; its name is not written here, because Gymnasium is an extra.
+Hosted = Callable[..., Any]
 
 STOP_SECONDS = 1.0
 """How long open streams may continue when the server stops."""
@@ -151,15 +151,17 @@ def serve(
     Nested specs are sent as flat names with periods between levels; reward and discount are
     observations. An episode that ends with discount 0 is TERMINATED, any other INTERRUPTED.
     The settings of a Reset or a ResetWorld override those of the creation, and the
-    environment is made again with them; a `Game` applies those of a ResetWorld itself. When
-    a client disconnects, its agent leaves. A world without agents stays until it is destroyed, or
+    environment is made again with them; a `Game` applies those of a ResetWorld itself, and an
+    environment with `reset_settings` and `configure` those of a Reset that it names. When a
+    client disconnects, its agent leaves. A world without agents stays until it is destroyed, or
     `idle_world_seconds` beyond the connection that created it.
 
     Args:
       environment: a callable that takes the settings of a CreateWorld as keyword
-        arguments and returns a dm_env.Environment, a `Game` or a `World`; or a dict of such
-        callables by name, from which the create setting "environment" selects one; or a
-        `Game` or a `World` itself, which is then the only world and has the empty name.
+        arguments and returns a dm_env.Environment, a gymnasium.Env, a `Game` or a `World`; or
+        a dict of such callables by name, from which the create setting "environment" selects
+        one; or a `Game` or a `World` itself, which is then the only world and has the empty
+        name.
       address: `host:port` or `unix:path`; port 0 selects a free port.
       credentials: TLS credentials: a `Tls` with `cert` and `key`, and with `ca` if clients need a
         certificate; an ssl.SSLContext; or grpcio's; None for plaintext.
@@ -170,8 +172,9 @@ def serve(
       default_actions: values, by flat name, of actions that a step may leave out.
       properties: properties that all clients can read and write, joined or not. If an
         environment or a game has an attribute `properties` of this type, the clients joined
-        to it have those too. If an environment has the methods of `HasStringProperties`,
-        they are called.
+        to it have those too; of an environment it may also be a mapping from key to a function
+        that returns the value. If an environment has the methods of `HasStringProperties`, they
+        are called.
       extensions: functions by message class. Each answers extensions of its class: it is
         called with the message and the joined `World`, or None, and returns a message.
       step_timeout: seconds that a step in a `Game` waits for the other agents; None for no

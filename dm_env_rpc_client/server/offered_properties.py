@@ -6,13 +6,14 @@
 
 Periods in keys make a tree: listing "level" returns "level.seed". Pass the properties to `serve`
 for all clients, or make them the attribute `properties` of an environment or a game for the
-clients that are joined to it.
+clients that are joined to it. For an environment it may also be a mapping from key to a function
+that returns the value.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dm_env import specs as dm_env_specs
@@ -73,6 +74,21 @@ class Properties:
         if getter is None and spec is None:
             raise SpecError(f"property {key!r} has no getter to derive a spec from; pass spec=")
         self._properties[key] = _Property(getter, setter, spec, description)
+
+    @classmethod
+    def of_getters(cls, getters: Mapping[str, Callable[[], Any]]) -> Properties:
+        """Returns properties that can only be read.
+
+        Args:
+          getters: functions that return the values, by key.
+
+        Raises:
+          SpecError: a key is empty.
+        """
+        properties = cls()
+        for key, getter in getters.items():
+            properties.add(key, getter)
+        return properties
 
     def expose(self, owner: Any, *names: str, prefix: str = "") -> None:
         """Adds Python attributes and properties of an object.

@@ -11,16 +11,19 @@ import grpc
 from google.protobuf import message as protobuf_message
 from google.rpc import status_pb2
 
-from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import DmEnvRpcError
-from dm_env_rpc_client.protocol.envelopes import answer_field
+from dm_env_rpc_client.protocol.envelopes import (
+    EnvironmentRequest,
+    EnvironmentResponse,
+    answer_field,
+)
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.listening import listen
 
 __all__ = ["Request", "Response", "Script", "ScriptedServer", "answering", "echo"]
 
-Request = dm_env_rpc_pb2.EnvironmentRequest
-Response = dm_env_rpc_pb2.EnvironmentResponse
+Request = EnvironmentRequest
+Response = EnvironmentResponse
 Script = Callable[[Iterator[Request], grpc.ServicerContext], Iterable[Response | bytes]]
 """Takes the requests of a stream and its context, and yields responses, or raw bytes."""
 

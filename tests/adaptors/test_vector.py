@@ -89,8 +89,12 @@ def test_the_spaces_and_what_else_gymnasium_asks_for(short: Server) -> None:
         env.reset(seed=None)
     assert bool(env.closed)
     assert short.world_count == 0
-    with pytest.raises(SpecError, match=r"does not render.*'rgb_array'"):
-        RemoteVectorEnv(short.address, 3, render_mode="rgb_array")
+    with pytest.warns(UserWarning, match="render_mode 'rgb_array' is not available"):
+        env = RemoteVectorEnv(short.address, 3, render_mode="rgb_array")
+    with contextlib.closing(env):
+        env.reset()
+        assert env.render_mode is None
+        assert env.render() is None
 
 
 def test_gymnasiums_wrappers_take_it(short: Server) -> None:

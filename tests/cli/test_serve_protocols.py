@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
+import gymnasium
+import numpy as np
 import pytest
 import typer.testing
 
@@ -22,6 +24,8 @@ from dm_env_rpc_client.server import Catch, Server
 from tests.bridges.gym_socket import hosted
 
 ROOT = Path(__file__).parents[2]
+
+REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 
 
 @contextlib.contextmanager
@@ -69,6 +73,18 @@ def test_a_dm_env_rpc_server_re_served_over_gym_socket(catch_server: Server) -> 
         assert env.reset().observation.shape == (4, 5)
         assert env.step(1).mid()
     assert (catch_server.agent_count, catch_server.world_count) == (0, 0)
+
+
+def test_gymnasium_environments_by_id_and_by_factory() -> None:
+    for reference in ("gymnasium://CartPole-v1", "gymnasium.envs.classic_control:CartPoleEnv"):
+        with (
+            served(reference) as address,
+            gymnasium.make(REMOTE, address=address) as env,
+            gymnasium.make("CartPole-v1") as local,
+        ):
+            assert env.observation_space == local.observation_space
+            np.testing.assert_array_equal(env.reset(seed=3)[0], local.reset(seed=3)[0])
+            np.testing.assert_array_equal(env.step(1)[0], local.step(1)[0])
 
 
 def test_gymnasium_environments_over_gym_socket(tmp_path: Path) -> None:

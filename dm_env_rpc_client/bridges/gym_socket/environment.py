@@ -9,8 +9,8 @@ import dm_env
 import numpy as np
 import numpy.typing as npt
 
+from dm_env_rpc_client.bridges import bounded_json
 from dm_env_rpc_client.bridges.gym_socket import (
-    bounded_json,
     packet_codec,
     packets,
     samples,

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Generator
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from dm_env_rpc_client.bridges.gym_socket import bounded_json
+from dm_env_rpc_client.bridges import bounded_json
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 
 __all__ = [

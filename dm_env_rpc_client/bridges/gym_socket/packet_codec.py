@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dm_env_rpc_client.bridges.gym_socket import bounded_json
+from dm_env_rpc_client.bridges import bounded_json
 from dm_env_rpc_client.bridges.gym_socket.fields import (
     Limits,
     ObservationBounds,

@@ -15,8 +15,9 @@ from typing import Any
 import dm_env
 import numpy as np
 
+from dm_env_rpc_client.bridges import bounded_json
+from dm_env_rpc_client.bridges.as_dm_env import as_dm_env
 from dm_env_rpc_client.bridges.gym_socket import (
-    bounded_json,
     monitor,
     packet_codec,
     packets,
@@ -25,7 +26,6 @@ from dm_env_rpc_client.bridges.gym_socket import (
     space_specs,
 )
 from dm_env_rpc_client.bridges.gym_socket.fields import Limits
-from dm_env_rpc_client.bridges.gymnasium_environment import GymnasiumEnvironment
 from dm_env_rpc_client.errors import SpecError
 
 __all__ = [
@@ -64,11 +64,9 @@ class RefusedPacketError(Exception):
 
 def make_environment(factory: EnvironmentFactory) -> dm_env.Environment:
     """Calls a factory and returns its environment as a dm_env.Environment."""
-    made = factory()
+    made = as_dm_env(factory())
     if isinstance(made, dm_env.Environment):
         return made
-    if hasattr(made, "action_space") and hasattr(made, "observation_space"):
-        return GymnasiumEnvironment(made)
     raise SpecError(
         f"the factory made a {type(made).__name__}; expected a dm_env.Environment or gymnasium.Env"
     )

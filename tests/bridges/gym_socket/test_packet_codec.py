@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dm_env_rpc_client.bridges.gym_socket import bounded_json, packet_codec, packets
+from dm_env_rpc_client.bridges import bounded_json
+from dm_env_rpc_client.bridges.gym_socket import packet_codec, packets
 from dm_env_rpc_client.bridges.gym_socket.fields import Decoder, Limits, ObservationBounds, Steps
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from tests.bridges.gym_socket import transcripts

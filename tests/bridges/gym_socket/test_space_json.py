@@ -9,8 +9,8 @@ from dm_env import specs
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dm_env_rpc_client.bridges import bounded_json
 from dm_env_rpc_client.bridges.gym_socket import (
-    bounded_json,
     packet_codec,
     packets,
     samples,

@@ -1,0 +1,313 @@
+"""A served Gymnasium environment as the Gymnasium environment that it is.
+
+`adaptors` describes what travels beside actions and observations, and how.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import dm_env
+import gymnasium
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+
+from dm_env_rpc_client.bridges import bounded_json, gymnasium_elements, gymnasium_values
+from dm_env_rpc_client.bridges.gymnasium_environment import (
+    DESCRIPTION,
+    EXTRAS,
+    FRAME,
+    OBSERVATION,
+    VERSION,
+)
+from dm_env_rpc_client.bridges.gymnasium_space_json import from_json
+from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
+from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError
+from dm_env_rpc_client.extensions.properties import PropertiesExtension
+from dm_env_rpc_client.protocol.lifecycle import State
+
+__all__ = [
+    "Description",
+    "Extras",
+    "GymnasiumProxy",
+    "begin",
+    "describe",
+    "extras_of",
+    "observation_of",
+    "read_frame",
+    "reset_settings",
+    "wire_action",
+]
+
+_MAX_VALUES = 1 << 20
+
+
+class Description(NamedTuple):
+    """What a server says of a Gymnasium environment.
+
+    Attributes:
+      action_space: the space of its actions.
+      observation_space: the space of its observations.
+      metadata: its metadata.
+      render_mode: the mode that it renders in.
+      max_episode_steps: the time limit of its spec; None for none.
+      reward_range: its reward range; None if it has none.
+      notes: which spaces are replaced by others, because they are not Gymnasium's own.
+    """
+
+    action_space: spaces.Space[Any]
+    observation_space: spaces.Space[Any]
+    metadata: dict[str, Any]
+    render_mode: str | None
+    max_episode_steps: int | None
+    reward_range: tuple[float, float] | None
+    notes: Sequence[str]
+
+
+class Extras(NamedTuple):
+    """What comes with each observation.
+
+    Attributes:
+      info: the info of the step or reset.
+      is_truncated: whether an episode that was terminated was truncated, too.
+    """
+
+    info: dict[str, Any]
+    is_truncated: bool
+
+
+class GymnasiumProxy(gymnasium.Env[Any, Any]):
+    """A remote Gymnasium environment; `make_remote` makes it.
+
+    Spaces, observations, rewards, flags, infos, metadata and frames are those of the environment
+    at the server. `seed` and `options` go to its own `reset`. Elements of a Discrete are `int`.
+
+    Args:
+      env: joined to a world of a Gymnasium environment; closed with this one.
+      description: what `describe` returned for it.
+      render_mode: the mode in which the server makes the environment anew; None to leave it as it
+        is. One that the server does not have is a warning, and `render` returns None then.
+
+    Attributes:
+      environment: `env`.
+      notes: as in `Description`.
+    """
+
+    def __init__(self, env: DmEnvAdaptor, description: Description, render_mode: str | None = None):
+        self.environment = env
+        self.notes = description.notes
+        self.action_space = description.action_space
+        self.observation_space = description.observation_space
+        self.metadata = description.metadata
+        if description.reward_range is not None:
+            self.reward_range = description.reward_range
+        self._max_episode_steps = description.max_episode_steps
+        self._is_running = False
+        self.render_mode = begin(env, description, render_mode)
+
+    @property
+    def spec(self) -> EnvSpec | None:
+        """The spec that this was made with, with the time limit of the remote environment."""
+        return self._spec
+
+    @spec.setter
+    def spec(self, spec: EnvSpec | None) -> None:
+        if spec is not None and spec.max_episode_steps is None:
+            spec = dataclasses.replace(spec, max_episode_steps=self._max_episode_steps)
+        self._spec = spec
+
+    _spec: EnvSpec | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begins an episode.
+
+        Args:
+          seed: for the environment's own `reset`.
+          options: the same; see `bridges.gymnasium_values` for what travels as it is.
+
+        Returns:
+          The observation and the info.
+
+        Raises:
+          DmEnvRpcError: the environment raised an error, whose text it has.
+          Otherwise as `DmEnvAdaptor.step`.
+        """
+        super().reset(seed=seed)
+        self._is_running = False
+        timestep = self.environment.reset(reset_settings(seed, options))
+        self._is_running = True
+        return self._observation(timestep), extras_of(timestep.observation).info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Takes a step.
+
+        Args:
+          action: an element of `action_space`.
+
+        Returns:
+          The observation, reward, terminated, truncated and info.
+
+        Raises:
+          gymnasium.error.ResetNeeded: no episode is running.
+          SpecError: the action does not conform; nothing was sent.
+          DmEnvRpcError: the environment raised an error, whose text it has.
+          Otherwise as `DmEnvAdaptor.step`.
+        """
+        if not self._is_running:
+            raise gymnasium.error.ResetNeeded("no episode is running: call reset() first")
+        timestep = self.environment.step(wire_action(self.action_space, action))
+        is_last = timestep.last()
+        self._is_running = not is_last
+        extras = extras_of(timestep.observation)
+        is_terminated = is_last and self.environment.state is State.TERMINATED
+        return (
+            self._observation(timestep),
+            # The server may begin an episode instead, if another connection has reset the world.
+            0.0 if timestep.reward is None else float(timestep.reward),
+            is_terminated,
+            extras.is_truncated or (is_last and not is_terminated),
+            extras.info,
+        )
+
+    def render(self) -> Any:
+        """Returns what the environment renders now, which takes a request; None without a mode."""
+        if self.render_mode is None:
+            return None
+        return read_frame(self.environment)
+
+    def close(self) -> None:
+        """Closes the environment; a second call does nothing."""
+        self.environment.close()
+
+    def _observation(self, timestep: dm_env.TimeStep) -> Any:
+        return observation_of(self.observation_space, timestep.observation)
+
+
+def describe(env: DmEnvAdaptor) -> Description | None:
+    """Asks a server about the environment in a world.
+
+    Args:
+      env: joined to the world.
+
+    Returns:
+      The description; None if it is not a Gymnasium environment.
+
+    Raises:
+      ProtocolError: the answer is invalid, or of a later version.
+      ConnectionLostError: the server ends connections with requests that it does not know.
+      Otherwise as `Connection.send`.
+    """
+    try:
+        text = PropertiesExtension(env.connection).read(DESCRIPTION)
+    except DmEnvRpcError:
+        return None
+    if not isinstance(text, str):
+        return None
+    where = f"property {DESCRIPTION!r}"
+    value = bounded_json.decode(text.encode(), where, _MAX_VALUES)
+    if not isinstance(value, Mapping) or value.get("version") != VERSION:
+        raise ProtocolError(f"{where}: expected version {VERSION}, got {text[:60]}")
+    try:
+        limit, notes = value["max_episode_steps"], value["notes"]
+        return Description(
+            from_json(value["action_space"], f"{where}: action_space"),
+            from_json(value["observation_space"], f"{where}: observation_space"),
+            dict(gymnasium_values.from_jsonable(value["metadata"], where)),
+            value["render_mode"],
+            None if limit is None else int(limit),
+            gymnasium_values.from_jsonable(value["reward_range"], where),
+            [str(note) for note in notes],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def begin(env: DmEnvAdaptor, description: Description, render_mode: str | None) -> str | None:
+    """Asks a server for infos, and for a render mode.
+
+    Args:
+      env: joined to a world of a Gymnasium environment, in which no sequence begins before.
+      description: what `describe` returned for it.
+      render_mode: the mode; None to leave the environment as it is.
+
+    Returns:
+      The mode; None, after a warning, if the server does not have it.
+
+    Raises:
+      As `DmEnvAdaptor.reset`.
+    """
+    if render_mode in (None, description.render_mode):
+        _ask(env, {"infos": True})
+        return render_mode
+    modes = description.metadata.get("render_modes", [])
+    refusal = f"its modes are {modes}; 'human' would open a window there"
+    if render_mode in modes and render_mode != "human":
+        try:
+            _ask(env, {"infos": True, "render_mode": render_mode})
+            return render_mode
+        except DmEnvRpcError as error:
+            refusal = str(error)
+    warnings.warn(
+        f"the server at {env.connection.address} does not render in mode {render_mode!r}, so that "
+        f"render() returns None: {refusal}",
+        stacklevel=4,
+    )
+    _ask(env, {"infos": True})
+    return None
+
+
+def read_frame(env: DmEnvAdaptor) -> Any:
+    """Returns what a Gymnasium environment renders now.
+
+    Args:
+      env: joined to its world; `begin` returned a render mode.
+
+    Raises:
+      As `PropertyAccess.read`.
+    """
+    frame = PropertiesExtension(env.connection).read(FRAME)
+    return gymnasium_values.decode(frame, FRAME) if isinstance(frame, str) else frame
+
+
+def observation_of(space: spaces.Space[Any], observation: Mapping[str, Any]) -> Any:
+    """Returns the element of a space of observations that a nested observation stands for."""
+    value = observation.get(OBSERVATION, {})
+    return gymnasium_elements.from_structure(space, value, "observation")
+
+
+def reset_settings(seed: int | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns the settings of a Reset for the arguments of `gymnasium.Env.reset`."""
+    settings: dict[str, Any] = {}
+    if seed is not None:
+        settings["seed"] = int(seed)
+    if options is not None:
+        settings["options"] = gymnasium_values.encode(options)
+    return settings
+
+
+def wire_action(space: spaces.Space[Any], action: Any) -> dict[str, Any]:
+    """Returns an element of a space of actions by name; SpecError if it does not conform."""
+    value = gymnasium_elements.by_name(gymnasium_elements.to_structure(space, action, "action"))
+    return value if isinstance(space, spaces.Dict | spaces.Tuple) else {"action": value}
+
+
+def extras_of(observation: Mapping[str, Any]) -> Extras:
+    """Returns what came with an observation; ProtocolError if it is invalid."""
+    text = str(observation[EXTRAS])
+    if not text:
+        return Extras({}, False)
+    value = gymnasium_values.decode(text, f"observation {EXTRAS!r}")
+    info = value.get("info", {}) if isinstance(value, dict) else None
+    if not isinstance(info, dict):
+        raise ProtocolError(f"observation {EXTRAS!r}: expected an object with an info, got {value}")
+    return Extras(info, value.get("truncated") is True)
+
+
+def _ask(env: DmEnvAdaptor, settings: Mapping[str, Any]) -> None:
+    """Sends settings for the next sequence, and adopts the specs that they lead to."""
+    env.finish_reset(env.start_reset(settings))

@@ -1,0 +1,148 @@
+"""Several remote environments as a VecEnv of Stable-Baselines3. Needs the extra `sb3`.
+
+from stable_baselines3 import PPO
+envs = RemoteSb3VecEnv("localhost:50051", 8)
+PPO("MlpPolicy", envs).learn(100_000)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers.vector import DictInfoToList
+from stable_baselines3.common.vec_env import VecEnv
+
+from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
+from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
+from dm_env_rpc_client.environment.pool import Settings
+from dm_env_rpc_client.errors import SpecError
+
+__all__ = ["RemoteSb3VecEnv"]
+
+
+class RemoteSb3VecEnv(VecEnv):
+    """Steps N remote environments at once, from one thread, for agents of Stable-Baselines3.
+
+    As with every VecEnv, the step that ends an episode begins the next; its last observation is
+    `info["terminal_observation"]`, and `info["TimeLimit.truncated"]` says whether it was only
+    truncated. The infos of resets are `reset_infos`.
+
+    Args:
+      address: as for `RemoteVectorEnv`.
+      num_envs: as for `RemoteVectorEnv`.
+      create_world_settings: as for `RemoteVectorEnv`.
+      join_world_settings: as for `RemoteVectorEnv`.
+      **kwargs: for `RemoteVectorEnv`, such as `render_mode`.
+
+    Raises:
+      As `RemoteVectorEnv`.
+    """
+
+    def __init__(
+        self,
+        address: str | Sequence[str],
+        num_envs: int | None = None,
+        create_world_settings: Settings = NO_SETTINGS,
+        join_world_settings: Settings = NO_SETTINGS,
+        **kwargs: Any,
+    ):
+        self._envs = RemoteVectorEnv(
+            address,
+            num_envs,
+            create_world_settings,
+            join_world_settings,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            **kwargs,
+        )
+        self._with_lists: Any = DictInfoToList(self._envs)
+        self._actions: Any = None
+        self.metadata = self._envs.metadata
+        super().__init__(
+            self._envs.num_envs,
+            self._envs.single_observation_space,
+            self._envs.single_action_space,
+        )
+
+    def reset(self) -> Any:
+        """Begins an episode in every environment, with what `seed` and `set_options` set.
+
+        Returns:
+          The observations [N, ...].
+
+        Raises:
+          SpecError: the environments have different options. Otherwise as `RemoteVectorEnv.reset`.
+        """
+        options = self._options[0]
+        if any(each != options for each in self._options):
+            raise SpecError("the environments of one batch have the same options in a reset")
+        observations, self.reset_infos = self._with_lists.reset(
+            seed=self._seeds, options=options or None
+        )
+        self._reset_seeds()
+        self._reset_options()
+        return observations
+
+    def step_async(self, actions: npt.NDArray[Any]) -> None:
+        """Takes the actions [N, ...] of the next `step_wait`, which sends them."""
+        self._actions = actions
+
+    def step_wait(self) -> tuple[Any, npt.NDArray[Any], npt.NDArray[Any], list[dict[str, Any]]]:
+        """Steps every environment and waits for all of them.
+
+        Returns:
+          Observations [N, ...], rewards float32 [N], whether an episode ended, bool [N], and infos.
+
+        Raises:
+          As `RemoteVectorEnv.step`.
+        """
+        observations, rewards, terminations, truncations, infos = self._with_lists.step(
+            self._actions
+        )
+        dones = terminations | truncations
+        for index in range(self.num_envs):
+            if dones[index]:
+                first = infos[index]
+                infos[index] = first.pop("final_info", {})
+                infos[index]["terminal_observation"] = first.pop("final_obs")
+                self.reset_infos[index] = first
+            is_truncated = bool(truncations[index] and not terminations[index])
+            infos[index]["TimeLimit.truncated"] = is_truncated
+        return observations, rewards.astype(np.float32), dones, infos
+
+    def close(self) -> None:
+        """Closes the environments; a second call does nothing."""
+        self._envs.close()
+
+    def get_images(self) -> Sequence[npt.NDArray[np.uint8] | None]:
+        """Returns what each environment renders now, for Gymnasium environments at the servers."""
+        return self._envs.render() or [None] * self.num_envs
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        """Returns an attribute of `RemoteVectorEnv`, once for each of some environments.
+
+        Raises:
+          AttributeError: it has none of this name; those of the remote environments stay there.
+        """
+        return [getattr(self._envs, attr_name) for _ in self._get_indices(indices)]
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        """Raises AttributeError: attributes of remote environments cannot be set."""
+        raise AttributeError(f"{attr_name!r} of a remote environment cannot be set; use settings")
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Raises AttributeError: methods of remote environments cannot be called."""
+        raise AttributeError(f"{method_name!r} of a remote environment cannot be called")
+
+    def env_is_wrapped(
+        self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: Any = None
+    ) -> list[bool]:
+        """Returns False for each of some environments: they have no wrappers on this side."""
+        selected: Iterable[int] = self._get_indices(indices)
+        return [False for _ in selected]

@@ -1,0 +1,197 @@
+"""Elements of Gymnasium's spaces as dm_env structures, and back. Needs `gymnasium`.
+
+| space | dm_env |
+| --- | --- |
+| Box | bounded array; float32 in place of float16 |
+| Discrete | integer scalar |
+| MultiBinary, MultiDiscrete | bounded array |
+| Text | string |
+| Dict, Tuple | dict, tuple |
+| Sequence of one of the arrays above | array of variable length |
+| OneOf, Graph, any other Sequence | string: the JSON of `gymnasium_values` |
+
+A key of a Dict in which there is a period or a percent sign, or which is empty, is escaped as in
+URLs (`a.b` is `a%2Eb`), and so are the observations `reward` and `discount` (`%72eward`), because
+periods separate the levels of a name and these two names are those of the reward and the discount.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from dm_env import specs
+from gymnasium import spaces
+
+from dm_env_rpc_client.bridges import gymnasium_values
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors import casting
+from dm_env_rpc_client.tensors.variable_specs import VariableArray, VariableBoundedArray
+
+__all__ = ["by_name", "from_structure", "to_spec", "to_structure"]
+
+_TAKEN = ("reward", "discount")
+
+_ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
+
+
+def to_spec(space: spaces.Space[Any], name: str) -> Any:
+    """Returns the dm_env spec of a space, or a structure of specs.
+
+    Args:
+      space: the space, as `gymnasium_space_json.from_json` returns it.
+      name: the name of the spec; parts append theirs, as in "action.0".
+    """
+    if isinstance(space, spaces.Tuple):
+        return tuple(to_spec(part, f"{name}.{index}") for index, part in enumerate(space.spaces))
+    if isinstance(space, spaces.Dict):
+        return {_escaped(key): to_spec(part, f"{name}.{key}") for key, part in space.spaces.items()}
+    if isinstance(space, _ARRAYS):
+        return _array_spec(space, name)
+    if isinstance(space, spaces.Sequence) and isinstance(space.feature_space, _ARRAYS):
+        element: Any = _array_spec(space.feature_space, name)
+        shape = (-1, *element.shape)
+        if isinstance(element, specs.BoundedArray):
+            low, high = np.unique(element.minimum), np.unique(element.maximum)
+            if (low.size, high.size) == (1, 1):
+                return VariableBoundedArray(shape, element.dtype, low[0], high[0], name)
+        return VariableArray(shape, element.dtype, name)
+    return specs.StringArray((), name=name)
+
+
+def to_structure(space: spaces.Space[Any], element: Any, name: str) -> Any:
+    """Returns an element of a space as a value of its spec.
+
+    Args:
+      space: the space, as `gymnasium_space_json.from_json` returns it.
+      element: the element. Whether it is within its bounds is not checked.
+      name: what it is called in errors.
+
+    Raises:
+      SpecError: it has another structure, or the dtype of its spec cannot represent it.
+    """
+    if isinstance(space, spaces.Dict):
+        if not isinstance(element, Mapping) or element.keys() != space.spaces.keys():
+            found = list(element) if isinstance(element, Mapping) else type(element).__name__
+            raise SpecError(f"{name!r}: expected a mapping with keys {list(space)}, got {found}")
+        return {
+            _escaped(key): to_structure(part, element[key], f"{name}.{key}")
+            for key, part in space.spaces.items()
+        }
+    if isinstance(space, spaces.Tuple):
+        if not isinstance(element, tuple | list) or len(element) != len(space.spaces):
+            raise SpecError(
+                f"{name!r}: expected a tuple of {len(space.spaces)} values, got {element!r}"
+            )
+        return tuple(
+            to_structure(part, item, f"{name}.{index}")
+            for index, (part, item) in enumerate(zip(space.spaces, element, strict=True))
+        )
+    if isinstance(space, _ARRAYS):
+        return _cast(element, _wire_dtype(space), name)
+    if isinstance(space, spaces.Text):
+        return str(element)
+    if isinstance(space, spaces.Sequence) and isinstance(space.feature_space, _ARRAYS):
+        part: Any = space.feature_space
+        if len(element) == 0:
+            return np.empty((0, *part.shape), _wire_dtype(part))
+        return _cast(np.asarray(element), _wire_dtype(part), name)
+    return gymnasium_values.encode(element)
+
+
+def from_structure(space: spaces.Space[Any], value: Any, name: str) -> Any:
+    """Returns the element of a space that a value of its spec stands for.
+
+    An element of a Discrete is an int, one of a Text a str.
+
+    Args:
+      space: the space, as `gymnasium_space_json.from_json` returns it.
+      value: the value. Its tuples may be mappings with their indices as keys, as names over the
+        wire are nested. Arrays are not copied.
+      name: what it is called in errors.
+
+    Raises:
+      ProtocolError: the JSON of an element is invalid.
+    """
+    if isinstance(space, spaces.Discrete):
+        return int(value)
+    if isinstance(space, _ARRAYS):
+        return np.asarray(value, space.dtype)
+    if isinstance(space, spaces.Dict):
+        return {
+            key: from_structure(part, _part(value, _escaped(key)), name)
+            for key, part in space.spaces.items()
+        }
+    if isinstance(space, spaces.Tuple):
+        is_named = isinstance(value, Mapping)
+        return tuple(
+            from_structure(part, _part(value, str(index) if is_named else index), name)
+            for index, part in enumerate(space.spaces)
+        )
+    if isinstance(space, spaces.Text):
+        return str(value)
+    if isinstance(space, spaces.Sequence) and isinstance(space.feature_space, _ARRAYS):
+        if space.stack:
+            return np.asarray(value, space.feature_space.dtype)
+        return tuple(from_structure(space.feature_space, item, name) for item in value)
+    return gymnasium_values.decode(str(value), name)
+
+
+def by_name(structure: Any) -> Any:
+    """Returns a structure of values with mappings from index to value in place of tuples.
+
+    Mappings without values are left out, as they have no names.
+    """
+    if isinstance(structure, tuple):
+        structure = {str(index): part for index, part in enumerate(structure)}
+    if not isinstance(structure, Mapping):
+        return structure
+    named = {key: by_name(part) for key, part in structure.items()}
+    return {key: part for key, part in named.items() if not isinstance(part, dict) or part}
+
+
+def _escaped(key: Any) -> str:
+    text = str(key).replace("%", "%25").replace(".", "%2E")
+    if text in _TAKEN:
+        return f"%{ord(text[0]):02X}{text[1:]}"
+    return text or "%"
+
+
+def _part(value: Any, key: Any) -> Any:
+    """A part of a value; an empty mapping if it has no values, and so is not sent."""
+    try:
+        return value[key]
+    except (KeyError, IndexError):
+        return {}
+
+
+def _wire_dtype(space: spaces.Space[Any]) -> np.dtype[Any]:
+    dtype = np.dtype(space.dtype)
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
+def _cast(value: Any, dtype: np.dtype[Any], name: str) -> Any:
+    if type(value) is np.ndarray and value.dtype == dtype:
+        return value
+    return casting.exact_cast(casting.as_array(value, repr(name)), dtype, repr(name))
+
+
+def _array_spec(space: Any, name: str) -> specs.Array:
+    dtype = _wire_dtype(space)
+    if isinstance(space, spaces.Box):
+        if dtype.kind == "b":
+            return specs.Array(space.shape, dtype, name)
+        low, high = space.low.astype(dtype), space.high.astype(dtype)
+        return specs.BoundedArray(space.shape, dtype, low, high, name)
+    if isinstance(space, spaces.Discrete):
+        n, start = int(space.n), int(space.start)
+        if start == 0:
+            return specs.DiscreteArray(n, dtype, name)
+        return specs.BoundedArray((), dtype, start, start + n - 1, name)
+    if isinstance(space, spaces.MultiBinary):
+        return specs.BoundedArray(space.shape, dtype, 0, 1, name)
+    # `nvec` holds numbers of values, a spec bounds.
+    low = space.start.astype(np.int64)
+    high = low + (space.nvec.astype(np.int64) - 1)
+    return specs.BoundedArray(space.shape, dtype, low, high, name)

@@ -1,0 +1,168 @@
+"""Values of Gymnasium environments as JSON that returns them as they were. Needs `gymnasium`.
+
+An info, the options of a reset, and elements of spaces for which there are no arrays. What JSON
+has itself is written as it is; anything else is an object whose key `$` names its kind:
+
+| value | `$` | beside it |
+| --- | --- | --- |
+| NaN, infinities | `float` | `value`: "nan", "inf" or "-inf" |
+| NumPy scalar | `scalar` | `dtype`, such as "float64", and `value` |
+| array of numbers | `array` | `dtype`, `shape` and `base64`: the elements, little-endian |
+| other array | `objects` | `shape` and `items` |
+| bytes | `bytes` | `base64` |
+| tuple | `tuple` | `items` |
+| element of a Graph | `graph` | `items`: nodes, edges, edge links |
+| mapping that has other keys than strings, or the key `$` | `dict` | `items`: pairs |
+
+A value of any other type becomes its `repr`, and so does one more than eight levels deep.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from dm_env_rpc_client.bridges import bounded_json
+from dm_env_rpc_client.errors import ProtocolError
+
+__all__ = ["decode", "encode", "from_jsonable", "to_jsonable"]
+
+KIND = "$"
+
+_MAX_VALUES = 1 << 20
+
+_MAX_LEVELS = 8
+"""Each takes up to three levels of JSON; `bounded_json` allows 32."""
+
+
+def encode(value: Any) -> str:
+    """Returns the JSON text of a value; see the table above."""
+    return bounded_json.encode(to_jsonable(value), "a value").decode("ascii")
+
+
+def decode(text: str, where: str) -> Any:
+    """Returns the value of a JSON text.
+
+    Args:
+      text: what `encode` returned.
+      where: what it is, for error messages.
+
+    Raises:
+      ProtocolError: it is not such a text.
+    """
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError as error:
+        raise ProtocolError(f"{where}: not UTF-8: {error}") from None
+    return from_jsonable(bounded_json.decode(encoded, where, _MAX_VALUES), where)
+
+
+def to_jsonable(value: Any, levels: int = _MAX_LEVELS) -> Any:
+    """Returns the JSON value of a value, for `encode` to put into a larger one."""
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float:
+        return value if math.isfinite(value) else {KIND: "float", "value": str(value)}
+    if isinstance(value, np.ndarray | np.generic):
+        return _array(np.asarray(value), isinstance(value, np.generic), levels)
+    if isinstance(value, bytes):
+        return {KIND: "bytes", "base64": base64.b64encode(value).decode()}
+    if levels == 0 or not isinstance(value, Mapping | list | tuple):
+        return repr(value)
+    if isinstance(value, Mapping):
+        if KIND not in value and all(type(key) is str for key in value):
+            return {key: to_jsonable(part, levels - 1) for key, part in value.items()}
+        pairs = [
+            [to_jsonable(key, levels - 1), to_jsonable(part, levels - 1)]
+            for key, part in value.items()
+        ]
+        return {KIND: "dict", "items": pairs}
+    items = [to_jsonable(part, levels - 1) for part in value]
+    if isinstance(value, list):
+        return items
+    return {KIND: "graph" if isinstance(value, spaces.GraphInstance) else "tuple", "items": items}
+
+
+def from_jsonable(value: Any, where: str) -> Any:
+    """Returns the value of a JSON value; ProtocolError if `to_jsonable` does not write it."""
+    if isinstance(value, list):
+        return [from_jsonable(part, where) for part in value]
+    if not isinstance(value, dict):
+        return value
+    if KIND not in value:
+        return {key: from_jsonable(part, where) for key, part in value.items()}
+    try:
+        return _READERS[value[KIND]](value, where)
+    except ProtocolError:
+        raise
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        raise ProtocolError(f"{where}: invalid {str(value)[:60]}: {text}") from error
+
+
+def _array(array: np.ndarray[Any, Any], is_scalar: bool, levels: int) -> Any:
+    if array.dtype.kind == "U" and is_scalar:
+        return str(array)
+    if array.dtype.kind not in "biuf":
+        if levels == 0 or array.dtype.kind not in "OU":
+            return repr(array)
+        items = [to_jsonable(item, levels - 1) for item in array.ravel().tolist()]
+        return {KIND: "objects", "shape": list(array.shape), "items": items}
+    dtype = array.dtype.name
+    if is_scalar and array.itemsize <= 8:
+        return {KIND: "scalar", "dtype": dtype, "value": to_jsonable(array.item())}
+    data = array.astype(array.dtype.newbyteorder("<")).tobytes()
+    text = base64.b64encode(data).decode()
+    return {KIND: "array", "dtype": dtype, "shape": list(array.shape), "base64": text}
+
+
+def _number_dtype(name: str) -> np.dtype[Any]:
+    dtype = np.dtype(name)
+    if dtype.kind not in "biuf":
+        raise ValueError(f"dtype {name!r} is not of numbers")
+    return dtype
+
+
+def _read_scalar(value: Mapping[str, Any], where: str) -> Any:
+    dtype = _number_dtype(value["dtype"])
+    return dtype.type(from_jsonable(value["value"], where))
+
+
+def _read_array(value: Mapping[str, Any], where: str) -> Any:
+    dtype = _number_dtype(value["dtype"])
+    data = base64.b64decode(value["base64"], validate=True)
+    flat = np.frombuffer(data, dtype.newbyteorder("<"))
+    return flat.reshape(_shape(value)).astype(dtype)
+
+
+def _read_objects(value: Mapping[str, Any], where: str) -> Any:
+    items = from_jsonable(value["items"], where)
+    if items and all(isinstance(item, str) for item in items):
+        return np.array(items).reshape(_shape(value))
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array.reshape(_shape(value))
+
+
+def _shape(value: Mapping[str, Any]) -> list[int]:
+    shape = [int(size) for size in value["shape"]]
+    if any(size < 0 for size in shape):
+        raise ValueError(f"shape {shape} has a negative size")
+    return shape
+
+
+_READERS: dict[str, Callable[[Mapping[str, Any], str], Any]] = {
+    "float": lambda value, where: float(value["value"]),
+    "scalar": _read_scalar,
+    "array": _read_array,
+    "objects": _read_objects,
+    "bytes": lambda value, where: base64.b64decode(value["base64"], validate=True),
+    "tuple": lambda value, where: tuple(from_jsonable(value["items"], where)),
+    "graph": lambda value, where: spaces.GraphInstance(*from_jsonable(value["items"], where)),
+    "dict": lambda value, where: dict(from_jsonable(value["items"], where)),
+}

@@ -1,0 +1,337 @@
+"""A served Gymnasium environment is the same over the wire: a program sees no difference."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from dm_env import specs
+from gymnasium import spaces
+
+import dm_env_rpc_client
+from dm_env_rpc_client import DmEnvRpcError, ProtocolError, SpecError
+from dm_env_rpc_client.adaptors.gymnasium import (
+    GymnasiumEnv,
+    GymnasiumEnvironment,
+    GymnasiumProxy,
+    make_remote,
+)
+from dm_env_rpc_client.bridges import gymnasium_space_json, gymnasium_values
+from dm_env_rpc_client.server import Server, serve
+from tests.adaptors.proxied import SPACES, Mirror, same
+
+REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
+
+
+def mirror(**settings: Any) -> GymnasiumEnvironment:
+    return GymnasiumEnvironment(Mirror(**settings))
+
+
+@pytest.fixture(scope="module")
+def mirror_server() -> Iterator[Server]:
+    with serve(mirror) as server:
+        yield server
+
+
+def proxy(server: Server, render_mode: str | None = None, **settings: Any) -> GymnasiumProxy:
+    env = make_remote(server.address, settings, render_mode=render_mode)
+    assert isinstance(env, GymnasiumProxy)
+    return env
+
+
+@pytest.mark.parametrize("kind", SPACES)
+def test_every_kind_of_space_and_its_elements(mirror_server: Server, kind: str) -> None:
+    local = Mirror(kind)
+    with proxy(mirror_server, kind=kind) as remote:
+        assert (remote.action_space, remote.observation_space) == (SPACES[kind], SPACES[kind])
+        assert type(remote.action_space) is type(SPACES[kind])
+        assert same(remote.reset(seed=7), local.reset(seed=7))
+        for seed in range(20):
+            remote.action_space.seed(seed)
+            local.action_space.seed(seed)
+            action = remote.action_space.sample()
+            assert same(action, local.action_space.sample())
+            remote.reset()
+            observation = remote.step(action)[0]
+            assert same(observation, action)
+            assert observation in SPACES[kind]
+
+
+@pytest.mark.parametrize("kind", SPACES)
+def test_a_client_of_dm_env_sees_specs_that_it_can_work_with(
+    mirror_server: Server, kind: str
+) -> None:
+    with dm_env_rpc_client.make(mirror_server.address, {"kind": kind}, nested_tensors=False) as env:
+        assert "gymnasium" not in set(env.observation_spec()) - set(env.action_spec())
+        for timestep in (env.reset({"seed": 3}), env.reset({"seed": 3, "options": {"low": 1}})):
+            assert timestep.first()
+            assert timestep.observation.keys() == env.observation_spec().keys()
+            for name, spec in env.observation_spec().items():
+                if isinstance(spec, specs.StringArray):
+                    assert isinstance(timestep.observation[name], str)
+                else:
+                    spec.validate(timestep.observation[name])
+
+
+@pytest.mark.parametrize(
+    ("kind", "near"),
+    [
+        ("mission", spaces.Text(4096, min_length=0, charset="".join(map(chr, range(32, 127))))),
+        ("arms", spaces.Box(-(2**15), 2**15 - 1, (2,), np.int16)),
+        ("half", spaces.Discrete(3)),
+    ],
+)
+def test_a_space_of_another_kind_becomes_the_nearest_with_a_note(
+    mirror_server: Server, kind: str, near: spaces.Space[Any]
+) -> None:
+    local = Mirror(kind)
+    with proxy(mirror_server, kind=kind) as remote:
+        if isinstance(near, spaces.Text):
+            assert isinstance(remote.action_space, spaces.Text)
+            assert near.character_set < remote.action_space.character_set
+        else:
+            assert remote.action_space == near
+        name = type(local.action_space).__name__
+        assert remote.notes[0].startswith(f"action_space is a {name}, sent as ")
+        observation, _ = remote.reset(seed=1)
+        assert same(observation, local.reset(seed=1)[0])
+        assert observation in remote.observation_space
+
+
+def test_seeds_options_and_infos_arrive_as_they_are(mirror_server: Server) -> None:
+    local = Mirror()
+    options = {"low": -0.5, "at": (1, 2), "grid": np.eye(2), "none": None, "by": {1: "a"}}
+    with proxy(mirror_server) as remote:
+        for arguments in (
+            {"seed": 3},
+            {},
+            {"options": options},
+            {"options": {}, "seed": 2**40},
+            {"seed": 3},
+        ):
+            found, expected = remote.reset(**arguments), local.reset(**arguments)
+            if "seed" in arguments or "options" in arguments:
+                assert same(found[1]["options"], expected[1]["options"])
+            assert same(found[1]["seed"], expected[1]["seed"])
+            for _ in range(3):
+                assert same(remote.step(1), local.step(1))
+        assert same(remote.reset(seed=9), local.reset(seed=9))
+        remote.step(1), local.step(1)
+        # In the middle of an episode, and without a seed: the generator goes on.
+        assert same(remote.reset(), local.reset())
+
+
+@pytest.mark.parametrize("ends", ["terminated", "truncated", "both"])
+def test_an_episode_ends_as_it_does(mirror_server: Server, ends: str) -> None:
+    with proxy(mirror_server, ends=ends) as remote:
+        remote.reset()
+        flags = [remote.step(0)[2:4] for _ in range(3)]
+        assert flags[:2] == [(False, False)] * 2
+        assert flags[2] == (ends != "truncated", ends != "terminated")
+        with pytest.raises(gymnasium.error.ResetNeeded):
+            remote.step(0)
+
+
+def test_actions_are_str_and_int(mirror_server: Server) -> None:
+    for kind, action, name in (("text", "abc", "str"), ("discrete", np.int64(1), "int")):
+        with proxy(mirror_server, kind=kind, tells_type=True) as remote:
+            remote.reset()
+            assert remote.step(action)[4]["type"] == name
+    with proxy(mirror_server, kind="dict") as remote:
+        remote.reset()
+        with pytest.raises(SpecError, match=r"'action'.*keys \['a', 'b'\]"):
+            remote.step({"a": np.zeros(2, np.int8)})
+        with pytest.raises(SpecError, match=r"'b'.*outside its bounds"):
+            remote.step({"a": np.zeros(2, np.int8), "b": 2})
+        remote.step({"a": np.zeros(2, np.int8), "b": 1})
+
+
+def test_rendering_in_each_mode(mirror_server: Server) -> None:
+    for mode in ("rgb_array", "ansi", "rgb_array_list"):
+        local = Mirror(render_mode=mode)
+        with proxy(mirror_server, render_mode=mode) as remote:
+            assert remote.render_mode == mode
+            local.reset()
+            remote.reset()
+            for _ in range(2):
+                local.step(1)
+                remote.step(1)
+                assert same(remote.render(), local.render())
+            remote.reset(seed=4)
+            assert remote.render() is not None
+    with proxy(mirror_server) as remote:
+        remote.reset()
+        assert remote.render() is None
+
+
+def test_a_render_mode_that_the_server_does_not_have_is_a_warning(mirror_server: Server) -> None:
+    for mode in ("depth_array", "human"):
+        with pytest.warns(UserWarning, match=f"does not render in mode '{mode}'"):
+            remote = proxy(mirror_server, render_mode=mode)
+        with remote:
+            remote.reset()
+            assert remote.render() is None
+            assert remote.render_mode is None
+    with (
+        serve(lambda: GymnasiumEnvironment(Mirror())) as server,
+        pytest.warns(UserWarning, match="unexpected keyword argument 'render_mode'"),
+    ):
+        proxy(server, render_mode="rgb_array").close()
+    # One that renders anyhow is not made anew.
+    with (
+        serve(lambda: GymnasiumEnvironment(Mirror(render_mode="rgb_array"))) as server,
+        proxy(server, render_mode="rgb_array") as remote,
+    ):
+        remote.reset()
+        assert same(remote.render(), np.zeros((2, 3, 3), np.uint8))
+
+
+def test_metadata_time_limits_and_reward_ranges(mirror_server: Server) -> None:
+    with proxy(mirror_server) as remote:
+        assert same(remote.metadata, Mirror.metadata)
+        assert remote.reward_range == Mirror.reward_range
+    with serve(lambda: GymnasiumEnvironment(gymnasium.make("CartPole-v1"))) as server:
+        with gymnasium.make(REMOTE, address=server.address) as env:
+            assert env.spec is not None
+            assert env.spec.max_episode_steps == 500
+            assert env.spec.id == "Remote-v0"
+            assert env.metadata == gymnasium.make("CartPole-v1").metadata
+        with gymnasium.make(REMOTE, address=server.address, max_episode_steps=2) as env:
+            assert env.spec is not None
+            assert env.spec.max_episode_steps == 2
+            env.reset(seed=0)
+            assert [env.step(0)[3] for _ in range(2)] == [False, True]
+
+
+def test_selected_observations_are_those_of_the_specs(mirror_server: Server) -> None:
+    with make_remote(mirror_server.address, {"kind": "dict"}, requested_observations=["b"]) as env:
+        assert isinstance(env, GymnasiumEnv)
+        env.reset(seed=1)
+        assert env.observation_space == spaces.Discrete(2)
+
+
+def test_errors_of_the_environment_are_told_and_the_next_reset_works(mirror_server: Server) -> None:
+    with proxy(mirror_server) as remote:
+        remote.reset(seed=1)
+        with pytest.raises(DmEnvRpcError, match="setting 'seed'"):
+            remote.environment.reset({"seed": "one"})
+        with pytest.raises(DmEnvRpcError, match="setting 'options': its text: not UTF-8 JSON"):
+            remote.environment.reset({"options": "{"})
+        with pytest.raises(DmEnvRpcError, match="unexpected keyword argument 'sneed'"):
+            remote.environment.reset({"sneed": 1})
+        remote.reset(seed=1)
+        assert remote.step(1)[0] == 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        3,
+        {"type": "Circle"},
+        {"type": "Discrete", "n": 0, "start": 0, "dtype": "int64"},
+        {"type": "Box", "shape": [1 << 20, 1 << 20], "dtype": "float32", "low": 0, "high": 1},
+        {"type": "Box", "shape": [2], "dtype": "float32", "low": [0], "high": 1},
+        {"type": "Box", "shape": [2], "dtype": "object", "low": 0, "high": 1},
+        {"type": "Tuple", "spaces": [{"type": "Text"}]},
+        {"type": "MultiBinary", "n": 1 << 40},
+        {"type": "Sequence", "space": None, "stack": False},
+    ],
+)
+def test_spaces_that_are_none_are_errors(value: Any) -> None:
+    with pytest.raises(ProtocolError, match="it"):
+        gymnasium_space_json.from_json(value, "it")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "\udc80",
+        '{"$": "unknown"}',
+        '{"$": []}',
+        '{"$": "array", "dtype": "object", "shape": [1], "base64": "AAAAAAAAAAA="}',
+        '{"$": "array", "dtype": "int8", "shape": [9], "base64": "AA=="}',
+        '{"$": "array", "dtype": "int8", "shape": [-1], "base64": "AA=="}',
+        '{"$": "graph", "items": [1]}',
+        '{"$": "dict", "items": [[[], 1]]}',
+        "[" * 100,
+    ],
+)
+def test_values_that_are_none_are_errors(text: str) -> None:
+    with pytest.raises(ProtocolError, match="it"):
+        gymnasium_values.decode(text, "it")
+
+
+def test_values_that_json_has_no_form_for_are_their_repr() -> None:
+    deep: list[Any] = []
+    for _ in range(50):
+        deep = [deep]
+    found = gymnasium_values.decode(gymnasium_values.encode({"it": {1}, "deep": deep}), "it")
+    assert found["it"] == "{1}"
+    assert "[[[" in str(found["deep"])
+
+
+ENVIRONMENTS = {
+    "CartPole-v1": (),
+    # Gymnasium 1.3 has the fourth version.
+    max(name for name in gymnasium.registry if name.startswith("Taxi-v")): (),
+    "Blackjack-v1": (),
+    "FrozenLake-v1": (),
+    "LunarLander-v3": ("Box2D",),
+    "ALE/Pong-v5": ("ale_py",),
+    "MiniGrid-Empty-5x5-v0": ("minigrid",),
+    "HalfCheetah-v5": ("mujoco", "imageio"),
+}
+"""Environments that nobody here wrote, and the packages that they are in."""
+
+
+def local_environment(name: str, **settings: Any) -> gymnasium.Env[Any, Any]:
+    for package in ENVIRONMENTS[name]:
+        importlib.import_module(package)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return gymnasium.make(name, **settings)
+
+
+def renders(name: str) -> bool:
+    """Whether it can render without a screen: MuJoCo needs OpenGL, Atari nothing."""
+    needs = {"ALE/Pong-v5": "ale_py", "HalfCheetah-v5": None}.get(name, "pygame")
+    return needs is not None and importlib.util.find_spec(needs) is not None
+
+
+@pytest.mark.filterwarnings("ignore:.*")
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_500_steps_are_those_of_the_local_environment(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ENVIRONMENTS[name]:
+        pytest.importorskip(package)
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    mode = "rgb_array" if renders(name) else None
+    local = local_environment(name, render_mode=mode)
+    with (
+        local,
+        serve(functools.partial(local_environment, name)) as server,
+        gymnasium.make(REMOTE, address=server.address, render_mode=mode) as remote,
+    ):
+        assert remote.action_space == local.action_space
+        if name.startswith("MiniGrid"):
+            assert isinstance(remote.observation_space["mission"], spaces.Text)  # type: ignore[index]
+        else:
+            assert remote.observation_space == local.observation_space
+        local.action_space.seed(3)
+        assert same(remote.reset(seed=5), local.reset(seed=5))
+        for step in range(500):
+            action = local.action_space.sample()
+            found, expected = remote.step(action), local.step(action)
+            assert same(found, expected), f"step {step}"
+            if expected[2] or expected[3]:
+                assert same(remote.reset(), local.reset())
+        if mode is not None:
+            assert same(remote.render(), local.render())

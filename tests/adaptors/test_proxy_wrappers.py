@@ -1,0 +1,260 @@
+"""Gymnasium's own checks, wrappers and vector environments with environments over the wire."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import wrappers
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnvironment
+from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
+from dm_env_rpc_client.server import Server, serve
+from tests.adaptors.proxied import SPACES, Mirror, same
+
+REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
+
+NUM_ENVS = 3
+
+
+def cart_pole(**settings: Any) -> GymnasiumEnvironment:
+    return GymnasiumEnvironment(gymnasium.make("CartPole-v1", **settings))
+
+
+def mirror(**settings: Any) -> GymnasiumEnvironment:
+    return GymnasiumEnvironment(Mirror(**settings))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serve({"CartPole": cart_pole, "Mirror": mirror}) as server:
+        yield server
+
+
+def remote(server: Server, name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    settings = {"environment": name, **kwargs.pop("settings", {})}
+    return gymnasium.make(REMOTE, address=server.address, create_world_settings=settings, **kwargs)
+
+
+def noted(env: gymnasium.Env[Any, Any]) -> list[str]:
+    """What check_env warns of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        check_env(env, skip_render_check=True)
+    return [str(one.message) for one in caught]
+
+
+@pytest.mark.parametrize(
+    "kind", ["box", "discrete with start", "multi-discrete", "tuple", "dict", "graph"]
+)
+def test_check_env_says_the_same_as_of_the_local_one(server: Server, kind: str) -> None:
+    local = Mirror(kind, has_odd_infos=False)
+    with remote(server, "Mirror", settings={"kind": kind, "has_odd_infos": False}) as env:
+        assert noted(env.unwrapped) == noted(local)
+    with remote(server, "CartPole") as env:
+        assert noted(env.unwrapped) == noted(gymnasium.make("CartPole-v1").unwrapped)
+
+
+def test_check_env_renders(server: Server) -> None:
+    settings = {"has_odd_infos": False}
+    with (
+        remote(server, "Mirror", render_mode="rgb_array", settings=settings) as env,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "the server at .* does not render in mode 'human'")
+        check_env(env.unwrapped)
+
+
+def wrapped(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    env = wrappers.TimeLimit(env, 20)
+    env = wrappers.RecordEpisodeStatistics(env)
+    return wrappers.FrameStackObservation(env, 4)
+
+
+def test_wrappers_do_the_same(server: Server) -> None:
+    local = wrapped(gymnasium.make("CartPole-v1"))
+    with local, wrapped(remote(server, "CartPole")) as env:
+        assert env.observation_space == local.observation_space
+        assert same(env.reset(seed=1), local.reset(seed=1))
+        for _ in range(60):
+            found, expected = env.step(0), local.step(0)
+            for each in (found, expected):
+                each[4].get("episode", {}).pop("t", None)  # Seconds.
+            assert same(found, expected)
+            if expected[2] or expected[3]:
+                assert same(env.reset(), local.reset())
+
+
+def test_frames_of_every_step(server: Server) -> None:
+    local = wrappers.RenderCollection(Mirror(render_mode="rgb_array"))
+    with wrappers.RenderCollection(remote(server, "Mirror", render_mode="rgb_array")) as env:
+        for each in (local, env):
+            each.reset()
+            for _ in range(3):
+                each.step(1)
+        assert same(env.render(), local.render())
+
+
+def test_videos(server: Server, tmp_path: Path) -> None:
+    # Not among the packages that the tests install: it allows no recent Pillow.
+    pytest.importorskip("moviepy")
+    with wrappers.RecordVideo(
+        remote(server, "Mirror", render_mode="rgb_array", settings={"length": 5}),
+        str(tmp_path / "videos"),
+        disable_logger=True,
+    ) as env:
+        env.reset()
+        for _ in range(5):
+            env.step(1)
+        env.reset()
+    assert (tmp_path / "videos" / "rl-video-episode-0.mp4").stat().st_size > 0
+
+
+@contextlib.contextmanager
+def pair(
+    server: Server, kind: str, mode: AutoresetMode, **kwargs: Any
+) -> Iterator[tuple[RemoteVectorEnv, SyncVectorEnv]]:
+    """The same environments twice; they end after 2, 3 and 4 steps, in three ways."""
+    settings = [
+        {"kind": kind, "length": index + 2, "ends": ends}
+        for index, ends in enumerate(("terminated", "truncated", "both"))
+    ]
+    local = SyncVectorEnv(
+        [functools.partial(Mirror, **each) for each in settings],  # type: ignore[arg-type]
+        autoreset_mode=mode,
+    )
+    envs = RemoteVectorEnv(
+        server.address,
+        NUM_ENVS,
+        [{"environment": "Mirror", **each} for each in settings],
+        autoreset_mode=mode,
+        **kwargs,
+    )
+    with contextlib.closing(envs), contextlib.closing(local):
+        yield envs, local
+
+
+KINDS = ["box", "discrete", "text", "tuple", "dict with difficult keys", "one of", "graph"]
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_is_that_of_local_environments(
+    server: Server, kind: str, mode: AutoresetMode
+) -> None:
+    with pair(server, kind, mode) as (envs, local):
+        assert envs.single_observation_space == local.single_observation_space == SPACES[kind]
+        assert envs.observation_space == local.observation_space
+        assert envs.action_space == local.action_space
+        assert envs.metadata == local.metadata
+        assert same(envs.reset(seed=1), local.reset(seed=1))
+        local.action_space.seed(1)
+        for _ in range(12):
+            actions = local.action_space.sample()
+            assert same(envs.step(actions), local.step(actions))
+        options = {"why": ("not", 1)}
+        assert same(envs.reset(seed=[3, 2, 4], options=options)[1]["options"],
+                    local.reset(seed=[3, 2, 4], options=options)[1]["options"])  # fmt: skip
+
+
+def test_what_has_arrived_has_its_infos(server: Server) -> None:
+    with pair(server, "discrete", AutoresetMode.NEXT_STEP) as (envs, _):
+        envs.reset(seed=1)
+        envs.send(np.array([2, 0]), [2, 0])
+        observations, rewards, _, _, infos, ids = envs.recv(2)
+        assert sorted(ids) == [0, 2]
+        assert observations.tolist() == [2 if index == 2 else 0 for index in ids]
+        assert rewards.tolist() == [0.1, 0.1]
+        assert infos["whole"].tolist() == [1, 1]
+        assert infos["_nested"].tolist() == [True, True]
+        assert infos["mask"].shape == (2, 3)
+
+
+def test_resets_of_some(server: Server) -> None:
+    with pair(server, "discrete", AutoresetMode.DISABLED) as (envs, local):
+        assert same(envs.reset(seed=1), local.reset(seed=1))
+        for _ in range(2):
+            assert same(envs.step(np.ones(3, int)), local.step(np.ones(3, int)))
+        mask = np.array([True, False, False])
+        found = envs.reset(seed=[5, None, None], options={"reset_mask": mask.copy()})
+        expected = local.reset(seed=[5, None, None], options={"reset_mask": mask.copy()})
+        assert same(found, expected)
+
+
+def test_batches_that_are_none(server: Server) -> None:
+    with pair(server, "discrete", AutoresetMode.NEXT_STEP) as (envs, _):
+        envs.reset()
+        for actions in (1, np.zeros(2, int), {"action": 1}):
+            with pytest.raises(ValueError, match="expected 3 actions in one batch"):
+                envs.step(actions)
+        envs.step(np.zeros(3, int))
+
+
+def test_make_vec_and_wrappers_of_vectors(server: Server) -> None:
+    local = gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
+    for mode in ("vector_entry_point", "sync"):
+        envs = gymnasium.make_vec(
+            REMOTE,
+            num_envs=2,
+            vectorization_mode=mode,
+            address=server.address,
+            create_world_settings={"environment": "CartPole"},
+        )
+        assert envs.single_observation_space == local.single_observation_space
+        pairs = [
+            wrappers.vector.RecordEpisodeStatistics(
+                wrappers.vector.TransformReward(each, lambda reward: 2 * reward)
+            )
+            for each in (envs, local)
+        ]
+        assert same(pairs[0].reset(seed=1), pairs[1].reset(seed=1))
+        for _ in range(20):
+            found, expected = (each.step(np.zeros(2, int)) for each in pairs)
+            for each in (found, expected):
+                each[4].get("episode", {}).pop("t", None)
+            assert same(found, expected)
+        envs.close()
+    local.close()
+
+
+def test_batches_render(server: Server) -> None:
+    with pair(server, "discrete", AutoresetMode.NEXT_STEP, render_mode="rgb_array") as (envs, _):
+        envs.reset()
+        envs.step(np.zeros(3, int))
+        frames = envs.render()
+        assert frames is not None
+        assert [frame.tolist() for frame in frames] == [np.ones((2, 3, 3)).tolist()] * 3
+    with pytest.warns(UserWarning, match="does not render in mode 'depth'"):
+        envs = RemoteVectorEnv(server.address, 2, {"environment": "Mirror"}, render_mode="depth")
+    with contextlib.closing(envs):
+        envs.reset()
+        assert envs.render() is None
+
+
+@pytest.mark.slow
+def test_5000_steps_of_an_atari_game(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ale_py")
+    local = gymnasium.make("ale_py:ALE/Breakout-v5")
+
+    def breakout() -> GymnasiumEnvironment:
+        return GymnasiumEnvironment(gymnasium.make("ale_py:ALE/Breakout-v5"))
+
+    with local, serve(breakout) as own, gymnasium.make(REMOTE, address=own.address) as env:
+        assert same(env.reset(seed=1), local.reset(seed=1))
+        local.action_space.seed(1)
+        for _ in range(5000):
+            action = local.action_space.sample()
+            expected = local.step(action)
+            assert same(env.step(action), expected)
+            if expected[2] or expected[3]:
+                assert same(env.reset(), local.reset())

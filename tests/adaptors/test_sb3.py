@@ -1,0 +1,117 @@
+"""Stable-Baselines3 with remote environments: as with local ones, and agents that learn."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from dm_env_rpc_client import SpecError
+from dm_env_rpc_client.server import Catch, Server, serve
+from tests.adaptors.proxied import Mirror, same
+
+REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    sb3 = pytest.importorskip("stable_baselines3")
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.evaluation import evaluate_policy
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
+
+    from dm_env_rpc_client.adaptors.sb3 import RemoteSb3VecEnv
+
+
+def cart_pole(**settings: Any) -> gymnasium.Env[Any, Any]:
+    return gymnasium.make("CartPole-v1", **settings)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serve({"CartPole": cart_pole, "Mirror": Mirror, "Catch": Catch}) as server:
+        yield server
+
+
+def remote(server: Server, name: str, **settings: Any) -> Any:
+    return contextlib.closing(RemoteSb3VecEnv(server.address, 3, {"environment": name, **settings}))
+
+
+@pytest.mark.parametrize("kind", ["box", "discrete", "multi-discrete"])
+@pytest.mark.parametrize("ends", ["terminated", "truncated", "both"])
+def test_steps_are_those_of_a_dummy_vec_env(server: Server, kind: str, ends: str) -> None:
+    local = DummyVecEnv(
+        [functools.partial(Mirror, kind, ends=ends, has_odd_infos=False) for _ in range(3)]
+    )
+    with remote(server, "Mirror", kind=kind, ends=ends, has_odd_infos=False) as envs:
+        assert envs.observation_space == local.observation_space
+        assert envs.action_space == local.action_space
+        for each in (envs, local):
+            each.seed(4)
+        assert same(envs.reset(), local.reset())
+        assert same(envs.reset_infos, local.reset_infos)
+        for _ in range(7):
+            actions = np.array([local.action_space.sample() for _ in range(3)])
+            assert same(envs.step(actions), local.step(actions))
+
+
+def test_check_env_of_stable_baselines(server: Server) -> None:
+    from stable_baselines3.common.env_checker import check_env
+
+    settings = {"environment": "CartPole"}
+    with (
+        gymnasium.make(REMOTE, address=server.address, create_world_settings=settings) as env,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("error")
+        check_env(env.unwrapped)
+
+
+def test_make_vec_env_without_arguments_of_its_own(server: Server) -> None:
+    with warnings.catch_warnings():
+        # It asks for pictures, and Catch has none.
+        warnings.filterwarnings("ignore", "render_mode 'rgb_array' is not available")
+        envs = make_vec_env(
+            REMOTE,
+            2,
+            env_kwargs={
+                "address": server.address,
+                "create_world_settings": {"environment": "Catch"},
+            },
+        )
+    with contextlib.closing(envs):
+        assert envs.reset().shape == (2, 10, 5)
+
+
+def test_what_remote_environments_do_not_have(server: Server) -> None:
+    with remote(server, "Catch") as envs:
+        assert envs.env_is_wrapped(VecMonitor) == [False] * 3
+        assert envs.get_attr("render_mode", [0, 1]) == [None, None]
+        with pytest.raises(AttributeError, match="no_such"):
+            envs.get_attr("no_such")
+        with pytest.raises(AttributeError, match="cannot be set"):
+            envs.set_attr("rows", 3)
+        with pytest.raises(AttributeError, match="cannot be called"):
+            envs.env_method("jump")
+        envs.set_options([{"rows": 10}, {}, {}])
+        with pytest.raises(SpecError, match="the same options"):
+            envs.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_ppo_learns_cart_pole() -> None:
+    with serve(cart_pole) as own, contextlib.closing(RemoteSb3VecEnv(own.address, 8)) as envs:
+        agent = sb3.PPO(
+            "MlpPolicy", VecMonitor(envs), n_steps=128, batch_size=256, n_epochs=20,
+            gae_lambda=0.8, gamma=0.98, ent_coef=0.0, learning_rate=1e-3, clip_range=0.2, seed=1,
+            device="cpu",
+        )  # fmt: skip
+        agent.learn(100_000)
+        mean, _ = evaluate_policy(agent, VecMonitor(envs), n_eval_episodes=20)
+    assert mean >= 400
