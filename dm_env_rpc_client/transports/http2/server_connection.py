@@ -6,6 +6,7 @@ protects the half too.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import select
 import socket
@@ -22,7 +23,11 @@ _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSL
 _BUFFERS_AT_ONCE = 512
 
 _MAX_UNSENT = 1 << 22
-"""Bytes of answers that a client may leave unread before nothing more is read from it."""
+"""Bytes of answers that a client may leave unread before nothing more is read from it, and none
+of its requests is answered."""
+
+_PIECE_BYTES = 128
+"""What each piece of an answer takes beside its contents."""
 
 
 class ServerConnection:
@@ -41,9 +46,11 @@ class ServerConnection:
       is_open: whether the socket is open.
       is_encrypting: whether the TLS handshake is not over.
       accepted_at: when it was accepted, in seconds of the monotonic clock.
-      heard_at: when something was received last.
-      is_probed: whether a probe was sent since then.
-      stalled: streams whose requests wait until the client takes earlier answers.
+      unsent: about how many bytes the socket did not take.
+      taken_at: when it took some last, while there were unsent ones.
+      stalled: streams whose requests wait until the client takes earlier answers. Protected by
+        `lock`.
+      served: the streams that are not closed.
     """
 
     def __init__(self, accepted: Any, address: str, half: ServerHalf, poll: select.epoll):
@@ -52,19 +59,26 @@ class ServerConnection:
         self.lock = threading.Lock()
         self.is_open = True
         self.is_encrypting = self._is_tls = isinstance(accepted, ssl.SSLSocket)
-        self.accepted_at = self.heard_at = time.monotonic()
-        self.is_probed = False
+        self.accepted_at = self.taken_at = time.monotonic()
+        self.unsent = 0
         self.stalled: set[Any] = set()
+        self.served: set[Any] = set()
         self._socket = accepted
         self._poll = poll
         self._sending = half.framing.sending
         self._mask = select.EPOLLIN
+        self._counted = 0
         poll.register(accepted, self._mask)
 
     def fileno(self) -> int:
         """Returns the descriptor of the socket."""
         number: int = self._socket.fileno()
         return number
+
+    @property
+    def is_clogged(self) -> bool:
+        """Whether the client leaves so much unread that it gets no further answers."""
+        return self.unsent > _MAX_UNSENT
 
     def encrypt(self) -> bool | None:
         """Goes on with the TLS handshake; None if it is not over, False if it failed."""
@@ -103,51 +117,78 @@ class ServerConnection:
             count = 0
         with self.lock:
             framing.received(count)
-        self.heard_at = time.monotonic()
-        self.is_probed = False
         # What TLS has decrypted already makes no socket readable.
         return not (self._is_tls and framing.failure is None and self._socket.pending())
 
-    def flush(self) -> None:
-        """Sends what the socket takes; called with the lock."""
+    def flush(self, is_writable: bool = False) -> None:
+        """Sends what the socket takes; called with the lock.
+
+        Args:
+          is_writable: whether the poll has said that a full socket takes something again.
+        """
         sending = self._sending
         outbound = sending.outbound
         if not self.is_open:
             outbound.clear()
             return
+        if self.is_encrypting:
+            return
+        if self._mask & select.EPOLLOUT and not is_writable:
+            # Counted again when there is twice as much; the largest pieces are `added`.
+            if len(outbound) > 2 * self._counted + 64:
+                self._count()
+            return
+        has_advanced = not self.unsent
         try:
             while outbound:
                 if self._is_tls or len(outbound) == 1:
                     # What did not fit is tried again with the same bytes, as TLS demands.
                     sending.sent(self._socket.send(outbound[0]))
+                    has_advanced = True
                 else:
                     buffers = itertools.islice(outbound, _BUFFERS_AT_ONCE)
                     sending.sent(self._socket.sendmsg(buffers))
+                    has_advanced = True
         except _WOULD_BLOCK:
-            unsent = sum(map(len, outbound))
-            self._watch(select.EPOLLOUT if unsent > _MAX_UNSENT else _BOTH)
+            if has_advanced:
+                self.taken_at = time.monotonic()
+            self._count()
         except OSError:
             outbound.clear()  # The end is received, too.
+            self.unsent = 0
         else:
+            self.unsent = 0
             if self._mask != select.EPOLLIN:
                 self._watch(select.EPOLLIN)
+
+    def added(self, size: int) -> None:
+        """Counts an answer that was queued; called with the lock."""
+        if self.unsent:
+            self.unsent += size
+            if self.is_clogged:
+                self._watch(select.EPOLLOUT)
+
+    def _count(self) -> None:
+        outbound = self._sending.outbound
+        self._counted = len(outbound)
+        self.unsent = sum(map(len, outbound)) + _PIECE_BYTES * len(outbound)
+        self._watch(select.EPOLLOUT if self.is_clogged else _BOTH)
 
     def close(self) -> None:
         """Closes the socket; called with the lock. What was not sent is lost."""
         if self.is_open:
             self.is_open = False
-            try:
+            with contextlib.suppress(OSError, ValueError):
                 self._poll.unregister(self._socket)
-            except (OSError, ValueError):
-                pass
+            with contextlib.suppress(OSError):
+                # A process forked from this one may have a copy, which would keep it open.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
             self._socket.close()
 
-    def shut_down(self) -> None:
-        """Ends the connection from any thread; the one that leads sees its end."""
-        try:
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-        except OSError:
-            pass
+    def abandon(self) -> None:
+        """Closes a forked child's copy of the socket; the connection is the parent's."""
+        self.is_open = False
+        self._socket.close()
 
     def _watch(self, mask: int) -> None:
         if mask != self._mask and self.is_open:
