@@ -76,6 +76,8 @@ class Server:
                 buffer[: len(part)] = part
                 taken += len(part)
             self.framing.received(taken)
+            while self.framing.is_behind:
+                self.framing.go_on()
             contents = contents[taken:]
 
     def happen(self) -> None:

@@ -17,6 +17,7 @@ connection, so each has a window, which is not opened while its messages wait to
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Protocol
 
@@ -80,6 +81,9 @@ _MODEST = 1 << 12
 """After so many frames without content so few bytes are received at a time: they cost far more to
 parse than content, and other connections of a server wait meanwhile."""
 
+_HEADERS_COST = 8
+"""A HEADERS frame takes as much time as so many others."""
+
 _MAX_UNSENT_ACKNOWLEDGEMENTS = 1_000
 """Acknowledgements that wait because the peer reads nothing."""
 
@@ -138,6 +142,7 @@ class Framing:
       preface: what the peer sends before its first frame.
       max_header_bytes: the largest header block that is accepted.
       buffer_bytes: how much is received at a time, other than large messages.
+      frames_at_once: how many frames are parsed before others have their turn.
 
     Attributes:
       sending: what waits to be sent.
@@ -145,6 +150,8 @@ class Framing:
       failure: why nothing more will be received; None while something may be.
       is_ready: whether the peer has proved to speak HTTP/2.
       has_table_size: whether the peer has set the size of its HPACK table.
+      is_behind: whether received bytes are not parsed, because there were `frames_at_once`;
+        the shell calls `go_on` before it receives more.
       receptions: how often something was received.
     """
 
@@ -156,12 +163,14 @@ class Framing:
         preface: bytes = b"",
         max_header_bytes: int = MAX_HEADER_BYTES,
         buffer_bytes: int = SIZE,
+        frames_at_once: int = sys.maxsize,
     ):
         self.sending = SendQueue()
         self.sending.outbound.append(greeting)
         self.receiving: dict[int, MessageAssembler] = {}
         self.failure: DmEnvRpcClientError | None = None
-        self.is_ready = self.has_table_size = False
+        self.is_ready = self.has_table_size = self.is_behind = False
+        self._frames_at_once = frames_at_once
         self.receptions = 0
         self._role = role
         self._buffer = ReceiveBuffer(buffer_bytes)
@@ -253,6 +262,11 @@ class Framing:
             buffer.end += count - taken
         else:
             buffer.end += count
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Parses what has been received."""
+        self.is_behind = False
         while self.failure is None:
             try:
                 self._parse()
@@ -286,7 +300,12 @@ class Framing:
             return
         memory = buffer.memory
         unpack_header = FRAME_HEADER.unpack_from
+        left_at_once = self._frames_at_once
         while True:
+            left_at_once -= 1
+            if left_at_once < 0:
+                self.is_behind = True
+                return
             if self._content_left or self._skipped_left or self._content_ends_stream:
                 if not self._continue_content():
                     break
@@ -316,6 +335,8 @@ class Framing:
                     continue
             if not self._begin_frame(size, kind, flags, stream & _STREAM):
                 break
+            if kind == HEADERS:
+                left_at_once -= _HEADERS_COST - 1
         buffer.compact(9 + _MAX_CONTROL_FRAME)
 
     def _take_preface(self) -> bool:

@@ -91,7 +91,7 @@ _CLOSE_SECONDS = 5.0
 _PAUSE_SECONDS = 0.2
 """How long clients wait when there are no descriptors for them."""
 
-_SHARE_SECONDS = 0.002
+_SHARE_SECONDS = 0.0005
 """How long the requests of one connection are answered before it is the turn of others."""
 
 _MAX_WAITING = 64
@@ -371,7 +371,12 @@ class Http2Listener:
             # about other sockets, that one is told again.
             elif not self._serve(me, connection, mask):
                 return False
-        return all(self._serve(me, self._ready.popleft(), 0) for _ in range(len(self._ready)))
+        for _ in range(len(self._ready)):
+            queued = self._ready.popleft()
+            queued.is_queued = False
+            if not self._serve(me, queued, 0):
+                return False
+        return not self._is_stopped
 
     def _serve(self, me: object, connection: ServerConnection, mask: int) -> bool:
         """Does what a connection is ready for; False if another thread leads now."""
@@ -400,16 +405,16 @@ class Http2Listener:
             with connection.lock:
                 connection.flush(is_writable=True)
         # What was received before is done first, so that it does not pile up.
-        if mask & ~select.EPOLLOUT and not connection.half.events:
-            while not connection.receive():
-                pass
+        if not connection.half.events:
+            connection.advance(bool(mask & ~select.EPOLLOUT))
         if connection.stalled:
             self._resume(connection)
 
     def _process(self, me: object, connection: ServerConnection) -> bool:
         """Does what the client has asked for; False if another thread leads now."""
         events = connection.half.events
-        sending = connection.half.framing.sending
+        framing = connection.half.framing
+        sending = framing.sending
         begun = ends = 0.0
         while events:
             call, what = events.popleft()
@@ -434,17 +439,24 @@ class Http2Listener:
                     with connection.lock:
                         connection.flush()
             ends = ends or now + _SHARE_SECONDS
-            if now > ends and events:
-                self._ready.append(connection)
+            if now > ends:
                 break
         if sending.outbound:
             with connection.lock:
                 connection.flush()
-        failure = connection.half.framing.failure
+        failure = framing.failure
         if failure is not None and connection.is_open:
             _log.info("%s", failure)
             self._close(connection)
+        if events or framing.is_behind or connection.has_more:
+            self._again(connection)
         return True
+
+    def _again(self, connection: ServerConnection) -> None:
+        """Has the thread that leads look at a connection when the others have had their turn."""
+        if not connection.is_queued:
+            connection.is_queued = True
+            self._ready.append(connection)
 
     def _open(self, connection: ServerConnection, call: ServerCall) -> None:
         try:
@@ -733,7 +745,7 @@ class Http2Listener:
                 self._inline = None
                 if inline.is_answer:
                     inline.served.has_thread = True
-            self._ready.append(inline.served.connection)
+            self._again(inline.served.connection)
             self._lead()
             return
 
@@ -776,7 +788,7 @@ class Http2Listener:
             half.end_all()
             # Also streams whose calls were over: their clients have not taken all answers.
             half.events.extend(Happening(each.call, Event.GONE) for each in list(connection.served))
-        self._ready.append(connection)
+        self._again(connection)
 
     def _command(self, command: Callable[[], None]) -> None:
         """Has the thread that leads do something."""

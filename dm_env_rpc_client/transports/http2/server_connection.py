@@ -48,6 +48,8 @@ class ServerConnection:
       accepted_at: when it was accepted, in seconds of the monotonic clock.
       unsent: about how many bytes the socket did not take.
       taken_at: when it took some last, while there were unsent ones.
+      has_more: whether there may be more to receive, of which the poll does not tell.
+      is_queued: whether the thread that leads will look at it without being told by the poll.
       stalled: streams whose requests wait until the client takes earlier answers. Protected by
         `lock`.
       served: the streams that are not closed.
@@ -61,6 +63,7 @@ class ServerConnection:
         self.is_encrypting = self._is_tls = isinstance(accepted, ssl.SSLSocket)
         self.accepted_at = self.taken_at = time.monotonic()
         self.unsent = 0
+        self.has_more = self.is_queued = False
         self.stalled: set[Any] = set()
         self.served: set[Any] = set()
         self._socket = accepted
@@ -99,8 +102,21 @@ class ServerConnection:
         self._watch(select.EPOLLIN)
         return True
 
-    def receive(self) -> bool:
-        """Receives what there is and parses it; False if there may be more at once."""
+    def advance(self, is_readable: bool) -> None:
+        """Parses what was received, and receives what there is.
+
+        Args:
+          is_readable: whether the poll says so.
+        """
+        framing = self.half.framing
+        if framing.is_behind:
+            with self.lock:
+                framing.go_on()
+        while (is_readable or self.has_more) and not framing.is_behind:
+            is_readable = self.has_more = not self._receive()
+
+    def _receive(self) -> bool:
+        """Receives once and parses it; False if there may be more at once."""
         framing = self.half.framing
         buffers = framing.buffers()
         try:

@@ -56,6 +56,8 @@ MAX_HEADER_BYTES = 1 << 14
 """The largest header block that is accepted, compressed and uncompressed; gRPC's limit."""
 
 _BUFFER_BYTES = 1 << 16
+_FRAMES_AT_ONCE = 64
+"""Parsed in some 200 us, so that other clients need not wait long."""
 
 _GREETED = {
     INITIAL_WINDOW_SIZE: STREAM_WINDOW,
@@ -271,7 +273,13 @@ class ServerHalf:
         greeting = settings_frame({MAX_CONCURRENT_STREAMS: max_streams, **_GREETED})
         greeting += window_update(0, CONNECTION_WINDOW - FIRST_WINDOW)
         self.framing: Framing = Framing(
-            self, greeting, CONNECTION_WINDOW, PREFACE, MAX_HEADER_BYTES, _BUFFER_BYTES
+            self,
+            greeting,
+            CONNECTION_WINDOW,
+            PREFACE,
+            MAX_HEADER_BYTES,
+            _BUFFER_BYTES,
+            _FRAMES_AT_ONCE,
         )
         self.events: collections.deque[Happening] = collections.deque()
         self.calls: dict[int, ServerCall] = {}
