@@ -9,12 +9,24 @@ from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dm_env_rpc_client import make
+from dm_env_rpc_client import dm_env_rpc_pb2, make
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.http2 import listener
 from tests import forks
 
-__all__ = ["Honest", "Served", "served"]
+__all__ = ["LARGE_REQUEST", "Honest", "Served", "percentile", "served"]
+
+_LARGE = dm_env_rpc_pb2.Tensor(int8s={"array": bytes(100_000)})
+
+
+def _large_request() -> bytes:
+    request = dm_env_rpc_pb2.EnvironmentRequest()
+    request.extension.Pack(dm_env_rpc_pb2.Tensor())
+    return request.SerializeToString()
+
+
+LARGE_REQUEST = _large_request()
+"""A request whose answer takes 100 KB."""
 
 
 class Served(NamedTuple):
@@ -42,7 +54,8 @@ def _be_a_server(told: Pipe, options: dict[str, Any], seconds: dict[str, float])
     for name, value in seconds.items():
         assert hasattr(listener, name)
         setattr(listener, name, value)
-    with serve(Catch, transport="http2", **options) as server:
+    extensions: dict[Any, Any] = {dm_env_rpc_pb2.Tensor: lambda message, world: _LARGE}
+    with serve(Catch, transport="http2", extensions=extensions, **options) as server:
         told.send(server.address)
         with contextlib.suppress(EOFError):
             told.recv()

@@ -771,19 +771,22 @@ class Http2Listener:
                 self._close(connection)
             elif connection.unsent and now - connection.taken_at > _UNREAD_SECONDS:
                 _log.info("%s does not read its answers", connection.address)
-                self._close(connection)
+                self._close(connection, resets=True)
             else:
                 with connection.lock:
                     connection.half.forgive()
 
-    def _close(self, connection: ServerConnection) -> None:
+    def _close(self, connection: ServerConnection, resets: bool = False) -> None:
         """Closes a connection; its streams are closed as their events are processed."""
         with connection.lock:
             if not connection.is_open:
                 return
             connection.flush()
             self._connections.pop(connection.fileno(), None)
-            connection.close()
+            if resets:
+                connection.reset()
+            else:
+                connection.close()
             half = connection.half
             half.end_all()
             # Also streams whose calls were over: their clients have not taken all answers.

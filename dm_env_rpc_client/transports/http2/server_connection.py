@@ -11,6 +11,7 @@ import itertools
 import select
 import socket
 import ssl
+import struct
 import threading
 import time
 from typing import Any
@@ -190,16 +191,31 @@ class ServerConnection:
         self.unsent = sum(map(len, outbound)) + _PIECE_BYTES * len(outbound)
         self._watch(select.EPOLLOUT if self.is_clogged else _BOTH)
 
+    def reset(self) -> None:
+        """Closes the socket at once; called with the lock.
+
+        What the kernel still has to send is lost, too; it would keep that while the client lives.
+        """
+        if self.is_open:
+            with contextlib.suppress(OSError):
+                linger = struct.pack("ii", 1, 0)
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self._unregister()
+            self._socket.close()
+
     def close(self) -> None:
         """Closes the socket; called with the lock. What was not sent is lost."""
         if self.is_open:
-            self.is_open = False
-            with contextlib.suppress(OSError, ValueError):
-                self._poll.unregister(self._socket)
+            self._unregister()
             with contextlib.suppress(OSError):
                 # A process forked from this one may have a copy, which would keep it open.
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
             self._socket.close()
+
+    def _unregister(self) -> None:
+        self.is_open = False
+        with contextlib.suppress(OSError, ValueError):
+            self._poll.unregister(self._socket)
 
     def abandon(self) -> None:
         """Closes a forked child's copy of the socket; the connection is the parent's."""
