@@ -58,6 +58,11 @@ def open_listener(
         credentials = credentials.server_context()
     assert credentials is None or isinstance(credentials, ssl.SSLContext)
     if credentials is not None:
+        if credentials.protocol is ssl.PROTOCOL_TLS_CLIENT:
+            raise SpecError(
+                f"credentials for {address}: got an ssl.SSLContext for clients; a server takes "
+                "ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) with a certificate, or a Tls"
+            )
         credentials.set_alpn_protocols(["h2"])
     return Http2Listener(
         open_stream, address, credentials, max_streams, max_message_bytes, allocate

@@ -13,6 +13,7 @@ import pytest
 from dm_env_rpc_client import SpecError
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.grpc.server import GrpcListener
+from dm_env_rpc_client.transports.http2.listener import Http2Listener
 from dm_env_rpc_client.transports.server_streams import (
     Listener,
     OpenStream,
@@ -25,6 +26,7 @@ WAIT_SECONDS = 10.0
 
 LISTENERS: list[Callable[[OpenStream, int], Listener]] = [
     lambda open_stream, most: GrpcListener(open_stream, "localhost:0", None, most),
+    lambda open_stream, most: Http2Listener(open_stream, "localhost:0", None, most),
 ]
 
 
@@ -179,10 +181,11 @@ def test_a_stream_whose_client_is_gone_is_told_while_it_answers(
 def test_a_cancelled_call_is_told_and_the_others_go_on(
     channel: grpc.Channel, streams: Streams
 ) -> None:
-    waiting, other = Call(channel), Call(channel)
+    waiting = Call(channel)
     waiting.send(b"wait")
     stream = streams.next()
     assert stream.blocked.wait(WAIT_SECONDS)
+    other = Call(channel)
     waiting.answers.cancel()
     assert stream.closed.wait(WAIT_SECONDS)
     other.send(b"a")

@@ -17,6 +17,7 @@ connection, so each has a window, which is not opened while its messages wait to
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Protocol
 
@@ -33,6 +34,7 @@ from dm_env_rpc_client.transports.http2.frames import (
     FRAME_SIZE_ERROR,
     GOAWAY,
     GOAWAY_HEAD,
+    HEADER_TABLE_SIZE,
     HEADERS,
     INITIAL_WINDOW_SIZE,
     LARGEST_FRAME,
@@ -55,9 +57,13 @@ from dm_env_rpc_client.transports.http2.frames import (
     rst_stream,
     window_update,
 )
-from dm_env_rpc_client.transports.http2.header_block import Header, HeaderBlock
+from dm_env_rpc_client.transports.http2.header_block import (
+    MAX_HEADER_BYTES,
+    Header,
+    HeaderBlock,
+)
 from dm_env_rpc_client.transports.http2.message_assembler import MessageAssembler
-from dm_env_rpc_client.transports.http2.receive_buffer import ReceiveBuffer
+from dm_env_rpc_client.transports.http2.receive_buffer import SIZE, ReceiveBuffer
 from dm_env_rpc_client.transports.http2.send_queue import SendingStream, SendQueue
 from dm_env_rpc_client.transports.http2.violations import RefusedMessageError, ViolationError
 
@@ -70,6 +76,14 @@ _STREAM = 0x7FFFFFFF
 _MAX_FRAMES_WITHOUT_CONTENT = 100_000
 """Frames, and KiB of skipped ones, that a peer may send between two pieces of content. One that
 has a request of 64 MiB to take sends up to 8,192 WINDOW_UPDATEs, and a PING now and then."""
+
+_SUSPICIOUS = 256
+_MODEST = 1 << 12
+"""After so many frames without content so few bytes are received at a time: they cost far more to
+parse than content, and other connections of a server wait meanwhile."""
+
+_HEADERS_COST = 8
+"""A HEADERS frame takes as much time as so many others."""
 
 _MAX_UNSENT_ACKNOWLEDGEMENTS = 1_000
 """Acknowledgements that wait because the peer reads nothing."""
@@ -106,7 +120,7 @@ class Role(Protocol):
         """Checks the first bytes from a peer that has not sent SETTINGS first; raises."""
 
     def break_stream(self, violation: ViolationError) -> None:
-        """The peer broke the rules on one stream, which has been reset."""
+        """The peer broke the rules on one stream, which has been reset; raises nothing."""
 
     def violated(self, violation: ViolationError) -> DmEnvRpcClientError:
         """Returns the error for a violation that ends the connection."""
@@ -127,25 +141,41 @@ class Framing:
       window: how much content the peer may send on the connection before the window is opened
         again, which happens at half of it.
       preface: what the peer sends before its first frame.
+      max_header_bytes: the largest header block that is accepted.
+      buffer_bytes: how much is received at a time, other than large messages.
+      frames_at_once: how many frames are parsed before others have their turn.
 
     Attributes:
       sending: what waits to be sent.
       receiving: the assembler of each stream that may receive content, by its number.
       failure: why nothing more will be received; None while something may be.
       is_ready: whether the peer has proved to speak HTTP/2.
+      has_table_size: whether the peer has set the size of its HPACK table.
+      is_behind: whether received bytes are not parsed, because there were `frames_at_once`;
+        the shell calls `go_on` before it receives more.
       receptions: how often something was received.
     """
 
-    def __init__(self, role: Role, greeting: bytes, window: int = MAX_WINDOW, preface: bytes = b""):
+    def __init__(
+        self,
+        role: Role,
+        greeting: bytes,
+        window: int = MAX_WINDOW,
+        preface: bytes = b"",
+        max_header_bytes: int = MAX_HEADER_BYTES,
+        buffer_bytes: int = SIZE,
+        frames_at_once: int = sys.maxsize,
+    ):
         self.sending = SendQueue()
         self.sending.outbound.append(greeting)
         self.receiving: dict[int, MessageAssembler] = {}
         self.failure: DmEnvRpcClientError | None = None
-        self.is_ready = False
+        self.is_ready = self.has_table_size = self.is_behind = False
+        self._frames_at_once = frames_at_once
         self.receptions = 0
         self._role = role
-        self._buffer = ReceiveBuffer()
-        self._headers = HeaderBlock()
+        self._buffer = ReceiveBuffer(buffer_bytes)
+        self._headers = HeaderBlock(max_header_bytes)
         # The DATA frame that is being received: its stream, None if the content is dropped.
         self._content: MessageAssembler | None = None
         self._content_stream = 0
@@ -187,6 +217,10 @@ class Framing:
         if assembler is not None and assembler is self._content:
             self._content = None
 
+    def forgive(self, frames: int) -> None:
+        """Forgets some frames without content, as time passes."""
+        self._frames_without_content = max(0, self._frames_without_content - frames)
+
     def probe(self) -> None:
         """Queues a frame that the peer acknowledges at once if it is alive.
 
@@ -200,6 +234,8 @@ class Framing:
         buffer = self._buffer
         rest = buffer.memory[buffer.end :]
         self._direct = 0
+        if self._frames_without_content > _SUSPICIOUS:
+            return [rest[:_MODEST]]
         if self._content_left and self._content is not None and buffer.start == buffer.end:
             direct = self._content.direct(self._content_left)
             if direct is not None:
@@ -220,12 +256,18 @@ class Framing:
         if direct:
             self._direct = 0
             taken = direct if count > direct else count
-            assert self._content is not None
-            self._content.filled(taken)
+            # Another thread may have ended the stream in between.
+            if self._content is not None:
+                self._content.filled(taken)
             self._content_left -= taken
             buffer.end += count - taken
         else:
             buffer.end += count
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Parses what has been received."""
+        self.is_behind = False
         while self.failure is None:
             try:
                 self._parse()
@@ -234,6 +276,8 @@ class Framing:
                 if violation.stream:
                     self.sending.outbound.append(rst_stream(violation.stream, violation.code))
                     self._role.break_stream(violation)
+                    # So that the same frame again does not keep this loop going.
+                    self._frames_without_content += 1
                 else:
                     self._fail(self._role.violated(violation))
                     self.sending.outbound.append(goaway(self._role.last_stream, violation.code))
@@ -248,11 +292,21 @@ class Framing:
 
     def _parse(self) -> None:
         buffer = self._buffer
+        if self._frames_without_content > _MAX_FRAMES_WITHOUT_CONTENT:
+            raise ViolationError(
+                f"sent more than {_MAX_FRAMES_WITHOUT_CONTENT} frames without content",
+                ENHANCE_YOUR_CALM,
+            )
         if self._preface and not self._take_preface():
             return
         memory = buffer.memory
         unpack_header = FRAME_HEADER.unpack_from
+        left_at_once = self._frames_at_once
         while True:
+            left_at_once -= 1
+            if left_at_once < 0:
+                self.is_behind = True
+                return
             if self._content_left or self._skipped_left or self._content_ends_stream:
                 if not self._continue_content():
                     break
@@ -274,7 +328,7 @@ class Framing:
             elif kind == WINDOW_UPDATE and size == 4 <= left and not self._headers.is_open:
                 # Many servers send two with each answer.
                 number = stream & _STREAM
-                if self.is_ready and (number == 0 or number in self.receiving):
+                if number in self.receiving or (number == 0 and self.is_ready):
                     buffer.start = start + 13
                     (increment,) = NUMBER.unpack_from(memory, start + 9)
                     self._frames_without_content += 1
@@ -282,6 +336,8 @@ class Framing:
                     continue
             if not self._begin_frame(size, kind, flags, stream & _STREAM):
                 break
+            if kind == HEADERS:
+                left_at_once -= _HEADERS_COST - 1
         buffer.compact(9 + _MAX_CONTROL_FRAME)
 
     def _take_preface(self) -> bool:
@@ -307,11 +363,6 @@ class Framing:
             raise ViolationError(f"sent frame type {kind} inside a header block")
         if size > LARGEST_FRAME:
             raise ViolationError(f"sent a frame of {size} bytes", FRAME_SIZE_ERROR)
-        if self._frames_without_content > _MAX_FRAMES_WITHOUT_CONTENT:
-            raise ViolationError(
-                f"sent more than {_MAX_FRAMES_WITHOUT_CONTENT} frames without content",
-                ENHANCE_YOUR_CALM,
-            )
         if kind == DATA:
             return self._begin_content(size, flags, stream)
         handler = self._handlers.get(kind)
@@ -322,6 +373,8 @@ class Framing:
             self._skipped_left = size
             return True
         if size > _MAX_CONTROL_FRAME:
+            if kind in (HEADERS, CONTINUATION):
+                raise ViolationError(f"sent {size} bytes of headers", ENHANCE_YOUR_CALM)
             raise ViolationError(f"sent {size} bytes in a frame of type {kind}", FRAME_SIZE_ERROR)
         if end - start < 9 + size:
             return False
@@ -414,7 +467,9 @@ class Framing:
         if not stream:
             raise ViolationError("sent PRIORITY on stream 0")
         if len(payload) != 5:
-            raise ViolationError("sent a broken PRIORITY", FRAME_SIZE_ERROR, stream)
+            # A stream that is not open cannot be reset.
+            known = stream if stream in self.receiving else 0
+            raise ViolationError("sent a broken PRIORITY", FRAME_SIZE_ERROR, known)
 
     def _on_headers(self, flags: int, stream: int, payload: memoryview) -> None:
         if self._headers.begin(flags, stream, payload):
@@ -443,11 +498,12 @@ class Framing:
             raise ViolationError("sent broken SETTINGS", code)
         if flags & ACK:
             return
+        windows: list[int] = []
         for name, value in SETTING.iter_unpack(payload):
             if name == INITIAL_WINDOW_SIZE:
                 if value > MAX_WINDOW:
                     raise ViolationError(f"set an initial window of {value}", FLOW_CONTROL_ERROR)
-                self.sending.set_initial_window(value)
+                windows.append(value)
             elif name == MAX_FRAME_SIZE:
                 if not SMALLEST_MAX_FRAME <= value <= LARGEST_FRAME:
                     raise ViolationError(f"set a maximum frame size of {value}")
@@ -456,6 +512,12 @@ class Framing:
                 self.sending.max_streams = value
             elif name == ENABLE_PUSH and value > 1:
                 raise ViolationError(f"set ENABLE_PUSH to {value}")
+            elif name == HEADER_TABLE_SIZE:
+                self.has_table_size = True
+        if windows:
+            # Each in turn has no other effect (section 6.5.3), and a frame may hold thousands.
+            self.sending.set_initial_window(max(windows))
+            self.sending.set_initial_window(windows[-1])
         self.is_ready = True
         self._acknowledge(frame(SETTINGS, ACK, 0))
         self.sending.frame_content()

@@ -25,14 +25,17 @@ logging.getLogger("hpack").setLevel(logging.INFO)
 Header = tuple[bytes, bytes]
 
 MAX_HEADER_BYTES = 1 << 16
-"""The largest header block, compressed and uncompressed."""
+"""The largest header block that a client accepts."""
 
 _MAX_CONTINUATIONS = 64
-"""More frames than this for at most `MAX_HEADER_BYTES` carry next to nothing each."""
+"""More frames than this for one block carry next to nothing each."""
 
 
 class HeaderBlock:
     """Collects the header block that is being received, and decodes it.
+
+    Args:
+      max_bytes: the largest block that is accepted, compressed and uncompressed.
 
     Attributes:
       stream: the stream that the block belongs to.
@@ -40,11 +43,12 @@ class HeaderBlock:
       ends_stream: whether the HEADERS frame had END_STREAM.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int = MAX_HEADER_BYTES):
         self.stream = 0
         self.is_open = False
         self.ends_stream = False
-        self._decoder = hpack.Decoder(MAX_HEADER_BYTES)
+        self._max_bytes = max_bytes
+        self._decoder = hpack.Decoder(max_bytes)
         self._block = bytearray()
         self._continuations = 0
 
@@ -72,6 +76,7 @@ class HeaderBlock:
         self.ends_stream = bool(flags & END_STREAM)
         self._block = bytearray(body)
         self._continuations = 0
+        self._check_size()
         self.is_open = not flags & END_HEADERS
         return not self.is_open
 
@@ -81,10 +86,7 @@ class HeaderBlock:
             raise ViolationError("sent CONTINUATION outside a header block")
         self._block += payload
         self._continuations += 1
-        if len(self._block) > MAX_HEADER_BYTES:
-            raise ViolationError(
-                f"sent more than {MAX_HEADER_BYTES} bytes of headers", ENHANCE_YOUR_CALM
-            )
+        self._check_size()
         if self._continuations > _MAX_CONTINUATIONS:
             raise ViolationError(
                 f"sent more than {_MAX_CONTINUATIONS} CONTINUATION frames in one header block",
@@ -102,10 +104,21 @@ class HeaderBlock:
         block, self._block = bytes(self._block), bytearray()
         try:
             return [(bytes(name), bytes(value)) for name, value in self._decode(block)]
+        except hpack.OversizedHeaderListError as error:
+            # The rest of the block is not decoded, so the decoder's table is lost.
+            raise ViolationError(
+                f"sent headers that cannot be decoded: {error!r}", ENHANCE_YOUR_CALM
+            ) from error
         except hpack.HPACKError as error:
             raise ViolationError(
                 f"sent headers that cannot be decoded: {error!r}", COMPRESSION_ERROR
             ) from error
+
+    def _check_size(self) -> None:
+        if len(self._block) > self._max_bytes:
+            raise ViolationError(
+                f"sent more than {self._max_bytes} bytes of headers", ENHANCE_YOUR_CALM
+            )
 
     def _decode(self, block: bytes) -> list[Header]:
         return self._decoder.decode(block, raw=True)  # type: ignore[return-value]

@@ -16,24 +16,28 @@ client's window for requests stays closed. So what one client can make the serve
 from __future__ import annotations
 
 import collections
-import contextlib
 import logging
 import os
 import select
 import socket
 import ssl
-import stat
 import threading
 import time
 import urllib.parse
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dm_env_rpc_client.transports import listening
-from dm_env_rpc_client.transports.addresses import parse_host_port
 from dm_env_rpc_client.transports.health import open_health
+from dm_env_rpc_client.transports.http2.doors import Doors
 from dm_env_rpc_client.transports.http2.server_connection import ServerConnection
-from dm_env_rpc_client.transports.http2.server_half import Event, ServerCall, ServerHalf
+from dm_env_rpc_client.transports.http2.server_half import (
+    Event,
+    Happening,
+    ServerCall,
+    ServerHalf,
+)
 from dm_env_rpc_client.transports.http2.sockets import set_options
 from dm_env_rpc_client.transports.self_pipe import SelfPipe
 from dm_env_rpc_client.transports.server_streams import (
@@ -74,11 +78,30 @@ _LOOK_SECONDS = 1.0
 _GREET_SECONDS = 10.0
 """How long a client may take until it has opened a stream."""
 
-_PROBE_SECONDS = 20.0
-"""After so much silence a client is probed; after as much again its connection is over."""
+_UNREAD_SECONDS = 600.0
+"""How long a client may leave answers unread. Programs do when they train, or are in a debugger.
+
+There are no probes: a program that reads only when it waits for an answer does not respond to
+them. Connections of machines that are gone are ended by the kernel (`set_options`).
+"""
+
+_CLOSE_SECONDS = 5.0
+"""How long `stop` waits for streams to be closed, when the grace is over."""
+
+_PAUSE_SECONDS = 0.2
+"""How long clients wait when there are no descriptors for them."""
+
+_SHARE_SECONDS = 0.0005
+"""How long the requests of one connection are answered before it is the turn of others."""
 
 _MAX_WAITING = 64
 """Requests of a stream that wait for its thread; the client's window stays closed meanwhile."""
+
+_MAX_AHEAD_BYTES = 1 << 26
+"""What may wait to be answered on a connection before a stream that sends more is ended."""
+
+_REQUEST_BYTES = 128
+"""What a request takes beside its contents."""
 
 _ACCEPTED_AT_ONCE = 64
 _MORE_SOCKETS = 64
@@ -98,7 +121,9 @@ class _Served:
       has_thread: whether a thread of its own answers.
       has_ended: whether the client sends no more.
       is_gone: whether the client is gone.
+      stays: whether it goes on when the client sends no more.
       seconds: about how long its answers take.
+      waiting_bytes: what `waiting` takes.
     """
 
     __slots__ = (
@@ -112,8 +137,10 @@ class _Served:
         "is_gone",
         "is_unary",
         "seconds",
+        "stays",
         "stream",
         "waiting",
+        "waiting_bytes",
     )
 
     def __init__(self, connection: ServerConnection, call: ServerCall, stream: ServerStream):
@@ -123,8 +150,14 @@ class _Served:
         self.condition = threading.Condition(threading.Lock())
         self.waiting: collections.deque[bytearray | memoryview] = collections.deque()
         self.has_thread = self.has_ended = self.is_gone = self.is_closed = False
-        self.is_unary = self.is_counted = False
+        self.is_unary = self.is_counted = self.stays = False
         self.seconds = 0.0
+        self.waiting_bytes = 0
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether it gets no answers, because the client does not take earlier ones."""
+        return self.call.has_unsent or self.connection.is_clogged
 
 
 class _Inline(NamedTuple):
@@ -164,8 +197,7 @@ class Http2Listener:
         self._max_message_bytes = max_message_bytes
         self._allocate = allocate
         self._poll = select.epoll()
-        self._doors: dict[int, socket.socket] = {}
-        self._paths: list[str] = []
+        self._doors = Doors(self._poll)
         self._connections: dict[int, ServerConnection] = {}
         # Connections on which something happened that the thread that leads has not seen.
         self._ready: collections.deque[ServerConnection] = collections.deque()
@@ -179,16 +211,17 @@ class Http2Listener:
         self._stream_count = 0
         self._is_resting = False
         self._rested = threading.Event()
-        self._is_stopping = self._is_stopped = False
+        self._is_ending = self._is_stopped = False
         self._next_look = 0.0
         try:
-            self.address = listening.listen(self._add_door, address)
+            self.address = listening.listen(self._doors.add, address)
+            self._poll.register(self._bell.fileno(), select.EPOLLIN)
+            self._start(self._lead, "leads")
         except BaseException:
-            self._close_doors()
-            self._poll.close()
+            self._doors.close()
+            self._release()
             raise
-        self._poll.register(self._bell.fileno(), select.EPOLLIN)
-        self._start(self._lead, "leads")
+        _listeners.add(self)
 
     # The interface.
 
@@ -200,110 +233,87 @@ class Http2Listener:
     def stop(self, grace: float) -> None:
         """See `Listener.stop`."""
         self._command(self._say_goodbye)
+        deadline = time.monotonic() + grace
         with self._mutex:
-            self._mutex.wait_for(lambda: self._is_stopped or not self._stream_count, grace)
+            # Closed streams are told, sent answers are not.
+            while not self._is_stopped and self._is_busy():
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    break
+                self._mutex.wait(min(remaining, _TICK_SECONDS))
         self._command(self._end)
         with self._mutex:
-            self._mutex.wait_for(lambda: self._is_stopped, _LINGER_SECONDS)
+            self._mutex.wait_for(lambda: self._is_stopped, _CLOSE_SECONDS)
 
     def abort(self) -> None:
         """See `Listener.abort`."""
         self._command(self._end)
 
-    # Sockets that accept.
+    # Connections.
 
-    def _add_door(self, address: str) -> int:
-        """Listens on one address; RuntimeError if that is not possible."""
-        try:
-            if address.startswith("unix:"):
-                self._add_unix_door(address.removeprefix("unix:"))
-                return 0
-            host, port = parse_host_port(address)
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            for family, kind, protocol, _, where in found:
-                door = socket.socket(family, kind, protocol)
-                self._open_door(door, (where[0], port, *where[2:]))
-                # The further addresses of a name have the port that the first one got.
-                port = door.getsockname()[1]
-            return port
-        except OSError as error:
-            raise RuntimeError(str(error)) from error
-
-    def _open_door(self, door: socket.socket, where: Any) -> None:
-        self._doors[door.fileno()] = door
-        if door.family == socket.AF_INET6:
-            # As gRPC does it: [::] is both families.
-            is_any = where[0] == "::"
-            door.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not is_any)
-        if door.family != socket.AF_UNIX:
-            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        door.bind(where)
-        door.setblocking(False)
-        door.listen(min(1024, socket.SOMAXCONN))
-        self._poll.register(door, select.EPOLLIN)
-
-    def _add_unix_door(self, path: str) -> None:
-        path = path.removeprefix("//")
-        with contextlib.suppress(FileNotFoundError):
-            if stat.S_ISSOCK(os.stat(path).st_mode) and not _is_listening(path):
-                os.unlink(path)  # Left by a server that was killed.
-        self._open_door(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), path)
-        self._paths.append(path)
-
-    def _close_doors(self) -> None:
-        for door in self._doors.values():
-            door.close()
-        self._doors.clear()
-        for path in self._paths:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-        self._paths.clear()
-
-    def _accept(self, door: socket.socket) -> None:
+    def _accept(self, descriptor: int) -> None:
         for _ in range(_ACCEPTED_AT_ONCE):
             try:
-                accepted, where = door.accept()
-            except (BlockingIOError, InterruptedError):
-                return
+                accepted = self._doors.accept(descriptor)
             except OSError as error:
-                # No descriptors are left, or the client is gone already.
                 _log.warning("could not accept a connection: %s", error)
-                self._drop_silent()
+                if self._drop_silent():
+                    continue
+                self._doors.pause()
+                self._next_look = time.monotonic() + _PAUSE_SECONDS
                 return
-            try:
-                self._admit(accepted, where)
-            except OSError:
-                accepted.close()
+            if accepted is None:
+                return
+            self._admit(*accepted)
 
     def _admit(self, accepted: socket.socket, where: Any) -> None:
-        if len(self._connections) >= self._max_streams + _MORE_SOCKETS:
-            self._drop_silent()
-        accepted.setblocking(False)
-        set_options(accepted)
+        """Makes a connection of a socket, if there is room for it."""
+        most = self._max_streams + _MORE_SOCKETS
+        if len(self._connections) >= most and not self._drop_silent():
+            accepted.close()
+            return
         made: Any = accepted
-        if self._tls is not None:
-            made = self._tls.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
-        address = _peer_address(accepted.family, where)
-        half = ServerHalf(
-            f"the client {address}",
-            self._max_message_bytes,
-            min(self._max_streams + _MORE_STREAMS, _MAX_STREAMS_OF_CONNECTION),
-            self._allocate,
-        )
-        connection = ServerConnection(made, address, half, self._poll)
+        try:
+            accepted.setblocking(False)
+            set_options(accepted)
+            if self._tls is not None:
+                made = self._tls.wrap_socket(
+                    accepted, server_side=True, do_handshake_on_connect=False
+                )
+            address = _peer_address(accepted.family, where)
+            half = ServerHalf(
+                f"the client {address}",
+                self._max_message_bytes,
+                min(self._max_streams + _MORE_STREAMS, _MAX_STREAMS_OF_CONNECTION),
+                self._allocate,
+            )
+            connection = ServerConnection(made, address, half, self._poll)
+        except (OSError, ValueError) as error:
+            _log.info("a client was gone before it was served: %s", error)
+            made.close()
+            return
         self._connections[connection.fileno()] = connection
         if self._next_look == 0.0:
             self._next_look = time.monotonic() + _LOOK_SECONDS
-        if not connection.is_encrypting:
-            with connection.lock:
-                connection.flush()
+        with connection.lock:
+            connection.flush()
 
-    def _drop_silent(self) -> None:
-        """Closes the oldest connection without a stream, to make room."""
-        silent = (one for one in self._connections.values() if not one.half.calls)
-        oldest = min(silent, key=lambda one: one.accepted_at, default=None)
+    def _drop_silent(self) -> bool:
+        """Closes a connection without a stream, if there is one, to make room.
+
+        Those that never had one are first, and of them the oldest.
+        """
+        silent = (
+            connection
+            for connection in self._connections.values()
+            if not any(served.is_counted for served in connection.served)
+        )
+        oldest = min(
+            silent, key=lambda one: (one.half.last_stream > 0, one.accepted_at), default=None
+        )
         if oldest is not None:
             self._close(oldest)
+        return oldest is not None
 
     # The thread that leads.
 
@@ -317,47 +327,73 @@ class Http2Listener:
         me = object()
         with self._mutex:
             self._leader = me
-        self._start(self._watch, "watches")
-        while self._turn(me):
-            pass
+        try:
+            self._start(self._watch, "watches")
+        except RuntimeError:
+            _log.exception("no thread can be started; long answers delay the others")
+        while True:
+            try:
+                if not self._turn(me):
+                    return
+            except BaseException:
+                if not self._leads(me):
+                    return
+                _log.exception("serving failed")
+                time.sleep(_TICK_SECONDS)
+
+    def _leads(self, me: object) -> bool:
+        with self._mutex:
+            return self._leader is me and not self._is_stopped
 
     def _turn(self, me: object) -> bool:
         """Waits for sockets and does what there is to do; False if another thread leads now."""
-        if self._commands:
+        while self._commands:
             self._commands.popleft()()
-            return not self._is_stopped
-        while self._ready:
-            connection = self._ready.popleft()
-            if not self._process(me, connection):
-                return False
-        wait = -1.0
+        if self._is_ending and not self._ready:
+            self._become_stopped()
+            return False
+        wait = 0.0 if self._ready else -1.0
         if self._next_look:
-            wait = self._next_look - time.monotonic()
-            if wait <= 0:
+            until_look = self._next_look - time.monotonic()
+            if until_look <= 0:
                 self._look()
                 return True
+            if wait:
+                wait = until_look
         for descriptor, mask in self._poll.poll(wait):
-            connection_or_none = self._connections.get(descriptor)
-            if connection_or_none is None:
+            connection = self._connections.get(descriptor)
+            if connection is None:
                 if descriptor in self._doors:
-                    self._accept(self._doors[descriptor])
+                    self._accept(descriptor)
                 else:
                     self._bell.drain()
-                continue
-            connection = connection_or_none
-            try:
-                self._serve(connection, mask)
-            except Exception:
-                _log.exception("serving %s failed", connection.address)
-                self._close(connection)
             # Nothing is lost if another thread leads from here on: what this thread was told
             # about other sockets, that one is told again.
-            if not self._process(me, connection):
+            elif not self._serve(me, connection, mask):
                 return False
-        return True
+        for _ in range(len(self._ready)):
+            queued = self._ready.popleft()
+            queued.is_queued = False
+            if not self._serve(me, queued, 0):
+                return False
+        return not self._is_stopped
 
-    def _serve(self, connection: ServerConnection, mask: int) -> None:
+    def _serve(self, me: object, connection: ServerConnection, mask: int) -> bool:
+        """Does what a connection is ready for; False if another thread leads now."""
+        try:
+            self._move_bytes(connection, mask)
+            return self._process(me, connection)
+        except BaseException:
+            _log.exception("serving %s failed", connection.address)
+            if not self._leads(me):
+                return False
+            self._close(connection)
+            return True
+
+    def _move_bytes(self, connection: ServerConnection, mask: int) -> None:
         if connection.is_encrypting:
+            if not mask:
+                return
             is_done = connection.encrypt()
             if is_done is False:
                 self._close(connection)
@@ -367,18 +403,19 @@ class Http2Listener:
             return
         if mask & select.EPOLLOUT:
             with connection.lock:
-                connection.flush()
-            self._resume(connection)
-        if mask & ~select.EPOLLOUT:
-            while not connection.receive():
-                pass
+                connection.flush(is_writable=True)
+        # What was received before is done first, so that it does not pile up.
+        if not connection.half.events:
+            connection.advance(bool(mask & ~select.EPOLLOUT))
+        if connection.stalled:
             self._resume(connection)
 
     def _process(self, me: object, connection: ServerConnection) -> bool:
         """Does what the client has asked for; False if another thread leads now."""
         events = connection.half.events
-        sending = connection.half.framing.sending
-        begun = 0.0
+        framing = connection.half.framing
+        sending = framing.sending
+        begun = ends = 0.0
         while events:
             call, what = events.popleft()
             served = call.shell
@@ -394,21 +431,32 @@ class Http2Listener:
                     return False
             elif not self._request(me, served, what):
                 return False
+            now = time.perf_counter()
             if sending.outbound:
-                now = time.perf_counter()
                 begun = begun or now
                 if now - begun > _BATCH_SECONDS:
                     begun = 0.0
                     with connection.lock:
                         connection.flush()
+            ends = ends or now + _SHARE_SECONDS
+            if now > ends:
+                break
         if sending.outbound:
             with connection.lock:
                 connection.flush()
-        failure = connection.half.framing.failure
+        failure = framing.failure
         if failure is not None and connection.is_open:
             _log.info("%s", failure)
             self._close(connection)
+        if events or framing.is_behind or connection.has_more:
+            self._again(connection)
         return True
+
+    def _again(self, connection: ServerConnection) -> None:
+        """Has the thread that leads look at a connection when the others have had their turn."""
+        if not connection.is_queued:
+            connection.is_queued = True
+            self._ready.append(connection)
 
     def _open(self, connection: ServerConnection, call: ServerCall) -> None:
         try:
@@ -416,12 +464,14 @@ class Http2Listener:
         except StreamStatusError as error:
             with connection.lock:
                 call.finish(error.code, str(error))
-        except Exception:
+        except BaseException:
             _log.exception("opening a stream of %s failed", connection.address)
             with connection.lock:
                 call.finish("INTERNAL", "the server failed to open the stream")
         else:
             call.shell = served
+            if served is not None:
+                connection.served.add(served)
 
     def _served(self, connection: ServerConnection, call: ServerCall) -> _Served | None:
         if call.is_over:
@@ -429,7 +479,7 @@ class Http2Listener:
         health = open_health(call.path)
         if health is not None:
             served = _Served(connection, call, health.stream)
-            served.is_unary = health.is_unary
+            served.is_unary, served.stays = health.is_unary, not health.is_unary
             return served
         if call.path != PROCESS:
             raise StreamStatusError("UNIMPLEMENTED", f"no method {call.path}")
@@ -447,49 +497,72 @@ class Http2Listener:
 
     def _request(self, me: object, served: _Served, message: bytearray | memoryview) -> bool:
         """Has a request answered; False if another thread leads now."""
-        if served.has_thread or served.waiting or served.seconds > _SLOW_SECONDS:
-            self._enqueue(served, message)
+        if served.call.is_over:
             return True
-        if served.stream.may_wait or served.call.has_unsent:
-            self._enqueue(served, message)
-            return True
+        if (
+            served.has_thread
+            or served.waiting
+            or served.seconds > _SLOW_SECONDS
+            or served.stream.may_wait
+            or served.is_stalled
+        ):
+            return self._enqueue(me, served, message)
         return self._answer_inline(me, served, message)
 
     def _answer_inline(self, me: object, served: _Served, message: bytearray | memoryview) -> bool:
-        if self._is_resting:
-            self._is_resting = False
-            self._rested.set()
-        self._inline = _Inline(served, True)
+        self._enter(served, True)
         begin = time.perf_counter()
         answer = _answer(served, message)
-        with self._mutex:
-            self._inline = None
-            self._answers += 1
-            leads = self._leader is me
+        leads = self._leave(me)
         took = time.perf_counter() - begin
         served.seconds += (took - served.seconds) / 8
         if leads:
-            self._reply(served, answer, False)
-            return True
+            if self._reply(served, answer, False):
+                return True
+            return self._close_inline(me, served)
         # The stream is what this thread keeps.
         served.seconds = max(served.seconds, _TICK_SECONDS)
-        self._reply(served, answer, True)
-        self._serve_alone(served)
+        if self._reply(served, answer, True):
+            self._serve_alone(served)
+        else:
+            self._close_stream(served)
         return False
 
-    def _reply(self, served: _Served, answer: bytes | StreamStatusError, at_once: bool) -> None:
+    def _enter(self, served: _Served, is_answer: bool) -> None:
+        """Begins what may take long."""
+        self._inline = _Inline(served, is_answer)
+        # After that: the watcher looks at both in the other order.
+        if self._is_resting:
+            self._is_resting = False
+            self._rested.set()
+
+    def _leave(self, me: object) -> bool:
+        """Ends what `_enter` began; False if another thread leads now."""
+        with self._mutex:
+            leads = self._leader is me
+            if leads:
+                self._inline = None
+                self._answers += 1
+            return leads
+
+    def _reply(self, served: _Served, answer: bytes | StreamStatusError, at_once: bool) -> bool:
+        """Queues an answer; False if it was the last of its stream."""
         connection, call = served.connection, served.call
         with connection.lock:
             if isinstance(answer, StreamStatusError):
                 call.finish(answer.code, str(answer))
             else:
                 call.send(answer)
+                connection.added(len(answer))
                 if served.is_unary:
                     call.finish("OK")
             if at_once:
                 connection.flush()
+        return not (served.is_unary or isinstance(answer, StreamStatusError))
 
     def _end_requests(self, me: object, served: _Served) -> bool:
+        if served.stays:
+            return True
         with served.condition:
             served.has_ended = True
             if served.has_thread:
@@ -502,10 +575,16 @@ class Http2Listener:
         return self._close_inline(me, served)
 
     def _abandon(self, me: object, served: _Served) -> bool:
-        served.stream.abandon()
         with served.condition:
+            if served.is_gone or served.is_closed:
+                return True
             served.is_gone = True
             served.waiting.clear()
+            # Under the condition: `close` comes after it.
+            try:
+                served.stream.abandon()
+            except BaseException:
+                _log.exception("abandoning a stream of %s failed", served.connection.address)
             if served.has_thread:
                 served.condition.notify_all()
                 return True
@@ -513,22 +592,25 @@ class Http2Listener:
 
     def _close_inline(self, me: object, served: _Served) -> bool:
         """Closes a stream that no thread answers; False if another thread leads now."""
-        self._inline = _Inline(served, False)
+        self._enter(served, False)
         self._close_stream(served)
-        with self._mutex:
-            self._inline = None
-            return self._leader is me
+        return self._leave(me)
 
     def _close_stream(self, served: _Served) -> None:
         with served.condition:
             if served.is_closed:
                 return
             served.is_closed = True
+            served.waiting.clear()
         served.call.shell = None
+        connection = served.connection
+        with connection.lock:
+            connection.stalled.discard(served)
         try:
             served.stream.close()
-        except Exception:
-            _log.exception("closing a stream of %s failed", served.connection.address)
+        except BaseException:
+            _log.exception("closing a stream of %s failed", connection.address)
+        connection.served.discard(served)
         if served.is_counted:
             with self._mutex:
                 self._stream_count -= 1
@@ -536,69 +618,106 @@ class Http2Listener:
 
     def _resume(self, connection: ServerConnection) -> None:
         """Goes on with streams whose answers could not be sent."""
-        stalled = connection.stalled
-        for served in list(stalled) if stalled else ():
-            if not served.call.has_unsent:
-                stalled.discard(served)
-                self._give_thread(served)
+        with connection.lock:
+            ready = [served for served in connection.stalled if not served.is_stalled]
+            connection.stalled.difference_update(ready)
+        for served in ready:
+            self._give_thread(served)
 
     # Streams with threads of their own.
 
-    def _enqueue(self, served: _Served, message: bytearray | memoryview) -> None:
+    def _enqueue(self, me: object, served: _Served, message: bytearray | memoryview) -> bool:
+        """Has a request answered by a thread of its stream; False if another thread leads now."""
+        connection = served.connection
         with served.condition:
             served.waiting.append(message)
+            served.waiting_bytes += len(message) + _REQUEST_BYTES
             if len(served.waiting) >= _MAX_WAITING:
-                with served.connection.lock:
+                with connection.lock:
                     served.call.hold(True)
-            if served.has_thread:
+            is_much = not len(served.waiting) % _MAX_WAITING
+            has_thread = served.has_thread
+            if has_thread:
                 served.condition.notify()
-                return
-            if served.call.has_unsent:
-                served.connection.stalled.add(served)
-                return  # `_resume` goes on.
-        self._give_thread(served)
+            elif served.is_stalled:
+                with connection.lock:
+                    connection.stalled.add(served)
+                has_thread = True  # `_resume` gives one.
+        if not has_thread:
+            self._give_thread(served)
+        if is_much and sum(one.waiting_bytes for one in list(connection.served)) > _MAX_AHEAD_BYTES:
+            with connection.lock:
+                served.call.finish(
+                    "RESOURCE_EXHAUSTED", "the client sent too many requests ahead of the answers"
+                )
+            return self._abandon(me, served)
+        return True
 
     def _give_thread(self, served: _Served) -> None:
         with served.condition:
-            if served.has_thread:
+            if served.has_thread or served.is_closed:
                 return
             served.has_thread = True
-        self._start(self._serve_alone, "serves a stream", served)
+        try:
+            self._start(self._serve_alone, "serves a stream", served)
+        except RuntimeError:
+            _log.exception("no thread can be started for %s", served.connection.address)
+            with served.connection.lock:
+                served.call.finish("RESOURCE_EXHAUSTED", "the server cannot start a thread")
+            self._close_stream(served)
 
     def _serve_alone(self, served: _Served) -> None:
         """Answers the requests of one stream until it is over, quick, or idle."""
         while True:
-            with served.condition:
-                if not served.waiting and not (served.has_ended or served.is_gone):
-                    if served.seconds < _QUICK_SECONDS and not served.stream.may_wait:
-                        served.has_thread = False
-                        return
-                    if not served.condition.wait(_LINGER_SECONDS) and not served.waiting:
-                        served.has_thread = False
-                        return
-                    continue
-                if served.waiting and served.call.has_unsent and not served.is_gone:
-                    served.has_thread = False
-                    served.connection.stalled.add(served)
-                    return  # `_resume` goes on when the client takes the answers.
-                if not served.waiting:
+            message = self._next_request(served)
+            if message is None:
+                if served.has_thread:
                     break
-                message = served.waiting.popleft()
-                is_last = not served.waiting
-            if is_last and served.call.assembler.is_held:
-                with served.connection.lock:
-                    served.call.hold(False)
-                    served.connection.flush()
+                return
             begin = time.perf_counter()
             answer = _answer(served, message)
             took = time.perf_counter() - begin
             served.seconds += (took - served.seconds) / 8
-            self._reply(served, answer, True)
+            if not self._reply(served, answer, True):
+                break
         if served.has_ended and not served.is_gone:
             with served.connection.lock:
                 served.call.finish("OK")
                 served.connection.flush()
         self._close_stream(served)
+
+    def _next_request(self, served: _Served) -> bytearray | memoryview | None:
+        """Waits for a request; None if there is none.
+
+        Then `has_thread` is False if others are to go on with the stream.
+        """
+        connection = served.connection
+        with served.condition:
+            while not served.waiting:
+                if served.has_ended or served.is_gone:
+                    return None
+                is_quick = served.seconds < _QUICK_SECONDS and not served.stream.may_wait
+                if is_quick or not (
+                    served.condition.wait(_LINGER_SECONDS)
+                    or served.waiting
+                    or served.has_ended
+                    or served.is_gone
+                ):
+                    served.has_thread = False
+                    return None
+            # With the lock: whoever receives that there is room again looks at `stalled` then.
+            with connection.lock:
+                if served.is_stalled:
+                    connection.stalled.add(served)
+                    served.has_thread = False
+                    return None
+            message = served.waiting.popleft()
+            served.waiting_bytes -= len(message) + _REQUEST_BYTES
+            if not served.waiting and served.call.assembler.is_held:
+                with connection.lock:
+                    served.call.hold(False)
+                    connection.flush()
+        return message
 
     # The thread that watches.
 
@@ -624,10 +743,9 @@ class Http2Listener:
                     continue
                 self._leader = None
                 self._inline = None
-                served = inline.served
-            if inline.is_answer:
-                served.has_thread = True
-            self._ready.append(served.connection)
+                if inline.is_answer:
+                    inline.served.has_thread = True
+            self._again(inline.served.connection)
             self._lead()
             return
 
@@ -635,44 +753,45 @@ class Http2Listener:
         """Waits until there is something to watch again."""
         self._rested.clear()
         self._is_resting = True
-        if self._inline is None:
+        # After that: the thread that leads does both in the other order.
+        if self._inline is None and not self._is_stopped:
             self._rested.wait()
         self._is_resting = False
 
     # Now and then, and the end.
 
     def _look(self) -> None:
-        """Ends connections that do not greet, and those whose clients are frozen or gone."""
+        """Ends connections that do not greet, and those whose clients do not read."""
         now = time.monotonic()
+        self._doors.go_on()
         self._next_look = now + _LOOK_SECONDS if self._connections else 0.0
         for connection in list(self._connections.values()):
-            if not connection.half.last_stream:
-                if now - connection.accepted_at > _GREET_SECONDS:
-                    _log.info("%s did not open a stream in time", connection.address)
-                    self._close(connection)
-                continue
-            silence = now - connection.heard_at
-            if connection.is_probed and silence > 2 * _PROBE_SECONDS:
-                _log.info("%s does not answer a probe", connection.address)
+            if not connection.half.last_stream and now - connection.accepted_at > _GREET_SECONDS:
+                _log.info("%s did not open a stream in time", connection.address)
                 self._close(connection)
-            elif silence > _PROBE_SECONDS and not connection.is_probed:
-                connection.is_probed = True
+            elif connection.unsent and now - connection.taken_at > _UNREAD_SECONDS:
+                _log.info("%s does not read its answers", connection.address)
+                self._close(connection, resets=True)
+            else:
                 with connection.lock:
-                    connection.half.framing.probe()
-                    connection.flush()
+                    connection.half.forgive()
 
-    def _close(self, connection: ServerConnection) -> None:
+    def _close(self, connection: ServerConnection, resets: bool = False) -> None:
         """Closes a connection; its streams are closed as their events are processed."""
         with connection.lock:
             if not connection.is_open:
                 return
             connection.flush()
             self._connections.pop(connection.fileno(), None)
-            connection.close()
+            if resets:
+                connection.reset()
+            else:
+                connection.close()
             half = connection.half
-            for call in list(half.calls.values()):
-                half.end_stream(call.number, 0)
-        self._ready.append(connection)
+            half.end_all()
+            # Also streams whose calls were over: their clients have not taken all answers.
+            half.events.extend(Happening(each.call, Event.GONE) for each in list(connection.served))
+        self._again(connection)
 
     def _command(self, command: Callable[[], None]) -> None:
         """Has the thread that leads do something."""
@@ -680,34 +799,52 @@ class Http2Listener:
         self._bell.notify()
 
     def _say_goodbye(self) -> None:
-        self._is_stopping = True
-        self._close_doors()
+        self._doors.close()
         for connection in self._connections.values():
             with connection.lock:
                 connection.half.leave()
-                if not connection.is_encrypting:
-                    connection.flush()
+                connection.flush()
+
+    def _is_busy(self) -> bool:
+        """Whether there is a stream, or an answer that was not sent."""
+        if self._stream_count:
+            return True
+        return any(
+            connection.half.framing.sending.has_unsent
+            for connection in list(self._connections.values())
+            if not connection.is_encrypting
+        )
 
     def _end(self) -> None:
-        self._close_doors()
+        """Begins the end: closes what is open. The rest follows when all streams are closed."""
+        self._doors.close()
+        self._is_ending = True
         for connection in list(self._connections.values()):
             with connection.lock:
                 for call in list(connection.half.calls.values()):
                     call.finish("UNAVAILABLE", "the server was stopped")
-                if not connection.is_encrypting:
-                    connection.flush()
             self._close(connection)
-        while self._ready:
-            connection = self._ready.popleft()
-            for call, what in connection.half.events:
-                if what is Event.GONE and call.shell is not None:
-                    self._abandon(self._leader, call.shell)
-        self._poll.close()
-        self._bell.close()
+
+    def _become_stopped(self) -> None:
+        self._release()
         with self._mutex:
             self._is_stopped = True
             self._mutex.notify_all()
         self._rested.set()
+
+    def _release(self) -> None:
+        self._poll.close()
+        self._bell.close()
+
+    def after_fork_in_child(self) -> None:
+        """Gives up what belongs to the parent; called in the only thread of a forked child."""
+        self._mutex = threading.Condition(threading.Lock())
+        self._doors.abandon()
+        for connection in self._connections.values():
+            connection.abandon()
+        self._poll.close()
+        self._bell.abandon()
+        self._is_stopped = True
 
 
 def _answer(served: _Served, message: bytearray | memoryview) -> bytes | StreamStatusError:
@@ -715,7 +852,8 @@ def _answer(served: _Served, message: bytearray | memoryview) -> bytes | StreamS
         return served.stream.answer(bytes(message))
     except StreamStatusError as error:
         return error
-    except Exception as error:
+    except BaseException as error:
+        # Also SystemExit: an environment must not end the thread that serves the others.
         _log.exception("a stream of %s failed", served.connection.address)
         return StreamStatusError("INTERNAL", f"the server failed: {type(error).__name__}")
 
@@ -729,10 +867,13 @@ def _peer_address(family: int, where: Any) -> str:
     return "unix:"
 
 
-def _is_listening(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(path)
-        except OSError:
-            return False
-    return True
+_listeners: weakref.WeakSet[Http2Listener] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for listener in list(_listeners):
+        listener.after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

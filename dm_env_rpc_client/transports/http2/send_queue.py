@@ -99,8 +99,12 @@ class SendQueue:
             is_too_large = own.window > MAX_WINDOW
         if is_too_large:
             raise ViolationError(f"changed a window by {increment}", FLOW_CONTROL_ERROR, stream)
-        if self.blocked:
-            self.frame_content()
+        if stream == 0:
+            # Otherwise no stream waits for the window of the connection.
+            if self.blocked and self.window - increment <= 0:
+                self.frame_content()
+        elif own is not None and stream in self.blocked:
+            own.advance()
 
     def set_initial_window(self, size: int) -> None:
         """Changes the window of all streams, which may become negative (section 6.9.2)."""
@@ -118,7 +122,9 @@ class SendQueue:
             has_advanced = False
             for stream in list(self.blocked.values()):
                 has_advanced |= stream.frame_some()
-            if not has_advanced:
+                if self.window <= 0 and has_advanced:
+                    break
+            if not has_advanced or self.window <= 0:
                 return
 
 
@@ -160,7 +166,7 @@ class SendingStream:
         if not self._has_ended:
             self._unframed.append(memoryview(MESSAGE_PREFIX.pack(0, size)))
             self._unframed.append(memoryview(message))
-            self._advance()
+            self.advance()
 
     def end(self, last: Callable[[], bytes] | None = None) -> None:
         """Queues the end of this end's half of the stream: no more messages come.
@@ -172,7 +178,7 @@ class SendingStream:
         """
         if self._end is None and not self._has_ended:
             self._end = last or (lambda: frame(DATA, END_STREAM, self._number))
-            self._advance()
+            self.advance()
 
     def drop(self) -> None:
         """Discards the content that is not in frames yet, and all that is still to come."""
@@ -182,9 +188,12 @@ class SendingStream:
         # So that `send` needs no look at `_has_ended` while the windows are open.
         self.window = -MAX_WINDOW
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
+        """Puts into frames what the windows and the largest frame allow."""
         self._queue.blocked[self._number] = self
-        self._queue.frame_content()
+        # The other streams wait for their own windows, or for the same one.
+        while self.frame_some():
+            pass
 
     def frame_some(self) -> bool:
         """Puts content into one frame if the windows allow; returns whether they did."""

@@ -6,10 +6,12 @@ protects the half too.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import select
 import socket
 import ssl
+import struct
 import threading
 import time
 from typing import Any
@@ -22,7 +24,11 @@ _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSL
 _BUFFERS_AT_ONCE = 512
 
 _MAX_UNSENT = 1 << 22
-"""Bytes of answers that a client may leave unread before nothing more is read from it."""
+"""Bytes of answers that a client may leave unread before nothing more is read from it, and none
+of its requests is answered."""
+
+_PIECE_BYTES = 128
+"""What each piece of an answer takes beside its contents."""
 
 
 class ServerConnection:
@@ -41,9 +47,13 @@ class ServerConnection:
       is_open: whether the socket is open.
       is_encrypting: whether the TLS handshake is not over.
       accepted_at: when it was accepted, in seconds of the monotonic clock.
-      heard_at: when something was received last.
-      is_probed: whether a probe was sent since then.
-      stalled: streams whose requests wait until the client takes earlier answers.
+      unsent: about how many bytes the socket did not take.
+      taken_at: when it took some last, while there were unsent ones.
+      has_more: whether there may be more to receive, of which the poll does not tell.
+      is_queued: whether the thread that leads will look at it without being told by the poll.
+      stalled: streams whose requests wait until the client takes earlier answers. Protected by
+        `lock`.
+      served: the streams that are not closed.
     """
 
     def __init__(self, accepted: Any, address: str, half: ServerHalf, poll: select.epoll):
@@ -52,19 +62,27 @@ class ServerConnection:
         self.lock = threading.Lock()
         self.is_open = True
         self.is_encrypting = self._is_tls = isinstance(accepted, ssl.SSLSocket)
-        self.accepted_at = self.heard_at = time.monotonic()
-        self.is_probed = False
+        self.accepted_at = self.taken_at = time.monotonic()
+        self.unsent = 0
+        self.has_more = self.is_queued = False
         self.stalled: set[Any] = set()
+        self.served: set[Any] = set()
         self._socket = accepted
         self._poll = poll
         self._sending = half.framing.sending
         self._mask = select.EPOLLIN
+        self._counted = 0
         poll.register(accepted, self._mask)
 
     def fileno(self) -> int:
         """Returns the descriptor of the socket."""
         number: int = self._socket.fileno()
         return number
+
+    @property
+    def is_clogged(self) -> bool:
+        """Whether the client leaves so much unread that it gets no further answers."""
+        return self.unsent > _MAX_UNSENT
 
     def encrypt(self) -> bool | None:
         """Goes on with the TLS handshake; None if it is not over, False if it failed."""
@@ -85,8 +103,21 @@ class ServerConnection:
         self._watch(select.EPOLLIN)
         return True
 
-    def receive(self) -> bool:
-        """Receives what there is and parses it; False if there may be more at once."""
+    def advance(self, is_readable: bool) -> None:
+        """Parses what was received, and receives what there is.
+
+        Args:
+          is_readable: whether the poll says so.
+        """
+        framing = self.half.framing
+        if framing.is_behind:
+            with self.lock:
+                framing.go_on()
+        while (is_readable or self.has_more) and not framing.is_behind:
+            is_readable = self.has_more = not self._receive()
+
+    def _receive(self) -> bool:
+        """Receives once and parses it; False if there may be more at once."""
         framing = self.half.framing
         buffers = framing.buffers()
         try:
@@ -103,51 +134,93 @@ class ServerConnection:
             count = 0
         with self.lock:
             framing.received(count)
-        self.heard_at = time.monotonic()
-        self.is_probed = False
         # What TLS has decrypted already makes no socket readable.
         return not (self._is_tls and framing.failure is None and self._socket.pending())
 
-    def flush(self) -> None:
-        """Sends what the socket takes; called with the lock."""
+    def flush(self, is_writable: bool = False) -> None:
+        """Sends what the socket takes; called with the lock.
+
+        Args:
+          is_writable: whether the poll has said that a full socket takes something again.
+        """
         sending = self._sending
         outbound = sending.outbound
         if not self.is_open:
             outbound.clear()
             return
+        if self.is_encrypting:
+            return
+        if self._mask & select.EPOLLOUT and not is_writable:
+            # Counted again when there is twice as much; the largest pieces are `added`.
+            if len(outbound) > 2 * self._counted + 64:
+                self._count()
+            return
+        has_advanced = not self.unsent
         try:
             while outbound:
                 if self._is_tls or len(outbound) == 1:
                     # What did not fit is tried again with the same bytes, as TLS demands.
                     sending.sent(self._socket.send(outbound[0]))
+                    has_advanced = True
                 else:
                     buffers = itertools.islice(outbound, _BUFFERS_AT_ONCE)
                     sending.sent(self._socket.sendmsg(buffers))
+                    has_advanced = True
         except _WOULD_BLOCK:
-            unsent = sum(map(len, outbound))
-            self._watch(select.EPOLLOUT if unsent > _MAX_UNSENT else _BOTH)
+            if has_advanced:
+                self.taken_at = time.monotonic()
+            self._count()
         except OSError:
             outbound.clear()  # The end is received, too.
+            self.unsent = 0
         else:
+            self.unsent = 0
             if self._mask != select.EPOLLIN:
                 self._watch(select.EPOLLIN)
+
+    def added(self, size: int) -> None:
+        """Counts an answer that was queued; called with the lock."""
+        if self.unsent:
+            self.unsent += size
+            if self.is_clogged:
+                self._watch(select.EPOLLOUT)
+
+    def _count(self) -> None:
+        outbound = self._sending.outbound
+        self._counted = len(outbound)
+        self.unsent = sum(map(len, outbound)) + _PIECE_BYTES * len(outbound)
+        self._watch(select.EPOLLOUT if self.is_clogged else _BOTH)
+
+    def reset(self) -> None:
+        """Closes the socket at once; called with the lock.
+
+        What the kernel still has to send is lost, too; it would keep that while the client lives.
+        """
+        if self.is_open:
+            with contextlib.suppress(OSError):
+                linger = struct.pack("ii", 1, 0)
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self._unregister()
+            self._socket.close()
 
     def close(self) -> None:
         """Closes the socket; called with the lock. What was not sent is lost."""
         if self.is_open:
-            self.is_open = False
-            try:
-                self._poll.unregister(self._socket)
-            except (OSError, ValueError):
-                pass
+            self._unregister()
+            with contextlib.suppress(OSError):
+                # A process forked from this one may have a copy, which would keep it open.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
             self._socket.close()
 
-    def shut_down(self) -> None:
-        """Ends the connection from any thread; the one that leads sees its end."""
-        try:
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-        except OSError:
-            pass
+    def _unregister(self) -> None:
+        self.is_open = False
+        with contextlib.suppress(OSError, ValueError):
+            self._poll.unregister(self._socket)
+
+    def abandon(self) -> None:
+        """Closes a forked child's copy of the socket; the connection is the parent's."""
+        self.is_open = False
+        self._socket.close()
 
     def _watch(self, mask: int) -> None:
         if mask != self._mask and self.is_open:

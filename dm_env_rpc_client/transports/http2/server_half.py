@@ -10,6 +10,7 @@ import base64
 import binascii
 import collections
 import enum
+import re
 import urllib.parse
 from typing import Any, NamedTuple, TypeAlias
 
@@ -37,7 +38,7 @@ from dm_env_rpc_client.transports.http2.frames import (
     window_update,
 )
 from dm_env_rpc_client.transports.http2.framing import Framing
-from dm_env_rpc_client.transports.http2.header_block import MAX_HEADER_BYTES, Header
+from dm_env_rpc_client.transports.http2.header_block import Header
 from dm_env_rpc_client.transports.http2.message_assembler import MessageAssembler
 from dm_env_rpc_client.transports.http2.violations import RefusedMessageError, ViolationError
 from dm_env_rpc_client.transports.status import GRPC_CODES
@@ -51,6 +52,13 @@ CONNECTION_WINDOW = 1 << 24
 STREAM_WINDOW = 1 << 20
 """Content that a client may send ahead on a stream, before earlier messages are answered."""
 
+MAX_HEADER_BYTES = 1 << 14
+"""The largest header block that is accepted, compressed and uncompressed; gRPC's limit."""
+
+_BUFFER_BYTES = 1 << 16
+_FRAMES_AT_ONCE = 64
+"""Parsed in some 200 us, so that other clients need not wait long."""
+
 _GREETED = {
     INITIAL_WINDOW_SIZE: STREAM_WINDOW,
     MAX_FRAME_SIZE: LARGEST_FRAME,
@@ -58,8 +66,12 @@ _GREETED = {
 }
 
 _MAX_UNREWARDED = 200
-"""Streams that a client may have opened and reset, or that were refused, beyond the number of its
-messages that were answered: rapid resets cost the client nothing, but the server."""
+"""Streams that a client may have reset, or that were refused, beyond the number of its messages
+that were answered: rapid resets cost the client nothing, but the server."""
+
+_FORGIVEN_STREAMS = 20
+_FORGIVEN_FRAMES = 100
+"""What is forgotten in a second, so that clients that live long are not ended for it."""
 
 _REMEMBERED = 1000
 """Streams that were reset by this end, on which frames may still be under way."""
@@ -74,11 +86,27 @@ _FORBIDDEN = {
 """Headers that are about a connection of HTTP/1 (section 8.2.2)."""
 
 _PSEUDO = {b":method", b":scheme", b":path", b":authority"}
-_UPPER = frozenset(range(ord("A"), ord("Z") + 1))
+_COLON = ord(":")
+_NOT_IN_NAMES = frozenset({*range(0x21), *range(0x41, 0x5B), *range(0x7F, 0x100), _COLON})
+_NOT_IN_VALUES = frozenset(b"\0\r\n")
+"""Bytes that names and values of headers must not hold (section 8.2.1)."""
+
+_UNQUOTED = " !#$&'()*+,/:;=?@"
+
+_MAX_DETAILS = 4096
+"""Bytes of a status' details; gRPC clients refuse larger trailers, and then show no details."""
 
 _RESPONSE: list[tuple[str, str]] = [(":status", "200"), ("content-type", "application/grpc")]
-_RESPONSE_BLOCK = hpack.Encoder().encode(_RESPONSE)
-# An encoder of its own for each: blocks that refer to no earlier one need no order.
+
+
+def _encode(headers: list[tuple[str, str]]) -> bytes:
+    """Returns a header block that uses no table but the static one, so it depends on no other."""
+    return hpack.Encoder().encode([(name, value, True) for name, value in headers])
+
+
+_RESPONSE_BLOCK = _encode(_RESPONSE)
+_NO_TABLE = b"\x20"
+"""The update of the table's size to 0, for clients that ask for one (RFC 7541, section 4.2)."""
 
 
 class Event(enum.Enum):
@@ -160,7 +188,7 @@ class ServerCall:
             return
         if not self._has_headers:
             self._has_headers = True
-            self._half.framing.sending.outbound.append(header_frames(_RESPONSE_BLOCK, self.number))
+            self._half.framing.sending.outbound.append(self._header_frames(_RESPONSE_BLOCK, 0))
         self._half.reward()
         self._sending.send(message)
 
@@ -187,22 +215,32 @@ class ServerCall:
         if self.is_over:
             return
         self.is_over = True
+        if code not in GRPC_CODES:
+            code, details = "UNKNOWN", f"{code}: {details}"
         trailers = [("grpc-status", str(GRPC_CODES.index(code)))]
         if details:
-            trailers.append(("grpc-message", urllib.parse.quote(details, safe=" !#$&'()*+,/:;=?@")))
-        block = hpack.Encoder().encode(trailers if self._has_headers else [*_RESPONSE, *trailers])
-        self._end(header_frames(block, self.number, END_STREAM))
+            trailers.append(("grpc-message", _quoted(details)))
+        if not self._has_headers:
+            trailers = [*_RESPONSE, *trailers]
+            if code != "OK":
+                self._half.count_unrewarded()
+        self._end(self._header_frames(_encode(trailers), END_STREAM))
 
     def refuse(self, status: str) -> None:
         """Queues an HTTP status for what is not a gRPC call."""
         self.is_over = True
-        block = hpack.Encoder().encode([(":status", status)])
-        self._end(header_frames(block, self.number, END_STREAM))
+        self._half.count_unrewarded()
+        self._end(self._header_frames(_encode([(":status", status)]), END_STREAM))
 
     def reset(self, code: int = CANCEL) -> None:
         """Queues the end of the stream, without its answers."""
         self.is_over = True
         self._half.reset(self, code)
+
+    def _header_frames(self, block: bytes, flags: int) -> bytes:
+        if self._half.framing.has_table_size:
+            block = _NO_TABLE + block
+        return header_frames(block, self.number, flags)
 
     def _end(self, frames: bytes) -> None:
         half = self._half
@@ -234,7 +272,15 @@ class ServerHalf:
     def __init__(self, client: str, max_message_bytes: int, max_streams: int, allocate: Allocate):
         greeting = settings_frame({MAX_CONCURRENT_STREAMS: max_streams, **_GREETED})
         greeting += window_update(0, CONNECTION_WINDOW - FIRST_WINDOW)
-        self.framing: Framing = Framing(self, greeting, CONNECTION_WINDOW, PREFACE)
+        self.framing: Framing = Framing(
+            self,
+            greeting,
+            CONNECTION_WINDOW,
+            PREFACE,
+            MAX_HEADER_BYTES,
+            _BUFFER_BYTES,
+            _FRAMES_AT_ONCE,
+        )
         self.events: collections.deque[Happening] = collections.deque()
         self.calls: dict[int, ServerCall] = {}
         self.last_stream = 0
@@ -250,6 +296,20 @@ class ServerHalf:
         """Counts an answer: the client does not only open streams."""
         if self._unrewarded:
             self._unrewarded -= 1
+
+    def count_unrewarded(self) -> None:
+        """Counts a stream that the client got nothing for."""
+        self._unrewarded += 1
+
+    def forgive(self) -> None:
+        """Forgets some of what a client did without need; called once a second."""
+        self._unrewarded = max(0, self._unrewarded - _FORGIVEN_STREAMS)
+        self.framing.forgive(_FORGIVEN_FRAMES)
+
+    def end_all(self) -> None:
+        """Ends all calls, without a word to the client."""
+        for call in list(self.calls.values()):
+            self._end(call)
 
     def leave(self) -> None:
         """Queues GOAWAY: streams that are open may go on, new ones are refused."""
@@ -285,13 +345,17 @@ class ServerHalf:
                 return
             raise ViolationError(f"sent HEADERS on stream {stream}, which is over", STREAM_CLOSED)
         self.last_stream = stream
+        if self._unrewarded > _MAX_UNREWARDED:
+            raise ViolationError(
+                f"opened and reset more than {_MAX_UNREWARDED} streams", ENHANCE_YOUR_CALM
+            )
         request = _Request.of(headers, stream)
         if self._is_leaving or len(self.calls) >= self._max_streams:
             self._remember(stream)
-            self._count_unrewarded()
+            self.count_unrewarded()
             self.framing.sending.outbound.append(rst_stream(stream, REFUSED_STREAM))
             return
-        call = self._open(stream, request)
+        call = self._open(stream, request, ends_stream)
         self.events.append(Happening(call, Event.OPENED))
         if ends_stream:
             self.end_content(stream)
@@ -326,7 +390,9 @@ class ServerHalf:
             raise ViolationError(f"sent RST_STREAM on stream {stream}, which is not open")
         call = self.calls.get(stream)
         if call is not None:
-            self._count_unrewarded()
+            self.count_unrewarded()
+            # What the client sends on it from here on breaks the rules (section 5.1).
+            call.has_ended = True
             self._end(call)
 
     def refuse_message(self, stream: int, error: RefusedMessageError) -> None:
@@ -346,7 +412,7 @@ class ServerHalf:
     def break_stream(self, violation: ViolationError) -> None:
         """See `Role.break_stream`."""
         self._remember(violation.stream)
-        self._count_unrewarded()
+        self.count_unrewarded()
         call = self.calls.get(violation.stream)
         if call is not None:
             self._end(call)
@@ -361,10 +427,9 @@ class ServerHalf:
 
     def fail(self, error: DmEnvRpcClientError) -> None:
         """See `Role.fail`."""
-        for call in list(self.calls.values()):
-            self._end(call)
+        self.end_all()
 
-    def _open(self, stream: int, request: _Request) -> ServerCall:
+    def _open(self, stream: int, request: _Request, ends_stream: bool) -> ServerCall:
         events = self.events
         kind = MessageAssembler if request.length is None else _CountedAssembler
         # The inbox knows the call, which knows the assembler, which knows the inbox.
@@ -375,6 +440,7 @@ class ServerHalf:
         call.expected = request.length
         assembler.messages = _Inbox(call, events)
         if request.refusal:
+            call.has_ended = ends_stream
             call.refuse(request.refusal)
         return call
 
@@ -390,20 +456,12 @@ class ServerHalf:
     def _end(self, call: ServerCall) -> None:
         call.is_over = True
         self.events.append(Happening(call, Event.GONE))
-        self._remember(call.number)
         self.forget(call)
 
     def _remember(self, stream: int) -> None:
         self._reset[stream] = None
         if len(self._reset) > _REMEMBERED:
             self._reset.popitem(last=False)
-
-    def _count_unrewarded(self) -> None:
-        self._unrewarded += 1
-        if self._unrewarded > _MAX_UNREWARDED:
-            raise ViolationError(
-                f"opened and reset more than {_MAX_UNREWARDED} streams", ENHANCE_YOUR_CALM
-            )
 
 
 class _CountedAssembler(MessageAssembler):
@@ -444,18 +502,19 @@ class _Request(NamedTuple):
         pseudo: dict[bytes, bytes] = {}
         regular: list[Header] = []
         for name, value in headers:
-            if not name or not _UPPER.isdisjoint(name):
+            if not name or not _NOT_IN_NAMES.isdisjoint(name[1:] if name[0] == _COLON else name):
                 raise ViolationError(f"sent the header name {name!r}", stream=stream)
+            if not _NOT_IN_VALUES.isdisjoint(value):
+                raise ViolationError(f"sent a header {name!r} of several lines", stream=stream)
             if name.startswith(b":"):
                 if regular or name in pseudo or name not in _PSEUDO:
                     raise ViolationError(f"sent {name!r} where it must not be", stream=stream)
                 pseudo[name] = value
             elif name in _FORBIDDEN or (name == b"te" and value != b"trailers"):
                 raise ViolationError(f"sent the header {name!r}", stream=stream)
-            elif b"\0" in value or b"\r" in value or b"\n" in value:
-                raise ViolationError(f"sent a header {name!r} of several lines", stream=stream)
             else:
-                regular.append((name, value))
+                # Which must not begin or end with a blank; gRPC strips them.
+                regular.append((name, value.strip(b" \t")))
         fields = dict(regular)
         method = pseudo.get(b":method", b"")
         path = pseudo.get(b":path", b"")
@@ -466,16 +525,27 @@ class _Request(NamedTuple):
             refusal = "405"
         elif not fields.get(b"content-type", b"").startswith(b"application/grpc"):
             refusal = "415"
-        return cls(path.decode("latin-1"), _metadata(regular), _length(fields, stream), refusal)
+        return cls(path.decode("latin-1"), _metadata(regular), _length(regular, stream), refusal)
 
 
-def _length(fields: dict[bytes, bytes], stream: int) -> int | None:
-    given = fields.get(b"content-length")
-    if given is None:
+def _length(headers: list[Header], stream: int) -> int | None:
+    given = {value for name, value in headers if name == b"content-length"}
+    if not given:
         return None
-    if not given.isdigit() or len(given) > 18:
+    length = given.pop()
+    if given or not length.isdigit() or len(length) > 18:
         raise ViolationError("sent a broken content-length", stream=stream)
-    return int(given)
+    return int(length)
+
+
+def _quoted(details: str) -> str:
+    """Returns a text as gRPC sends it, percent-encoded and of limited size."""
+    quoted = urllib.parse.quote(details[:_MAX_DETAILS], _UNQUOTED, errors="replace")
+    if len(quoted) > _MAX_DETAILS:
+        # Not in the middle of a code, nor of a character.
+        shorter = urllib.parse.unquote_to_bytes(re.sub("%.?$", "", quoted[: _MAX_DETAILS - 16]))
+        quoted = urllib.parse.quote(shorter.decode("utf-8", "ignore") + "...", _UNQUOTED)
+    return quoted
 
 
 _OF_GRPC = {b"te", b"content-type", b"user-agent", b"content-length"}
@@ -488,11 +558,12 @@ def _metadata(headers: list[Header]) -> Metadata:
             continue
         key = name.decode("latin-1")
         if key.endswith("-bin"):
-            try:
-                padded = value + b"=" * (-len(value) % 4)
-                found.append((key, base64.b64decode(padded, validate=True)))
-            except binascii.Error:
-                continue
+            for part in value.split(b","):
+                try:
+                    padded = part + b"=" * (-len(part) % 4)
+                    found.append((key, base64.b64decode(padded, validate=True)))
+                except binascii.Error:
+                    continue
         else:
             found.append((key, value.decode("latin-1")))
     return tuple(found)

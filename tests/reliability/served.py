@@ -1,0 +1,110 @@
+"""A server in a process of its own, its memory, and an honest client that measures its steps."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dm_env_rpc_client import dm_env_rpc_pb2, make
+from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client.transports.http2 import listener
+from tests import forks
+
+__all__ = ["LARGE_REQUEST", "Honest", "Served", "percentile", "served"]
+
+_LARGE = dm_env_rpc_pb2.Tensor(int8s={"array": bytes(100_000)})
+
+
+def _large_request() -> bytes:
+    request = dm_env_rpc_pb2.EnvironmentRequest()
+    request.extension.Pack(dm_env_rpc_pb2.Tensor())
+    return request.SerializeToString()
+
+
+LARGE_REQUEST = _large_request()
+"""A request whose answer takes 100 KB."""
+
+
+class Served(NamedTuple):
+    """A server: its address and the id of its process."""
+
+    address: str
+    pid: int
+
+    def watch_memory(self) -> int:
+        """Begins to look for the peak, and returns what the process takes now, in bytes."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+        return self._bytes("VmRSS")
+
+    def peak(self) -> int:
+        """The most that it took since `watch_memory`, in bytes."""
+        return self._bytes("VmHWM")
+
+    def _bytes(self, name: str) -> int:
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        (line,) = (line for line in lines if line.startswith(f"{name}:"))
+        return int(line.split()[1]) * 1024
+
+
+def _be_a_server(told: Pipe, options: dict[str, Any], seconds: dict[str, float]) -> None:
+    for name, value in seconds.items():
+        assert hasattr(listener, name)
+        setattr(listener, name, value)
+    extensions: dict[Any, Any] = {dm_env_rpc_pb2.Tensor: lambda message, world: _LARGE}
+    with serve(Catch, transport="http2", extensions=extensions, **options) as server:
+        told.send(server.address)
+        with contextlib.suppress(EOFError):
+            told.recv()
+
+
+@contextlib.contextmanager
+def served(seconds: dict[str, float] | None = None, **options: Any) -> Iterator[Served]:
+    """Runs a server.
+
+    Args:
+      seconds: times of the listener's module, by name.
+      options: of `serve`.
+    """
+    told, heard = forks.context.Pipe()
+    process = forks.context.Process(target=_be_a_server, args=(heard, options, seconds or {}))
+    process.start()
+    try:
+        assert process.pid is not None
+        yield Served(told.recv(), process.pid)
+        assert process.is_alive()
+    finally:
+        told.close()
+        forks.end(process)
+
+
+class Honest:
+    """A client that plays, and measures how long its steps take."""
+
+    def __init__(self, address: str):
+        self._env = make(address)
+        self._env.reset()
+
+    def __enter__(self) -> Honest:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._env.close()
+
+    def step(self) -> float:
+        """Returns how long a step took, in seconds."""
+        begin = time.perf_counter()
+        self._env.step({"paddle": 0})
+        return time.perf_counter() - begin
+
+    def p99(self, count: int) -> float:
+        """Returns the 99th percentile of so many steps, in seconds."""
+        return percentile([self.step() for _ in range(count)])
+
+
+def percentile(seconds: list[float], share: float = 0.99) -> float:
+    """Returns a percentile."""
+    return sorted(seconds)[min(len(seconds) - 1, int(len(seconds) * share))]

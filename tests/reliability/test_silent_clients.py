@@ -1,0 +1,176 @@
+"""Row 40: clients that are silent, slow, or do not read."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import struct
+import time
+from collections.abc import Iterator
+
+import hpack
+import pytest
+
+from dm_env_rpc_client import ConnectionLostError
+from tests.reliability.served import LARGE_REQUEST, Honest, Served, served
+from tests.scripted import settles
+from tests.transports import frames
+from tests.transports.frames import PREFACE, WINDOW_UPDATE, frame
+from tests.transports.raw_client import REQUEST, RawClient, request, requests
+
+TRANSPORTS = ["http2"]
+
+HONEST_SECONDS = 1.0
+SLACK = 16 << 20
+SOCKETS = [
+    pytest.param(300, id="part"),
+    pytest.param(1_000, id="whole", marks=pytest.mark.soak),
+]
+LARGEST = (1 << 31) - 1
+
+
+def is_served_in_time(server: Served) -> bool:
+    begin = time.monotonic()
+    with Honest(server.address) as honest:
+        honest.step()
+    return time.monotonic() - begin < HONEST_SECONDS
+
+
+@contextlib.contextmanager
+def opened(server: Served, count: int, contents: bytes = b"") -> Iterator[list[RawClient]]:
+    """Opens so many connections, which send the same."""
+    with contextlib.ExitStack() as stack:
+        clients = []
+        for _ in range(count):
+            client = stack.enter_context(RawClient(server.address, greets=False))
+            client.send(contents)
+            clients.append(client)
+        yield clients
+
+
+def is_reset(client: RawClient) -> bool:
+    """Whether the server has dropped a connection, without reading from it."""
+    closed = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+    poll = select.poll()
+    poll.register(client.socket, closed)
+    return bool(poll.poll(0))
+
+
+def dropped(clients: list[RawClient]) -> int:
+    """How many were dropped by now."""
+    for client in clients:
+        while client.read(0.0):
+            pass
+    return sum(client.is_over for client in clients)
+
+
+GREETING = PREFACE + frames.settings()
+SILENT = {
+    "nothing": b"",
+    "half a preface": PREFACE[:10],
+    "a preface": PREFACE,
+    "SETTINGS": GREETING,
+    "half a request": GREETING + request(1)[:30],
+    "TLS": b"\x16\x03\x01",
+}
+
+
+@pytest.mark.parametrize("count", SOCKETS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("nothing", "half a request") else pytest.mark.soak)
+        for name in SILENT
+    ],
+)
+def test_row_40_silent_sockets(name: str, count: int) -> None:
+    """Row 40: 1,000 silent sockets: an honest client is served within 1 s; they are dropped."""
+    with served({"_GREET_SECONDS": 1.0, "_LOOK_SECONDS": 0.1}, max_connections=16) as server:
+        assert is_served_in_time(server)
+        before = server.watch_memory()
+        with Honest(server.address) as early, opened(server, count, SILENT[name]) as clients:
+            assert is_served_in_time(server)
+            assert early.step() < HONEST_SECONDS
+            # Those for which there is no room are dropped at once, the others in time.
+            assert settles(lambda: dropped(clients) == count)
+            assert early.step() < HONEST_SECONDS
+        assert server.peak() - before <= SLACK
+
+
+@pytest.mark.parametrize("count", [64, pytest.param(256, marks=pytest.mark.soak)])
+def test_row_40_idle_streams(count: int) -> None:
+    """Row 40: idle streams are clients as good as any; one too many is told so within 1 s."""
+    seconds = {"_GREET_SECONDS": 0.2, "_LOOK_SECONDS": 0.05}
+    with served(seconds, max_connections=count + 1) as server:
+        idle = GREETING + request(1)
+        with opened(server, count, idle) as clients:
+            assert is_served_in_time(server)
+            # Longer than a client may take to greet.
+            time.sleep(0.5)
+            assert not dropped(clients)
+            with Honest(server.address) as last:
+                begin = time.monotonic()
+                with pytest.raises(ConnectionLostError, match="RESOURCE_EXHAUSTED"):
+                    Honest(server.address)
+                assert time.monotonic() - begin < HONEST_SECONDS
+                assert last.step() < HONEST_SECONDS
+            assert is_served_in_time(server)
+        # A client that is gone leaves its place.
+        assert settles(lambda: is_served_in_time(server))
+
+
+def test_row_40_streams_of_the_health_service_take_no_places() -> None:
+    """Row 40: connections whose only stream watches the server's health make room for others."""
+    path = (":path", "/grpc.health.v1.Health/Watch")
+    pairs = [path if pair[0] == ":path" else pair for pair in REQUEST]
+    watch = GREETING + frame(1, hpack.Encoder().encode(pairs), frames.END_HEADERS, 1)
+    with served(max_connections=4) as server, opened(server, 100, watch):
+        assert is_served_in_time(server)
+
+
+@pytest.mark.parametrize("count", [8, pytest.param(64, marks=pytest.mark.soak)])
+def test_row_40_clients_that_never_read(count: int) -> None:
+    """Row 40: they get a bounded number of answers, and are dropped in the end."""
+    seconds = {"_UNREAD_SECONDS": 1.0, "_LOOK_SECONDS": 0.1}
+    asks = GREETING + frame(WINDOW_UPDATE, struct.pack(">I", LARGEST - 65_535))
+    asks = asks.replace(frames.settings(), frames.settings(window=LARGEST)) + request(1)
+    with served(seconds) as server:
+        assert is_served_in_time(server)
+        before = server.watch_memory()
+        with Honest(server.address) as honest, opened(server, count, asks) as clients:
+            for client in clients:
+                # 50 MB of answers.
+                client.send(requests(1, *[LARGE_REQUEST] * 500))
+            until = time.monotonic() + 1.0
+            while time.monotonic() < until:
+                assert honest.step() < HONEST_SECONDS
+            assert is_served_in_time(server)
+            assert server.peak() - before <= SLACK + count * (6 << 20)
+            # Nothing is sent to them any more, and what was sent is gone with the connection.
+            assert settles(lambda: all(map(is_reset, clients)))
+            assert honest.step() < HONEST_SECONDS
+
+
+@pytest.mark.parametrize("count", [50, pytest.param(200, marks=pytest.mark.soak)])
+def test_row_40_requests_byte_by_byte(count: int) -> None:
+    """Row 40: clients whose requests come in single bytes delay nobody, and get their answers."""
+    contents = requests(1, b"\x12\x00")
+    with served() as server, opened(server, count, GREETING + request(1)) as clients:
+        for byte in contents:
+            for client in clients:
+                client.send(bytes([byte]))
+            assert is_served_in_time(server)
+        for client in clients:
+            assert client.read_until(lambda: len(client.answers(1)) == 1)  # noqa: B023  # at once
+
+
+def test_row_40_a_greeting_byte_by_byte_has_an_end() -> None:
+    """Row 40: single bytes do not keep a connection without a stream open."""
+    seconds = {"_GREET_SECONDS": 0.5, "_LOOK_SECONDS": 0.05}
+    with served(seconds) as server, RawClient(server.address, greets=False) as client:
+        for byte in PREFACE * 10:
+            if not client.send(bytes([byte])):
+                break
+            time.sleep(0.05)
+        else:
+            raise AssertionError("it is still open")

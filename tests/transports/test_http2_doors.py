@@ -1,0 +1,305 @@
+"""Where the HTTP/2 listener listens, TLS, its health service, and how it says goodbye."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from dm_env_rpc_client import SpecError, Tls
+from dm_env_rpc_client.transports import listening, status
+from dm_env_rpc_client.transports.health import CHECK, WATCH
+from dm_env_rpc_client.transports.http2.listener import Http2Listener
+from dm_env_rpc_client.transports.listeners import open_listener
+from tests.certificates import Authority, Issued
+from tests.scripted import settles
+from tests.transports import frames
+from tests.transports.frames import END_HEADERS, GOAWAY, HEADERS, RST_STREAM, frame
+from tests.transports.raw_client import RawClient, request, requests
+from tests.transports.test_server_streams import WAIT_SECONDS, Call, Streams
+
+ADDRESSES = ["127.0.0.1:0", "[::1]:0", "localhost:0", "0.0.0.0:0", "[::]:0", "unix"]
+CLIENTS = {"0.0.0.0": ["127.0.0.1"], "[::]": ["127.0.0.1", "[::1]"],
+           "localhost": ["127.0.0.1", "[::1]", "localhost"]}  # fmt: skip
+
+
+@pytest.fixture
+def streams() -> Streams:
+    return Streams()
+
+
+@pytest.fixture
+def listener(streams: Streams) -> Iterator[Http2Listener]:
+    made = Http2Listener(streams.open, "localhost:0", None, 3)
+    yield made
+    made.stop(0.0)
+
+
+def is_answered(address: str, credentials: grpc.ChannelCredentials | None = None) -> bool:
+    opened = (
+        grpc.insecure_channel(address)
+        if credentials is None
+        else grpc.secure_channel(address, credentials)
+    )
+    with opened as channel:
+        call = Call(channel)
+        call.send(b"a", None)
+        return list(call.answers) == [b"aa"]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_all_addresses_of_a_name_are_served(address: str, streams: Streams, tmp_path: Path) -> None:
+    if address == "unix":
+        address = f"unix:{tmp_path / 'socket'}"
+    listener = Http2Listener(streams.open, address, None, 10)
+    try:
+        host, _, port = listener.address.rpartition(":")
+        for place in CLIENTS.get(host, [host]):
+            assert is_answered(f"{place}:{port}")
+            peer = streams.next().peer
+            kind = "unix:" if host == "unix" else "ipv"
+            assert peer.address.startswith(kind)
+    finally:
+        listener.stop(0.0)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("prefix", ["unix:", "unix://"])
+def test_the_file_of_a_server_that_was_killed_is_replaced(
+    prefix: str, streams: Streams, tmp_path: Path
+) -> None:
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(path))
+        killed.listen()
+    listener = Http2Listener(streams.open, f"{prefix}{path}", None, 10)
+    assert is_answered(f"unix:{path}")
+    listener.stop(0.0)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_the_file_of_a_server_that_runs_is_left(
+    is_full: bool, streams: Streams, tmp_path: Path
+) -> None:
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as running, socket.socket(socket.AF_UNIX) as waiting:
+        running.bind(str(path))
+        running.listen(0)
+        if is_full:
+            waiting.connect(str(path))  # Nobody accepts it.
+        with pytest.raises(OSError, match="cannot listen on unix:"):
+            Http2Listener(streams.open, f"unix:{path}", None, 10)
+        assert path.exists()
+
+
+def test_a_file_that_is_no_socket_is_left(streams: Streams, tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    path.write_text("precious")
+    with pytest.raises(OSError, match="cannot listen on unix:"):
+        Http2Listener(streams.open, f"unix:{path}", None, 10)
+    assert path.read_text() == "precious"
+
+
+def test_a_port_that_had_to_be_given_up_is_not_listened_on(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program takes the port on ::1 just after it was bound on 127.0.0.1."""
+    with socket.socket(socket.AF_INET6) as other:
+        other.bind(("::1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        ports = iter([taken])
+        found = listening._free_port
+        monkeypatch.setattr(listening, "_free_port", lambda all_: next(ports, None) or found(all_))
+        listener = Http2Listener(streams.open, "localhost:0", None, 10)
+        try:
+            assert not listener.address.endswith(f":{taken}")
+            with socket.socket() as probe:
+                assert probe.connect_ex(("127.0.0.1", taken)) != 0
+        finally:
+            listener.stop(0.0)
+
+
+def test_a_listener_that_cannot_be_opened_leaves_nothing(streams: Streams) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        before, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+        for _ in range(5):
+            with pytest.raises(OSError, match="cannot listen on"):
+                Http2Listener(streams.open, f"localhost:{other.getsockname()[1]}", None, 10)
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert threading.active_count() == threads
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls") / "own")
+
+
+@pytest.fixture(scope="module")
+def issued(authority: Authority) -> Issued:
+    return authority.issue("server")
+
+
+def context_of(issued: Issued) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(issued.cert, issued.key)
+    return context
+
+
+@pytest.mark.parametrize("kind", ["Tls", "SSLContext"])
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_tls(
+    kind: str, version: ssl.TLSVersion, authority: Authority, issued: Issued, streams: Streams
+) -> None:
+    credentials: Any = Tls(cert=issued.cert, key=issued.key)
+    if kind == "SSLContext":
+        credentials = context_of(issued)
+        credentials.maximum_version = version
+    listener = open_listener(streams.open, "localhost:0", credentials, "http2", 10, 1 << 26)
+    try:
+        roots = grpc.ssl_channel_credentials(authority.ca.read_bytes())
+        assert is_answered(listener.address, roots)
+        # Larger than a record, so that TLS has decrypted more than was asked for.
+        with grpc.secure_channel(listener.address, roots) as channel:
+            call = Call(channel)
+            messages = [bytes([size % 251]) * size for size in (1, 16_384, 16_385, 300_000)] * 5
+            call.send(*messages, None)
+            for message, answer in zip(messages, call.answers, strict=True):
+                assert answer == message * 2
+        # Plaintext, and TLS without HTTP/2, are refused; nobody else notices.
+        port = int(listener.address.rpartition(":")[2])
+        with RawClient(f"localhost:{port}") as plain:
+            assert plain.read_to_the_end()
+        client = ssl.create_default_context(cafile=str(authority.ca))
+        client.set_alpn_protocols(["http/1.1"])
+        connected = socket.create_connection(("127.0.0.1", port), 10)
+        with client.wrap_socket(connected, server_hostname="localhost") as encrypted:
+            assert encrypted.recv(100) == b""
+        assert is_answered(listener.address, roots)
+    finally:
+        listener.stop(0.0)
+
+
+def test_a_context_for_clients_is_refused_at_once(streams: Streams) -> None:
+    with pytest.raises(SpecError, match="PROTOCOL_TLS_SERVER"):
+        open_listener(
+            streams.open, "localhost:0", ssl.create_default_context(), "http2", 10, 1 << 20
+        )
+
+
+def ask_health(channel: grpc.Channel, service: bytes) -> bytes:
+    stub: Any = channel.unary_unary(CHECK)
+    name = b"\x0a" + bytes([len(service)]) + service if service else b""
+    answer: bytes = stub(name, timeout=WAIT_SECONDS)
+    return answer
+
+
+def test_health_is_checked(listener: Http2Listener) -> None:
+    with grpc.insecure_channel(listener.address) as channel:
+        assert ask_health(channel, b"") == b"\x08\x01"
+        assert ask_health(channel, status.PROCESS.split("/")[1].encode()) == b"\x08\x01"
+        with pytest.raises(grpc.RpcError) as refused:
+            ask_health(channel, b"other")
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+        # More often than there are streams.
+        for _ in range(20):
+            assert ask_health(channel, b"") == b"\x08\x01"
+    assert is_answered(listener.address)
+
+
+def test_health_is_watched_until_the_client_has_enough(listener: Http2Listener) -> None:
+    with grpc.insecure_channel(listener.address) as channel:
+        stub: Any = channel.unary_stream(WATCH)
+        watched = stub(b"", timeout=WAIT_SECONDS)
+        assert next(watched) == b"\x08\x01"
+        # The client has ended its half, and the stream stays.
+        assert ask_health(channel, b"") == b"\x08\x01"
+        assert watched.is_active()
+        unknown = stub(b"\x0a\x01x", timeout=WAIT_SECONDS)
+        assert next(unknown) == b"\x08\x03"
+        watched.cancel()
+        unknown.cancel()
+        last = stub(b"", timeout=WAIT_SECONDS)
+        assert next(last) == b"\x08\x01"
+        listener.stop(0.0)
+        assert last.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_other_methods_are_unimplemented(listener: Http2Listener) -> None:
+    with grpc.insecure_channel(listener.address) as channel:
+        for path in ("/dm_env_rpc.v1.Environment/Other", "/x/y", "/"):
+            stub: Any = channel.unary_unary(path)
+            with pytest.raises(grpc.RpcError) as refused:
+                stub(b"", timeout=WAIT_SECONDS)
+            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert is_answered(listener.address)
+
+
+def test_goaway_tells_which_streams_go_on(listener: Http2Listener, streams: Streams) -> None:
+    with RawClient(listener.address) as client:
+        client.send(request(1) + requests(1, b"block"))
+        stream = streams.next()
+        assert stream.blocked.wait(WAIT_SECONDS)
+        stopping = threading.Thread(target=listener.stop, args=(WAIT_SECONDS,))
+        stopping.start()
+        assert client.read_until(lambda: client.goaway_code() == 0)
+        assert struct.unpack(">II", client.found(GOAWAY)[0].payload)[0] == 1
+        # A stream that crosses it may be tried elsewhere (REFUSED_STREAM).
+        client.send(request(3))
+        assert client.read_until(lambda: client.reset_code(3) == 7)
+        with pytest.raises(OSError, match="refused"):
+            RawClient(listener.address)
+        stream.go_on.set()
+        client.send(requests(1, b"a", end=True))
+        assert client.read_until(lambda: client.status(1) == "0")
+        assert client.answers(1) == [b"blockblock", b"aa"]
+        assert client.read_to_the_end()
+        stopping.join(WAIT_SECONDS)
+        assert not stopping.is_alive()
+
+
+def test_the_places_of_streams_are_free_when_they_end(
+    listener: Http2Listener, streams: Streams
+) -> None:
+    ends = {
+        "the client ends it": lambda number: requests(number, b"a", end=True),
+        "the client resets it": lambda number: frame(RST_STREAM, bytes(4), 0, number),
+        "a status": lambda number: requests(number, b"fail"),
+        "a broken rule": lambda number: frame(HEADERS, b"", END_HEADERS, number),
+    }
+    with RawClient(listener.address) as client:
+        number = 1
+        for name, end in ends.items():
+            for _ in range(6):
+                opened = [number, number + 2, number + 4]
+                number += 6
+                client.send(b"".join(request(one) + requests(one, b"a") for one in opened))
+                assert client.read_until(
+                    lambda: all(client.answers(one) for one in opened)  # noqa: B023  # at once
+                ), name
+                client.send(request(number))
+                assert client.read_until(lambda: client.status(number) == "8")  # noqa: B023
+                number += 2
+                client.send(b"".join(map(end, opened)))
+                made = [streams.next() for _ in opened]
+                assert settles(lambda: all(one.closed.is_set() for one in made))  # noqa: B023
+                assert settles(lambda: not listener._stream_count)
+        assert all(one.close_count == 1 for one in made)
+
+
+def test_settings_tell_how_many_streams_there_may_be(listener: Http2Listener) -> None:
+    with RawClient(listener.address) as client:
+        assert client.read_until(lambda: client.is_greeted)
+        pairs = dict(struct.iter_unpack(">HI", client.found(frames.SETTINGS)[0].payload))
+        # More than are served, because those get a status that says why not.
+        assert pairs[3] == 103

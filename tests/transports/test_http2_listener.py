@@ -1,0 +1,588 @@
+"""The threads of the HTTP/2 listener: who answers, who takes over, and that nothing gets lost."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from dm_env_rpc_client.transports.http2 import listener as module
+from dm_env_rpc_client.transports.http2.listener import Http2Listener
+from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
+from tests.scripted import settles
+from tests.transports import frames
+from tests.transports.frames import DATA, END_STREAM, HEADERS, RST_STREAM, WINDOW_UPDATE, frame
+from tests.transports.raw_client import RawClient, request, requests
+
+WAIT_SECONDS = 10.0
+
+
+class Scripted:
+    """Answers `name:rest` with what the function of that name returns for the rest."""
+
+    may_wait = False
+
+    def __init__(self, host: Host):
+        self._host = host
+        self.events: list[str] = []
+        self._inside = threading.Lock()
+
+    def answer(self, message: bytes) -> bytes:
+        assert self._inside.acquire(blocking=False), "two threads answer one stream"
+        try:
+            assert "close" not in self.events
+            name, _, rest = message.partition(b":")
+            return self._host.scripts[name.decode()](rest)
+        finally:
+            self._inside.release()
+
+    def abandon(self) -> None:
+        assert "close" not in self.events
+        self.events.append("abandon")
+
+    def close(self) -> None:
+        assert self._inside.acquire(blocking=False), "closed while it answers"
+        self.events.append("close")
+        self._host.on_close()
+        self._inside.release()
+
+
+class Host:
+    """A listener, and what its streams do."""
+
+    def __init__(self, **options: Any):
+        self.scripts: dict[str, Callable[[bytes], bytes]] = {"echo": lambda rest: rest}
+        self.on_close: Callable[[], None] = lambda: None
+        self.opened: list[Scripted] = []
+        self.listener = Http2Listener(
+            self._open, "127.0.0.1:0", None, **{"max_streams": 20, **options}
+        )
+        self.address = self.listener.address
+
+    def _open(self, peer: Peer) -> Scripted:
+        for name, value in peer.metadata:
+            if name == "x-raise":
+                raise {"exit": SystemExit, "interrupt": KeyboardInterrupt}[str(value)]
+        self.opened.append(Scripted(self))
+        return self.opened[-1]
+
+    def all_closed_once(self) -> bool:
+        return settles(lambda: all(one.events.count("close") == 1 for one in self.opened))
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    made = Host()
+    yield made
+    made.listener.stop(0.0)
+    assert made.listener.wait(WAIT_SECONDS)
+
+
+@pytest.fixture
+def client(host: Host) -> Iterator[RawClient]:
+    with RawClient(host.address) as made:
+        yield made
+
+
+def is_served(host: Host, seconds: float = 1.0) -> bool:
+    """Whether an honest client gets an answer in time."""
+    with RawClient(host.address) as honest:
+        honest.send(request(1) + requests(1, b"echo:honest"))
+        return honest.read_until(lambda: honest.answers(1) == [b"honest"], seconds)
+
+
+def window_update(stream: int, increment: int) -> bytes:
+    return frame(WINDOW_UPDATE, struct.pack(">I", increment), 0, stream)
+
+
+def test_after_a_status_nothing_of_the_stream_is_answered_and_it_is_closed(host: Host) -> None:
+    asked: list[bytes] = []
+
+    def ask(rest: bytes) -> bytes:
+        asked.append(rest)
+        return b""
+
+    def fail(rest: bytes) -> bytes:
+        raise StreamStatusError("ABORTED", "over")
+
+    host.scripts |= {"fail": fail, "ask": ask}
+    with RawClient(host.address) as client:
+        client.send(request(1) + requests(1, b"echo:a", b"fail:", b"ask:b", b"ask:c"))
+        assert client.read_until(lambda: client.status(1) == "10")
+        assert client.answers(1) == [b"a"]
+        # The place is free, though the client has not ended its half.
+        assert host.all_closed_once()
+        assert not asked
+        assert client.ping()
+
+
+def test_after_a_slow_status_too(host: Host, client: RawClient) -> None:
+    asked: list[bytes] = []
+
+    def ask(rest: bytes) -> bytes:
+        asked.append(rest)
+        return b""
+
+    def fail(rest: bytes) -> bytes:
+        time.sleep(0.05)
+        raise StreamStatusError("ABORTED", "over")
+
+    host.scripts |= {"fail": fail, "ask": ask}
+    client.send(request(1) + requests(1, b"fail:", b"ask:b", b"ask:c"))
+    assert client.read_until(lambda: client.status(1) == "10")
+    assert host.all_closed_once()
+    assert not asked
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, MemoryError, GeneratorExit])
+def test_whatever_a_stream_raises_it_ends_that_stream_alone(
+    host: Host, client: RawClient, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(rest: bytes) -> bytes:
+        raise error
+
+    host.scripts["fail"] = fail
+    client.send(request(1) + request(3) + requests(1, b"fail:") + requests(3, b"echo:x"))
+    assert client.read_until(lambda: client.status(1) == "13" and client.answers(3) == [b"x"])
+    assert is_served(host)
+    assert error.__name__ in caplog.text
+
+
+@pytest.mark.parametrize("error", ["exit", "interrupt"])
+def test_whatever_opening_a_stream_raises_too(host: Host, client: RawClient, error: str) -> None:
+    client.send(request(1, ("x-raise", error)))
+    assert client.read_until(lambda: client.status(1) == "13")
+    assert is_served(host)
+
+
+def test_whatever_closing_a_stream_raises_too(host: Host, client: RawClient) -> None:
+    def fail() -> None:
+        raise SystemExit
+
+    host.on_close = fail
+    client.send(request(1) + frame(DATA, b"", END_STREAM, 1))
+    assert client.read_until(lambda: client.status(1) == "0")
+    host.on_close = lambda: None
+    assert is_served(host)
+
+
+def test_whatever_abandoning_a_stream_raises_too(
+    host: Host, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Scripted) -> None:
+        raise RuntimeError("not now")
+
+    client.send(request(1) + requests(1, b"echo:x"))
+    assert client.read_until(lambda: client.answers(1) == [b"x"])
+    with monkeypatch.context() as patched:
+        patched.setattr(Scripted, "abandon", fail)
+        client.send(frame(RST_STREAM, struct.pack(">I", 8), 0, 1))
+        assert host.all_closed_once()
+    assert is_served(host)
+
+
+@pytest.mark.parametrize("details", ["\udc80", "é" * 5_000, "x" * 100_000, "a\nb\0c"])
+@pytest.mark.parametrize("code", ["INTERNAL", "NO_SUCH_CODE"])
+def test_any_status_reaches_the_client(
+    host: Host, client: RawClient, details: str, code: str
+) -> None:
+    def fail(rest: bytes) -> bytes:
+        raise StreamStatusError(code, details)
+
+    host.scripts["fail"] = fail
+    client.send(request(1) + requests(1, b"fail:"))
+    assert client.read_until(lambda: client.status(1) == {"INTERNAL": "13"}.get(code, "2"))
+    assert len(client.found(HEADERS, 1)[0].payload) < 5_000
+    assert is_served(host)
+
+
+def test_a_slow_close_delays_nobody_also_after_a_rest(host: Host, client: RawClient) -> None:
+    go_on = threading.Event()
+    client.send(request(1) + requests(1, b"echo:x"))
+    assert client.read_until(lambda: client.answers(1) == [b"x"])
+    # The watcher rests after half a second without answers.
+    assert settles(lambda: host.listener._is_resting)
+    host.on_close = lambda: assert_(go_on.wait(WAIT_SECONDS))
+    client.send(frame(DATA, b"", END_STREAM, 1))
+    try:
+        assert settles(lambda: "close" in host.opened[0].events)
+        assert is_served(host)
+    finally:
+        go_on.set()
+        host.on_close = lambda: None
+
+
+def assert_(condition: bool) -> None:
+    assert condition
+
+
+def test_the_watcher_does_not_rest_through_an_answer_that_begins_at_that_moment(
+    host: Host, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    host.scripts["block"] = lambda rest: str(go_on.wait(WAIT_SECONDS)).encode()
+    made = module._Inline
+
+    def slowly(*arguments: Any) -> Any:
+        assert settles(lambda: host.listener._is_resting)
+        time.sleep(0.05)
+        return made(*arguments)
+
+    client.send(request(1) + requests(1, b"echo:x"))
+    assert client.read_until(lambda: client.answers(1) == [b"x"])
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_Inline", slowly)
+        client.send(requests(1, b"block:"))
+        assert settles(lambda: host.listener._is_resting)
+        time.sleep(0.1)
+    try:
+        assert is_served(host)
+    finally:
+        go_on.set()
+
+
+def test_a_thread_that_was_relieved_does_not_hide_what_the_next_one_does(
+    host: Host, client: RawClient
+) -> None:
+    """Two long answers that overlap; the first ends while the second has just begun."""
+    firsts, seconds = threading.Event(), threading.Event()
+    host.scripts["first"] = lambda rest: str(firsts.wait(WAIT_SECONDS)).encode()
+
+    def second(rest: bytes) -> bytes:
+        firsts.set()
+        # So that the first thread is done before the watcher has seen this twice.
+        return str(seconds.wait(WAIT_SECONDS)).encode()
+
+    host.scripts["second"] = second
+    try:
+        for _ in range(5):
+            firsts.clear()
+            seconds.clear()
+            with RawClient(host.address) as one, RawClient(host.address) as other:
+                one.send(request(1) + requests(1, b"first:"))
+                assert settles(lambda: len(host.opened) % 3 == 1)
+                time.sleep(0.03)
+                other.send(request(1) + requests(1, b"second:"))
+                assert firsts.wait(WAIT_SECONDS)
+                assert is_served(host)
+                seconds.set()
+                assert one.read_until(lambda: bool(one.answers(1)))  # at once
+                assert other.read_until(lambda: bool(other.answers(1)))  # at once
+    finally:
+        firsts.set()
+        seconds.set()
+
+
+def test_a_window_that_opens_while_the_thread_stops_is_not_missed(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client opens its window between the thread's look at it and the thread's end."""
+    has_looked, is_open = threading.Event(), threading.Event()
+
+    class Slow(set[Any]):
+        def add(self, served: Any) -> None:
+            has_looked.set()
+            is_open.wait(0.5)
+            super().add(served)
+
+    def slow(rest: bytes) -> bytes:
+        time.sleep(0.02)
+        return rest
+
+    host.scripts["slow"] = slow
+    with RawClient(host.address, window=20) as client:
+        client.send(request(1) + requests(1, b"slow:a"))
+        assert client.read_until(lambda: client.answers(1) == [b"a"])
+        for connection in host.listener._connections.values():
+            connection.stalled = Slow()
+        # Of the next two answers the first does not fit into the window.
+        client.send(requests(1, b"slow:" + b"b" * 30, b"slow:c"))
+        assert has_looked.wait(WAIT_SECONDS)
+        client.send(window_update(1, 1_000))
+        time.sleep(0.05)
+        is_open.set()
+        assert client.read_until(lambda: client.answers(1) == [b"a", b"b" * 30, b"c"], 2.0)
+
+
+def test_a_stream_that_ends_at_the_moment_when_its_thread_gives_up_is_closed(
+    host: Host, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LINGER_SECONDS", 0.002)
+
+    def slow(rest: bytes) -> bytes:
+        time.sleep(0.0021)
+        return rest
+
+    host.scripts["slow"] = slow
+    for number in range(1, 201, 2):
+        client.send(request(number) + requests(number, b"slow:a"))
+        time.sleep(0.003)
+        client.send(frame(DATA, b"", END_STREAM, number))
+    assert host.all_closed_once()
+
+
+def test_streams_change_between_threads_without_losing_or_reordering_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Answers of all durations, so that streams change hands often."""
+    monkeypatch.setattr(module, "_LINGER_SECONDS", 0.001)
+    monkeypatch.setattr(module, "_TICK_SECONDS", 0.001)
+    host = Host()
+
+    def sleep(rest: bytes) -> bytes:
+        milliseconds, _, _ = rest.partition(b",")
+        if milliseconds != b"0":
+            time.sleep(int(milliseconds) / 1_000)
+        return rest
+
+    host.scripts["sleep"] = sleep
+    durations = [b"0", b"0", b"0", b"1", b"0", b"0", b"3", b"0"]
+    with RawClient(host.address) as client:
+        streams = range(1, 13, 2)
+        client.send(b"".join(map(request, streams)))
+        expected: list[bytes] = []
+        for turn in range(60):
+            for stream in streams:
+                contents = b"%s,%d" % (durations[(turn + stream) % 8], turn)
+                client.send(requests(stream, b"sleep:" + contents))
+            expected.append(b"%d" % turn)
+            if turn % 7 == 0:
+                for stream in streams:
+                    assert client.read_until(
+                        lambda: len(client.answers(stream)) == turn + 1  # noqa: B023  # at once
+                    ), stream
+        for stream in streams:
+            client.send(frame(DATA, b"", END_STREAM, stream))
+        for stream in streams:
+            assert client.read_until(lambda: client.status(stream) == "0")  # noqa: B023  # at once
+            assert [one.partition(b",")[2] for one in client.answers(stream)] == expected
+    assert host.all_closed_once()
+    host.listener.stop(0.0)
+
+
+def test_who_reads_nothing_gets_no_further_answers(host: Host) -> None:
+    """The answers would take 400 MB."""
+    answered = 0
+
+    def large(rest: bytes) -> bytes:
+        nonlocal answered
+        answered += 1
+        return bytes(200_000)
+
+    host.scripts["large"] = large
+    with RawClient(host.address, window=(1 << 31) - 1) as client:
+        client.send(window_update(0, (1 << 31) - 1 - 65_535) + request(1))
+        client.send(requests(1, *[b"large:"] * 2_000))
+        assert settles(lambda: answered > 10)
+        assert is_served(host)
+        time.sleep(0.2)
+        assert answered < 100
+        # All come when they are read.
+        count = 0
+
+        def taken() -> bool:
+            nonlocal count
+            count += sum(len(one.payload) for one in client.found(DATA, 1))
+            client.frames.clear()
+            return count == 2_000 * 200_005
+
+        assert client.read_until(taken, 30.0)
+
+
+def test_who_sends_requests_only_is_ended(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MAX_AHEAD_BYTES", 1 << 16)
+    go_on = threading.Event()
+    host.scripts["block"] = lambda rest: str(go_on.wait(WAIT_SECONDS)).encode()
+    with RawClient(host.address) as client:
+        client.send(request(1) + requests(1, b"block:", *[b"echo:"] * 3_000))
+        assert client.read_until(lambda: client.status(1) == "8")
+        assert client.ping()
+        go_on.set()
+        assert host.all_closed_once()
+
+
+def test_many_requests_of_one_client_do_not_delay_others(host: Host, client: RawClient) -> None:
+    def busy(rest: bytes) -> bytes:
+        until = time.perf_counter() + 0.0005
+        while time.perf_counter() < until:
+            pass
+        return b""
+
+    host.scripts["busy"] = busy
+    client.send(request(1) + requests(1, *[b"busy:"] * 4_000))
+    assert client.read_until(lambda: bool(client.answers(1)))
+    assert is_served(host, 0.5)
+    assert len(client.answers(1)) < 2_000
+
+
+def test_a_connection_with_hundreds_of_streams_ends(caplog: pytest.LogCaptureFixture) -> None:
+    host = Host(max_streams=500)
+    caplog.set_level(logging.ERROR)
+    with RawClient(host.address) as client:
+        client.send(b"".join(request(number) for number in range(1, 801, 2)))
+        assert settles(lambda: len(host.opened) == 400)
+    assert host.all_closed_once()
+    assert is_served(host)
+    host.listener.stop(0.0)
+    assert not caplog.records
+
+
+def test_hundreds_of_malformed_requests_end_the_connection_alone(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    with RawClient(host.address) as client:
+        client.send(request(1) + requests(1, b"echo:x"))
+        assert client.read_until(lambda: client.answers(1) == [b"x"])
+        for number in range(3, 1_003, 2):
+            client.send(request(number, ("Upper", "case")))
+        assert client.read_to_the_end()
+        assert client.goaway_code() == 11
+    assert host.all_closed_once()
+    assert is_served(host)
+    assert not caplog.records
+
+
+def test_stop_in_the_middle_of_a_slow_close_ends_all_the_same(host: Host) -> None:
+    go_on = threading.Event()
+    host.on_close = lambda: assert_(go_on.wait(WAIT_SECONDS))
+    with RawClient(host.address) as one, RawClient(host.address) as other:
+        for client in (one, other):
+            client.send(request(1) + requests(1, b"echo:x"))
+            assert client.read_until(lambda: client.answers(1) == [b"x"])  # noqa: B023  # at once
+        stopping = threading.Thread(target=host.listener.stop, args=(0.0,))
+        stopping.start()
+        # Both are closed at the same time: each has a thread by then.
+        assert settles(lambda: all(one.events == ["abandon", "close"] for one in host.opened))
+        go_on.set()
+        stopping.join(WAIT_SECONDS)
+        assert host.listener.wait(WAIT_SECONDS)
+        assert one.read_to_the_end()
+        assert other.read_to_the_end()
+    assert settles(lambda: not [one for one in threading.enumerate() if host.address in one.name])
+
+
+def test_stop_waits_until_the_answers_are_read(host: Host) -> None:
+    with RawClient(host.address, window=1 << 30) as client:
+        client.send(window_update(0, 1 << 30) + request(1))
+        host.scripts["large"] = lambda rest: bytes(30_000_000)
+        client.send(requests(1, b"large:", end=True))
+        assert settles(lambda: bool(host.opened))
+        assert host.all_closed_once()
+        stopping = threading.Thread(target=host.listener.stop, args=(WAIT_SECONDS,))
+        stopping.start()
+        assert client.read_until(lambda: client.status(1) == "0")
+        stopping.join(WAIT_SECONDS)
+        assert len(client.answers(1)[0]) == 30_000_000
+        assert client.goaway_code() == 0
+
+
+def test_no_thread_is_left_after_many_stops_at_odd_moments() -> None:
+    for number in range(8):
+        host = Host()
+        with RawClient(host.address) as client:
+            client.send(request(1) + requests(1, b"echo:x"))
+            assert client.read_until(lambda: client.answers(1) == [b"x"])  # at once
+            # The watcher rests after half a second.
+            time.sleep(0.48 + 0.01 * number if number < 4 else 0)
+            host.listener.stop(0.0)
+        assert settles(
+            lambda: not [one for one in threading.enumerate() if host.address in one.name]  # noqa: B023  # at once
+        )
+
+
+def test_without_descriptors_clients_wait_and_the_processor_rests(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept = host.listener._doors.accept
+    failures = 0
+
+    def refuse(descriptor: int) -> Any:
+        nonlocal failures
+        failures += 1
+        raise OSError(24, "Too many open files")
+
+    with RawClient(host.address) as client:
+        client.send(request(1) + requests(1, b"echo:x"))
+        assert client.read_until(lambda: client.answers(1) == [b"x"])
+        with monkeypatch.context() as patched:
+            patched.setattr(host.listener._doors, "accept", refuse)
+            with RawClient(host.address) as waiting:
+                waiting.send(request(1) + requests(1, b"echo:y"))
+                begin = time.monotonic()
+                assert not waiting.read_until(lambda: waiting.is_greeted, 0.7)
+                assert failures < 30 * (time.monotonic() - begin)
+                # The others do not notice.
+                client.send(requests(1, b"echo:z"))
+                assert client.read_until(lambda: client.answers(1) == [b"x", b"z"])
+                patched.setattr(host.listener._doors, "accept", accept)
+                assert waiting.read_until(lambda: waiting.answers(1) == [b"y"])
+
+
+def test_a_forked_child_keeps_no_connection_open(host: Host) -> None:
+    with RawClient(host.address) as client:
+        client.send(request(1) + requests(1, b"echo:x"))
+        assert client.read_until(lambda: client.answers(1) == [b"x"])
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(writer)
+            os.read(reader, 1)
+            os._exit(0)
+        try:
+            os.close(reader)
+            # The child has changed nothing for the parent.
+            client.send(requests(1, b"echo:y"))
+            assert client.read_until(lambda: client.answers(1) == [b"x", b"y"])
+            own = {os.readlink(f"/proc/self/fd/{one}") for one in host.listener._connections}
+
+            def child_has() -> set[str]:
+                folder = f"/proc/{child}/fd"
+                return {os.readlink(f"{folder}/{name}") for name in os.listdir(folder)}
+
+            assert settles(lambda: own.isdisjoint(child_has()))
+            host.listener.stop(0.0)
+            assert client.read_to_the_end()
+        finally:
+            os.close(writer)
+            os.waitpid(child, 0)
+
+
+def test_a_client_that_reads_nothing_for_long_is_dropped(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_UNREAD_SECONDS", 0.3)
+    host.scripts["large"] = lambda rest: bytes(30_000_000)
+    with RawClient(host.address, window=(1 << 31) - 1) as client:
+        client.send(window_update(0, 1 << 30) + request(1) + requests(1, b"large:"))
+        assert settles(lambda: bool(host.opened))
+        assert host.all_closed_once()
+
+
+def test_connections_of_machines_that_are_gone_are_ended_by_the_kernel(
+    host: Host, client: RawClient
+) -> None:
+    assert client.read_until(lambda: client.is_greeted)
+    (connection,) = host.listener._connections.values()
+    option = connection._socket.getsockopt
+    assert option(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    seconds = option(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+    seconds += option(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) * option(
+        socket.IPPROTO_TCP, socket.TCP_KEEPCNT
+    )
+    assert seconds <= 30
+
+
+def test_a_client_without_a_table_for_headers_is_told_so_in_each_block(host: Host) -> None:
+    with RawClient(host.address) as client:
+        client.send(frames.settings(table=0) + request(1) + requests(1, b"echo:x", end=True))
+        assert client.read_until(lambda: client.status(1) == "0")
+        assert [one.payload[:1] for one in client.found(HEADERS, 1)] == [b"\x20"] * 2
