@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import contextlib
+import logging
 import os
 import socket
 import struct
@@ -547,10 +547,10 @@ def test_a_forked_child_keeps_no_connection_open(host: Host) -> None:
             def child_has() -> set[str]:
                 folder = f"/proc/{child}/fd"
                 found = set()
-    for name in os.listdir(folder):
-        with contextlib.suppress(FileNotFoundError):  # It was closed meanwhile.
-            found.add(os.readlink(f"{folder}/{name}"))
-    return found
+                for name in os.listdir(folder):
+                    with contextlib.suppress(FileNotFoundError):  # It was closed meanwhile.
+                        found.add(os.readlink(f"{folder}/{name}"))
+                return found
 
             assert settles(lambda: own.isdisjoint(child_has()))
             host.listener.stop(0.0)
