@@ -147,11 +147,11 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
         try:
             self._connection = None
             self._forget_extensions()
-            if connection.is_usable:
-                await connection.send(dm_env_rpc_pb2.LeaveWorldRequest(), CLEAN_UP_SECONDS)
-        except DmEnvRpcClientError as error:
-            _log.warning("could not leave the world: %s", error)
-        finally:  # Also after it was cancelled, over a new connection.
+            await _leave(connection)
+        except BaseException:  # It was cancelled, perhaps before the request was sent.
+            await _leave(connection)
+            raise
+        finally:
             try:
                 await self._on_close.aclose()
             except Exception:
@@ -172,3 +172,12 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+async def _leave(connection: AsyncConnection) -> None:
+    """Leaves the world if that is possible; errors are logged."""
+    if connection.is_usable:
+        try:
+            await connection.send(dm_env_rpc_pb2.LeaveWorldRequest(), CLEAN_UP_SECONDS)
+        except DmEnvRpcClientError as error:
+            _log.warning("could not leave the world: %s", error)

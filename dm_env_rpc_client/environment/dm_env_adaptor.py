@@ -305,11 +305,11 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         try:
             self._connection = None
             self._forget_extensions()
-            if connection.is_usable:
-                connection.send(dm_env_rpc_pb2.LeaveWorldRequest(), timeout=CLEAN_UP_SECONDS)
-        except DmEnvRpcClientError as error:
-            _log.warning("could not leave the world: %s", error)
-        finally:  # Also after Ctrl-C, over a new connection.
+            _leave(connection)
+        except BaseException:  # Ctrl-C, perhaps before the request was sent
+            _leave(connection)
+            raise
+        finally:
             try:
                 self._on_close.close()
             except Exception:
@@ -327,3 +327,12 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         except DmEnvRpcError as error:
             raise refusal from error
         self._adopt(specs)
+
+
+def _leave(connection: Connection) -> None:
+    """Leaves the world if that is possible; errors are logged."""
+    if connection.is_usable:
+        try:
+            connection.send(dm_env_rpc_pb2.LeaveWorldRequest(), timeout=CLEAN_UP_SECONDS)
+        except DmEnvRpcClientError as error:
+            _log.warning("could not leave the world: %s", error)

@@ -85,6 +85,9 @@ def _guarded(action: Callable[[], None]) -> None:
 
 @atexit.register
 def _wait_for_background() -> None:
-    for done, pid in list(_running.items()):
-        if pid == os.getpid():
-            done.acquire(timeout=_Exit.remaining())
+    try:
+        for done, pid in list(_running.items()):
+            if pid == os.getpid():
+                done.acquire(timeout=_Exit.remaining())
+    except KeyboardInterrupt:
+        _Exit.deadline = 0.0

@@ -313,7 +313,7 @@ def _end_unclosed(
     if connection is None:
         forgotten.in_background(lambda: _destroy_forgotten(world_name, remains, reopen))
     else:
-        forgotten.at_exit(lambda: _destroy_at_exit(world_name, connection))
+        forgotten.at_exit(lambda: _leave_destroy_and_close(connection, world_name))
 
 
 def _destroy_forgotten(world_name: str, remains: Remains, reopen: Reopen) -> None:
@@ -329,7 +329,7 @@ def _destroy_forgotten(world_name: str, remains: Remains, reopen: Reopen) -> Non
         undo("destroy the world", lambda: destroy_anew(reopen, world_name))
 
 
-def _destroy_at_exit(world_name: str, connection: Connection) -> None:
+def _leave_destroy_and_close(connection: Connection, world_name: str) -> None:
     if connection.is_usable:
         undo("leave the world", lambda: _leave(connection))
     _destroy_and_close(connection, world_name)

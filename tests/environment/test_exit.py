@@ -256,3 +256,31 @@ def test_a_frozen_server_delays_the_exit_once_for_all_environments() -> None:
         program.end()
         assert time.monotonic() - begun < 2 * forgotten.EXIT_SECONDS + BUSY_SECONDS
         server.signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_ctrl_c_ends_the_waiting_at_the_exit(kept: bool) -> None:
+    with served_echo() as server:
+        program = Program(
+            f"""
+            import atexit
+            envs = [make(address) for _ in range(8)]
+            print("ready", flush=True)
+            sys.stdin.readline()
+            # Called after those that end environments were registered, so before them.
+            atexit.register(lambda: print("exiting", flush=True))
+            if not {kept}:
+                del envs
+            """,
+            server.address,
+        )
+        program.waits_for_line()
+        server.signal(signal.SIGSTOP)
+        assert program.process.stdin is not None
+        program.process.stdin.write("\n")
+        program.process.stdin.flush()
+        program.waits_for_line()
+        time.sleep(0.3)
+        program.process.send_signal(signal.SIGINT)
+        assert program.end() == ""
+        server.signal(signal.SIGCONT)

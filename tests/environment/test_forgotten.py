@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
+import signal
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -100,9 +102,9 @@ def test_a_coroutine_that_forgets_its_environment_ends_its_world(server: Server)
 
 
 @pytest.mark.parametrize("request_name", ["LeaveWorldRequest", "DestroyWorldRequest"])
-@pytest.mark.parametrize("is_sent", [True, False], ids=["answered", "not sent"])
-def test_ctrl_c_as_close_begins_ends_the_world_all_the_same(
-    server: Server, monkeypatch: pytest.MonkeyPatch, request_name: str, is_sent: bool
+@pytest.mark.parametrize("when", ["before it is sent", "as it is sent", "after its answer"])
+def test_ctrl_c_in_close_ends_the_world_all_the_same(
+    server: Server, monkeypatch: pytest.MonkeyPatch, request_name: str, when: str
 ) -> None:
     send = Connection.send
     interrupts = [KeyboardInterrupt("stop")]
@@ -110,9 +112,10 @@ def test_ctrl_c_as_close_begins_ends_the_world_all_the_same(
     def interrupted(self: Any, request: Any, timeout: float | None = None) -> Any:
         if type(request).__name__ == request_name and interrupts:
             interrupt = interrupts.pop()
-            if is_sent:
+            if when == "after its answer":
                 send(self, request, timeout)
-            self._pipeline.poison(interrupt)
+            if when == "as it is sent":
+                self._pipeline.poison(interrupt)
             raise interrupt
         return send(self, request, timeout)
 
@@ -140,3 +143,42 @@ def test_an_async_close_that_is_cancelled_ends_the_world_all_the_same(server: Se
 
     asyncio.run(use())
     assert settles(lambda: is_empty(server), 2.0)
+
+
+class Alarm:
+    """A KeyboardInterrupt in the main thread after some seconds; none after the end."""
+
+    def __init__(self, seconds: float):
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        self._former = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, self._seconds)
+
+    def __exit__(self, *exc_info: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self._former)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    "count", [pytest.param(40, id="tenth"), pytest.param(400, id="whole", marks=pytest.mark.soak)]
+)
+def test_ctrl_c_at_any_moment_of_close_ends_the_world(server: Server, count: int) -> None:
+    chance = random.Random(1)
+    interrupted = 0
+    for _ in range(count):
+        env = make(server.address)
+        env.reset()
+        try:
+            # Between an interrupt that comes at once and one that comes too late.
+            with Alarm(chance.uniform(1e-5, 2e-3)):
+                env.close()
+        except KeyboardInterrupt:
+            interrupted += 1
+        del env
+        gc.collect()  # An interrupt that comes before `close` leaves the environment open.
+        assert settles(lambda: is_empty(server))
+    print(f"{interrupted} of {count} calls of close were interrupted")
+    assert interrupted

@@ -12,6 +12,8 @@ from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.scripted import BUSY_SECONDS, settles, thread_count
 
+pytestmark = pytest.mark.row(39)
+
 # How many clients, against a limit of how many worlds, with a grace of how many seconds.
 SCALES = [
     pytest.param(100, 25, 0.2, id="twentieth"),
