@@ -446,7 +446,7 @@ class Http2Listener:
                 connection.flush()
         failure = framing.failure
         if failure is not None and connection.is_open:
-            _log.info("%s", failure)
+            _log.debug("%s", failure)
             self._close(connection)
         if events or framing.is_behind or connection.has_more:
             self._again(connection)
