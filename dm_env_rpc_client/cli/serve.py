@@ -56,7 +56,8 @@ def serve(
             help="What to serve. MODULE:FACTORY names a callable that takes the create settings as "
             "keyword arguments and returns a dm_env.Environment, Game or World. catch or race: "
             "an example game for one agent or for several. gymnasium://ID: a Gymnasium "
-            "environment. gym-socket://HOST:PORT/NAME or dm-env-rpc://HOST:PORT: the environment "
+            "environment. dm_control://DOMAIN/TASK or bsuite://ID: an environment of these "
+            "packages. gym-socket://HOST:PORT/NAME or dm-env-rpc://HOST:PORT: the environment "
             "of another server. Not with --c-library.",
         ),
     ] = None,
