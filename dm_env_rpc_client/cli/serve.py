@@ -43,7 +43,8 @@ _PORTS = {_Protocol.DM_ENV_RPC: 50051, _Protocol.GYM_SOCKET: 5001}
 
 
 def _complete_environment(incomplete: str) -> list[str]:
-    return [name for name in ("catch", "race", "gymnasium://") if name.startswith(incomplete)]
+    known = ("catch", "race", "gymnasium://", "dm_control://", "bsuite://")
+    return [name for name in known if name.startswith(incomplete)]
 
 
 @arguments.with_served_access
