@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,8 @@ def same(found: Any, expected: Any) -> bool:
 
 @pytest.mark.skipif(not has_dm_control, reason="dm-control is not installed")
 @pytest.mark.filterwarnings("ignore")
-def test_dm_control_with_its_own_wrappers() -> None:
+def test_dm_control_with_its_own_wrappers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes a log to where it runs.
     from dm_control import suite
     from dm_control.suite.wrappers import action_scale
 
