@@ -47,9 +47,10 @@ A program sees no difference to the environment itself:
   returns None.
 - `metadata`, `spec.max_episode_steps` and, if it has one, `reward_range` are its own.
 
-Two things differ: elements of a Discrete are `int`, where some environments have NumPy's integers;
-and a step after the end of an episode raises `ResetNeeded`. Actions out of bounds are refused, as
-everywhere in this package.
+What differs: elements of a Discrete are `int`, where some environments have NumPy's integers;
+rewards are `float`; a step after the end of an episode raises `ResetNeeded`; actions out of bounds
+are refused, as everywhere in this package; and other attributes of the environment, such as its
+random generator, stay at the server.
 
 A client without Gymnasium sees an environment of dm_env whose specs are those of
 `bridges.gymnasium_elements`; `env.reset({"seed": 1, "options": {"low": -0.1}})` works there, too.

@@ -43,7 +43,8 @@ _PORTS = {_Protocol.DM_ENV_RPC: 50051, _Protocol.GYM_SOCKET: 5001}
 
 
 def _complete_environment(incomplete: str) -> list[str]:
-    return [name for name in ("catch", "race", "gymnasium://") if name.startswith(incomplete)]
+    known = ("catch", "race", "gymnasium://", "dm_control://", "bsuite://")
+    return [name for name in known if name.startswith(incomplete)]
 
 
 @arguments.with_served_access
@@ -56,7 +57,8 @@ def serve(
             help="What to serve. MODULE:FACTORY names a callable that takes the create settings as "
             "keyword arguments and returns a dm_env.Environment, Game or World. catch or race: "
             "an example game for one agent or for several. gymnasium://ID: a Gymnasium "
-            "environment. gym-socket://HOST:PORT/NAME or dm-env-rpc://HOST:PORT: the environment "
+            "environment. dm_control://DOMAIN/TASK or bsuite://ID: an environment of these "
+            "packages. gym-socket://HOST:PORT/NAME or dm-env-rpc://HOST:PORT: the environment "
             "of another server. Not with --c-library.",
         ),
     ] = None,

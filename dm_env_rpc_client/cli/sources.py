@@ -55,8 +55,9 @@ def find_source(reference: str, insecure: bool) -> Source:
     """Finds the source that a command line names.
 
     Args:
-      reference: catch, race, MODULE:FACTORY, gymnasium://ID, gym-socket://HOST:PORT/NAME (with
-        ?dialect=latest at the end for that dialect), or dm-env-rpc://HOST:PORT.
+      reference: catch, race, MODULE:FACTORY, gymnasium://ID, dm_control://DOMAIN/TASK,
+        bsuite://ID, gym-socket://HOST:PORT/NAME (with ?dialect=latest at the end for that
+        dialect), or dm-env-rpc://HOST:PORT.
       insecure: whether plaintext connections to other machines are allowed.
 
     Raises:
@@ -124,6 +125,27 @@ def _gymnasium(rest: str, insecure: bool) -> Source:
     return Source(rest, _GymnasiumSource(rest))
 
 
+def _dm_control(rest: str, insecure: bool) -> Source:
+    domain, found, task = rest.partition("/")
+    if not found or not domain or not task:
+        raise UsageError(
+            "an environment of dm_control looks like dm_control://DOMAIN/TASK, such as "
+            f"dm_control://cartpole/swingup; got dm_control://{rest}"
+        )
+    _check_installed("dm_control", "dm-control")
+    return Source(rest, _DmControlSource(domain, task))
+
+
+def _bsuite(rest: str, insecure: bool) -> Source:
+    _check_installed("bsuite", "bsuite")
+    return Source(rest, _BsuiteSource(rest))
+
+
+def _check_installed(module: str, package: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise UsageError(f"{module}:// needs the package: pip install {package}")
+
+
 def _gym_socket(rest: str, insecure: bool) -> Source:
     address, found, path = rest.partition("/")
     name, _, query = path.partition("?")
@@ -143,7 +165,13 @@ def _dm_env_rpc(rest: str, insecure: bool) -> Source:
 
 _SHIPPED: dict[str, Callable[..., Any]] = {"catch": server.Catch, "race": server.Race}
 
-_SCHEMES = {"gymnasium": _gymnasium, "gym-socket": _gym_socket, "dm-env-rpc": _dm_env_rpc}
+_SCHEMES = {
+    "gymnasium": _gymnasium,
+    "dm_control": _dm_control,
+    "bsuite": _bsuite,
+    "gym-socket": _gym_socket,
+    "dm-env-rpc": _dm_env_rpc,
+}
 
 
 # Classes instead of closures, because a session in its own process gets its factory pickled.
@@ -157,6 +185,27 @@ class _GymnasiumSource:
         import gymnasium
 
         return gymnasium.make(self.name, **settings)
+
+
+@dataclasses.dataclass(frozen=True)
+class _DmControlSource:
+    domain: str
+    task: str
+
+    def __call__(self, **settings: Any) -> dm_env.Environment:
+        from dm_control import suite
+
+        return suite.load(self.domain, self.task, **settings)
+
+
+@dataclasses.dataclass(frozen=True)
+class _BsuiteSource:
+    bsuite_id: str
+
+    def __call__(self) -> dm_env.Environment:
+        import bsuite
+
+        return bsuite.load_from_id(self.bsuite_id)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,6 +38,10 @@ Without them the reward is 0.0 and the discount 1.0, or 0.0 at the end of a sequ
 TERMINATED. A FIRST TimeStep has neither, even if the server sends them. Arrays in a TimeStep belong
 to the caller: they are writable, and no later step changes them.
 
+Actions and observations are dictionaries, also where the environment at the server has a single
+array. With `unwrap_single=True` they are an array then, as wrappers and agents that were written
+for it expect.
+
 For a reward or a discount of your own, override `DmEnvAdaptor.reward` and `DmEnvAdaptor.discount`,
 and pass the class:
 

@@ -56,6 +56,7 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
       extensions: objects to put on the adaptor as attributes, by name.
       rejoin: leaves and joins the world again and returns the specs, for servers that do
         not implement Reset.
+      unwrap_single: as for `DmEnvAdaptor`.
     """
 
     _connection: AsyncConnection | None
@@ -68,10 +69,13 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
         nested_tensors: bool = True,
         extensions: Mapping[str, Any] | None = None,
         rejoin: Callable[[], Awaitable[dm_env_rpc_pb2.ActionObservationSpecs]] | None = None,
+        unwrap_single: bool = False,
     ):
         self._rejoin = rejoin
         self._on_close = contextlib.AsyncExitStack()
-        super().__init__(connection, specs, requested_observations, nested_tensors, extensions)
+        super().__init__(
+            connection, specs, requested_observations, nested_tensors, extensions, unwrap_single
+        )
 
     @property
     def connection(self) -> AsyncConnection:

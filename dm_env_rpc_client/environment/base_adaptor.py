@@ -50,6 +50,9 @@ AHEAD_BYTES = 64 << 20
 CLEAN_UP_SECONDS = 1.0
 """How long the server may take for each request that leaves or destroys a world."""
 
+ACTION, OBSERVATION = "action", "observation"
+"""The names under which servers of this package send an array that is not in a mapping."""
+
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 """The default for settings: none."""
 
@@ -77,6 +80,7 @@ class BaseAdaptor:
         requested_observations: Sequence[str] | AutoObservations | None,
         nested_tensors: bool,
         extensions: Mapping[str, Any] | None,
+        unwrap_single: bool,
     ):
         self._connection: BaseConnection | None = connection
         self._lifecycle = connection.lifecycle
@@ -87,6 +91,7 @@ class BaseAdaptor:
             else requested_observations
         )
         self._nested_tensors = nested_tensors
+        self._unwrap_single = unwrap_single
         self._adopt(specs)
         self._extension_names = tuple(extensions or ())
         for name, extension in (extensions or {}).items():
@@ -162,13 +167,21 @@ class BaseAdaptor:
             return observations[DISCOUNT]
         return timesteps.default_discount(step_type, state == dm_env_rpc_pb2.TERMINATED)
 
-    def observation_spec(self) -> dict[str, Any]:
+    def observation_spec(self) -> Any:
         """Returns the specs of the observations in a TimeStep, by name, nested as these are."""
+        if self._is_bare(self._observation_specs, OBSERVATION):
+            return self._observation_specs[OBSERVATION]
         return self._nest(dict(self._observation_specs))
 
-    def action_spec(self) -> dict[str, Any]:
+    def action_spec(self) -> Any:
         """Returns the specs of the actions, by name, nested as `step` takes them."""
+        if self._is_bare(self._action_specs, ACTION):
+            return self._action_specs[ACTION]
         return self._nest(dict(self._action_specs))
+
+    def _is_bare(self, specs: Mapping[str, Any], name: str) -> bool:
+        """Whether an array stands for itself, without a mapping around it."""
+        return self._unwrap_single and specs.keys() == {name}
 
     def reward_spec(self) -> Any:
         """Returns the server's spec of the observation `reward`, or dm_env's default."""
@@ -196,6 +209,8 @@ class BaseAdaptor:
         self._action_specs = adopted.action_specs
 
     def _request(self, action: Any) -> EncodedRequest:
+        if not isinstance(action, Mapping) and self._is_bare(self._action_specs, ACTION):
+            action = {ACTION: action}
         if not isinstance(action, Mapping):
             raise SpecError(
                 f"an action is a mapping from names to values, got {type(action).__name__}; "
@@ -211,6 +226,8 @@ class BaseAdaptor:
         discount = self.discount(state=state, step_type=step_type, observations=observations)
         for name in self._hidden:
             del observations[name]
+        if self._is_bare(self._observation_specs, OBSERVATION):
+            return dm_env.TimeStep(step_type, reward, discount, observations[OBSERVATION])
         return dm_env.TimeStep(step_type, reward, discount, self._nest(observations))
 
     def _most_ahead(self, ahead: int) -> int:

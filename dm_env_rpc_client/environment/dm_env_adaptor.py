@@ -67,6 +67,9 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
       extensions: objects to put on the adaptor as attributes, by name.
       rejoin: leaves and joins the world again and returns the specs, for servers that do
         not implement Reset.
+      unwrap_single: whether an action that is one array, not a mapping, in the environment at the
+        server is one here, too, and the same for observations. A server of this package sends
+        such an array under the name `action` or `observation`, and no other beside it.
 
     Raises:
       SpecError: a spec is invalid; a requested observation does not exist; an
@@ -83,10 +86,13 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         nested_tensors: bool = True,
         extensions: Mapping[str, Any] | None = None,
         rejoin: Callable[[], dm_env_rpc_pb2.ActionObservationSpecs] | None = None,
+        unwrap_single: bool = False,
     ):
         self._rejoin = rejoin
         self._on_close = contextlib.ExitStack()
-        super().__init__(connection, specs, requested_observations, nested_tensors, extensions)
+        super().__init__(
+            connection, specs, requested_observations, nested_tensors, extensions, unwrap_single
+        )
 
     @property
     def connection(self) -> Connection:

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -308,11 +309,12 @@ def renders(name: str) -> bool:
 @pytest.mark.filterwarnings("ignore:.*")
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_500_steps_are_those_of_the_local_environment(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for package in ENVIRONMENTS[name]:
         pytest.importorskip(package)
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes a log to where it runs.
     mode = "rgb_array" if renders(name) else None
     local = local_environment(name, render_mode=mode)
     with (

@@ -106,12 +106,24 @@ def test_what_remote_environments_do_not_have(server: Server) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_ppo_learns_cart_pole() -> None:
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # More of them make a small network slower.
+    try:
+        assert mean_return_of_ppo() >= 400
+    finally:
+        torch.set_num_threads(threads)
+
+
+def mean_return_of_ppo() -> float:
+    """The mean return of twenty episodes of remote CartPole after 100,000 steps of training."""
     with serve(cart_pole) as own, contextlib.closing(RemoteSb3VecEnv(own.address, 8)) as envs:
         agent = sb3.PPO(
-            "MlpPolicy", VecMonitor(envs), n_steps=128, batch_size=256, n_epochs=20,
-            gae_lambda=0.8, gamma=0.98, ent_coef=0.0, learning_rate=1e-3, clip_range=0.2, seed=1,
-            device="cpu",
+            "MlpPolicy", VecMonitor(envs), n_steps=32, batch_size=256, n_epochs=20,
+            gae_lambda=0.8, gamma=0.98, ent_coef=0.0, learning_rate=lambda left: 1e-3 * left,
+            clip_range=lambda left: 0.2 * left, seed=1, device="cpu",
         )  # fmt: skip
         agent.learn(100_000)
         mean, _ = evaluate_policy(agent, VecMonitor(envs), n_eval_episodes=20)
-    assert mean >= 400
+    return float(mean)

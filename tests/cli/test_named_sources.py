@@ -1,0 +1,93 @@
+"""`serve dm_control://...` and `serve bsuite://...`: the environments, with their own tools."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dm_env_rpc_client
+from dm_env_rpc_client.cli import sources
+from dm_env_rpc_client.cli.failures import UsageError
+from dm_env_rpc_client.server import serve
+
+has_dm_control = importlib.util.find_spec("dm_control") is not None
+has_bsuite = importlib.util.find_spec("bsuite") is not None
+ours = functools.partial(dm_env_rpc_client.make, unwrap_single=True)
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Whether two TimeSteps are equal, bit by bit."""
+    observations = expected.observation
+    if not isinstance(observations, dict):
+        return np.array_equal(found.observation, observations) and found[:3] == expected[:3]
+    return (
+        found[:3] == expected[:3]
+        and found.observation.keys() == observations.keys()
+        and all(
+            np.array_equal(found.observation[name], observations[name]) for name in observations
+        )
+    )
+
+
+@pytest.mark.skipif(not has_dm_control, reason="dm-control is not installed")
+@pytest.mark.filterwarnings("ignore")
+def test_dm_control_with_its_own_wrappers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes a log to where it runs.
+    from dm_control import suite
+    from dm_control.suite.wrappers import action_scale
+
+    source = sources.find_source("dm_control://cartpole/swingup", insecure=False)
+    settings = {"task_kwargs": {"random": 1}}
+    with serve(source.factory) as server, ours(server.address, settings) as remote:
+        local = action_scale.Wrapper(suite.load("cartpole", "swingup", **settings), -2.0, 2.0)
+        env = action_scale.Wrapper(remote, -2.0, 2.0)
+        assert env.action_spec().shape == local.action_spec().shape == (1,)
+        assert same(env.reset(), local.reset())
+        random = np.random.default_rng(1)
+        for _ in range(300):
+            action = random.uniform(-2, 2, 1)
+            assert same(env.step(action), local.step(action))
+
+
+@pytest.mark.skipif(not has_bsuite, reason="bsuite is not installed")
+@pytest.mark.filterwarnings("ignore")
+def test_bsuite_with_its_own_agent() -> None:
+    import bsuite
+    from bsuite.baselines import experiment
+    from bsuite.baselines.random import agent as random_agent
+
+    # Of the two, only this one is seeded.
+    source = sources.find_source("bsuite://deep_sea/0", insecure=False)
+    assert source.name == "deep_sea/0"
+    local = bsuite.load_from_id("deep_sea/0")
+    with serve(source.factory) as server, ours(server.address) as env:
+        assert same(env.reset(), local.reset())
+        for action in (0, 1, 1) * 12:
+            assert same(env.step(action), local.step(action))
+    source = sources.find_source("bsuite://catch/0", insecure=False)
+    with serve(source.factory) as server, ours(server.address) as env:
+        agent = random_agent.default_agent(env.observation_spec(), env.action_spec())
+        experiment.run(agent, env, num_episodes=5)
+        assert env.reset().first()
+
+
+@pytest.mark.skipif(has_dm_control and has_bsuite, reason="dm-control and bsuite are installed")
+def test_what_to_install() -> None:
+    for scheme, package, has in (
+        ("dm_control://cartpole/swingup", "dm-control", has_dm_control),
+        ("bsuite://catch/0", "bsuite", has_bsuite),
+    ):
+        if not has:
+            with pytest.raises(UsageError, match=f"pip install {package}"):
+                sources.find_source(scheme, insecure=False)
+
+
+@pytest.mark.parametrize("reference", ["dm_control://cartpole", "dm_control:///swingup"])
+def test_names_that_are_none(reference: str) -> None:
+    with pytest.raises(UsageError, match="dm_control://DOMAIN/TASK"):
+        sources.find_source(reference, insecure=False)

@@ -1,0 +1,90 @@
+"""`unwrap_single`: an array that is no mapping at the server is none at the client."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import dm_env
+import numpy as np
+import pytest
+from dm_env import specs
+
+import dm_env_rpc_client
+from dm_env_rpc_client import SpecError
+from dm_env_rpc_client.server import Server, serve
+
+
+class Bare(dm_env.Environment):
+    """Observes the action that was taken."""
+
+    def __init__(self, has_mapping: bool = False):
+        self._has_mapping = has_mapping
+
+    def action_spec(self) -> Any:
+        return specs.BoundedArray((2,), np.float32, -1, 1, "torque")
+
+    def observation_spec(self) -> Any:
+        spec = specs.Array((2,), np.float32, "torque")
+        return {"torque": spec} if self._has_mapping else spec
+
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart(self._observed(np.zeros(2, np.float32)))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        return dm_env.transition(1.0, self._observed(action))
+
+    def _observed(self, value: Any) -> Any:
+        return {"torque": value} if self._has_mapping else value
+
+
+ACTION = np.array([0.5, -1], np.float32)
+
+
+def test_specs_actions_and_observations_are_arrays() -> None:
+    with serve(Bare) as server, dm_env_rpc_client.make(server.address, unwrap_single=True) as env:
+        assert isinstance(env.action_spec(), specs.BoundedArray)
+        assert isinstance(env.observation_spec(), specs.Array)
+        assert env.reset().observation.tolist() == [0, 0]
+        timestep = env.step(ACTION)
+        assert timestep.observation.tolist() == ACTION.tolist()
+        env.observation_spec().validate(timestep.observation)
+        # In the middle of a sequence.
+        assert env.reset().first()
+        assert env.submit_step(ACTION).result().observation.tolist() == ACTION.tolist()
+        assert env.unroll([ACTION] * 3).observation.shape == (3, 2)
+        assert env.unroll(np.stack([ACTION] * 3)).observation.shape == (3, 2)
+        assert env.step({"action": ACTION}).mid()
+        with pytest.raises(SpecError, match=r"action 'action'.*outside its bounds"):
+            env.step(2 * ACTION)
+
+
+def test_a_mapping_stays_one() -> None:
+    with (
+        serve(Bare) as server,
+        dm_env_rpc_client.make(server.address, {"has_mapping": True}, unwrap_single=True) as env,
+    ):
+        env.reset()
+        assert env.step(ACTION).observation["torque"].tolist() == ACTION.tolist()
+        assert env.observation_spec().keys() == {"torque"}
+
+
+def test_the_default_is_a_mapping(catch_server: Server) -> None:
+    with serve(Bare) as server, dm_env_rpc_client.make(server.address) as env:
+        env.reset()
+        assert env.step({"action": ACTION}).observation.keys() == {"observation"}
+        with pytest.raises(SpecError, match="a mapping from names to values"):
+            env.step(ACTION)
+    with dm_env_rpc_client.make(catch_server.address, unwrap_single=True) as env:
+        env.reset()
+        assert env.step({"paddle": 1}).observation.keys() == {"board"}
+
+
+def test_asyncio() -> None:
+    async def steps(address: str) -> None:
+        async with await dm_env_rpc_client.make_async(address, unwrap_single=True) as env:
+            assert (await env.reset()).observation.tolist() == [0, 0]
+            assert (await env.step(ACTION)).observation.tolist() == ACTION.tolist()
+
+    with serve(Bare) as server:
+        asyncio.run(steps(server.address))
