@@ -26,6 +26,7 @@ __all__ = ["WHAT_THERE_IS", "Source", "find_source", "try_source"]
 WHAT_THERE_IS = (
     "name one of these: catch, an example game for one agent; race, one for several; "
     "MODULE:FACTORY, such as my_envs:make; gymnasium://ID, such as gymnasium://CartPole-v1; "
+    "dm_control://DOMAIN/TASK; bsuite://NAME/NUMBER; "
     "gym-socket://HOST:PORT/NAME or dm-env-rpc://HOST:PORT, the environment of another server; "
     "--c-library PATH:CONNECT, a library with the C interface"
 )
