@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client import ConnectionLostError, make
-from dm_env_rpc_client.transports.http2 import framing, keepalive, stream
+from dm_env_rpc_client.transports.http2 import framing, keepalive
 from tests.interop.conftest import Start
 from tests.scripted import time_limit
 
@@ -80,7 +80,7 @@ def test_row_38_servers_acknowledge_any_number_of_probes_in_one_step(
     """The third PING of a silent step makes gRPC servers end the connection; probes do not."""
     probes: list[None] = []
     probe = framing.Framing.probe
-    monkeypatch.setattr(stream, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(client_connection, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(keepalive, "KEEPALIVE_SECONDS", 0.05)
 
     def counted(self: framing.Framing) -> None:

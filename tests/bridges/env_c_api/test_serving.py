@@ -93,7 +93,7 @@ def test_what_cannot_be_served_is_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name what to serve"),
+        ([], "there is nothing to serve"),
         (["catch", "--c-library", "./lib.so:connect"], "name what to serve"),
         (["--c-library", "./lib.so"], "looks like PATH:CONNECT"),
         (["--c-library", "./lib.so:connect", "--create", "width"], "a setting looks like"),
