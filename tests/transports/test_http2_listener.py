@@ -6,6 +6,8 @@ import logging
 import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -586,3 +588,52 @@ def test_a_client_without_a_table_for_headers_is_told_so_in_each_block(host: Hos
         client.send(frames.settings(table=0) + request(1) + requests(1, b"echo:x", end=True))
         assert client.read_until(lambda: client.status(1) == "0")
         assert [one.payload[:1] for one in client.found(HEADERS, 1)] == [b"\x20"] * 2
+
+
+def test_without_threads_a_stream_ends_with_a_status(
+    host: Host, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(self: threading.Thread) -> None:
+        if self.name.endswith("serves a stream"):
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    def slow(rest: bytes) -> bytes:
+        time.sleep(0.004)
+        return rest
+
+    host.scripts["slow"] = slow
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    # The third is known to be slow.
+    client.send(request(1) + requests(1, *[b"slow:a"] * 20))
+    assert client.read_until(lambda: client.status(1) == "8")
+    assert host.all_closed_once()
+    assert is_served(host)
+
+
+PROGRAM = """
+import threading
+from dm_env_rpc_client import make
+from dm_env_rpc_client.server import Catch, serve
+server = serve(Catch, transport="http2")
+env = make(server.address)
+env.reset()
+def play():
+    try:
+        while True:
+            env.step({"paddle": 0})
+    except Exception:
+        pass  # The end of the program closes what is open.
+threading.Thread(target=play, daemon=True).start()
+"""
+
+
+def test_a_program_may_end_while_it_serves() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0
+    assert "Traceback" not in ended.stderr
+    assert "Fatal" not in ended.stderr
