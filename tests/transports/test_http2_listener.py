@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client.transports.http2 import listener as module
+from dm_env_rpc_client.transports.http2 import server_half
 from dm_env_rpc_client.transports.http2.listener import Http2Listener
 from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
 from tests.scripted import settles
@@ -469,6 +470,23 @@ def test_stop_in_the_middle_of_a_slow_close_ends_all_the_same(host: Host) -> Non
         assert one.read_to_the_end()
         assert other.read_to_the_end()
     assert settles(lambda: not [one for one in threading.enumerate() if host.address in one.name])
+
+
+def test_what_is_not_parsed_when_a_connection_is_closed_opens_no_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_half, "_FRAMES_AT_ONCE", 1)
+    for _ in range(5):
+        host = Host(max_streams=1_000)
+        with RawClient(host.address) as client:
+            client.send(b"".join(map(request, range(1, 801, 2))))
+            assert settles(lambda: bool(host.opened))  # noqa: B023  # at once
+            host.listener.abort()
+            assert host.listener.wait(WAIT_SECONDS)
+            assert host.all_closed_once()
+            count = len(host.opened)
+            time.sleep(0.05)
+            assert len(host.opened) == count
 
 
 def test_stop_waits_until_the_answers_are_read(host: Host) -> None:
