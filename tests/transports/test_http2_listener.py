@@ -7,6 +7,8 @@ import logging
 import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client.transports.http2 import listener as module
+from dm_env_rpc_client.transports.http2 import server_half
 from dm_env_rpc_client.transports.http2.listener import Http2Listener
 from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
 from tests.scripted import settles
@@ -470,6 +473,23 @@ def test_stop_in_the_middle_of_a_slow_close_ends_all_the_same(host: Host) -> Non
     assert settles(lambda: not [one for one in threading.enumerate() if host.address in one.name])
 
 
+def test_what_is_not_parsed_when_a_connection_is_closed_opens_no_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_half, "_FRAMES_AT_ONCE", 1)
+    for _ in range(5):
+        host = Host(max_streams=1_000)
+        with RawClient(host.address) as client:
+            client.send(b"".join(map(request, range(1, 801, 2))))
+            assert settles(lambda: bool(host.opened))  # noqa: B023  # at once
+            host.listener.abort()
+            assert host.listener.wait(WAIT_SECONDS)
+            assert host.all_closed_once()
+            count = len(host.opened)
+            time.sleep(0.05)
+            assert len(host.opened) == count
+
+
 def test_stop_waits_until_the_answers_are_read(host: Host) -> None:
     with RawClient(host.address, window=1 << 30) as client:
         client.send(window_update(0, 1 << 30) + request(1))
@@ -591,3 +611,52 @@ def test_a_client_without_a_table_for_headers_is_told_so_in_each_block(host: Hos
         client.send(frames.settings(table=0) + request(1) + requests(1, b"echo:x", end=True))
         assert client.read_until(lambda: client.status(1) == "0")
         assert [one.payload[:1] for one in client.found(HEADERS, 1)] == [b"\x20"] * 2
+
+
+def test_without_threads_a_stream_ends_with_a_status(
+    host: Host, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(self: threading.Thread) -> None:
+        if self.name.endswith("serves a stream"):
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    def slow(rest: bytes) -> bytes:
+        time.sleep(0.004)
+        return rest
+
+    host.scripts["slow"] = slow
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    # The third is known to be slow.
+    client.send(request(1) + requests(1, *[b"slow:a"] * 20))
+    assert client.read_until(lambda: client.status(1) == "8")
+    assert host.all_closed_once()
+    assert is_served(host)
+
+
+PROGRAM = """
+import threading
+from dm_env_rpc_client import make
+from dm_env_rpc_client.server import Catch, serve
+server = serve(Catch, transport="http2")
+env = make(server.address)
+env.reset()
+def play():
+    try:
+        while True:
+            env.step({"paddle": 0})
+    except Exception:
+        pass  # The end of the program closes what is open.
+threading.Thread(target=play, daemon=True).start()
+"""
+
+
+def test_a_program_may_end_while_it_serves() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0
+    assert "Traceback" not in ended.stderr
+    assert "Fatal" not in ended.stderr

@@ -391,6 +391,8 @@ class Http2Listener:
             return True
 
     def _move_bytes(self, connection: ServerConnection, mask: int) -> None:
+        if not connection.is_open:
+            return  # What it has received and not parsed is of no use any more.
         if connection.is_encrypting:
             if not mask:
                 return
@@ -448,7 +450,7 @@ class Http2Listener:
         if failure is not None and connection.is_open:
             _log.debug("%s", failure)
             self._close(connection)
-        if events or framing.is_behind or connection.has_more:
+        if events or (connection.is_open and (framing.is_behind or connection.has_more)):
             self._again(connection)
         return True
 

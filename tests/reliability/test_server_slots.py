@@ -1,0 +1,107 @@
+"""Rows 13, 26 and 27 on the server's side: what clients leave that come and go, or are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from multiprocessing.connection import Connection as Pipe
+
+import pytest
+
+from dm_env_rpc_client import ConnectionLostError, make
+from tests import forks
+from tests.reliability.served import Honest, Served, served
+from tests.scripted import settles
+from tests.transports.frames import DATA, END_STREAM, frame
+from tests.transports.raw_client import RawClient, request, requests
+
+TRANSPORTS = ["http2"]
+
+COUNTS = [pytest.param(200, id="tenth"), pytest.param(2_000, id="whole", marks=pytest.mark.soak)]
+KILLED = [pytest.param(20, id="part"), pytest.param(500, id="whole", marks=pytest.mark.soak)]
+
+
+def threads(server: Served) -> int:
+    return len(os.listdir(f"/proc/{server.pid}/task"))
+
+
+def descriptors(server: Served) -> int:
+    return len(os.listdir(f"/proc/{server.pid}/fd"))
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_row_13_opens_and_closes(count: int) -> None:
+    """Row 13: 2,000 opens and closes leave no thread, descriptor or stream on the server."""
+    with served() as server:
+        with Honest(server.address) as honest:
+            honest.step()
+        before = threads(server), descriptors(server)
+        memory = server.watch_memory()
+        for number in range(count):
+            with RawClient(server.address) as client:
+                client.send(request(1) + requests(1, b"\x12\x00"))
+                assert client.read_until(lambda: bool(client.answers(1)))  # at once
+                if number % 2:
+                    client.send(frame(DATA, b"", END_STREAM, 1))
+        # As many streams on one connection.
+        with RawClient(server.address) as client:
+            for number in range(1, 2 * count, 2):
+                client.send(request(number) + requests(number, b"\x12\x00", end=True))
+                assert client.read_until(lambda: client.status(number) == "0")  # noqa: B023
+                client.frames.clear()
+        assert settles(lambda: threads(server) <= before[0] + 2)
+        assert settles(lambda: descriptors(server) == before[1])
+        assert server.peak() - memory < 8 << 20
+
+
+def test_row_26_one_client_too_many() -> None:
+    """Row 26: the extra client gets RESOURCE_EXHAUSTED within 1 s, again and again."""
+    with served(max_connections=8) as server, contextlib.ExitStack() as stack:
+        for _ in range(8):
+            stack.enter_context(Honest(server.address))
+        for _ in range(5):
+            begin = time.monotonic()
+            with pytest.raises(ConnectionLostError, match="RESOURCE_EXHAUSTED"):
+                make(server.address)
+            assert time.monotonic() - begin < 1.0
+
+
+def _play(address: str, count: int, told: Pipe) -> None:
+    """Steps many environments, until it is killed."""
+    environments = [make(address) for _ in range(count)]
+    for env in environments:
+        env.reset()
+    told.send("playing")
+    while True:
+        for env in environments:
+            env.step({"paddle": 0})
+
+
+@pytest.mark.parametrize("count", KILLED)
+def test_row_27_killed_clients(count: int) -> None:
+    """Row 27: the places of killed clients are free within 2 s."""
+    at_once = 10
+    with served(max_connections=at_once) as server:
+        for _ in range(count // at_once):
+            told, heard = forks.context.Pipe()
+            process = forks.context.Process(target=_play, args=(server.address, at_once, heard))
+            process.start()
+            try:
+                assert told.recv() == "playing"
+            finally:
+                told.close()
+                forks.end(process)
+            begin = time.monotonic()
+
+            def are_free() -> bool:
+                with contextlib.ExitStack() as stack:
+                    try:
+                        for _ in range(at_once):
+                            stack.enter_context(Honest(server.address))
+                    except ConnectionLostError:
+                        return False
+                return True
+
+            assert settles(are_free)
+            assert time.monotonic() - begin < 2.0
