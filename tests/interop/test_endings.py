@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client import ConnectionLostError, make
-from dm_env_rpc_client.transports.http2 import framing, keepalive
+from dm_env_rpc_client.transports.http2 import client_connection, framing, keepalive
 from tests.interop.conftest import Start
 from tests.scripted import time_limit
 

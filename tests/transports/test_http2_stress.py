@@ -120,7 +120,7 @@ def messages_of(seed: int, count: int) -> list[bytes]:
 
 def play_http2(address: str, messages: list[bytes], depth: int) -> None:
     """Sends `depth` ahead on the package's own stream, and checks each answer."""
-    stream = Http2Stream(Endpoint(address))
+    stream = Http2Stream.open(Endpoint(address))
     try:
         stream.write(*messages[:depth])
         for index, message in enumerate(messages):
