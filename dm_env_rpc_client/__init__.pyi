@@ -44,6 +44,7 @@ from .errors import PropertyPermissionError as PropertyPermissionError
 from .errors import PropertyValueError as PropertyValueError
 from .errors import ProtocolError as ProtocolError
 from .errors import SpecError as SpecError
+from .errors import UnknownNameError as UnknownNameError
 from .tensors.limits import Limits as Limits
 from .tensors.nesting import flatten_dict as flatten_dict
 from .tensors.nesting import unflatten_dict as unflatten_dict

@@ -13,6 +13,8 @@
       LibraryError              a library behind the C interface reported a failure
       ProtocolError             the server, or a library, broke the protocol
       SpecError                 a value, spec or name is invalid       (also a ValueError)
+        UnknownNameError        there is no action or observation of this name or UID
+                                                                       (also a KeyError)
 
 Exceptions carry their data as attributes; `str()` composes the sentence.
 
@@ -21,6 +23,7 @@ Exceptions carry their data as attributes; `str()` composes the sentence.
 | error | also a | when | the connection |
 | --- | --- | --- | --- |
 | `SpecError` | `ValueError` | a value, spec or name is invalid; nothing was sent | is usable |
+| `UnknownNameError` | `KeyError` | a SpecError: no such action or observation | is usable |
 | `DmEnvRpcError` | | the server refused: `.code`, `.message`, `.details` | is usable |
 | `ProtocolError` | | the server broke the protocol | is dead if the order is in doubt |
 | `EnvironmentsFailedError` | | some of a batch failed: `.failures` | of the others is usable |
@@ -72,6 +75,7 @@ __all__ = [
     "PropertyValueError",
     "ProtocolError",
     "SpecError",
+    "UnknownNameError",
 ]
 
 
@@ -298,3 +302,11 @@ class ProtocolError(DmEnvRpcClientError):
 
 class SpecError(DmEnvRpcClientError, ValueError):
     """A value, a spec or a name is invalid."""
+
+
+class UnknownNameError(SpecError, KeyError):
+    """There is no action or observation of this name or UID."""
+
+    def __str__(self) -> str:
+        # That of KeyError would be in quotes.
+        return Exception.__str__(self)

@@ -26,6 +26,7 @@ from dm_env_rpc_client.errors import (
     PropertyValueError,
     ProtocolError,
     SpecError,
+    UnknownNameError,
 )
 
 
@@ -49,6 +50,7 @@ ERRORS: list[tuple[DmEnvRpcClientError, type[Exception]]] = [
     (PropertyValueError("write", "speed", status(3)), ValueError),
     (ProtocolError("broken"), Exception),
     (SpecError("wrong"), ValueError),
+    (UnknownNameError("no such name"), KeyError),
 ]
 each_error = pytest.mark.parametrize(("error", "builtin"), ERRORS)
 

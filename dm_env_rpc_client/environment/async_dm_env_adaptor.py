@@ -26,6 +26,7 @@ from dm_env_rpc_client.environment.base_adaptor import (
     CLEAN_UP_SECONDS,
     AutoObservations,
     BaseAdaptor,
+    Extensions,
     per_step,
     take,
 )
@@ -53,12 +54,14 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
       specs: the specs in the JoinWorldResponse.
       requested_observations: names or patterns, or an `AutoObservations`.
       nested_tensors: False for flat dictionaries with the periods left in the names.
-      extensions: objects to put on the adaptor as attributes, by name.
+      extensions: objects to put on the adaptor as attributes, by name; or a function that makes
+        them from the connection.
       rejoin: leaves and joins the world again and returns the specs, for servers that do
         not implement Reset.
     """
 
     _connection: AsyncConnection | None
+    _assigned: AsyncConnection | None = None
 
     def __init__(
         self,
@@ -66,17 +69,23 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
         specs: dm_env_rpc_pb2.ActionObservationSpecs,
         requested_observations: Sequence[str] | AutoObservations | None = None,
         nested_tensors: bool = True,
-        extensions: Mapping[str, Any] | None = None,
+        extensions: Extensions[AsyncConnection] | None = None,
         rejoin: Callable[[], Awaitable[dm_env_rpc_pb2.ActionObservationSpecs]] | None = None,
     ):
         self._rejoin = rejoin
+        self._on_leave = contextlib.AsyncExitStack()
         self._on_close = contextlib.AsyncExitStack()
-        super().__init__(connection, specs, requested_observations, nested_tensors, extensions)
+        by_name = extensions(connection) if callable(extensions) else extensions
+        super().__init__(connection, specs, requested_observations, nested_tensors, by_name)
 
     @property
     def connection(self) -> AsyncConnection:
-        """The connection, for extensions; ConnectionClosedError after `close`."""
-        return self._open_connection()
+        """The connection, for extensions; see `DmEnvAdaptor.connection`."""
+        return self._open_connection() if self._assigned is None else self._assigned
+
+    @connection.setter
+    def connection(self, connection: AsyncConnection) -> None:
+        self._assigned = connection
 
     async def reset(self, settings: Mapping[str, Any] | None = None) -> dm_env.TimeStep:
         """Begins a new sequence; see `DmEnvAdaptor.reset`."""
@@ -135,8 +144,12 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
         steps = self._steps_ahead(connection, prepared, ahead)
         return timesteps.stack([step async for step in steps])
 
+    def on_leave(self, callback: Callable[[], Awaitable[object]]) -> None:
+        """Awaits `callback` when `close` has left the world; see `DmEnvAdaptor.on_leave`."""
+        self._on_leave.push_async_callback(callback)
+
     def on_close(self, callback: Callable[[], Awaitable[object]]) -> None:
-        """Awaits `callback` when `close` has left the world; the last added comes first."""
+        """Awaits `callback` at the end of `close`; see `DmEnvAdaptor.on_close`."""
         self._on_close.push_async_callback(callback)
 
     async def close(self) -> None:
@@ -144,16 +157,19 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        self._forget_extensions()
-        if connection.is_usable:
-            try:
-                await connection.send(dm_env_rpc_pb2.LeaveWorldRequest(), CLEAN_UP_SECONDS)
-            except DmEnvRpcClientError as error:
-                _log.warning("could not leave the world: %s", error)
         try:
-            await self._on_close.aclose()
-        except Exception:
-            _log.warning("could not clean up after an environment", exc_info=True)
+            self._forget_extensions()
+            if connection.is_usable:
+                request = dm_env_rpc_pb2.LeaveWorldRequest()
+                await connection.send_with(request, None, CLEAN_UP_SECONDS)
+        except DmEnvRpcClientError as error:
+            _log.warning("could not leave the world: %s", error)
+        finally:
+            try:
+                async with self._on_close, self._on_leave:
+                    pass
+            except Exception:
+                _log.warning("could not clean up after an environment", exc_info=True)
 
     def _open_connection(self) -> AsyncConnection:
         if self._connection is None:

@@ -144,13 +144,13 @@ async def make_async(
     except BaseException:
         await connection.close()
         raise
-    env.on_close(connection.close)
-    env.on_close(lambda: _destroy(connection, world_name))
+    env.on_leave(connection.close)
+    env.on_leave(lambda: _destroy(connection, world_name))
     return env
 
 
 async def _leave(connection: AsyncConnection) -> None:
-    await connection.send(dm_env_rpc_pb2.LeaveWorldRequest(), timeout=CLEAN_UP_SECONDS)
+    await connection.send_with(dm_env_rpc_pb2.LeaveWorldRequest(), None, CLEAN_UP_SECONDS)
 
 
 async def _destroy(connection: AsyncConnection, world_name: str) -> None:
@@ -179,7 +179,7 @@ async def _destroy_anew(connection: AsyncConnection, world_name: str) -> None:
 
 async def _send_destroy(connection: AsyncConnection, world_name: str) -> None:
     request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=world_name)
-    await connection.send(request, timeout=CLEAN_UP_SECONDS)
+    await connection.send_with(request, None, CLEAN_UP_SECONDS)
 
 
 async def _undo(what: str, action: Awaitable[None]) -> None:

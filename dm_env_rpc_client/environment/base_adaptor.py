@@ -8,9 +8,9 @@ from __future__ import annotations
 import enum
 import fnmatch
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import dm_env
 import numpy as np
@@ -34,9 +34,15 @@ __all__ = [
     "NO_SETTINGS",
     "AutoObservations",
     "BaseAdaptor",
+    "Extensions",
     "per_step",
     "take",
 ]
+
+_Connection = TypeVar("_Connection")
+
+Extensions: TypeAlias = Mapping[str, Any] | Callable[[_Connection], Mapping[str, Any]]
+"""Extensions by name, or what makes them from a connection."""
 
 AHEAD = 64
 """The number of pending steps that `rollout` and `unroll` allow by default."""

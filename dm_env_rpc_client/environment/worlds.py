@@ -253,8 +253,8 @@ def make_on(
     except BaseException:
         connection.close()
         raise
-    env.on_close(connection.close)
-    env.on_close(lambda: _destroy(connection, world_name))
+    env.on_leave(connection.close)
+    env.on_leave(lambda: _destroy(connection, world_name))
     return env
 
 
@@ -273,7 +273,7 @@ def may_reopen(connection: BaseConnection) -> bool:
 
 
 def _leave(connection: Connection) -> None:
-    connection.send(dm_env_rpc_pb2.LeaveWorldRequest(), timeout=CLEAN_UP_SECONDS)
+    connection.wait(connection.start(dm_env_rpc_pb2.LeaveWorldRequest(), None, CLEAN_UP_SECONDS))
 
 
 def _destroy(connection: Connection, world_name: str) -> None:
@@ -301,7 +301,7 @@ def _destroy_anew(connection: Connection, world_name: str) -> None:
 
 def _send_destroy(connection: Connection, world_name: str) -> None:
     request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=world_name)
-    connection.send(request, timeout=CLEAN_UP_SECONDS)
+    connection.wait(connection.start(request, None, CLEAN_UP_SECONDS))
 
 
 def _undo(what: str, action: Callable[[], None]) -> None:
