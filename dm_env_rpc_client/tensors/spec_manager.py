@@ -12,13 +12,14 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from dm_env import specs as dm_env_specs
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError, UnknownNameError
 from dm_env_rpc_client.tensors import casting, codecs, nesting, packing, specs
 from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits, listed, shortened
 
-__all__ = ["SpecManager", "TensorField"]
+__all__ = ["SpecManager", "TensorField", "dm_env_spec"]
 
 _COMPARED = 256
 """The number of characters of an unknown name that are compared with the known ones."""
@@ -284,3 +285,21 @@ class SpecManager:
             field = self._field_of_uid(uid)
             unpacked[field.name] = field.unpack(tensor, budget)
         return unpacked
+
+
+def dm_env_spec(spec_manager: SpecManager) -> dict[str, dm_env_specs.Array]:
+    """Returns the dm_env specs of all actions or observations.
+
+    Args:
+      spec_manager: their SpecManager.
+
+    Returns:
+      By name, with the periods left in it, what `tensor_spec_to_dm_env_spec` returns.
+
+    Raises:
+      As `tensor_spec_to_dm_env_spec`.
+    """
+    return {
+        name: specs.tensor_spec_to_dm_env_spec(spec)
+        for name, spec in spec_manager.specs_by_name.items()
+    }
