@@ -11,7 +11,7 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.async_connection import AsyncConnection, open_connection_async
 from dm_env_rpc_client.client.base_connection import endpoint_of
 from dm_env_rpc_client.environment.async_dm_env_adaptor import AsyncDmEnvAdaptor
-from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS
+from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS, check_keywords
 from dm_env_rpc_client.environment.worlds import DESTROY_AGAIN_SECONDS, may_reopen, received_name
 from dm_env_rpc_client.errors import DmEnvRpcClientError, DmEnvRpcError
 from dm_env_rpc_client.tensors.limits import Limits
@@ -133,6 +133,7 @@ async def make_async(
       The environment. Its `close` leaves and destroys the world and closes the
       connection.
     """
+    check_keywords(adaptor_kwargs, AsyncDmEnvAdaptor)
     endpoint = endpoint_of(address, credentials, insecure, metadata, token, transport, limits)
     create_settings = pack_settings(create_world_settings)
     join_settings = pack_settings(join_world_settings)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.base_connection import BaseConnection, endpoint_of
 from dm_env_rpc_client.client.connection import Connection, open_connection
-from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS
+from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS, check_keywords
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import (
     ConnectionLostError,
@@ -226,7 +226,9 @@ def make(
 
     Raises:
       As `connect`, `create_world` and `join_world`. No world is left on the server then.
+      TypeError: a keyword is none of `make` and of the adaptor, such as a setting.
     """
+    check_keywords(adaptor_kwargs, DmEnvAdaptor)
     endpoint = endpoint_of(address, credentials, insecure, metadata, token, transport, limits)
     return make_on(
         lambda: open_connection(endpoint, timeout, request_timeout, limits),
