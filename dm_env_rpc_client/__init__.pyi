@@ -1,8 +1,12 @@
 from . import errors as errors
 from ._proto import dm_env_rpc_pb2 as dm_env_rpc_pb2
+from ._proto import dm_env_rpc_pb2_grpc as dm_env_rpc_pb2_grpc
 from ._proto import properties_pb2 as properties_pb2
 from .client.async_connection import AsyncConnection as AsyncConnection
 from .client.async_connection import connect_async as connect_async
+from .client.async_connection import (
+    create_secure_async_channel_and_connect as create_secure_async_channel_and_connect,
+)
 from .client.connection import Connection as Connection
 from .client.connection import Tls as Tls
 from .client.connection import connect as connect
@@ -44,12 +48,17 @@ from .errors import PropertyPermissionError as PropertyPermissionError
 from .errors import PropertyValueError as PropertyValueError
 from .errors import ProtocolError as ProtocolError
 from .errors import SpecError as SpecError
+from .errors import UnknownNameError as UnknownNameError
+from .tensors.data_types import data_type_to_np_type as data_type_to_np_type
+from .tensors.data_types import get_tensor_type as get_tensor_type
+from .tensors.data_types import np_type_to_data_type as np_type_to_data_type
 from .tensors.limits import Limits as Limits
 from .tensors.nesting import flatten_dict as flatten_dict
 from .tensors.nesting import unflatten_dict as unflatten_dict
 from .tensors.packing import pack_tensor as pack_tensor
 from .tensors.packing import unpack_tensor as unpack_tensor
 from .tensors.spec_manager import SpecManager as SpecManager
+from .tensors.spec_manager import dm_env_spec as dm_env_spec
 from .tensors.specs import Bounds as Bounds
 from .tensors.specs import bounds as bounds
 from .tensors.specs import dm_env_spec_to_tensor_spec as dm_env_spec_to_tensor_spec

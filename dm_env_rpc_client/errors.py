@@ -13,6 +13,8 @@
       LibraryError              a library behind the C interface reported a failure
       ProtocolError             the server, or a library, broke the protocol
       SpecError                 a value, spec or name is invalid       (also a ValueError)
+        UnknownNameError        there is no action or observation of this name or UID
+                                                                       (also a KeyError)
 
 Exceptions carry their data as attributes; `str()` composes the sentence.
 
@@ -21,6 +23,7 @@ Exceptions carry their data as attributes; `str()` composes the sentence.
 | error | also a | when | the connection |
 | --- | --- | --- | --- |
 | `SpecError` | `ValueError` | a value, spec or name is invalid; nothing was sent | is usable |
+| `UnknownNameError` | `KeyError` | a SpecError: no such action or observation | is usable |
 | `DmEnvRpcError` | | the server refused: `.code`, `.message`, `.details` | is usable |
 | `ProtocolError` | | the server broke the protocol | is dead if the order is in doubt |
 | `EnvironmentsFailedError` | | some of a batch failed: `.failures` | of the others is usable |
@@ -52,11 +55,16 @@ fails, with the first cause as `__cause__`. `connection.reopen()` opens a new on
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
+import sys
+import urllib.parse
+import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from google.protobuf import any_pb2
-from google.rpc import code_pb2, status_pb2
+from google.protobuf import any_pb2, message
+from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 __all__ = [
     "ConnectionClosedError",
@@ -72,7 +80,12 @@ __all__ = [
     "PropertyValueError",
     "ProtocolError",
     "SpecError",
+    "UnknownNameError",
 ]
+
+
+ON_THE_SERVER = "On the server:"
+"""The heading of a traceback that a server has sent."""
 
 
 class DmEnvRpcClientError(Exception):
@@ -85,6 +98,9 @@ class DmEnvRpcError(DmEnvRpcClientError):
     By the protocol the request had no effect ("Errors" in the protocol overview). The
     answers before and after it are unaffected and the connection stays usable.
 
+    If the answer has the traceback of the environment, in a google.rpc.DebugInfo, Python prints it
+    below its own: as a note of the exception, before Python 3.11 as a part of its text.
+
     Args:
       status_proto: the google.rpc.Status of the answer.
     """
@@ -93,6 +109,9 @@ class DmEnvRpcError(DmEnvRpcClientError):
         super().__init__(status_proto)
         self._status = status_pb2.Status()
         self._status.CopyFrom(status_proto)
+        self._note = _traceback_in(status_proto)
+        if self._note and sys.version_info >= (3, 11):
+            self.add_note(self._note)
 
     @property
     def status(self) -> status_pb2.Status:
@@ -123,13 +142,31 @@ class DmEnvRpcError(DmEnvRpcClientError):
         return list(self._status.details)
 
     def __str__(self) -> str:
-        return f"the server answered {self.code_name}: {self.message or '(no message)'}"
+        # Servers of the 1.0 line send errors with the code 0, which is called OK.
+        what = self.code_name if self.code else "an error without a code"
+        text = f"the server answered {what}: {self.message or '(no message)'}"
+        if self._note and sys.version_info < (3, 11):
+            text += f"\n{self._note}"
+        return text
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(code={self.code_name}, message={self.message!r})"
 
     def __reduce__(self) -> tuple[type[DmEnvRpcError], tuple[Any, ...]]:
         return type(self), (self._status,)
+
+
+def _traceback_in(status_proto: status_pb2.Status) -> str:
+    for detail in status_proto.details:
+        info = error_details_pb2.DebugInfo()
+        try:
+            is_info = detail.Unpack(info)
+        except message.DecodeError:
+            continue
+        if is_info and info.stack_entries:
+            lines = "".join(info.stack_entries).rstrip("\n")
+            return f"{ON_THE_SERVER}\n{lines}\n{info.detail}"
+    return ""
 
 
 class PropertyError(DmEnvRpcError):
@@ -298,3 +335,38 @@ class ProtocolError(DmEnvRpcClientError):
 
 class SpecError(DmEnvRpcClientError, ValueError):
     """A value, a spec or a name is invalid."""
+
+
+class UnknownNameError(SpecError, KeyError):
+    """There is no action or observation of this name or UID."""
+
+    def __str__(self) -> str:
+        # That of KeyError would be in quotes.
+        return Exception.__str__(self)
+
+
+def install_command(extra: str) -> str:
+    """Returns the command that installs an extra, from where this package was installed from.
+
+    Args:
+      extra: its name, such as "cli".
+    """
+    name = "dm-env-rpc-client"
+    try:
+        recorded = importlib.metadata.distribution(name).read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        recorded = None
+    # https://packaging.python.org/en/latest/specifications/direct-url/
+    origin = json.loads(recorded or "{}")
+    url = str(origin.get("url", ""))
+    if not url:
+        return f"pip install '{name}[{extra}]'"
+    if origin.get("dir_info", {}).get("editable"):
+        folder = urllib.request.url2pathname(urllib.parse.urlsplit(url).path)
+        return f"pip install -e '{folder}[{extra}]'"
+    if "vcs_info" in origin:
+        revision = origin["vcs_info"].get("requested_revision")
+        url = f"{origin['vcs_info']['vcs']}+{url}" + (f"@{revision}" if revision else "")
+    if "subdirectory" in origin:
+        url += f"#subdirectory={origin['subdirectory']}"
+    return f"pip install '{name}[{extra}] @ {url}'"

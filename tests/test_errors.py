@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.metadata
 import pickle
 from typing import Any
 
@@ -26,6 +27,7 @@ from dm_env_rpc_client.errors import (
     PropertyValueError,
     ProtocolError,
     SpecError,
+    UnknownNameError,
 )
 
 
@@ -49,6 +51,7 @@ ERRORS: list[tuple[DmEnvRpcClientError, type[Exception]]] = [
     (PropertyValueError("write", "speed", status(3)), ValueError),
     (ProtocolError("broken"), Exception),
     (SpecError("wrong"), ValueError),
+    (UnknownNameError("no such name"), KeyError),
 ]
 each_error = pytest.mark.parametrize(("error", "builtin"), ERRORS)
 
@@ -106,7 +109,8 @@ def test_a_servers_error_says_what_the_server_said() -> None:
 def test_every_number_is_a_code(code: int, name: str) -> None:
     error = DmEnvRpcError(status_pb2.Status(code=code))
     assert (error.code, error.code_name) == (code, name)
-    assert str(error) == f"the server answered {name}: (no message)"
+    what = name if code else "an error without a code"
+    assert str(error) == f"the server answered {what}: (no message)"
 
 
 def test_an_error_keeps_its_own_status() -> None:
@@ -154,3 +158,55 @@ def test_a_lost_connection_knows_the_code_it_was_lost_with() -> None:
     assert ConnectionLostError("lost").code is None
     error = ConnectionLostError("lost", "UNAVAILABLE")
     assert (str(error), error.code) == ("lost", "UNAVAILABLE")
+
+
+ORIGINS: list[tuple[str | None, str]] = [
+    (None, "pip install 'dm-env-rpc-client[cli]'"),
+    (
+        '{"url": "file:///a%20b/it", "dir_info": {"editable": true}}',
+        "pip install -e '/a b/it[cli]'",
+    ),
+    (
+        '{"url": "file:///a/it", "dir_info": {}}',
+        "pip install 'dm-env-rpc-client[cli] @ file:///a/it'",
+    ),
+    (
+        '{"url": "https://host/it-0.1.whl", "archive_info": {}}',
+        "pip install 'dm-env-rpc-client[cli] @ https://host/it-0.1.whl'",
+    ),
+    (
+        '{"url": "https://host/it", "subdirectory": "x", "vcs_info": {"vcs": "git"}}',
+        "pip install 'dm-env-rpc-client[cli] @ git+https://host/it#subdirectory=x'",
+    ),
+    (
+        '{"url": "https://host/it", "vcs_info": {"vcs": "git", "requested_revision": "v1"}}',
+        "pip install 'dm-env-rpc-client[cli] @ git+https://host/it@v1'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("origin", "command"), ORIGINS)
+def test_extras_are_installed_from_where_the_package_came_from(
+    monkeypatch: pytest.MonkeyPatch, origin: str | None, command: str
+) -> None:
+    class Installed:
+        def read_text(self, name: str) -> str | None:
+            assert name == "direct_url.json"
+            return origin
+
+    monkeypatch.setattr(importlib.metadata, "distribution", {"dm-env-rpc-client": Installed()}.get)
+    assert errors.install_command("cli") == command
+
+
+def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def distribution(name: str) -> Any:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", distribution)
+    assert errors.install_command("cli") == "pip install 'dm-env-rpc-client[cli]'"
+
+
+def test_a_traceback_that_cannot_be_parsed_is_left_out() -> None:
+    detail = any_pb2.Any(type_url="type.googleapis.com/google.rpc.DebugInfo", value=b"\xff")
+    error = DmEnvRpcError(status_pb2.Status(code=13, message="broken", details=[detail]))
+    assert str(error) == "the server answered INTERNAL: broken"

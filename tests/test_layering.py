@@ -12,7 +12,7 @@ from tests.rooms import NAME, PACKAGE, imports, modules
 
 # Third-party packages and the only places that may import them.
 ONLY_IN = {
-    "grpc": ["transports.", "testing.scripted_server"],
+    "grpc": ["transports.", "testing.scripted_server", "_proto.dm_env_rpc_pb2_grpc"],
     "socket": [
         "transports.",
         "testing.fault_proxy",

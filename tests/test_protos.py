@@ -15,6 +15,7 @@ from dm_env_rpc_client import dm_env_rpc_pb2, properties_pb2
 
 ROOT = Path(__file__).resolve().parent.parent
 GENERATED = ROOT / "dm_env_rpc_client" / "_proto"
+BY_HAND = {"__init__.py", "dm_env_rpc_pb2_grpc.py"}
 
 
 def run_python(program: str) -> str:
@@ -86,4 +87,4 @@ def test_regeneration_changes_nothing(tmp_path: Path) -> None:
     for path in sorted(generated.iterdir()):
         assert path.read_text() == (GENERATED / path.name).read_text(), path.name
     names = {path.name for path in GENERATED.iterdir() if path.suffix in (".py", ".pyi")}
-    assert names == {path.name for path in generated.iterdir()} | {"__init__.py"}
+    assert names == {path.name for path in generated.iterdir()} | BY_HAND

@@ -27,10 +27,10 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise
-        sys.exit(
-            f"dm-env-rpc needs the package {error.name}; install it with: "
-            "pip install 'dm-env-rpc-client[cli]'"
-        )
+        from dm_env_rpc_client.errors import install_command
+
+        command = install_command("cli")
+        sys.exit(f"dm-env-rpc needs the package {error.name}; install it with: {command}")
 
 
 def _open_closed_streams() -> None:

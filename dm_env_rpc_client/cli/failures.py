@@ -120,7 +120,12 @@ def _show_traceback(error: BaseException) -> None:
 
 
 def _describe(error: BaseException) -> tuple[str, int]:
-    from dm_env_rpc_client.errors import DeadlineExceededError, DmEnvRpcClientError, SpecError
+    from dm_env_rpc_client.errors import (
+        ON_THE_SERVER,
+        DeadlineExceededError,
+        DmEnvRpcClientError,
+        SpecError,
+    )
 
     if isinstance(error, ImportError):
         # If the import of a C module is interrupted, it raises ImportError from the interrupt.
@@ -138,7 +143,8 @@ def _describe(error: BaseException) -> tuple[str, int]:
     if isinstance(error, ConnectionError | DeadlineExceededError):
         return str(error), NO_CONNECTION
     if isinstance(error, DmEnvRpcClientError):
-        return str(error), REFUSED
+        # Before Python 3.11 the text of an error contains the server's traceback.
+        return str(error).partition(f"\n{ON_THE_SERVER}")[0], REFUSED
     if isinstance(error, OSError):
         return str(error), REFUSED
     report = f"please report it, with the traceback that {TRACEBACK_VARIABLE}=1 shows"

@@ -131,7 +131,9 @@ def _main(arguments: list[str]) -> int | str:
     try:
         build(Path(arguments[0]))
     except ImportError as error:
-        return f"{error}; install it with: pip install 'dm-env-rpc-client[docs]'"
+        from dm_env_rpc_client.errors import install_command
+
+        return f"{error}; install it with: {install_command('docs')}"
     except OSError as error:
         return f"cannot write the reference: {error}"
     return 0

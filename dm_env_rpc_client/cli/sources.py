@@ -16,7 +16,7 @@ from dm_env_rpc_client import server
 from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.environment.worlds import make
-from dm_env_rpc_client.errors import DmEnvRpcClientError
+from dm_env_rpc_client.errors import DmEnvRpcClientError, install_command
 from dm_env_rpc_client.runtime.objects import load_object, raised_by
 from dm_env_rpc_client.server.hosting import try_out
 from dm_env_rpc_client.tensors import nesting
@@ -122,7 +122,7 @@ def _lacks_settings(factory: Callable[..., Any], settings: Mapping[str, Any]) ->
 
 def _gymnasium(rest: str, insecure: bool) -> Source:
     if importlib.util.find_spec("gymnasium") is None:
-        raise UsageError("gymnasium:// needs the extra: pip install 'dm-env-rpc-client[gymnasium]'")
+        raise UsageError(f"gymnasium:// needs the extra: {install_command('gymnasium')}")
     return Source(rest, _GymnasiumSource(rest))
 
 

@@ -21,6 +21,7 @@ from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.transports.credentials import Credentials
 from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
 from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
+from dm_env_rpc_client.transports.grpc.channel import local_credentials
 from dm_env_rpc_client.transports.metadata import Metadata
 from dm_env_rpc_client.transports.opening import open_stream_async
 from dm_env_rpc_client.transports.streams import AsyncStream
@@ -31,7 +32,12 @@ if TYPE_CHECKING:
 
     from dm_env_rpc_client.tensors.limits import Limits
 
-__all__ = ["AsyncConnection", "connect_async", "open_connection_async"]
+__all__ = [
+    "AsyncConnection",
+    "connect_async",
+    "create_secure_async_channel_and_connect",
+    "open_connection_async",
+]
 
 
 class AsyncConnection(BaseConnection):
@@ -211,6 +217,25 @@ async def open_connection_async(
         endpoint, timeout, request_timeout, limits
     )
     return connection
+
+
+async def create_secure_async_channel_and_connect(
+    server_address: str,
+    credentials: grpc.ChannelCredentials | None = None,
+    metadata: Metadata | None = None,
+    *,
+    timeout: float | None = None,
+) -> AsyncConnection:
+    """`create_secure_channel_and_connect` for asyncio, with the signature of the reference package.
+
+    Arguments and errors are the same. The connection is closed with `await connection.close()` or
+    `async with`, which the reference's is not.
+    """
+    if credentials is None:
+        credentials = local_credentials(server_address)
+    return await connect_async(
+        server_address, timeout=timeout, credentials=credentials, metadata=metadata
+    )
 
 
 def _end_unclosed(

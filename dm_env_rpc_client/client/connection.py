@@ -106,6 +106,10 @@ class Connection(BaseConnection):
     def send(self, request: envelopes.Request, timeout: float | None = None) -> envelopes.Response:
         """Sends a request and waits for its answer.
 
+        A program may replace this method on a connection, for example to map errors. The functions
+        that create, join, reset and leave worlds and the properties call it with the request
+        alone. Steps and resets of environments, and what cleans up, bypass it.
+
         Args:
           request: a request message such as `StepRequest`, or an extension in an `Any`.
           timeout: seconds that the answer may take; None for the connection's
@@ -152,13 +156,26 @@ class Connection(BaseConnection):
         self,
         request: envelopes.Outgoing,
         interpret: Callable[[Any], Any] | None = None,
+        timeout: float | None = None,
     ) -> Pending:
         """Sends a request; the caller waits for the answer with `wait`, in the same thread.
 
         Cheaper than `submit`, which needs a second thread that reads the answers; here `wait`
-        reads them. The arguments and errors are those of `submit`.
+        reads them.
+
+        Args:
+          request: as for `submit`.
+          interpret: as for `submit`.
+          timeout: seconds that the answer may take; None for the connection's
+            `request_timeout`.
+
+        Returns:
+          What `wait` takes.
+
+        Raises:
+          As `submit`.
         """
-        pending = self._pending(request, interpret)
+        pending = self._pending(request, interpret, timeout)
         self._pipeline.start(pending)
         return pending
 

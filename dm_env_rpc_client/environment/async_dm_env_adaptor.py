@@ -26,6 +26,7 @@ from dm_env_rpc_client.environment.base_adaptor import (
     CLEAN_UP_SECONDS,
     AutoObservations,
     BaseAdaptor,
+    Extensions,
     per_step,
     take,
 )
@@ -53,13 +54,15 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
       specs: the specs in the JoinWorldResponse.
       requested_observations: names or patterns, or an `AutoObservations`.
       nested_tensors: False for flat dictionaries with the periods left in the names.
-      extensions: objects to put on the adaptor as attributes, by name.
+      extensions: objects to put on the adaptor as attributes, by name; or a function that makes
+        them from the connection.
       rejoin: leaves and joins the world again and returns the specs, for servers that do
         not implement Reset.
       unwrap_single: as for `DmEnvAdaptor`.
     """
 
     _connection: AsyncConnection | None
+    _assigned: AsyncConnection | None = None
 
     def __init__(
         self,
@@ -67,20 +70,26 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
         specs: dm_env_rpc_pb2.ActionObservationSpecs,
         requested_observations: Sequence[str] | AutoObservations | None = None,
         nested_tensors: bool = True,
-        extensions: Mapping[str, Any] | None = None,
+        extensions: Extensions[AsyncConnection] | None = None,
         rejoin: Callable[[], Awaitable[dm_env_rpc_pb2.ActionObservationSpecs]] | None = None,
         unwrap_single: bool = False,
     ):
         self._rejoin = rejoin
+        self._on_leave = contextlib.AsyncExitStack()
         self._on_close = contextlib.AsyncExitStack()
+        by_name = extensions(connection) if callable(extensions) else extensions
         super().__init__(
-            connection, specs, requested_observations, nested_tensors, extensions, unwrap_single
+            connection, specs, requested_observations, nested_tensors, by_name, unwrap_single
         )
 
     @property
     def connection(self) -> AsyncConnection:
-        """The connection, for extensions; ConnectionClosedError after `close`."""
-        return self._open_connection()
+        """The connection, for extensions; see `DmEnvAdaptor.connection`."""
+        return self._open_connection() if self._assigned is None else self._assigned
+
+    @connection.setter
+    def connection(self, connection: AsyncConnection) -> None:
+        self._assigned = connection
 
     async def reset(self, settings: Mapping[str, Any] | None = None) -> dm_env.TimeStep:
         """Begins a new sequence; see `DmEnvAdaptor.reset`."""
@@ -139,8 +148,12 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
         steps = self._steps_ahead(connection, prepared, ahead)
         return timesteps.stack([step async for step in steps])
 
+    def on_leave(self, callback: Callable[[], Awaitable[object]]) -> None:
+        """Awaits `callback` when `close` has left the world; see `DmEnvAdaptor.on_leave`."""
+        self._on_leave.push_async_callback(callback)
+
     def on_close(self, callback: Callable[[], Awaitable[object]]) -> None:
-        """Awaits `callback` when `close` has left the world; the last added comes first."""
+        """Awaits `callback` at the end of `close`; see `DmEnvAdaptor.on_close`."""
         self._on_close.push_async_callback(callback)
 
     async def close(self) -> None:
@@ -157,7 +170,8 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
             raise
         finally:
             try:
-                await self._on_close.aclose()
+                async with self._on_close, self._on_leave:
+                    pass
             except Exception:
                 _log.warning("could not clean up after an environment", exc_info=True)
 
@@ -182,6 +196,7 @@ async def _leave(connection: AsyncConnection) -> None:
     """Leaves the world if that is possible; errors are logged."""
     if connection.is_usable:
         try:
-            await connection.send(dm_env_rpc_pb2.LeaveWorldRequest(), CLEAN_UP_SECONDS)
+            request = dm_env_rpc_pb2.LeaveWorldRequest()
+            await connection.send_with(request, None, CLEAN_UP_SECONDS)
         except DmEnvRpcClientError as error:
             _log.warning("could not leave the world: %s", error)

@@ -16,7 +16,7 @@ from dm_env_rpc_client.client.base_connection import endpoint_of
 from dm_env_rpc_client.client.connection import Reopen, open_connection
 from dm_env_rpc_client.environment import forgotten
 from dm_env_rpc_client.environment.async_dm_env_adaptor import AsyncDmEnvAdaptor
-from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS
+from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS, check_keywords
 from dm_env_rpc_client.environment.worlds import (
     DESTROY_AGAIN_SECONDS,
     destroy_anew,
@@ -145,6 +145,7 @@ async def make_async(
       connection. If nobody calls it, that happens, with a ResourceWarning, when the environment is
       garbage-collected, or when the interpreter exits.
     """
+    check_keywords(adaptor_kwargs, AsyncDmEnvAdaptor)
     endpoint = endpoint_of(address, credentials, insecure, metadata, token, transport, limits)
     create_settings = pack_settings(create_world_settings)
     join_settings = pack_settings(join_world_settings)
@@ -156,14 +157,14 @@ async def make_async(
     except BaseException:
         await connection.close()
         raise
-    env.on_close(lambda: _destroy_and_close(connection, world_name))
+    env.on_leave(lambda: _destroy_and_close(connection, world_name))
     reopen = functools.partial(open_connection, endpoint, request_timeout=None, limits=limits)
     connection.if_not_closed(functools.partial(_end_unclosed, world_name, reopen))
     return env
 
 
 async def _leave(connection: AsyncConnection) -> None:
-    await connection.send(dm_env_rpc_pb2.LeaveWorldRequest(), timeout=CLEAN_UP_SECONDS)
+    await connection.send_with(dm_env_rpc_pb2.LeaveWorldRequest(), None, CLEAN_UP_SECONDS)
 
 
 async def _destroy(connection: AsyncConnection, world_name: str) -> None:
@@ -213,7 +214,7 @@ async def _destroy_anew(connection: AsyncConnection, world_name: str) -> None:
 
 async def _send_destroy(connection: AsyncConnection, world_name: str) -> None:
     request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=world_name)
-    await connection.send(request, timeout=CLEAN_UP_SECONDS)
+    await connection.send_with(request, None, CLEAN_UP_SECONDS)
 
 
 async def _undo(what: str, action: Awaitable[None]) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 import enum
 import fnmatch
+import inspect
 import itertools
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import dm_env
 import numpy as np
@@ -37,9 +38,16 @@ __all__ = [
     "NO_SETTINGS",
     "AutoObservations",
     "BaseAdaptor",
+    "Extensions",
+    "check_keywords",
     "per_step",
     "take",
 ]
+
+_Connection = TypeVar("_Connection")
+
+Extensions: TypeAlias = Mapping[str, Any] | Callable[[_Connection], Mapping[str, Any]]
+"""Extensions by name, or what makes them from a connection."""
 
 AHEAD = 64
 """The number of pending steps that `rollout` and `unroll` allow by default."""
@@ -239,6 +247,25 @@ class BaseAdaptor:
 
     def _nest(self, flat: dict[str, Any]) -> dict[str, Any]:
         return nesting.nest(flat, nesting.SEPARATOR) if self._is_nested else flat
+
+
+def check_keywords(keywords: Mapping[str, Any], default_class: Callable[..., Any]) -> None:
+    """Raises TypeError, with a hint, for keywords of `make` that no adaptor takes.
+
+    Args:
+      keywords: for the adaptor, and `adaptor_class`.
+      default_class: the class of the adaptor if `keywords` has none.
+    """
+    adaptor_class = keywords.get("adaptor_class", default_class)
+    parameters = inspect.signature(adaptor_class).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for name in keywords:
+        if name not in parameters and name != "adaptor_class":
+            raise TypeError(
+                f"make() got an unexpected keyword argument {name!r}; settings are passed in a "
+                f"dictionary: make(address, {{{name!r}: ...}})"
+            )
 
 
 def take(

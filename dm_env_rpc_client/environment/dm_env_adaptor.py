@@ -18,6 +18,7 @@ from dm_env_rpc_client.environment.base_adaptor import (
     CLEAN_UP_SECONDS,
     AutoObservations,
     BaseAdaptor,
+    Extensions,
     per_step,
     take,
 )
@@ -64,7 +65,8 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
       requested_observations: names, or patterns such as `camera.*`, of the observations
         to request; or an `AutoObservations`. None is the default.
       nested_tensors: False for flat dictionaries with the periods left in the names.
-      extensions: objects to put on the adaptor as attributes, by name.
+      extensions: objects to put on the adaptor as attributes, by name; or a function that makes
+        them from the connection.
       rejoin: leaves and joins the world again and returns the specs, for servers that do
         not implement Reset.
       unwrap_single: whether an action that is one array, not a mapping, in the environment at the
@@ -77,6 +79,7 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
     """
 
     _connection: Connection | None
+    _assigned: Connection | None = None
 
     def __init__(
         self,
@@ -84,20 +87,30 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         specs: dm_env_rpc_pb2.ActionObservationSpecs,
         requested_observations: Sequence[str] | AutoObservations | None = None,
         nested_tensors: bool = True,
-        extensions: Mapping[str, Any] | None = None,
+        extensions: Extensions[Connection] | None = None,
         rejoin: Callable[[], dm_env_rpc_pb2.ActionObservationSpecs] | None = None,
         unwrap_single: bool = False,
     ):
         self._rejoin = rejoin
+        self._on_leave = contextlib.ExitStack()
         self._on_close = contextlib.ExitStack()
+        by_name = extensions(connection) if callable(extensions) else extensions
         super().__init__(
-            connection, specs, requested_observations, nested_tensors, extensions, unwrap_single
+            connection, specs, requested_observations, nested_tensors, by_name, unwrap_single
         )
 
     @property
     def connection(self) -> Connection:
-        """The connection, for extensions and for waiting; ConnectionClosedError after `close`."""
-        return self._open_connection()
+        """The connection, for extensions and for waiting; ConnectionClosedError after `close`.
+
+        A subclass may assign the attribute, which is its own then; steps go over the connection of
+        the constructor.
+        """
+        return self._open_connection() if self._assigned is None else self._assigned
+
+    @connection.setter
+    def connection(self, connection: Connection) -> None:
+        self._assigned = connection
 
     def reset(self, settings: Mapping[str, Any] | None = None) -> dm_env.TimeStep:
         """Begins a new sequence.
@@ -295,8 +308,24 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         steps = self._steps_ahead(connection, iter(prepared), ahead)
         return timesteps.stack(steps, len(prepared))
 
+    def on_leave(self, callback: Callable[[], object]) -> None:
+        """Calls `callback` when `close` has left the world; the last added is called first.
+
+        Args:
+          callback: called without arguments. `make` adds what destroys the world and closes the
+            connection.
+        """
+        self._on_leave.callback(callback)
+
     def on_close(self, callback: Callable[[], object]) -> None:
-        """Calls `callback` when `close` has left the world; the last added is called first."""
+        """Calls `callback` at the end of `close`; the last added is called first.
+
+        A world that `make` created is destroyed and its connection is closed by then, so the
+        callback may stop the server.
+
+        Args:
+          callback: called without arguments, whatever `close` meets.
+        """
         self._on_close.callback(callback)
 
     def close(self) -> None:
@@ -317,7 +346,8 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
             raise
         finally:
             try:
-                self._on_close.close()
+                with self._on_close, self._on_leave:
+                    pass
             except Exception:
                 _log.warning("could not clean up after an environment", exc_info=True)
 
@@ -339,6 +369,7 @@ def _leave(connection: Connection) -> None:
     """Leaves the world if that is possible; errors are logged."""
     if connection.is_usable:
         try:
-            connection.send(dm_env_rpc_pb2.LeaveWorldRequest(), timeout=CLEAN_UP_SECONDS)
+            request = dm_env_rpc_pb2.LeaveWorldRequest()
+            connection.wait(connection.start(request, None, CLEAN_UP_SECONDS))
         except DmEnvRpcClientError as error:
             _log.warning("could not leave the world: %s", error)

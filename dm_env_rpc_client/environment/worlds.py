@@ -19,7 +19,7 @@ from dm_env_rpc_client.client.base_connection import BaseConnection, endpoint_of
 from dm_env_rpc_client.client.connection import Connection, Reopen, open_connection
 from dm_env_rpc_client.client.remains import Remains
 from dm_env_rpc_client.environment import forgotten
-from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS
+from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS, check_keywords
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import (
     ConnectionLostError,
@@ -235,7 +235,9 @@ def make(
 
     Raises:
       As `connect`, `create_world` and `join_world`. No world is left on the server then.
+      TypeError: a keyword is none of `make` and of the adaptor, such as a setting.
     """
+    check_keywords(adaptor_kwargs, DmEnvAdaptor)
     endpoint = endpoint_of(address, credentials, insecure, metadata, token, transport, limits)
     return make_on(
         lambda: open_connection(endpoint, timeout, request_timeout, limits),
@@ -262,7 +264,7 @@ def make_on(
     except BaseException:
         connection.close()
         raise
-    env.on_close(lambda: _destroy_and_close(connection, world_name))
+    env.on_leave(lambda: _destroy_and_close(connection, world_name))
     connection.if_not_closed(functools.partial(_end_unclosed, world_name))
     return env
 
@@ -282,7 +284,7 @@ def may_reopen(cause: type[object]) -> bool:
 
 
 def _leave(connection: Connection) -> None:
-    connection.send(dm_env_rpc_pb2.LeaveWorldRequest(), timeout=CLEAN_UP_SECONDS)
+    connection.wait(connection.start(dm_env_rpc_pb2.LeaveWorldRequest(), None, CLEAN_UP_SECONDS))
 
 
 def _destroy(connection: Connection, world_name: str) -> None:
@@ -364,7 +366,7 @@ def destroy_anew(reopen: Reopen, world_name: str) -> None:
 
 def _send_destroy(connection: Connection, world_name: str) -> None:
     request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=world_name)
-    connection.send(request, timeout=CLEAN_UP_SECONDS)
+    connection.wait(connection.start(request, None, CLEAN_UP_SECONDS))
 
 
 def undo(what: str, action: Callable[[], None]) -> None:

@@ -38,6 +38,8 @@ The six notebooks in the folder `notebooks` go from a first environment to a lea
 environments, a server of your own and the bridges.
 """
 
+from dm_env_rpc_client.errors import install_command
+
 try:
     from dm_env_rpc_client.notebook.explorer import Explorer, explore
     from dm_env_rpc_client.notebook.formatters import (
@@ -46,7 +48,7 @@ try:
     )
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f"{error}; notebooks need the extra: pip install 'dm-env-rpc-client[notebook]'",
+        f"{error}; notebooks need the extra: {install_command('notebook')}",
         name=error.name,
     ) from error
 

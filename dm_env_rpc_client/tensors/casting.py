@@ -112,10 +112,12 @@ def exact_cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
     if unchanged is not True and not np.all(unchanged):
         index = tuple(int(i) for i in np.argwhere(~np.asarray(unchanged))[0])
         element = f"element {list(index)}" if index else "the value"
-        raise SpecError(
-            f"{where}: {element} is {array[index].item()!r}, which {_dtype_name(dtype)} "
-            f"cannot hold{_range_text(dtype)}"
-        )
+        value = array[index].item()
+        if dtype.kind in "iu" and isinstance(value, float) and value % 1 > 0:
+            reason = f"which is not an integer; expected {_dtype_name(dtype)}"
+        else:
+            reason = f"which {_dtype_name(dtype)} cannot hold{_range_text(dtype)}"
+        raise SpecError(f"{where}: {element} is {value!r}, {reason}")
     return cast
 
 

@@ -12,13 +12,14 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from dm_env import specs as dm_env_specs
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.errors import SpecError, UnknownNameError
 from dm_env_rpc_client.tensors import casting, codecs, nesting, packing, specs
 from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits, listed, shortened
 
-__all__ = ["SpecManager", "TensorField"]
+__all__ = ["SpecManager", "TensorField", "dm_env_spec"]
 
 _COMPARED = 256
 """The number of characters of an unknown name that are compared with the known ones."""
@@ -205,37 +206,38 @@ class SpecManager:
         return self._fields.keys()
 
     def name_to_uid(self, name: str) -> int:
-        """Returns the UID of a name; SpecError if the name is unknown."""
+        """Returns the UID of a name; UnknownNameError if the name is unknown."""
         return self.field(name).uid
 
     def uid_to_name(self, uid: int) -> str:
-        """Returns the name of a UID; SpecError if the UID is unknown."""
+        """Returns the name of a UID; UnknownNameError if the UID is unknown."""
         return self._field_of_uid(uid).name
 
     def name_to_spec(self, name: str) -> dm_env_rpc_pb2.TensorSpec:
-        """Returns the TensorSpec of a name; SpecError if the name is unknown."""
+        """Returns the TensorSpec of a name; UnknownNameError if it is unknown."""
         return self.field(name).spec
 
     def uid_to_spec(self, uid: int) -> dm_env_rpc_pb2.TensorSpec:
-        """Returns the TensorSpec of a UID; SpecError if the UID is unknown."""
+        """Returns the TensorSpec of a UID; UnknownNameError if it is unknown."""
         return self._field_of_uid(uid).spec
 
     def field(self, name: str) -> TensorField:
-        """Returns the field of a name; SpecError, with a similar name, if the name is unknown."""
+        """Returns the field of a name; UnknownNameError, with a similar name, if it is unknown."""
         field = self._by_name.get(name)
         if field is None:
             near = difflib.get_close_matches(str(name)[:_COMPARED], self._by_name, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             known = listed(self._by_name)
             shown = shortened(str(name), self._limits.name_bytes)
-            raise SpecError(f"unknown {self._kind} {shown!r}; {hint}{self._kind}s: {known}")
+            text = f"unknown {self._kind} {shown!r}; {hint}{self._kind}s: {known}"
+            raise UnknownNameError(text)
         return field
 
     def _field_of_uid(self, uid: int) -> TensorField:
         field = self._fields.get(uid)
         if field is None:
             known = listed(self._fields)
-            raise SpecError(f"unknown {self._kind} uid {uid}; uids: {known}")
+            raise UnknownNameError(f"unknown {self._kind} uid {uid}; uids: {known}")
         return field
 
     def pack(self, tensors: Mapping[str, Any]) -> dict[int, dm_env_rpc_pb2.Tensor]:
@@ -250,8 +252,9 @@ class SpecManager:
           The messages by UID.
 
         Raises:
-          SpecError: unknown name; wrong shape; a cast that would change an element; an
-            element out of bounds, NaN, or infinite without an infinite bound.
+          UnknownNameError: unknown name; also a SpecError and a KeyError.
+          SpecError: wrong shape; a cast that would change an element; an element out of
+            bounds, NaN, or infinite without an infinite bound.
         """
         packed = {}
         for name, value in tensors.items():
@@ -272,8 +275,9 @@ class SpecManager:
           Values by name, in the order of `tensors`: see `unpack_tensor`.
 
         Raises:
-          SpecError: unknown UID; a dtype or shape other than the spec's; a number of
-            elements that does not fit the shape; or more memory than the budget.
+          UnknownNameError: unknown UID; also a SpecError and a KeyError.
+          SpecError: a dtype or shape other than the spec's; a number of elements that does
+            not fit the shape; or more memory than the budget.
         """
         budget = budget or Budget(self._limits)
         unpacked = {}
@@ -281,3 +285,21 @@ class SpecManager:
             field = self._field_of_uid(uid)
             unpacked[field.name] = field.unpack(tensor, budget)
         return unpacked
+
+
+def dm_env_spec(spec_manager: SpecManager) -> dict[str, dm_env_specs.Array]:
+    """Returns the dm_env specs of all actions or observations.
+
+    Args:
+      spec_manager: their SpecManager.
+
+    Returns:
+      By name, with the periods left in it, what `tensor_spec_to_dm_env_spec` returns.
+
+    Raises:
+      As `tensor_spec_to_dm_env_spec`.
+    """
+    return {
+        name: specs.tensor_spec_to_dm_env_spec(spec)
+        for name, spec in spec_manager.specs_by_name.items()
+    }

@@ -192,4 +192,4 @@ def test_gymnasium_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = typer.testing.CliRunner().invoke(app, ["serve", "gymnasium://CartPole-v1"])
     assert result.exit_code == 2
-    assert "dm-env-rpc-client[gymnasium]" in result.output
+    assert "[gymnasium]" in result.output

@@ -106,22 +106,22 @@ def test_a_coroutine_that_forgets_its_environment_ends_its_world(server: Server)
 def test_ctrl_c_in_close_ends_the_world_all_the_same(
     server: Server, monkeypatch: pytest.MonkeyPatch, request_name: str, when: str
 ) -> None:
-    send = Connection.send
+    start = Connection.start
     interrupts = [KeyboardInterrupt("stop")]
 
-    def interrupted(self: Any, request: Any, timeout: float | None = None) -> Any:
+    def interrupted(self: Any, request: Any, *arguments: Any) -> Any:
         if type(request).__name__ == request_name and interrupts:
             interrupt = interrupts.pop()
             if when == "after its answer":
-                send(self, request, timeout)
+                self.wait(start(self, request, *arguments))
             if when == "as it is sent":
                 self._pipeline.poison(interrupt)
             raise interrupt
-        return send(self, request, timeout)
+        return start(self, request, *arguments)
 
     env = make(server.address)
     env.reset()
-    monkeypatch.setattr(Connection, "send", interrupted)
+    monkeypatch.setattr(Connection, "start", interrupted)
     with pytest.raises(KeyboardInterrupt, match="stop"):
         env.close()
     assert settles(lambda: is_empty(server), 2.0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import pickle
+import traceback
 from typing import Any
 
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 from google.rpc import code_pb2
 
 from dm_env_rpc_client import (
+    DmEnvAdaptor,
     DmEnvRpcError,
     SpecError,
     connect,
@@ -17,6 +21,7 @@ from dm_env_rpc_client import (
     join_world,
     leave_world,
     make,
+    make_async,
     pack_tensor,
     reset_world,
 )
@@ -78,3 +83,45 @@ def test_one_step_at_a_time(catch_server: Server) -> None:
         with pytest.raises(DmEnvRpcError, match="no world") as caught:
             destroy_world(connection, first)
         assert caught.value.code == code_pb2.NOT_FOUND
+
+
+@pytest.mark.parametrize("keywords", [{"rows": 8}, {"nested_tensors": False, "rows": 8}])
+def test_a_setting_among_the_keywords_is_refused_with_a_hint(
+    catch_server: Server, keywords: dict[str, Any]
+) -> None:
+    text = r"unexpected keyword argument 'rows'; settings .* make\(address, \{'rows': ...\}\)"
+    with pytest.raises(TypeError, match=text):
+        make(catch_server.address, **keywords)
+    with pytest.raises(TypeError, match=text):
+        asyncio.run(make_async(catch_server.address, **keywords))
+    assert catch_server.world_count == 0
+
+
+def test_an_adaptor_class_may_take_keywords_of_its_own(catch_server: Server) -> None:
+    class Repeating(DmEnvAdaptor):
+        def __init__(self, *args: Any, repeats: int = 1, **kwargs: Any):
+            super().__init__(*args, **kwargs)
+            self.repeats = repeats
+
+    with make(catch_server.address, adaptor_class=Repeating, repeats=3) as env:
+        assert isinstance(env, Repeating)
+        assert env.repeats == 3
+
+
+@pytest.mark.parametrize("send_tracebacks", [True, False])
+def test_the_traceback_of_an_environment_is_a_note_of_the_error(send_tracebacks: bool) -> None:
+    class Broken(Robot):
+        def reset(self) -> Any:
+            raise ZeroDivisionError("no motor")
+
+    with (
+        serve(Broken, send_tracebacks=send_tracebacks) as server,
+        make(server.address) as env,
+        pytest.raises(DmEnvRpcError, match="no motor") as caught,
+    ):
+        env.reset()
+    printed = "".join(traceback.format_exception(caught.value))
+    assert ('raise ZeroDivisionError("no motor")' in printed) is send_tracebacks
+    assert ("On the server:" in printed) is send_tracebacks
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert "".join(traceback.format_exception_only(copied)) in printed

@@ -172,6 +172,16 @@ def test_an_error_names_the_element_and_the_range() -> None:
         SpecError, match=r"^where: the value is 2, which bool cannot hold \(0 or 1\)$"
     ):
         exact_cast(np.array(2), np.dtype(bool), "where")
+    for value in (1.5, -0.25, 2.0**40 + 0.5):
+        with pytest.raises(
+            SpecError, match=rf"^where: the value is {value!r}, which is not an integer; .* int32$"
+        ):
+            exact_cast(np.array(value), np.dtype(np.int32), "where")
+    for value in (np.nan, np.inf, 2.0**40):
+        with pytest.raises(
+            SpecError, match=r"which int32 cannot hold \(-2147483648 to 2147483647\)$"
+        ):
+            exact_cast(np.array(value), np.dtype(np.int32), "where")
     with pytest.raises(SpecError, match="expected float32, got strings or messages"):
         exact_cast(as_array("x" * 100, "where"), np.dtype(np.float32), "where")
 

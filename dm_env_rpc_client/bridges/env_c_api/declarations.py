@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dm_env_rpc_client.bridges.env_c_api.description import ObservationType
-from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.errors import SpecError, install_command
 
 __all__ = ["VERSIONS", "Layout", "header", "layout"]
 
@@ -131,7 +131,7 @@ def layout(version: str) -> Layout:
     except ImportError as error:
         raise SpecError(
             "EnvCApi libraries are called through cffi, which is not installed; "
-            "pip install 'dm-env-rpc-client[c]'"
+            f"{install_command('c')}"
         ) from error
     ffi = cffi.FFI()
     ffi.cdef(_declarations(version))

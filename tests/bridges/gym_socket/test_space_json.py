@@ -237,7 +237,7 @@ ARM = {"arm": specs.BoundedArray((2,), np.float32, -1, 1), "mode": specs.Discret
         ({"arm": [0, 2], "mode": 1}, r"action\.arm: element \[1\] is 2\.0; expected .* -1\.0 to"),
         ({"arm": [0, float("nan")], "mode": 1}, "NaN or infinity"),
         ({"arm": [0, 0], "mode": 3}, r"action\.mode: the value is 3"),
-        ({"arm": [0, 0], "mode": 1.5}, "cannot hold"),
+        ({"arm": [0, 0], "mode": 1.5}, "is not an integer"),
         ({"arm": [0, 0], "mode": "1"}, "expected int32"),
     ],
 )

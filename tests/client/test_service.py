@@ -1,0 +1,104 @@
+"""`dm_env_rpc_pb2_grpc`: servers and clients that are written with grpcio."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+from dm_env_rpc.v1 import connection as reference_connection
+from dm_env_rpc.v1 import dm_env_rpc_pb2_grpc as reference_service
+
+from dm_env_rpc_client import (
+    ConnectionLostError,
+    ProtocolError,
+    connect,
+    create_secure_async_channel_and_connect,
+    create_secure_channel_and_connect,
+    dm_env_rpc_pb2,
+    dm_env_rpc_pb2_grpc,
+)
+from dm_env_rpc_client.server import Server
+
+Request = dm_env_rpc_pb2.EnvironmentRequest
+Response = dm_env_rpc_pb2.EnvironmentResponse
+
+
+class Creates(dm_env_rpc_pb2_grpc.EnvironmentServicer):
+    """Answers every request as if it had created a world."""
+
+    def Process(  # noqa: N802
+        self, request_iterator: Iterable[Request], context: grpc.ServicerContext
+    ) -> Iterator[Response]:
+        for number, _ in enumerate(request_iterator):
+            yield Response(create_world={"world_name": f"world {number}"})
+
+
+@pytest.fixture
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    servicer = request.param()
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
+    dm_env_rpc_pb2_grpc.add_EnvironmentServicer_to_server(servicer, server)
+    port = server.add_secure_port("localhost:0", grpc.local_server_credentials())
+    server.start()
+    yield f"localhost:{port}"
+    server.stop(None).wait()
+
+
+@pytest.mark.parametrize("address", [Creates], indirect=True)
+def test_a_server_that_is_written_by_hand_needs_no_other_package(address: str) -> None:
+    request = dm_env_rpc_pb2.CreateWorldRequest()
+    with connect(address) as connection:
+        assert connection.send(request).world_name == "world 0"
+        assert connection.send(request).world_name == "world 1"
+    with create_secure_channel_and_connect(address) as connection:
+        assert connection.send(request).world_name == "world 0"
+    with reference_connection.create_secure_channel_and_connect(address) as theirs:
+        assert theirs.send(request).world_name == "world 0"
+
+
+@pytest.mark.parametrize("address", [Creates], indirect=True)
+def test_secure_channels_for_asyncio(address: str) -> None:
+    async def main() -> str:
+        metadata = [("key", "value")]
+        async with await create_secure_async_channel_and_connect(
+            address, grpc.local_channel_credentials(), metadata, timeout=10.0
+        ) as connection:
+            answer = await connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+            return str(answer.world_name)
+
+    assert asyncio.run(main()) == "world 0"
+
+
+@pytest.mark.parametrize("address", [dm_env_rpc_pb2_grpc.EnvironmentServicer], indirect=True)
+def test_a_servicer_that_implements_nothing_says_so(address: str) -> None:
+    expected = pytest.raises((ProtocolError, ConnectionLostError), match="not implement Process")
+    with connect(address) as connection, expected:
+        connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+
+
+def test_the_stub_calls_any_server(catch_server: Server) -> None:
+    requests = [Request(create_world={}), Request(create_world={})]
+    with grpc.insecure_channel(catch_server.address) as channel:
+        stub = dm_env_rpc_pb2_grpc.EnvironmentStub(channel)
+        names = [answer.create_world.world_name for answer in stub.Process(iter(requests))]
+    assert len(set(names)) == 2
+
+
+def test_stubs_and_servers_of_both_packages_go_together() -> None:
+    servers: list[Any] = [(reference_service, dm_env_rpc_pb2_grpc)]
+    for stubs, adders in [*servers, (dm_env_rpc_pb2_grpc, reference_service)]:
+        server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
+        adders.add_EnvironmentServicer_to_server(Creates(), server)
+        port = server.add_insecure_port("localhost:0")
+        server.start()
+        try:
+            with grpc.insecure_channel(f"localhost:{port}") as channel:
+                stub = stubs.EnvironmentStub(channel)
+                (answer,) = stub.Process(iter([Request(create_world={})]))
+                assert answer.create_world.world_name == "world 0"
+        finally:
+            server.stop(None).wait()
