@@ -153,7 +153,9 @@ def _through_a_pipe(stack: contextlib.ExitStack, payload: str) -> Callable[[], A
 
 
 def _async_vector(stack: contextlib.ExitStack, payload: str, count: int) -> Callable[[], Any]:
-    envs = AsyncVectorEnv([lambda: CheapGym(payload)] * count, shared_memory=True)
+    # Forks of a process that uses grpcio, as the reference does, may crash.
+    makers = [functools.partial(CheapGym, payload)] * count
+    envs = AsyncVectorEnv(makers, shared_memory=True, context="spawn")
     stack.callback(envs.close)
     envs.reset()
     actions = np.ones(count, np.int64)
