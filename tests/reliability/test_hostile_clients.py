@@ -12,6 +12,7 @@ import hpack
 import pytest
 
 from tests import forks
+from tests.reliability.scorecard import is_strict
 from tests.reliability.served import Honest, Served, percentile, served
 from tests.transports import frames
 from tests.transports.frames import (
@@ -254,6 +255,8 @@ ATTACKS: dict[Attack, Outcome | None] = {
 }
 """Attacks, and how each of their connections ends; None if it need not."""
 
+ATTEMPTS = 3
+
 SOAKED = {settings, acknowledged_pings, priorities, empty_data, unknown_frames, zero_windows}
 """Floods that take as long as others and differ from them in the kind of the frame only."""
 
@@ -323,7 +326,12 @@ def test_row_42_attacks(scale: int, request: pytest.FixtureRequest) -> None:
             if scale == 1:
                 neighbour, _ = beside(honest_steps)
             before = server.watch_memory()
-            loud, outcomes = beside(attack)
+            # The last word of the server can be lost: the kernel resets a connection that is closed
+            # while bytes of the client are unread.
+            for _ in range(1 if is_strict() else ATTEMPTS):
+                loud, outcomes = beside(attack)
+                if expected is None or set(outcomes) == {expected}:
+                    break
             grown = server.peak() - before
             quiet = max(quiet, honest.p99(QUIET_STEPS))
             said = (
