@@ -12,7 +12,6 @@ import hpack
 import pytest
 
 from tests import forks
-from tests.reliability.scorecard import is_strict
 from tests.reliability.served import Honest, Served, percentile, served
 from tests.transports import frames
 from tests.transports.frames import (
@@ -60,7 +59,7 @@ Attack = Callable[[str, int], list[Outcome]]
 
 def _end(client: RawClient, reset_stream: int = 1) -> Outcome:
     """Waits until the server has said why it closes the connection."""
-    client.read_to_the_end(30.0)
+    assert client.read_to_the_end(30.0), "the server keeps the connection"
     return Outcome(client.goaway_code(), client.reset_code(reset_stream))
 
 
@@ -255,7 +254,8 @@ ATTACKS: dict[Attack, Outcome | None] = {
 }
 """Attacks, and how each of their connections ends; None if it need not."""
 
-ATTEMPTS = 3
+UNHEARD = {pings}
+"""Floods that are answered: if the client does not read, there is no room for the last word."""
 
 SOAKED = {settings, acknowledged_pings, priorities, empty_data, unknown_frames, zero_windows}
 """Floods that take as long as others and differ from them in the kind of the frame only."""
@@ -326,12 +326,7 @@ def test_row_42_attacks(scale: int, request: pytest.FixtureRequest) -> None:
             if scale == 1:
                 neighbour, _ = beside(honest_steps)
             before = server.watch_memory()
-            # The last word of the server can be lost: the kernel resets a connection that is closed
-            # while bytes of the client are unread.
-            for _ in range(1 if is_strict() else ATTEMPTS):
-                loud, outcomes = beside(attack)
-                if expected is None or set(outcomes) == {expected}:
-                    break
+            loud, outcomes = beside(attack)
             grown = server.peak() - before
             quiet = max(quiet, honest.p99(QUIET_STEPS))
             said = (
@@ -340,7 +335,9 @@ def test_row_42_attacks(scale: int, request: pytest.FixtureRequest) -> None:
                 f"+{grown / (1 << 20):.1f} MiB; {len(outcomes)} connections"
             )
             print(said)
-            if expected is not None and set(outcomes) != {expected}:
+            if attack in UNHEARD:
+                outcomes = [one for one in outcomes if one != Outcome(None, None)]
+            if expected is not None and not set(outcomes) <= {expected}:
                 wrong.append(f"{said}: {set(outcomes)}, expected {expected}")
             if grown > SLACK:
                 wrong.append(said)
