@@ -51,7 +51,8 @@ def test_row_13_opens_and_closes(count: int) -> None:
                 assert client.read_until(lambda: client.status(number) == "0")  # noqa: B023
                 client.frames.clear()
         assert settles(lambda: threads(server) <= before[0] + 2)
-        assert settles(lambda: descriptors(server) == before[1])
+        # Fewer if the honest client's was still open before.
+        assert settles(lambda: descriptors(server) <= before[1])
         assert server.peak() - memory < 8 << 20
 
 
