@@ -12,6 +12,7 @@ from dm_env_rpc_client.tensors.limits import Budget
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
 
 Tensor = dm_env_rpc_pb2.Tensor
+TensorSpec = dm_env_rpc_pb2.TensorSpec
 Request = dm_env_rpc_pb2.EnvironmentRequest
 Response = dm_env_rpc_pb2.EnvironmentResponse
 
@@ -68,8 +69,8 @@ def test_messages_are_counted_in_tensors_and_in_details_of_errors() -> None:
         Response(
             join_world={
                 "specs": {
-                    "actions": {uid: {"name": str(uid)} for uid in range(2)},
-                    "observations": {uid: {"name": str(uid)} for uid in range(3)},
+                    "actions": {uid: TensorSpec(name=str(uid)) for uid in range(2)},
+                    "observations": {uid: TensorSpec(name=str(uid)) for uid in range(3)},
                 }
             }
         ),
@@ -115,7 +116,7 @@ def test_elements_one_by_one_are_counted() -> None:
     "message",
     [
         Response(create_world={"world_name": "w" * 100}),
-        Response(join_world={"specs": {"actions": {1: {"name": "w" * 100}}}}),
+        Response(join_world={"specs": {"actions": {1: TensorSpec(name="w" * 100)}}}),
         Request(join_world={"world_name": "w" * 100}),
         Request(join_world={"settings": {"w" * 100: Tensor()}}),
     ],
