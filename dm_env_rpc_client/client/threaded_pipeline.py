@@ -328,7 +328,8 @@ class ThreadedPipeline:
     def _lead(self, pending: Pending, deadline: float | None, until_sent: bool = False) -> bool:
         """Reads until `pending` is done, sent or late; returns False if another thread reads."""
         me = threading.get_ident()
-        # A callback of a future runs in the thread that reads, and may itself wait.
+        # What interprets an answer runs in the thread that reads, and may itself wait: a reward
+        # that an adaptor computes may read a property.
         is_nested = self._leader == me
         if not is_nested:
             if not self._reading.acquire(blocking=False):

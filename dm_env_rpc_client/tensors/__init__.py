@@ -56,7 +56,8 @@ print(dm_env_rpc_client.unflatten_dict(flat, "."))  # {'arm': {'torque': 1, 'gri
 
 A few bytes can ask for gigabytes: one element may stand for an array of any shape, and a string, an
 `Any` or a spec takes a few bytes in a message and up to 3,000 in memory. `Limits` bounds what one
-message may take. With the defaults it is at most 4 times the size of the message plus 64 MiB. A
+message may take. With the defaults it is at most 4 times the size of the message plus 64 MiB (5
+times on a client over the transport "grpc", since grpcio keeps a copy). A
 message that would take more is refused before the memory is taken, with an error that names the
 limit: on the client a `ProtocolError`, on the server a Status with RESOURCE_EXHAUSTED or
 INVALID_ARGUMENT. `connect`, `make` and `serve` take `limits=`:

@@ -24,13 +24,15 @@ _LISTED = 32
 class Limits:
     """What a received message may contain.
 
-    With the defaults, a message takes at most 4 times its size plus 64 MiB of memory.
+    With the defaults, a message takes at most 4 times its size plus 64 MiB of memory; 5 times on a
+    client over the transport "grpc", since grpcio keeps a copy.
 
     Attributes:
       message_bytes: the size of a message.
       expanded_bytes: bytes by which the arrays of one message may be larger than the message:
         arrays that one element fills, and integers that take fewer bytes on the wire.
-      strings: the number of strings in all tensors of a message.
+      strings: the number of strings in all tensors of a message, and of integers that are not
+        packed.
       messages: the number of protobuf messages (`Any`) in all tensors and error details of a
         message.
       specs: the number of actions, observations or settings in a message.

@@ -67,7 +67,7 @@ class ServerStream(Protocol):
         """
 
     def abandon(self) -> None:
-        """The client is gone: an `answer` that waits for others is to give up.
+        """The client is gone, or the stream has ended: an `answer` that waits is to give up.
 
         Called at most once, from any thread, also while `answer` runs; `close` follows. It does not
         block.

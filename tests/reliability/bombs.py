@@ -62,7 +62,7 @@ def _one_for_all(value: float) -> bytes:
 
 
 def _many_entries(number: int, count: int) -> bytes:
-    """Entries of a map with distinct keys from 2**14 on, without values: six or seven bytes each.
+    """Entries of a map with distinct keys from 2**14 on, without values: six bytes each.
 
     Their keys have three bytes each, so that NumPy can write them.
     """

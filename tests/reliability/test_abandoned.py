@@ -93,15 +93,12 @@ def test_row_35_a_reset_world_of_a_killed_client(
     race: Server, player: Connection, count: int, seen: Seen
 ) -> None:
     """Row 35: a ResetWorld waits for agents that never step; its slot is free within 2 s."""
-    freed = 0
     for _ in range(count):
         victim = Victim(_wait_in_reset_world, race.address, "")
         assert settles(is_held)
         victim.kill()
         # Every slot is free again but those of the two players.
         assert settles(lambda: _has_slots(race, SLOTS - 2), FREED_SECONDS)
-        freed += 1
-    assert freed == count
     seen(kills=count)
     # The agents learn of the reset in their next step.
     assert player.send(STILL).state == dm_env_rpc_pb2.INTERRUPTED
