@@ -116,7 +116,7 @@ class WorldRegistry:
             world = factory(settings)
         except BaseException:
             with self._lock:
-                del self._held[name]
+                self._held.pop(name, None)  # Gone already if the server stops meanwhile.
                 self._being_made -= 1
             raise
         with self._lock:
