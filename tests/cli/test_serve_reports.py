@@ -140,7 +140,7 @@ EXPECTED = [
 def test_away_from_a_terminal_clients_refusals_and_failures_are_logged() -> None:
     with logged() as (address, lines):
         use(address)
-    assert lines.pop() == "stopping"
+    lines.remove("stopping")  # A client may be seen to go after it.
     assert len(lines) == len(EXPECTED), lines
     for line, (level, text) in zip(lines, EXPECTED, strict=True):
         assert re.match(rf"\d\d:\d\d:\d\d {level}: {text}", line), line
@@ -151,7 +151,7 @@ def test_the_log_as_json_lines() -> None:
     begun = datetime.datetime.now(datetime.timezone.utc)
     with logged("--json") as (address, lines):
         use(address)
-    assert lines.pop() == "stopping"
+    lines.remove("stopping")  # A client may be seen to go after it.
     records = [json.loads(line) for line in lines]
     assert len(records) == len(EXPECTED), lines
     for record, (level, text) in zip(records, EXPECTED, strict=True):
