@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
@@ -19,6 +20,9 @@ __all__ = ["seen"]
 
 SLOW_FOLDERS = ("notebook", "reliability", "testing", "interop", "cli")
 """Where the longest files are. They are begun first, so that none of them is left for the end."""
+
+STDERR = pytest.StashKey[int]()
+"""A descriptor of the standard error of pytest itself."""
 
 # A shell that starts a command in the background has it ignore SIGINT, and what it starts, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -63,6 +67,43 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     report_together(report)
     return report
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[STDERR] = os.dup(2)  # Not captured yet.
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Ends the process if pytest-timeout could not end the test, with all threads' tracebacks."""
+    marker = item.get_closest_marker("timeout")
+    seconds = float(marker.args[0]) if marker else float(item.config.getini("timeout"))
+    if seconds:
+        faulthandler.dump_traceback_later(
+            2 * seconds + 30, exit=True, file=item.config.stash[STDERR]
+        )
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+class Failures:
+    """Names a failed test at once: a run that is ended from outside has no summary."""
+
+    def __init__(self, reporter: pytest.TerminalReporter):
+        self._reporter = reporter
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and self._reporter.verbosity <= 0:
+            self._reporter.ensure_newline()
+            self._reporter.write_line(f"FAILED {report.nodeid} ({report.when})", red=True)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    reporter = session.config.pluginmanager.getplugin("terminalreporter")
+    if reporter and not hasattr(session.config, "workerinput"):
+        session.config.pluginmanager.register(Failures(reporter))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

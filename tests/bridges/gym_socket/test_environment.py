@@ -4,7 +4,6 @@ import contextlib
 import functools
 import gc
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -29,6 +28,7 @@ from dm_env_rpc_client.errors import (
     ProtocolError,
     SpecError,
 )
+from tests.alarms import Alarm
 from tests.bridges.gym_socket import hosted, interrupts
 from tests.bridges.gym_socket.peers import Peer, ScriptedPeer
 from tests.reliability.recording import Seen
@@ -319,16 +319,10 @@ def test_an_interrupted_wait_is_the_end() -> None:
     def interrupt(*_: Any) -> None:
         raise InterruptError
 
-    former = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        with environment_of(lambda peer: peer.expect(RESET)) as environment:
-            signal.setitimer(signal.ITIMER_REAL, 0.2)
-            with pytest.raises(InterruptError):
-                environment.reset()
-            assert_unusable(environment, InterruptError)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, former)
+    with environment_of(lambda peer: peer.expect(RESET)) as environment:
+        with pytest.raises(InterruptError), Alarm(0.2, interrupt):
+            environment.reset()
+        assert_unusable(environment, InterruptError)
 
 
 @pytest.mark.row(6)
