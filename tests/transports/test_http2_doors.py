@@ -137,7 +137,7 @@ def test_a_listener_that_cannot_be_opened_leaves_nothing(streams: Streams) -> No
             with pytest.raises(OSError, match="cannot listen on"):
                 Http2Listener(streams.open, f"localhost:{other.getsockname()[1]}", None, 10)
         assert len(os.listdir("/proc/self/fd")) == before
-        assert threading.active_count() == threads
+        assert threading.active_count() <= threads  # Those of earlier tests end meanwhile.
 
 
 @pytest.fixture(scope="module")
