@@ -181,4 +181,5 @@ class Lifecycle:
         """Updates the state after a step; errors are those of `answered`."""
         before = self.previous = self.state
         self.state = after
-        advance(before, "step", after)
+        if before is not State.RUNNING or after is not State.RUNNING:
+            advance(before, "step", after)

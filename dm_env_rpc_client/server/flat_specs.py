@@ -12,6 +12,7 @@ from typing import Any
 
 import dm_env
 import numpy as np
+import numpy.typing as npt
 import tree
 from dm_env.specs import Array
 
@@ -41,31 +42,32 @@ class FlatSpecs:
     def __init__(
         self, action_spec: Any, observation_spec: Any, reward_spec: Any, discount_spec: Any
     ):
-        self._action_spec = action_spec
-        self._observation_spec = observation_spec
-        self._reward_spec = reward_spec
-        self._discount_spec = discount_spec
         self._flatten_observation = _flattener(observation_spec)
         self._flatten_reward = _flattener(reward_spec)
         self._flatten_discount = _flattener(discount_spec)
-        self._nest_action = _nester(action_spec)
-        self.action_names = _names(self._action_spec, "action")
-        self._observation_names = _names(self._observation_spec, "observation")
-        self._reward_names = _names(self._reward_spec, REWARD, prefix=REWARD)
-        self._discount_names = _names(self._discount_spec, DISCOUNT, prefix=DISCOUNT)
+        self.action_names = _names(action_spec, "action")
+        self._nest_action = _nester(action_spec, self.action_names)
+        observation_names = _names(observation_spec, "observation")
+        reward_names = _names(reward_spec, REWARD, prefix=REWARD)
+        discount_names = _names(discount_spec, DISCOUNT, prefix=DISCOUNT)
         observations = {
-            **_named_specs(self._observation_names, self._observation_spec),
-            **_named_specs(self._reward_names, self._reward_spec),
-            **_named_specs(self._discount_names, self._discount_spec),
+            **_named_specs(observation_names, observation_spec),
+            **_named_specs(reward_names, reward_spec),
+            **_named_specs(discount_names, discount_spec),
         }
-        taken = set(self._observation_names) & {*self._reward_names, *self._discount_names}
+        names = [*observation_names, *reward_names, *discount_names]
+        # Where each value is in a list of all.
+        self._positions = {name: position for position, name in enumerate(names)}
+        self._no_reward = _stand_ins(reward_spec, 0)
+        self._no_discount = _stand_ins(discount_spec, 1)
+        taken = set(observation_names) & {*reward_names, *discount_names}
         if taken:
             raise SpecError(
                 f"observation {min(taken)!r} has the name under which the environment's "
                 "reward or discount is sent; rename it"
             )
         self.specs = dm_env_rpc_pb2.ActionObservationSpecs(
-            actions=_with_uids(_named_specs(self.action_names, self._action_spec)),
+            actions=_with_uids(_named_specs(self.action_names, action_spec)),
             observations=_with_uids(observations),
         )
 
@@ -89,14 +91,13 @@ class FlatSpecs:
           RequestError: one is missing.
         """
         try:
-            flat = [actions[name] for name in self.action_names]
+            return self._nest_action(actions)
         except KeyError:
             missing = [name for name in self.action_names if name not in actions]
             raise RequestError.invalid(
                 f"missing action {', '.join(map(repr, missing))}: this environment needs all its "
                 f"actions in every step: {', '.join(map(repr, self.action_names))}"
             ) from None
-        return self._nest_action(flat)
 
     def flat_observations(
         self, timestep: dm_env.TimeStep, requested: Collection[str]
@@ -106,35 +107,22 @@ class FlatSpecs:
         A FIRST step has no reward and no discount. If they are requested, the reward is 0
         and the discount 1.
         """
-        values: dict[str, Any] = dict(
-            zip(
-                self._observation_names,
-                self._flatten_observation(timestep.observation),
-                strict=True,
-            )
-        )
-        for names, spec, flatten, value, stand_in in (
-            (self._reward_names, self._reward_spec, self._flatten_reward, timestep.reward, 0),
-            (
-                self._discount_names,
-                self._discount_spec,
-                self._flatten_discount,
-                timestep.discount,
-                1,
-            ),
+        values = self._flatten_observation(timestep.observation)
+        for flatten, value, stand_in in (
+            (self._flatten_reward, timestep.reward, self._no_reward),
+            (self._flatten_discount, timestep.discount, self._no_discount),
         ):
-            if value is None:
-                leaves = [np.full(leaf.shape, stand_in, leaf.dtype) for leaf in tree.flatten(spec)]
-            else:
-                leaves = flatten(value)
-            values.update(zip(names, leaves, strict=True))
-        return {name: values[name] for name in requested}
+            values += stand_in if value is None else flatten(value)
+        positions = self._positions
+        return {name: values[positions[name]] for name in requested}
 
 
 def _flattener(structure: Any) -> Callable[[Any], list[Any]]:
     """Returns what flattens values of a structure: without dm-tree for a leaf or a flat dict."""
     if isinstance(structure, Array):
         return lambda value: [value]
+    if structure is None:
+        return lambda value: []
     if type(structure) is dict and all(isinstance(leaf, Array) for leaf in structure.values()):
         keys = [path[0] for path, _ in tree.flatten_with_path(structure)]
 
@@ -150,16 +138,27 @@ def _flattener(structure: Any) -> Callable[[Any], list[Any]]:
     return lambda value: tree.flatten_up_to(structure, value)
 
 
-def _nester(structure: Any) -> Callable[[list[Any]], Any]:
-    """Returns what puts flat values into a structure, the inverse of `_flattener`."""
+def _stand_ins(structure: Any, value: int) -> list[npt.NDArray[Any]]:
+    """Returns what is sent in place of values that a FIRST step does not have."""
+    leaves = [] if structure is None else tree.flatten(structure)
+    made = [np.full(leaf.shape, value, leaf.dtype) for leaf in leaves]
+    for array in made:
+        array.flags.writeable = False
+    return made
+
+
+def _nester(structure: Any, names: list[str]) -> Callable[[Mapping[str, Any]], Any]:
+    """Returns what puts values by flat name into a structure; KeyError if one is missing."""
     if isinstance(structure, Array):
-        return lambda flat: flat[0]
+        (single,) = names
+        return lambda values: values[single]
     if structure is None or not tree.flatten(structure):
-        return lambda flat: structure
+        return lambda values: structure
     if type(structure) is dict and all(isinstance(leaf, Array) for leaf in structure.values()):
         keys = [path[0] for path, _ in tree.flatten_with_path(structure)]
-        return lambda flat: dict(zip(keys, flat, strict=True))
-    return lambda flat: tree.unflatten_as(structure, flat)
+        pairs = list(zip(keys, names, strict=True))
+        return lambda values: {key: values[name] for key, name in pairs}
+    return lambda values: tree.unflatten_as(structure, [values[name] for name in names])
 
 
 def end_state(timestep: dm_env.TimeStep) -> State:

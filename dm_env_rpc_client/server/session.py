@@ -95,11 +95,12 @@ class Session:
 
     def answer(self, message: bytes) -> bytes:
         """See `ServerStream.answer`; the stream ends if the message cannot be parsed."""
-        if self._codec is not None:
-            asked = self._codec.decode(message)
-            if asked is not None and self._lifecycle.allows("step"):
-                with self._caller.calling():
-                    return self._step_fast(self._codec, asked)
+        codec = self._codec
+        if codec is not None:
+            asked = codec.decode(message)
+            if asked is not None:
+                with self._caller:
+                    return self._step_fast(codec, asked)
         try:
             request = bounded_parsing.parse(
                 dm_env_rpc_pb2.EnvironmentRequest, message, Budget(self._limits), "the request"
@@ -111,16 +112,22 @@ class Session:
             raise StreamStatusError(
                 "INVALID_ARGUMENT", f"the message is not an EnvironmentRequest: {error}"
             ) from error
-        with self._caller.calling():
+        with self._caller:
             return self.handle(request).SerializeToString()
 
     def _step_fast(self, codec: ServerStepCodec, asked: StepAsked) -> bytes:
-        """Executes a step that needs no messages; the same as `_step` in all other respects."""
+        """Executes a step that needs no messages; the same as `_step` in all other respects.
+
+        There is a codec while an agent is joined, and then a step is always allowed.
+        """
         self._counts.steps += 1
         try:
             actions = asked.actions if self._lifecycle.state is State.RUNNING else None
             state, observations = self._joined_agent().step(actions, asked.requested)
-            answer = self._encode(codec, state, observations)
+            try:
+                answer = codec.encode(state, observations)
+            except SpecError as error:
+                raise RuntimeError(f"the environment violates its own specs: {error}") from error
             self._lifecycle.stepped(state)
         except CallerGoneError as error:
             raise StreamStatusError("CANCELLED", "the client is gone") from error
@@ -213,13 +220,6 @@ class Session:
             state=state.number,  # type: ignore[arg-type]  # the stubs want the enum
             observations=self._pack_observations(observations),
         )
-
-    @staticmethod
-    def _encode(codec: ServerStepCodec, state: State, observations: Mapping[str, Any]) -> bytes:
-        try:
-            return codec.encode(state, observations)
-        except SpecError as error:
-            raise RuntimeError(f"the environment violates its own specs: {error}") from error
 
     def _pack_observations(
         self, observations: Mapping[str, Any]

@@ -8,8 +8,7 @@ the connection and its agent's place are free again.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 __all__ = ["Caller", "CallerGoneError", "wait", "wait_for"]
 
@@ -19,21 +18,18 @@ class CallerGoneError(Exception):
 
 
 class Caller:
-    """The client of one stream."""
+    """The client of one stream; a context in whose thread `wait` waits on its behalf."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._is_gone = False
         self._condition: threading.Condition | None = None
 
-    @contextmanager
-    def calling(self) -> Iterator[None]:
-        """A context in whose thread `wait` waits on behalf of this client."""
+    def __enter__(self) -> None:
         _local.caller = self
-        try:
-            yield
-        finally:
-            _local.caller = None
+
+    def __exit__(self, *exc_info: object) -> None:
+        _local.caller = None
 
     def leave(self) -> None:
         """The client is gone: ends the wait on its behalf, and every later one."""

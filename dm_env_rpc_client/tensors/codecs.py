@@ -95,7 +95,7 @@ class Codec:
         encoded: bytes = self.payload_class(array=array.ravel().tolist()).SerializeToString()
         return encoded
 
-    def memory(self, array: Array) -> memoryview:
+    def memory(self, array: Array) -> bytes | memoryview:
         """Returns the elements as they are in a message, for a codec with `is_block`."""
         raise NotImplementedError(f"{self.name} is stored as varints or messages")
 
@@ -144,7 +144,7 @@ class _BytesCodec(Codec):
     def encode(self, array: Array) -> bytes:
         return _as_field(array.tobytes())
 
-    def memory(self, array: Array) -> memoryview:
+    def memory(self, array: Array) -> bytes | memoryview:
         return _bytes_of(array)
 
     def pack_one(self, message: PayloadMessage, element: Any) -> None:
@@ -167,6 +167,7 @@ class _BlockCodec(Codec):
     def __init__(self, field: str, data_type: int, dtype: npt.DTypeLike):
         super().__init__(field, data_type, dtype)
         self._wire_dtype = self.dtype.newbyteorder("<")
+        self._is_little_endian = self._wire_dtype == self.dtype
 
     def pack(self, message: PayloadMessage, array: Array) -> None:
         payload = getattr(message, self.field)
@@ -176,8 +177,10 @@ class _BlockCodec(Codec):
     def encode(self, array: Array) -> bytes:
         return _as_field(array.astype(self._wire_dtype, copy=False).tobytes())
 
-    def memory(self, array: Array) -> memoryview:
-        return _bytes_of(array.astype(self._wire_dtype, copy=False))
+    def memory(self, array: Array) -> bytes | memoryview:
+        if self._is_little_endian:
+            return _bytes_of(array)
+        return _bytes_of(array.astype(self._wire_dtype))
 
     def unpack(self, message: PayloadMessage) -> Array:
         payload = getattr(message, self.field)
@@ -199,7 +202,7 @@ class _BoolCodec(_BlockCodec):
         # In a view of other memory, any byte other than 0 may represent True.
         return super().encode(array.view(np.uint8) != 0)
 
-    def memory(self, array: Array) -> memoryview:
+    def memory(self, array: Array) -> bytes | memoryview:
         return _bytes_of(array.view(np.uint8) != 0)
 
 
@@ -256,6 +259,9 @@ _BY_FIELD = {codec.field: codec for codec in _CODECS}
 _BY_DATA_TYPE = {codec.data_type: codec for codec in _CODECS}
 _BY_DTYPE = {codec.dtype: codec for codec in _CODECS if codec.dtype.kind != "O"}
 
+
+_SMALL_BYTES = 1 << 10
+"""Arrays up to this are copied once more, rather than made a view of."""
 
 _ONE_BYTE = [bytes([number]) for number in range(0x80)]
 
@@ -362,7 +368,9 @@ def read_varint(message: bytes | bytearray | memoryview, i: int) -> tuple[int, i
             raise IndexError("a varint has at most ten bytes")
 
 
-def _bytes_of(array: Array) -> memoryview:
+def _bytes_of(array: Array) -> bytes | memoryview:
+    if array.nbytes <= _SMALL_BYTES:
+        return array.tobytes()  # 0.15 us instead of 0.8 us for the view.
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 

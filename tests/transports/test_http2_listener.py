@@ -232,17 +232,17 @@ def test_the_watcher_does_not_rest_through_an_answer_that_begins_at_that_moment(
 ) -> None:
     go_on = threading.Event()
     host.scripts["block"] = lambda rest: str(go_on.wait(WAIT_SECONDS)).encode()
-    made = module._Inline
+    enter = module.Http2Listener._enter
 
-    def slowly(*arguments: Any) -> Any:
+    def slowly(*arguments: Any) -> None:
         assert settles(lambda: host.listener._is_resting)
         time.sleep(0.05)
-        return made(*arguments)
+        enter(*arguments)
 
     client.send(request(1) + requests(1, b"echo:x"))
     assert client.read_until(lambda: client.answers(1) == [b"x"])
     with monkeypatch.context() as patched:
-        patched.setattr(module, "_Inline", slowly)
+        patched.setattr(module.Http2Listener, "_enter", slowly)
         client.send(requests(1, b"block:"))
         assert settles(lambda: host.listener._is_resting)
         time.sleep(0.1)

@@ -26,7 +26,7 @@ import time
 import urllib.parse
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from dm_env_rpc_client.transports import listening
 from dm_env_rpc_client.transports.health import open_health
@@ -34,7 +34,6 @@ from dm_env_rpc_client.transports.http2.doors import Doors
 from dm_env_rpc_client.transports.http2.server_connection import ServerConnection
 from dm_env_rpc_client.transports.http2.server_half import (
     Event,
-    Happening,
     ServerCall,
     ServerHalf,
 )
@@ -160,11 +159,8 @@ class _Served:
         return self.call.has_unsent or self.connection.is_clogged
 
 
-class _Inline(NamedTuple):
-    """What the thread that leads is doing for one stream."""
-
-    served: _Served
-    is_answer: bool
+_Inline: TypeAlias = tuple[_Served, bool]
+"""What the thread that leads is doing for one stream, and whether that is an answer."""
 
 
 class Http2Listener:
@@ -203,8 +199,9 @@ class Http2Listener:
         self._ready: collections.deque[ServerConnection] = collections.deque()
         self._commands: collections.deque[Callable[[], None]] = collections.deque()
         self._bell = SelfPipe()
-        # Protects what follows; held briefly.
-        self._mutex = threading.Condition(threading.Lock())
+        # Protects what follows; held briefly. Entering it costs less than entering the condition.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._leader: object = None
         self._inline: _Inline | None = None
         self._answers = 0
@@ -227,23 +224,23 @@ class Http2Listener:
 
     def wait(self, timeout: float | None = None) -> bool:
         """See `Listener.wait`."""
-        with self._mutex:
-            return self._mutex.wait_for(lambda: self._is_stopped, timeout)
+        with self._lock:
+            return self._changed.wait_for(lambda: self._is_stopped, timeout)
 
     def stop(self, grace: float) -> None:
         """See `Listener.stop`."""
         self._command(self._say_goodbye)
         deadline = time.monotonic() + grace
-        with self._mutex:
+        with self._lock:
             # Closed streams are told, sent answers are not.
             while not self._is_stopped and self._is_busy():
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     break
-                self._mutex.wait(min(remaining, _TICK_SECONDS))
+                self._changed.wait(min(remaining, _TICK_SECONDS))
         self._command(self._end)
-        with self._mutex:
-            self._mutex.wait_for(lambda: self._is_stopped, _CLOSE_SECONDS)
+        with self._lock:
+            self._changed.wait_for(lambda: self._is_stopped, _CLOSE_SECONDS)
 
     def abort(self) -> None:
         """See `Listener.abort`."""
@@ -325,7 +322,7 @@ class Http2Listener:
     def _lead(self) -> None:
         """Leads until another thread takes over or the listener is stopped."""
         me = object()
-        with self._mutex:
+        with self._lock:
             self._leader = me
         try:
             self._start(self._watch, "watches")
@@ -342,7 +339,7 @@ class Http2Listener:
                 time.sleep(_TICK_SECONDS)
 
     def _leads(self, me: object) -> bool:
-        with self._mutex:
+        with self._lock:
             return self._leader is me and not self._is_stopped
 
     def _turn(self, me: object) -> bool:
@@ -493,7 +490,7 @@ class Http2Listener:
         stream = self._open_stream(Peer(connection.address, call.metadata))
         served = _Served(connection, call, stream)
         served.is_counted = True
-        with self._mutex:
+        with self._lock:
             self._stream_count += 1
         return served
 
@@ -515,10 +512,9 @@ class Http2Listener:
         self._enter(served, True)
         begin = time.perf_counter()
         answer = _answer(served, message)
-        leads = self._leave(me)
         took = time.perf_counter() - begin
         served.seconds += (took - served.seconds) / 8
-        if leads:
+        if self._leave(me):
             if self._reply(served, answer, False):
                 return True
             return self._close_inline(me, served)
@@ -532,7 +528,7 @@ class Http2Listener:
 
     def _enter(self, served: _Served, is_answer: bool) -> None:
         """Begins what may take long."""
-        self._inline = _Inline(served, is_answer)
+        self._inline = (served, is_answer)
         # After that: the watcher looks at both in the other order.
         if self._is_resting:
             self._is_resting = False
@@ -540,7 +536,7 @@ class Http2Listener:
 
     def _leave(self, me: object) -> bool:
         """Ends what `_enter` began; False if another thread leads now."""
-        with self._mutex:
+        with self._lock:
             leads = self._leader is me
             if leads:
                 self._inline = None
@@ -614,9 +610,9 @@ class Http2Listener:
             _log.exception("closing a stream of %s failed", connection.address)
         connection.served.discard(served)
         if served.is_counted:
-            with self._mutex:
+            with self._lock:
                 self._stream_count -= 1
-                self._mutex.notify_all()
+                self._changed.notify_all()
 
     def _resume(self, connection: ServerConnection) -> None:
         """Goes on with streams whose answers could not be sent."""
@@ -740,14 +736,15 @@ class Http2Listener:
                     self._rest()
                     since = time.monotonic()
                 continue
-            with self._mutex:
+            with self._lock:
                 if self._inline is not seen or self._leader is not leader:
                     continue
                 self._leader = None
                 self._inline = None
-                if inline.is_answer:
-                    inline.served.has_thread = True
-            self._again(inline.served.connection)
+                served, is_answer = inline
+                if is_answer:
+                    served.has_thread = True
+            self._again(served.connection)
             self._lead()
             return
 
@@ -792,7 +789,7 @@ class Http2Listener:
             half = connection.half
             half.end_all()
             # Also streams whose calls were over: their clients have not taken all answers.
-            half.events.extend(Happening(each.call, Event.GONE) for each in list(connection.served))
+            half.events.extend((each.call, Event.GONE) for each in list(connection.served))
         self._again(connection)
 
     def _command(self, command: Callable[[], None]) -> None:
@@ -829,9 +826,9 @@ class Http2Listener:
 
     def _become_stopped(self) -> None:
         self._release()
-        with self._mutex:
+        with self._lock:
             self._is_stopped = True
-            self._mutex.notify_all()
+            self._changed.notify_all()
         self._rested.set()
 
     def _release(self) -> None:
@@ -840,7 +837,8 @@ class Http2Listener:
 
     def after_fork_in_child(self) -> None:
         """Gives up what belongs to the parent; called in the only thread of a forked child."""
-        self._mutex = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._doors.abandon()
         for connection in self._connections.values():
             connection.abandon()

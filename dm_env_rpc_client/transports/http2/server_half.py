@@ -117,11 +117,8 @@ class Event(enum.Enum):
     GONE = "the client has reset the stream, or its connection is over"
 
 
-class Happening(NamedTuple):
-    """A message, or something else that happened on a stream."""
-
-    call: ServerCall
-    what: Event | bytearray | memoryview
+Happening: TypeAlias = "tuple[ServerCall, Event | bytearray | memoryview]"
+"""A message, or something else that happened on a stream."""
 
 
 class _Inbox:
@@ -134,7 +131,7 @@ class _Inbox:
         self._events = events
 
     def append(self, message: bytearray | memoryview, /) -> None:
-        self._events.append(Happening(self._call, message))
+        self._events.append((self._call, message))
 
 
 class ServerCall:
@@ -356,7 +353,7 @@ class ServerHalf:
             self.framing.sending.outbound.append(rst_stream(stream, REFUSED_STREAM))
             return
         call = self._open(stream, request, ends_stream)
-        self.events.append(Happening(call, Event.OPENED))
+        self.events.append((call, Event.OPENED))
         if ends_stream:
             self.end_content(stream)
 
@@ -372,7 +369,7 @@ class ServerHalf:
             raise ViolationError("sent less content than announced", stream=stream)
         call.has_ended = True
         self.framing.receiving.pop(stream, None)
-        self.events.append(Happening(call, Event.ENDED))
+        self.events.append((call, Event.ENDED))
 
     def check_stream(self, stream: int, kind: str) -> None:
         """See `Role.check_stream`."""
@@ -399,7 +396,7 @@ class ServerHalf:
         """See `Role.refuse_message`."""
         call = self.calls[stream]
         self.framing.drop_content(stream)
-        self.events.append(Happening(call, Event.GONE))
+        self.events.append((call, Event.GONE))
         call.finish(error.code, f"the client {error.what}")
 
     def go_away(self, last_stream: int, code: int, text: str) -> None:
@@ -455,7 +452,7 @@ class ServerHalf:
 
     def _end(self, call: ServerCall) -> None:
         call.is_over = True
-        self.events.append(Happening(call, Event.GONE))
+        self.events.append((call, Event.GONE))
         self.forget(call)
 
     def _remember(self, stream: int) -> None:
