@@ -302,7 +302,8 @@ class ThreadedPipeline:
     def _await(self, pending: Pending, deadline: float | None) -> None:
         """Returns when `pending` is done or the deadline has passed."""
         if pending.is_done or self._lead(pending, deadline):
-            self._wake_sleeper()
+            if self._sleepers:
+                self._wake_sleeper()
             return
         asleep = threading.Lock()
         asleep.acquire()

@@ -50,11 +50,12 @@ class Pending:
 
     Attributes:
       is_sent: whether the request may have been written.
+      is_done: whether the outcome is known.
       waiters: called once, without locks, when the outcome is known.
     """
 
-    __slots__ = ("_outcome", "deadline", "decode", "field", "interpret", "is_sent", "message",
-                 "size", "waiters")  # fmt: skip
+    __slots__ = ("_outcome", "deadline", "decode", "field", "interpret", "is_done", "is_sent",
+                 "message", "size", "waiters")  # fmt: skip
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class Pending:
         self.size = len(encoded.message)
         self.interpret = interpret
         self.deadline = deadline
-        self.is_sent = False
+        self.is_sent = self.is_done = False
         self.waiters: list[Callable[[], None]] = []
         # One attribute, so that two threads that finish it at once cannot mix their halves.
         self._outcome: tuple[Any, BaseException | None] | None = None
@@ -97,17 +98,14 @@ class Pending:
 
         return cls(encoded, follow, deadline)
 
-    @property
-    def is_done(self) -> bool:
-        """Whether the outcome is known."""
-        return self._outcome is not None
-
     def finish(self, result: Any, error: BaseException | None) -> None:
         """Sets the outcome; later calls are ignored."""
         if self._outcome is None:
             self._outcome = (result, error)
             # It may refer to the adaptor that sent the request, which may be unused by now.
             self.interpret = None
+        # Also in a second call: an interrupt may have ended the first just before this.
+        self.is_done = True
 
     def wake(self) -> None:
         """Calls the waiters."""

@@ -32,8 +32,10 @@ from dm_env_rpc_client.protocol.step_fields import (
     VALUE,
     EntryWriter,
     FieldReaders,
+    as_integer,
     memory_of,
 )
+from dm_env_rpc_client.protocol.step_layout import FoundEntry, StepLayout
 from dm_env_rpc_client.tensors import nesting
 from dm_env_rpc_client.tensors.codecs import read_varint, varint
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
@@ -57,6 +59,12 @@ _LARGE_BYTES = 1 << 14
 """Messages above this are received into memory that is not cleared first."""
 
 _ALIGNMENT = 16
+
+_MAX_LAYOUTS = 8
+"""Sizes of answers whose layouts are remembered."""
+
+_MAX_KNOWN_REQUESTS = 1024
+"""Requests with one integer action that are remembered."""
 
 
 def answer_memory(size: int) -> memoryview:
@@ -112,8 +120,16 @@ class StepCodec:
         self._writers = {
             name: EntryWriter(actions.field(name), _ACTION, True).write for name in actions.names()
         }
+        self._single = None
+        if len(self._writers) == 1:
+            (name,) = self._writers
+            if EntryWriter.takes_integer(actions.field(name)):
+                self._single = name
+        self._known_requests: dict[int, EncodedRequest] = {}
         self._limits = limits
         fields = [observations.field(name) for name in self._names]
+        self._fields = fields
+        self._layouts: dict[int, StepLayout] = {}
         self._readers = FieldReaders(fields, dm_env_rpc_pb2.EnvironmentResponse, limits)
         self.is_shareable = not self._readers.has_budget
         # Parts that were not asked for take no memory, but time.
@@ -131,6 +147,12 @@ class StepCodec:
         Raises:
           SpecError: an action does not conform to its spec; see `SpecManager.pack`.
         """
+        single = None
+        if self._single is not None and len(action) == 1:
+            single = as_integer(action.get(self._single))
+            known = self._known_requests.get(single) if single is not None else None
+            if known is not None:
+                return known
         writers = self._writers
         if not action.keys() <= writers.keys():
             action = nesting.flatten_dict(action, nesting.SEPARATOR, strict=False)
@@ -148,7 +170,10 @@ class StepCodec:
             raise SpecError(
                 f"the actions take {size} bytes together; a message holds {_MAX_MESSAGE_BYTES}"
             )
-        return EncodedRequest(_STEP, b"".join(parts), self.decode)
+        request = EncodedRequest(_STEP, b"".join(parts), self.decode)
+        if single is not None and len(self._known_requests) < _MAX_KNOWN_REQUESTS:
+            self._known_requests[single] = request
+        return request
 
     def decode(self, message: Buffer) -> StepAnswer | dm_env_rpc_pb2.StepResponse:
         """Decodes an answer.
@@ -163,6 +188,11 @@ class StepCodec:
         Raises:
           DmEnvRpcError, ProtocolError: as `envelopes.decode_response`.
         """
+        layout = self._layouts.get(len(message))
+        if layout is not None:
+            found = layout.read(message)
+            if found is not None:
+                return StepAnswer(found[0], dict(zip(self._names, found[1], strict=True)))
         try:
             answer = self._scan(message)
         except IndexError:  # The message ends in the middle of a field.
@@ -208,7 +238,8 @@ class StepCodec:
         except SpecError as error:
             raise envelopes.over_limit(_STEP, message, error) from error
         readers = self._readers.by_uid
-        state = others = 0
+        state = others = state_at = 0
+        entries: list[FoundEntry] = []
         left = len(self._names)
         values: list[Any] = [MISSING] * left
         while i < total:
@@ -246,10 +277,12 @@ class StepCodec:
                 if value is MISSING or values[index] is not MISSING:
                     return None
                 values[index] = value
+                entries.append(FoundEntry(index, self._fields[index], read, start, end))
                 left -= 1
                 i = end
             elif tag == _STATE:
-                state = message[i + 1]
+                state_at = i + 1
+                state = message[state_at]
                 others += 1
                 if state > 0x7F or others > self._max_others:
                     return None
@@ -258,4 +291,6 @@ class StepCodec:
                 return None
         if left:
             return None
+        if others == 1 and state_at and self.is_shareable and len(self._layouts) < _MAX_LAYOUTS:
+            self._layouts[total] = StepLayout(message, state_at, entries)
         return StepAnswer(state, dict(zip(self._names, values, strict=True)))

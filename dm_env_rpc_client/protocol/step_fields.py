@@ -32,6 +32,8 @@ __all__ = [
     "VALUE",
     "EntryWriter",
     "FieldReaders",
+    "Reader",
+    "as_integer",
     "memory_of",
     "read_entry",
 ]
@@ -73,7 +75,7 @@ class EntryWriter:
         self._codec = field.codec
         self._uid = b"\x08" + varint(field.uid) + b"\x12"
         self._fixed_shape = None if field.variable else _encode_shape(field.shape)
-        self._is_integer = field.shape == () and field.codec.dtype.kind in "iu"
+        self._is_integer = self.takes_integer(field)
         self._known: dict[int, tuple[Buffer, ...]] = {}
         self._around: tuple[bytes, bytes] | None = None
         size = _product(field.shape) * field.codec.dtype.itemsize
@@ -83,6 +85,11 @@ class EntryWriter:
         self._pack_float = None
         if field.shape == () and field.codec.dtype.kind == "f" and not check_range:
             self._pack_float = struct.Struct("<f" if field.codec.dtype.itemsize == 4 else "<d").pack
+
+    @staticmethod
+    def takes_integer(field: TensorField) -> bool:
+        """Whether the values of a field are integers without dimensions."""
+        return field.shape == () and field.codec.dtype.kind in "iu"
 
     def write(self, value: Any) -> tuple[Buffer, ...]:
         """Returns the parts of the entry; a large array is one of them as it is.
@@ -98,13 +105,8 @@ class EntryWriter:
         if not self._is_integer:
             return self._entry(self._field.conform(value, self._check_range))
         # Discrete actions repeat. Cached values have been validated.
-        if type(value) is int:
-            number = value
-        elif isinstance(value, np.ndarray | np.generic) and (
-            value.ndim == 0 and value.dtype.kind in "iu"
-        ):
-            number = value.item()
-        else:
+        number = as_integer(value)
+        if number is None:
             return self._entry(self._field.conform(value, self._check_range))
         entry = self._known.get(number)
         if entry is None:
@@ -140,6 +142,16 @@ class EntryWriter:
         length = varint(len(payload) + size + len(shape))
         total = len(self._uid) + len(length) + len(payload) + size + len(shape)
         return b"".join((self._tag, varint(total), self._uid, length, payload)), shape
+
+
+def as_integer(value: Any) -> int | None:
+    """Returns an integer of Python or NumPy as the former; None for any other value."""
+    if type(value) is int:
+        return value
+    if isinstance(value, np.ndarray | np.generic) and value.ndim == 0 and value.dtype.kind in "iu":
+        number: int = value.item()
+        return number
+    return None
 
 
 class FieldReaders:

@@ -42,6 +42,9 @@ in 50,000 times, and the socket was left to the garbage collection."""
 
 _YIELD_SECONDS = 1e-5
 _BUFFERS_AT_ONCE = 64
+_FIRST_HELD_BACK = 4
+"""Buffers that are written before the first are sent, while a connection is corked."""
+
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -61,7 +64,7 @@ class ClientConnection:
         which only one thread at a time may do.
       is_closed: whether it was closed on this side.
       is_shared: whether several streams are open.
-      is_corked: whether what is written is held back until the end of `corked`.
+      is_corked: whether what is written is held back, see `corked`.
       sending: what waits to be sent.
 
     Raises:
@@ -85,6 +88,7 @@ class ClientConnection:
         self._is_tls = tls is not None
         self.is_closed = False
         self.is_corked = self.is_shared = False
+        self._held_back = _FIRST_HELD_BACK
         self._users: set[ClientStream] = set()
         self._first: ClientStream | None = None
         # What the server said in TLS when it ended the connection.
@@ -129,12 +133,16 @@ class ClientConnection:
 
     @contextlib.contextmanager
     def corked(self) -> Iterator[None]:
-        """A context in which one thread writes on several streams: all is sent at its end.
+        """A context in which one thread writes on several streams: most is sent at its end.
+
+        The first few messages are sent before that, then four times as many, so that the server
+        answers them meanwhile.
 
         What has arrived is taken first, so that an answer that nobody asked for is noticed.
         """
         self.take_arrived()
         self.is_corked = True
+        self._held_back = _FIRST_HELD_BACK
         try:
             yield
         finally:
@@ -260,10 +268,12 @@ class ClientConnection:
 
     def flush(self) -> None:
         """Sends what the socket takes; called with the lock."""
-        if self.is_corked:
-            return
         sending = self.sending
         outbound = sending.outbound
+        if self.is_corked:
+            if len(outbound) < self._held_back:
+                return
+            self._held_back *= 4
         try:
             while outbound:
                 if self._is_tls or len(outbound) == 1:

@@ -25,6 +25,9 @@ from dm_env_rpc_client.transports.http2.violations import ViolationError
 
 __all__ = ["SendQueue", "SendingStream"]
 
+_COPIED_BYTES = 1 << 13
+"""Messages up to this are copied behind the header of their frame, rather than sent beside it."""
+
 Outbound: TypeAlias = bytes | memoryview
 
 
@@ -159,9 +162,12 @@ class SendingStream:
         ):
             queue.window -= total
             self.window -= total
-            queue.outbound.append(
-                frame_header(total, DATA, 0, self._number) + MESSAGE_PREFIX.pack(0, size) + message
-            )
+            header = frame_header(total, DATA, 0, self._number) + MESSAGE_PREFIX.pack(0, size)
+            if size > _COPIED_BYTES:
+                queue.outbound.append(header)
+                queue.outbound.append(message)
+            else:
+                queue.outbound.append(header + message)
             return
         if not self._has_ended:
             self._unframed.append(memoryview(MESSAGE_PREFIX.pack(0, size)))
