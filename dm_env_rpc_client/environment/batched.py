@@ -193,15 +193,16 @@ class BatchedEnvironment(dm_env.Environment):
 
     def _timestep(self, ids: npt.NDArray[np.int64] | None = None) -> dm_env.TimeStep:
         def out(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            if ids is not None:
-                return rows[ids]
-            return rows.copy() if self._copy else rows
+            return rows if ids is None else rows[ids]
 
         rows = self._rows
         observation = {name: out(values) for name, values in rows.observations.items()}
-        return dm_env.TimeStep(
+        timestep = dm_env.TimeStep(
             out(rows.step_type), out(rows.reward), out(rows.discount), self._nest(observation)
         )
+        if ids is None and self._copy:
+            rows.renew()  # Each row is filled before it is read again, so there is no need to copy.
+        return timestep
 
     def _batched(self, single: Mapping[str, specs.Array]) -> dict[str, Any]:
         return {name: batch_spec(spec, self.num_envs) for name, spec in single.items()}

@@ -119,6 +119,16 @@ class Rows:
             for name, spec in observation_specs.items()
         }
 
+    def renew(self) -> None:
+        """Replaces all arrays, whose former contents belong to somebody else from here on.
+
+        The rows of the new ones hold nothing until they are filled.
+        """
+        self.step_type = np.empty_like(self.step_type)
+        self.reward = np.empty_like(self.reward)
+        self.discount = np.empty_like(self.discount)
+        self.observations = {name: np.empty_like(rows) for name, rows in self.observations.items()}
+
     def put(self, index: int, timestep: dm_env.TimeStep) -> None:
         """Fills a row. The row of a FIRST step has reward 0 and discount 1."""
         self.step_type[index] = timestep.step_type
