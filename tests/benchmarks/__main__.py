@@ -38,6 +38,7 @@ SECTIONS: dict[str, Callable[[Settings], Section]] = {
     "growth-environments": many_environments.growth_by_environments,
     "memory": memory.memory,
     "served": serving.served,
+    "served-to-cpp": serving.served_to_cpp,
     "served-together": serving.served_together,
 }
 ROUNDS = 40

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import multiprocessing
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection as Pipe
@@ -27,14 +28,16 @@ from tests.benchmarks.reference_serving import serve_reference
 from tests.benchmarks.results import Row, Section, Target
 from tests.benchmarks.rounds import Contender, alternate
 from tests.benchmarks.settings import Settings
-from tests.benchmarks.steppers import REFERENCE, Reference
+from tests.benchmarks.steppers import REFERENCE, BareCpp, Reference
 
-__all__ = ["served", "served_together"]
+__all__ = ["served", "served_to_cpp", "served_together"]
 
 _CONTEXT = multiprocessing.get_context("spawn")
 
 OURS = "dm_env_rpc_client, both ends"
+OURS_UNIX = "dm_env_rpc_client, a unix socket"
 OURS_GRPC = "dm_env_rpc_client, grpcio's server"
+CPP = "C++ server"
 REFERENCE_PAIR = f"{REFERENCE}, both ends"
 ASYNC = "AsyncVectorEnv"
 PIPE = "multiprocessing Pipe"
@@ -53,6 +56,7 @@ _STEPS_TOGETHER = 20
 _MOST_OF_ASYNC = {"float32 [1]": 1.0, "uint8 84x84x4": 1.0, "float32 84x84x4": 1.3}
 _LEAST_OF_REFERENCE = {"float32 [1]": 5.0, "uint8 84x84x4": 5.0, "float32 84x84x4": 12.0}
 _MOST_OF_PIPE = 1.6
+_MOST_OF_CPP = 2.0
 _MOST_TOGETHER = {"float32 [1]": 0.4, "uint8 84x84x4": 0.4, "float32 84x84x4": 0.8}
 
 
@@ -94,8 +98,14 @@ class CheapGym(gymnasium.Env[Any, Any]):
         return self._observation, 1.0, False, False, {}
 
 
-def _be_our_server(told: Pipe, transport: Any) -> None:
-    with serve(Cheap, transport=transport, max_connections=64) as server:
+def _cheap(payload: str, bytes: int = 0) -> Cheap:
+    """For settings as the C++ client sends them, too."""
+    return Cheap({"scalar": "float32 [1]"}.get(payload, payload))
+
+
+def _be_our_server(told: Pipe, where: tuple[str, Any]) -> None:
+    address, transport = where
+    with serve(_cheap, address, transport=transport, max_connections=64) as server:
         told.send(server.address)
         told.recv()
 
@@ -114,7 +124,7 @@ def _be_behind_a_pipe(told: Pipe, payload: str) -> None:
 
 
 @contextlib.contextmanager
-def _process(target: Callable[..., None], argument: str) -> Iterator[Pipe]:
+def _process(target: Callable[..., None], argument: Any) -> Iterator[Pipe]:
     """A process; ends it. What it says first is left to be read."""
     mine, its = _CONTEXT.Pipe()
     process = _CONTEXT.Process(target=target, args=(its, argument), daemon=True)
@@ -166,9 +176,14 @@ def served(settings: Settings) -> Section:
     """A step of one environment in another process."""
     rows = []
     with contextlib.ExitStack() as servers:
+        folder = servers.enter_context(tempfile.TemporaryDirectory())
         addresses = {
-            name: servers.enter_context(_process(_be_our_server, transport)).recv()
-            for name, transport in ((OURS, "http2"), (OURS_GRPC, "grpc"))
+            name: servers.enter_context(_process(_be_our_server, where)).recv()
+            for name, where in {
+                OURS: ("localhost:0", "http2"),
+                OURS_UNIX: (f"unix:{folder}/server", "http2"),
+                OURS_GRPC: ("localhost:0", "grpc"),
+            }.items()
         }
         for payload in PAYLOADS:
             with contextlib.ExitStack() as stack:
@@ -199,10 +214,30 @@ def served(settings: Settings) -> Section:
     return Section("served", "A step of a Python environment in another process", rows, targets)
 
 
+def served_to_cpp(settings: Settings) -> Section:
+    """A step of a client in C++, with this package's server and with one in C++."""
+    with contextlib.ExitStack() as stack:
+        pipe = stack.enter_context(_process(_be_our_server, ("localhost:0", "http2")))
+        contenders: dict[str, Contender] = {}
+        for name, address in {OURS: pipe.recv(), CPP: settings.address}.items():
+            client = BareCpp(address, "scalar", 0)
+            stack.callback(client.close)
+            contenders[name] = functools.partial(_mean, client)
+        progress = settings.progress("served to C++")
+        row = Row("scalar", alternate(contenders, settings.rounds, progress))
+    text = f"{OURS}, scalar: times as long as {CPP}"
+    target = Target(text, row.ratio(OURS, CPP), _MOST_OF_CPP, is_minimum=False)
+    return Section("served-to-cpp", "A step of a client in C++, by its server", [row], [target])
+
+
+def _mean(client: BareCpp) -> float:
+    return client.wait(_STEPS) / _STEPS
+
+
 def served_together(settings: Settings) -> Section:
     """A step of one of 16 environments in other processes; one server process has all of ours."""
     rows = []
-    with _process(_be_our_server, "http2") as pipe:
+    with _process(_be_our_server, ("localhost:0", "http2")) as pipe:
         address = pipe.recv()
         for payload in PAYLOADS:
             with contextlib.ExitStack() as stack:

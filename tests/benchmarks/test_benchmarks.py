@@ -91,12 +91,19 @@ def test_a_served_environment_is_faster_than_the_references(quick: Settings) -> 
     for row in section.rows:
         assert set(row.samples) == {
             serving.OURS,
+            serving.OURS_UNIX,
             serving.OURS_GRPC,
             serving.REFERENCE_PAIR,
             serving.ASYNC,
             serving.PIPE,
         }
         assert row.ratio(serving.REFERENCE_PAIR, serving.OURS) > 1
+
+
+def test_a_cpp_client_is_served_about_as_fast_as_by_cpp(quick: Settings) -> None:
+    section = SECTIONS["served-to-cpp"](quick)
+    (target,) = section.targets
+    assert 0.2 < target.value < 3 * target.limit
 
 
 def test_served_environments_share_a_socket_and_are_compared(quick: Settings) -> None:
