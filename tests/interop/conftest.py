@@ -21,18 +21,22 @@ from tests.peers.servers import SERVERS
 Start = Callable[..., tuple[PeerProcess, str]]
 MakeEnvironment = Callable[..., DmEnvAdaptor]
 
+TRANSPORTS: list[Any] = [name for name in typing.get_args(connection.Transport) if name != "auto"]
+
 
 class _Running:
     """Servers that are started when the first test asks for them."""
 
     def __init__(self, stack: contextlib.ExitStack):
         self._stack = stack
-        self._addresses: dict[str, str] = {}
+        self._addresses: dict[tuple[Any, ...], str] = {}
 
-    def address(self, peer: str) -> str:
-        if peer not in self._addresses:
-            self._addresses[peer] = start_server(self._stack, peer)[1]
-        return self._addresses[peer]
+    def address(self, peer: str, *arguments: Any) -> str:
+        """Returns the address of the one server of a peer with these arguments."""
+        key = (peer, *arguments)
+        if key not in self._addresses:
+            self._addresses[key] = start_server(self._stack, peer, *arguments)[1]
+        return self._addresses[key]
 
 
 def start_server(
@@ -52,7 +56,7 @@ def _running() -> Iterator[_Running]:
         yield _Running(stack)
 
 
-@pytest.fixture(params=[name for name in typing.get_args(connection.Transport) if name != "auto"])
+@pytest.fixture(params=TRANSPORTS)
 def transport(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -66,6 +70,12 @@ def peer(request: pytest.FixtureRequest) -> str:
 def address(peer: str, _running: _Running) -> str:
     """Of a server that all tests share."""
     return _running.address(peer)
+
+
+@pytest.fixture
+def shared(peer: str, _running: _Running) -> Callable[..., str]:
+    """Returns the address of a server with arguments, which all tests share."""
+    return lambda *arguments: _running.address(peer, *arguments)
 
 
 @pytest.fixture
