@@ -66,7 +66,7 @@ class Arm(dm_env.Environment):
 
 pytestmark = pytest.mark.row(30)
 
-QUICK: dict[str, Any] = {"timeout": 10.0, "quiet_seconds": 0.1}
+QUICK: dict[str, Any] = {"timeout": 10.0, "quiet_seconds": 0.05}
 
 
 def outcomes(address: str, options: Options, about: str = "") -> dict[str, Result]:
