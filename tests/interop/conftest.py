@@ -18,10 +18,23 @@ from tests.peers.building import MissingToolchainError
 from tests.peers.process import PeerProcess
 from tests.peers.servers import SERVERS
 
+# Their core is that of the C++ peer; that grpcio reaches it is seen there.
+_ONE_CORE = ("grpcio", "grpcio_aio")
+
 Start = Callable[..., tuple[PeerProcess, str]]
 MakeEnvironment = Callable[..., DmEnvAdaptor]
 
 TRANSPORTS: list[Any] = [name for name in typing.get_args(connection.Transport) if name != "auto"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent != Path(__file__).parent or not hasattr(item, "callspec"):
+            continue
+        params = item.callspec.params
+        if params.get("transport") == "grpc" and params.get("peer") in _ONE_CORE:
+            item.add_marker(pytest.mark.slow)
 
 
 class _Running:

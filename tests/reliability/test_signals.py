@@ -70,7 +70,7 @@ def test_row_1_a_server_killed_in_mid_step_is_noticed_within_a_second(
 
 
 @pytest.mark.row(2)
-@counts(3, 50)
+@counts(1, 50)
 def test_row_2_a_frozen_server_is_a_missed_deadline(count: int, seen: Seen) -> None:
     # On a busy machine a good answer may take longer than a second.
     deadline = 1.0 if is_strict() else 2.0
