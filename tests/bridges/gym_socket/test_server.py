@@ -301,7 +301,7 @@ def flood(client: Peer) -> None:
 
 def test_a_client_that_does_not_read_is_cut_off() -> None:
     with (
-        serve({"Frames": hosted.Frames}, "localhost:0", idle_timeout=0.3) as server,
+        serve({"Frames": hosted.LargeFrames}, "localhost:0", idle_timeout=0.3) as server,
         Peer.connect(server.address, b"\x00\x06\x00\x00\x00Frames") as client,
     ):
         client.expect(OK)
