@@ -807,6 +807,6 @@ class Conversation(RuleBasedStateMachine):
 
 
 Conversation.TestCase.settings = hypothesis_settings(
-    max_examples=80, stateful_step_count=30, deadline=None
+    max_examples=40, stateful_step_count=30, deadline=None
 )
 TestConversation = Conversation.TestCase
