@@ -18,7 +18,21 @@ from tests.reliability.recording import seen
 
 __all__ = ["seen"]
 
-SLOW_FOLDERS = ("notebook", "reliability", "testing", "interop", "cli")
+FIRST = (
+    "notebook",
+    "test_readme.py",
+    "compliance",
+    "cli",
+    "reliability",
+    "interop",
+    "benchmarks",
+    "environment",
+    "bridges",
+    "transports",
+    "testing",
+    "fuzz",
+    "test_protos.py",
+)
 """Where the longest files are. They are begun first, so that none of them is left for the end."""
 
 STDERR = pytest.StashKey[int]()
@@ -59,7 +73,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     folder = Path(__file__).parent
-    items.sort(key=lambda item: item.path.relative_to(folder).parts[0] not in SLOW_FOLDERS)
+
+    def place(item: pytest.Item) -> int:
+        part = item.path.relative_to(folder).parts[0]
+        return FIRST.index(part) if part in FIRST else len(FIRST)
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

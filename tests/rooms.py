@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import functools
 import graphlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import dm_env_rpc_client
@@ -65,29 +65,33 @@ def modules() -> Sequence[tuple[str, ast.Module]]:
     return found
 
 
-def imports(tree: ast.Module, for_types: bool = False) -> Iterator[str]:
-    """Yields the absolute names that a module imports.
+@functools.cache
+def imports(tree: ast.Module, for_types: bool = False) -> Sequence[str]:
+    """Returns the absolute names that a module imports.
 
     Args:
       tree: the module.
       for_types: whether to include what only type checkers import.
     """
-    skipped: set[ast.AST] = set()
-    if not for_types:
-        for block in ast.walk(tree):
-            if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING":
-                skipped.update(ast.walk(block))
-    for node in ast.walk(tree):
-        if node in skipped:
-            continue
+    found: list[str] = []
+    nodes: list[ast.AST] = [tree]
+    while nodes:
+        node = nodes.pop()
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found.extend(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             # The stub of the package itself is the one file with relative imports.
             module = ".".join(filter(None, [NAME, node.module])) if node.level else node.module
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+            found.extend(f"{module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            nodes.extend(node.body if for_types else ())
+            nodes.extend(node.orelse)
+        elif not isinstance(node, ast.expr):
+            nodes.extend(ast.iter_child_nodes(node))
+    return found
 
 
+@functools.cache
 def own_module(imported: str) -> str | None:
     """Returns the module of this package that an imported name leads to; None for others."""
     if imported.split(".", maxsplit=1)[0] != NAME:

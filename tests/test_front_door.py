@@ -36,10 +36,12 @@ def test_an_unknown_name_is_an_error_for_type_checkers(tmp_path: Path) -> None:
     program.write_text(
         "from dm_env_rpc_client import conect\nimport dm_env_rpc_client as d\nd.conect('x')\n"
     )
+    # The stub alone has the names; what it imports would take most of the time.
+    stub = Path(dm_env_rpc_client.__file__).with_suffix(".pyi")
     checked = subprocess.run(
         [
-            sys.executable, "-m", "mypy", "--strict", "--config-file=", "--ignore-missing-imports",
-            "--follow-imports=silent", f"--cache-dir={tmp_path}", str(program),
+            sys.executable, "-m", "mypy", "--strict", "--config-file=", "--follow-imports=skip",
+            f"--cache-dir={tmp_path}", str(stub), str(program),
         ],
         capture_output=True,
         text=True,

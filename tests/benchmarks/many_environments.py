@@ -20,6 +20,7 @@ __all__ = ["LOOP", "environments", "growth_by_environments", "vector_name"]
 LOOP = f"{REFERENCE}, in a loop"
 _NUMBER = 16
 _PAYLOADS = ("scalar", "uint8", "float32")
+_QUICK_PAYLOADS = ("scalar",)
 _FASTER = 5.0
 _COUNTS = (1, 4, 16, 64, 256)
 _QUICK_COUNTS = (4, 16)
@@ -99,7 +100,7 @@ def _contenders(
 def environments(settings: Settings) -> Section:
     """16 environments behind one address, against as many of the reference's adaptors."""
     rows = []
-    for payload in _PAYLOADS:
+    for payload in _QUICK_PAYLOADS if settings.is_quick else _PAYLOADS:
         name = PAYLOADS[payload]
         with contextlib.ExitStack() as stack:
             contenders = _contenders(stack, settings, _NUMBER, payload)

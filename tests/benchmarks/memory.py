@@ -21,7 +21,7 @@ from tests.benchmarks.steppers import BEST, TRANSPORTS, our_name
 __all__ = ["memory"]
 
 STEPS = 1_000
-QUICK_STEPS = 200
+QUICK_STEPS = 100
 FULL_STEPS = 10_000
 FRAME_BYTES = 1080 * 1920 * 3
 MAX_FRAMES = 4.0

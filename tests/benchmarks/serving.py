@@ -11,7 +11,7 @@ import functools
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
@@ -49,8 +49,10 @@ PAYLOADS: dict[str, tuple[tuple[int, ...], type[Any]]] = {
     "uint8 84x84x4": ((84, 84, 4), np.uint8),
     "float32 84x84x4": ((84, 84, 4), np.float32),
 }
+_QUICK_PAYLOADS = ("float32 [1]",)
 _STEPS = 100
 _TOGETHER = 16
+_QUICK_TOGETHER = 4
 _STEPS_TOGETHER = 20
 
 _MOST_OF_ASYNC = {"float32 [1]": 1.0, "uint8 84x84x4": 1.0, "float32 84x84x4": 1.3}
@@ -172,6 +174,10 @@ def _async_vector(stack: contextlib.ExitStack, payload: str, count: int) -> Call
     return lambda: envs.step(actions)
 
 
+def _payloads(settings: Settings) -> Iterable[str]:
+    return _QUICK_PAYLOADS if settings.is_quick else PAYLOADS
+
+
 def served(settings: Settings) -> Section:
     """A step of one environment in another process."""
     rows = []
@@ -185,7 +191,7 @@ def served(settings: Settings) -> Section:
                 OURS_GRPC: ("localhost:0", "grpc"),
             }.items()
         }
-        for payload in PAYLOADS:
+        for payload in _payloads(settings):
             with contextlib.ExitStack() as stack:
                 contenders: dict[str, Contender] = {}
                 for name, address in addresses.items():
@@ -235,26 +241,27 @@ def _mean(client: BareCpp) -> float:
 
 
 def served_together(settings: Settings) -> Section:
-    """A step of one of 16 environments in other processes; one server process has all of ours."""
+    """A step of one of many environments in other processes; one server process has all of ours."""
     rows = []
+    count = _QUICK_TOGETHER if settings.is_quick else _TOGETHER
     with _process(_be_our_server, ("localhost:0", "http2")) as pipe:
         address = pipe.recv()
-        for payload in PAYLOADS:
+        for payload in _payloads(settings):
             with contextlib.ExitStack() as stack:
-                batched = BatchedEnvironment(address, _TOGETHER, {"payload": payload})
+                batched = BatchedEnvironment(address, count, {"payload": payload})
                 stack.callback(batched.close)
-                vector = RemoteVectorEnv(address, _TOGETHER, {"payload": payload})
+                vector = RemoteVectorEnv(address, count, {"payload": payload})
                 stack.callback(vector.close)
                 batched.reset()
                 vector.reset()
-                actions = np.ones(_TOGETHER, np.int32)
+                actions = np.ones(count, np.int32)
                 steps: dict[str, Callable[[], Any]] = {
                     BATCHED: functools.partial(batched.step, {"action": actions}),
                     VECTOR: functools.partial(vector.step, actions),
-                    ASYNC: _async_vector(stack, payload, _TOGETHER),
+                    ASYNC: _async_vector(stack, payload, count),
                 }
                 contenders = {
-                    name: _timed(step, _STEPS_TOGETHER, _TOGETHER) for name, step in steps.items()
+                    name: _timed(step, _STEPS_TOGETHER, count) for name, step in steps.items()
                 }
                 progress = settings.progress(f"served together, {payload}")
                 rows.append(Row(payload, alternate(contenders, settings.rounds, progress)))
@@ -268,5 +275,5 @@ def served_together(settings: Settings) -> Section:
         for row in rows
         for name in (BATCHED, VECTOR)
     ]
-    title = f"A step of one of {_TOGETHER} Python environments in other processes"
+    title = f"A step of one of {count} Python environments in other processes"
     return Section("served-together", title, rows, targets)

@@ -121,7 +121,7 @@ def test_cost_grows_about_linearly(quick: Settings, name: str) -> None:
 
 def test_frames_are_let_go_of(quick: Settings) -> None:
     for target in SECTIONS["memory"](quick).targets:
-        # grpcio has buffers of its own; 200 frames that are kept would be 200.
+        # grpcio has buffers of its own; 100 frames that are kept would be 100.
         assert 0.5 < target.value < 40
 
 

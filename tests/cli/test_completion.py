@@ -17,13 +17,23 @@ needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is no
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Has `dm-env-rpc` in it, as an installation puts it into the path."""
+    """Has `dm-env-rpc` in it, as an installation puts it into the path, and its script for bash."""
     folder = tmp_path_factory.mktemp("bin")
     command = folder / "dm-env-rpc"
     command.write_text(
         f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m dm_env_rpc_client.cli "$@"\n'
     )
     command.chmod(0o755)
+    (folder / "script").write_text(
+        subprocess.run(
+            [command],
+            capture_output=True,
+            text=True,
+            env=environment(folder, _DM_ENV_RPC_COMPLETE="source_bash"),
+            timeout=60,
+            check=True,
+        ).stdout
+    )
     return folder
 
 
@@ -34,7 +44,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 def completed(folder: Path, line: str) -> list[str]:
     """What bash offers where somebody presses tab at the end of a line."""
     script = """
-    eval "$(_DM_ENV_RPC_COMPLETE=source_bash dm-env-rpc)"
+    source "$2"
     COMP_LINE=$1 COMP_POINT=${#1}
     read -ra COMP_WORDS <<< "${1//:/ : }"
     [[ $1 == *" " ]] && COMP_WORDS+=("")
@@ -43,7 +53,7 @@ def completed(folder: Path, line: str) -> list[str]:
     printf '%s\\n' "${COMPREPLY[@]}"
     """
     finished = subprocess.run(
-        ["bash", "-c", script, "bash", line],
+        ["bash", "-c", script, "bash", line, str(folder / "script")],
         capture_output=True,
         text=True,
         env=environment(folder),

@@ -259,6 +259,7 @@ def test_it_is_called_with_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "[docs]" in str(reference._main([str(tmp_path)]))
 
 
+@pytest.mark.slow
 def test_it_can_be_built_from_python(tmp_path: Path) -> None:
     build(tmp_path)
     assert (tmp_path / "dm_env_rpc_client" / "errors.html").exists()

@@ -21,8 +21,10 @@ RESULTS = [
     "--help",
     "run {catch} -n 2",
     "inspect {catch} --json",
-    "check {catch} --only a_world_can",
-    "properties list {catch} --json",
+    *(
+        pytest.param(line, marks=pytest.mark.slow)
+        for line in ("check {catch} --only a_world_can", "properties list {catch} --json")
+    ),
 ]
 SURROUNDINGS: dict[str, dict[str, str | None]] = {
     "no UTF-8": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
@@ -36,12 +38,21 @@ SURROUNDINGS: dict[str, dict[str, str | None]] = {
     "nonsense for a width": {"COLUMNS": "wide"},
     "forced colours": {"FORCE_COLOR": "1"},
 }
+MOST_UNLIKE = ("latin-1", "a home that is none", "no TERM", "nonsense for a width")
+"""The others are tried with -m slow."""
 
 
 @pytest.mark.parametrize(
     ("surroundings", "line"),
     [
-        *((surroundings, "run {catch} -n 2") for surroundings in SURROUNDINGS),
+        *(
+            pytest.param(
+                surroundings,
+                "run {catch} -n 2",
+                marks=() if surroundings in MOST_UNLIKE else pytest.mark.slow,
+            )
+            for surroundings in SURROUNDINGS
+        ),
         ("no UTF-8", "run --help"),
         ("narrow", "run --help"),
     ],
@@ -139,28 +150,28 @@ sys.setprofile(interrupt)
 MOMENTS = [
     # Imports, before there is a command.
     "/cli/app.py:<module>",
-    "/typer/__init__.py:<module>",
-    "/rich/console.py:<module>",
+    pytest.param("/typer/__init__.py:<module>", marks=pytest.mark.slow),
+    pytest.param("/rich/console.py:<module>", marks=pytest.mark.slow),
     "/google/protobuf/__init__.py:<module>",
-    "/cli/play.py:<module>",
+    pytest.param("/cli/play.py:<module>", marks=pytest.mark.slow),
     # Typer builds the command line.
-    "/cli/failures.py:log_in_one_line",
+    pytest.param("/cli/failures.py:log_in_one_line", marks=pytest.mark.slow),
     "/typer/main.py:get_command",
-    "/typer/utils.py:get_params_from_function",
-    "/cli/group.py:main",
-    "/cli/group.py:parse_args",
+    pytest.param("/typer/utils.py:get_params_from_function", marks=pytest.mark.slow),
+    pytest.param("/cli/group.py:main", marks=pytest.mark.slow),
+    pytest.param("/cli/group.py:parse_args", marks=pytest.mark.slow),
     # The command runs, and imports more.
     "/cli/group.py:invoke",
-    "/cli/run.py:run",
+    pytest.param("/cli/run.py:run", marks=pytest.mark.slow),
     "/numpy/__init__.py:<module>",
-    "/numpy/_core/overrides.py:<module>",
-    "/dm_env/__init__.py:<module>",
-    "/environment/worlds.py:make",
+    pytest.param("/numpy/_core/overrides.py:<module>", marks=pytest.mark.slow),
+    pytest.param("/dm_env/__init__.py:<module>", marks=pytest.mark.slow),
+    pytest.param("/environment/worlds.py:make", marks=pytest.mark.slow),
     "/client/connection.py:open_connection",
-    "/cli/policies.py:make_policy",
-    "/cli/run.py:_run_episode",
+    pytest.param("/cli/policies.py:make_policy", marks=pytest.mark.slow),
+    pytest.param("/cli/run.py:_run_episode", marks=pytest.mark.slow),
     "/environment/dm_env_adaptor.py:step",
-    "/cli/run.py:_summarize",
+    pytest.param("/cli/run.py:_summarize", marks=pytest.mark.slow),
     "/cli/results.py:print_json",
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from google.rpc import status_pb2
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -172,4 +173,5 @@ class PipelineMachine(RuleBasedStateMachine):
         assert self.fifo.oldest is (self.in_flight[0][1] if self.in_flight else None)
 
 
+PipelineMachine.TestCase.settings = settings(max_examples=50, deadline=None)
 TestPipelineMachine = PipelineMachine.TestCase

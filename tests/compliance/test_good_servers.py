@@ -66,7 +66,7 @@ class Arm(dm_env.Environment):
 
 pytestmark = pytest.mark.row(30)
 
-QUICK: dict[str, Any] = {"timeout": 10.0, "quiet_seconds": 0.1}
+QUICK: dict[str, Any] = {"timeout": 10.0, "quiet_seconds": 0.05}
 
 
 def outcomes(address: str, options: Options, about: str = "") -> dict[str, Result]:
@@ -185,7 +185,7 @@ def test_our_server_with_room_for_one_connection(told: int) -> None:
     assert len(passed) >= 60
     assert "a_joined_connection_cannot_join_another_world" in passed
     assert "worlds_are_independent" not in passed
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
 
 
 class OneConnection(MinimalServer):
@@ -212,7 +212,7 @@ def test_a_minimal_server_with_room_for_one_connection() -> None:
         passed = outcomes(server.address, options)
     assert len(passed) >= 30
     assert "states_follow_each_other" in passed
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
 
 
 def test_a_server_with_room_for_one_world() -> None:

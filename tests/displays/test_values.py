@@ -104,7 +104,7 @@ def test_what_a_server_sends_is_never_html(value: Any) -> None:
     ids=["text", "texts", "vector", "image", "cube"],
 )
 def test_however_large_a_value_is_its_display_is_small_and_quick(value: Any) -> None:
-    started = time.monotonic()
+    started = time.thread_time()
     shown = show_value(value)
     assert len(shown) < 100_000
-    assert time.monotonic() - started < 5.0
+    assert time.thread_time() - started < 5.0

@@ -134,7 +134,7 @@ LEFT = {
 def test_a_world_does_not_outlive_the_program(server: Server, how: str) -> None:
     program = Program(LEFT[how], server.address)
     stderr = program.end()
-    assert is_empty(server) or settles(lambda: is_empty(server), 2.0)
+    assert is_empty(server) or settles(lambda: is_empty(server))
     assert (program.process.returncode, stderr) == (0, "")
 
 
@@ -189,7 +189,7 @@ def test_ctrl_c_ends_the_world(server: Server, where: str) -> None:
     time.sleep(0.1)
     program.process.send_signal(signal.SIGINT)
     stderr = program.end()
-    assert settles(lambda: is_empty(server), 2.0), stderr
+    assert settles(lambda: is_empty(server)), stderr
     assert program.process.returncode in (-signal.SIGINT, 130)
     assert stderr.rstrip().endswith("KeyboardInterrupt")
 
@@ -217,7 +217,7 @@ def test_a_forked_child_leaves_the_world_to_its_parent(server: Server) -> None:
     program.waits_for_line()
     assert (server.world_count, server.agent_count) == (1, 1)
     assert program.end() == ""
-    assert settles(lambda: is_empty(server), 2.0)
+    assert settles(lambda: is_empty(server))
 
 
 def test_close_leaves_nothing_to_do_and_no_warning(server: Server) -> None:

@@ -42,25 +42,25 @@ def try_inputs(target: str, count: int, seen: Seen) -> None:
 
 
 @pytest.mark.row(20)
-@counts(8_000, 1_000_000)
+@counts(4_000, 1_000_000)
 def test_generated_tensors_and_specs(count: int, seen: Seen) -> None:
     try_inputs("tensors", count, seen)
 
 
 @pytest.mark.row(20)
-@counts(5_000, 100_000)
+@counts(2_500, 100_000)
 def test_answers_and_requests_with_changes(count: int, seen: Seen) -> None:
     try_inputs("envelopes", count, seen)
 
 
 @pytest.mark.row(20)
-@counts(1_500, 100_000)
+@counts(800, 100_000)
 def test_streams_of_http2_frames_with_changes(count: int, seen: Seen) -> None:
     try_inputs("http2", count, seen)
 
 
 @pytest.mark.row(28)
-@counts(10_000, 300_000)
+@counts(5_000, 300_000)
 def test_packets_of_gym_socket_with_changes(count: int, seen: Seen) -> None:
     try_inputs("gym-socket", count, seen)
 

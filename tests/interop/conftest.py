@@ -18,8 +18,23 @@ from tests.peers.building import MissingToolchainError
 from tests.peers.process import PeerProcess
 from tests.peers.servers import SERVERS
 
+# Their core is that of the C++ peer; that grpcio reaches it is seen there.
+_ONE_CORE = ("grpcio", "grpcio_aio")
+
 Start = Callable[..., tuple[PeerProcess, str]]
 MakeEnvironment = Callable[..., DmEnvAdaptor]
+
+TRANSPORTS: list[Any] = [name for name in typing.get_args(connection.Transport) if name != "auto"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent != Path(__file__).parent or not hasattr(item, "callspec"):
+            continue
+        params = item.callspec.params
+        if params.get("transport") == "grpc" and params.get("peer") in _ONE_CORE:
+            item.add_marker(pytest.mark.slow)
 
 
 class _Running:
@@ -27,12 +42,14 @@ class _Running:
 
     def __init__(self, stack: contextlib.ExitStack):
         self._stack = stack
-        self._addresses: dict[str, str] = {}
+        self._addresses: dict[tuple[Any, ...], str] = {}
 
-    def address(self, peer: str) -> str:
-        if peer not in self._addresses:
-            self._addresses[peer] = start_server(self._stack, peer)[1]
-        return self._addresses[peer]
+    def address(self, peer: str, *arguments: Any) -> str:
+        """Returns the address of the one server of a peer with these arguments."""
+        key = (peer, *arguments)
+        if key not in self._addresses:
+            self._addresses[key] = start_server(self._stack, peer, *arguments)[1]
+        return self._addresses[key]
 
 
 def start_server(
@@ -52,7 +69,7 @@ def _running() -> Iterator[_Running]:
         yield _Running(stack)
 
 
-@pytest.fixture(params=[name for name in typing.get_args(connection.Transport) if name != "auto"])
+@pytest.fixture(params=TRANSPORTS)
 def transport(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -66,6 +83,12 @@ def peer(request: pytest.FixtureRequest) -> str:
 def address(peer: str, _running: _Running) -> str:
     """Of a server that all tests share."""
     return _running.address(peer)
+
+
+@pytest.fixture
+def shared(peer: str, _running: _Running) -> Callable[..., str]:
+    """Returns the address of a server with arguments, which all tests share."""
+    return lambda *arguments: _running.address(peer, *arguments)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,15 @@ import grpc
 import pytest
 
 from dm_env_rpc_client import ConnectionLostError, make
-from tests.interop.conftest import Start
 
 IPV6 = "[::1]:0"
+
+Shared = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sockets")
 
 
 def check_steps(address: str, **kwargs: Any) -> None:
@@ -23,25 +30,24 @@ def check_steps(address: str, **kwargs: Any) -> None:
         assert env.step({}).last()
 
 
-def test_unix_sockets(start: Start, transport: Any, tmp_path: Path) -> None:
-    _, address = start("--address", f"unix:{tmp_path / 'socket'}")
+def test_unix_sockets(shared: Shared, peer: str, transport: Any, folder: Path) -> None:
+    address = shared("--address", f"unix:{folder / peer}")
     assert address.startswith("unix:")
     check_steps(address, transport=transport)
 
 
-def test_ipv6(start: Start, transport: Any) -> None:
+def test_ipv6(shared: Shared, transport: Any) -> None:
     try:
         with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::1", 0))
     except OSError as error:
         pytest.skip(f"there is no IPv6 on this machine: {error}")
-    _, address = start("--address", IPV6)
+    address = shared("--address", IPV6)
     assert address.startswith("[::1]:")
     check_steps(address, transport=transport)
 
 
-def test_a_name_with_several_addresses(start: Start, transport: Any) -> None:
-    _, address = start()
+def test_a_name_with_several_addresses(address: str, transport: Any) -> None:
     check_steps(address.replace("127.0.0.1", "localhost"), transport=transport)
 
 
@@ -52,17 +58,16 @@ def credentials_for(transport: str, certificate: Path) -> Any:
     return grpc.ssl_channel_credentials(certificate.read_bytes())
 
 
-def test_tls(start: Start, transport: Any, certificate: tuple[Path, Path]) -> None:
+def test_tls(shared: Shared, transport: Any, certificate: tuple[Path, Path]) -> None:
     key, crt = certificate
-    _, address = start("--certificate", crt, "--key", key)
-    address = address.replace("127.0.0.1", "localhost")
+    address = shared("--certificate", crt, "--key", key).replace("127.0.0.1", "localhost")
     check_steps(address, credentials=credentials_for(transport, crt), transport=transport)
 
 
 def test_a_server_with_tls_refuses_plaintext(
-    start: Start, transport: Any, certificate: tuple[Path, Path]
+    shared: Shared, transport: Any, certificate: tuple[Path, Path]
 ) -> None:
     key, crt = certificate
-    _, address = start("--certificate", crt, "--key", key)
+    address = shared("--certificate", crt, "--key", key)
     with pytest.raises(ConnectionLostError):
         make(address, transport=transport, timeout=0.5)

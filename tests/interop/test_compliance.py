@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, run
+from tests.peers.servers import SERVERS
+
+GATE = ("cpp", "grpcio")
+"""The others, which hardly ever change, are checked with -m slow."""
 
 OPTIONS = Options(
     create_settings={"length": 10},
@@ -17,6 +23,11 @@ OPTIONS = Options(
 )
 
 
+@pytest.mark.parametrize(
+    "peer",
+    [name if name in GATE else pytest.param(name, marks=pytest.mark.slow) for name in SERVERS],
+    indirect=True,
+)
 def test_every_peer_keeps_to_the_protocol(address: str) -> None:
     results = list(run(address, OPTIONS, CHECKS))
     assert [str(result) for result in results if result.is_finding] == []

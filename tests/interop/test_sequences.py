@@ -110,7 +110,11 @@ def test_the_metadata_of_the_call_arrive(make_environment: MakeEnvironment) -> N
     assert {"x-user=me: and =you", "x-token-bin=00ff80"} <= seen
 
 
-@pytest.mark.parametrize(("peer", "count"), [("cpp", 256), ("go", 64)], indirect=["peer"])
+@pytest.mark.parametrize(
+    ("peer", "count"),
+    [("cpp", 64), ("go", 64), pytest.param("cpp", 256, marks=pytest.mark.slow)],
+    indirect=["peer"],
+)
 def test_many_connections_at_once(address: str, transport: Any, count: int) -> None:
     settings = {"shape": np.zeros(0, np.int32)}
     with contextlib.ExitStack() as stack:

@@ -1,6 +1,6 @@
 """Rows 16 and 32, in processes of their own.
 
-    python -m tests.reliability.fork_scenarios NAME ADDRESS ROUNDS
+    python -m tests.reliability.fork_scenarios ADDRESS ROUNDS NAME...
 
 pytest's own process holds servers and grpcio, which do not survive a fork.
 """
@@ -14,6 +14,7 @@ import gc
 import os
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -248,6 +249,12 @@ for _count in range(3):
 if __name__ == "__main__":
     warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads.
     obey()
-    for _ in range(int(sys.argv[3])):
-        {**SCENARIOS, "leaves": leaves}[sys.argv[1]](sys.argv[2])
-    print("right", flush=True)
+    target, rounds, *names = sys.argv[1:]
+    for name in names:
+        try:
+            for _ in range(int(rounds)):
+                {**SCENARIOS, "leaves": leaves}[name](target)
+        except Exception:
+            print(f"{name}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+        else:
+            print(f"right: {name}", flush=True)

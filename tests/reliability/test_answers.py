@@ -77,7 +77,7 @@ def test_cancelled_coroutines_leave_no_stale_answer(
 
 
 @pytest.mark.row(8)
-@counts(3_000, 10_000)
+@counts(1_000, 10_000)
 def test_gathered_requests_get_their_own_answers(
     echo_server: ScriptedServer, count: int, seen: Seen
 ) -> None:
@@ -93,7 +93,7 @@ def test_gathered_requests_get_their_own_answers(
 
 
 @pytest.mark.row(9)
-@counts(500, 5_000)
+@counts(200, 5_000)
 def test_8_threads_with_many_requests_each_get_their_own_answers(
     echo_server: ScriptedServer, count: int, seen: Seen
 ) -> None:
@@ -121,7 +121,7 @@ DEPTHS = [1, 4, 16, 64, 256]
 
 @pytest.mark.row(10)
 @pytest.mark.parametrize("depth", DEPTHS)
-@counts(1_000, 100_000)  # 1,000,000 over all depths and two transports
+@counts(400, 100_000)  # 1,000,000 over all depths and two transports
 def test_pipelined_requests_get_their_own_answers_errors_among_them(
     depth: int, count: int, seen: Seen
 ) -> None:

@@ -78,7 +78,7 @@ def test_a_dead_port_is_named_to_coroutines() -> None:
 
 
 @pytest.mark.row(13)
-@counts(100, 2_000)
+@counts(50, 2_000)
 def test_opens_and_closes_of_coroutines_leave_nothing_behind(
     echo_server: ScriptedServer, count: int, seen: Seen
 ) -> None:

@@ -23,8 +23,7 @@ from dm_env_rpc_client import (
 )
 from tests.reliability.raw_peers import answering_socket, read_for_ever
 from tests.reliability.recording import Seen
-from tests.reliability.scorecard import is_strict
-from tests.scripted import extension
+from tests.scripted import BUSY_SECONDS, extension
 from tests.transports import frames
 from tests.transports.frames import (
     ACK,
@@ -43,7 +42,7 @@ TRANSPORTS = ["http2"]
 
 pytestmark = pytest.mark.row(31)
 
-LATE_SECONDS = 0.2 if is_strict() else 1.0
+LATE_SECONDS = 0.2 + BUSY_SECONDS
 """How long after its deadline a wait may end; more on a busy machine."""
 
 INTERIM = frame(HEADERS, hpack.Encoder().encode([(":status", "103")]), frames.END_HEADERS, 1)
@@ -105,7 +104,7 @@ def test_row_31_a_request_ends_in_time_or_by_an_error_that_names_the_flood(
             late = time.monotonic() - started - 1.0
             assert late < LATE_SECONDS
             closing = time.monotonic()
-        assert time.monotonic() - closing < 2.0
+        assert time.monotonic() - closing < 2.0 + BUSY_SECONDS
     seen(floods=1, end_after_the_deadline_s=max(late, 0.0))
 
 
@@ -126,7 +125,7 @@ def test_row_31_an_idle_connection_is_closed_in_time(name: str) -> None:
         connection = connect(address, transport="http2")
         started = time.monotonic()
         connection.close()
-        assert time.monotonic() - started < 3.0
+        assert time.monotonic() - started < 3.0 + BUSY_SECONDS
 
 
 @pytest.mark.parametrize("name", FLOODS)

@@ -12,7 +12,7 @@ import pytest
 from dm_env_rpc_client import ConnectionLostError, make
 from tests import forks
 from tests.reliability.served import Honest, Served, served
-from tests.scripted import settles
+from tests.scripted import BUSY_SECONDS, settles
 from tests.transports.frames import DATA, END_STREAM, frame
 from tests.transports.raw_client import RawClient, request, requests
 
@@ -65,7 +65,7 @@ def test_row_26_one_client_too_many() -> None:
             begin = time.monotonic()
             with pytest.raises(ConnectionLostError, match="RESOURCE_EXHAUSTED"):
                 make(server.address)
-            assert time.monotonic() - begin < 1.0
+            assert time.monotonic() - begin < 1.0 + BUSY_SECONDS
 
 
 def _play(address: str, count: int, told: Pipe) -> None:
@@ -105,4 +105,4 @@ def test_row_27_killed_clients(count: int) -> None:
                 return True
 
             assert settles(are_free)
-            assert time.monotonic() - begin < 2.0
+            assert time.monotonic() - begin < 2.0 + BUSY_SECONDS

@@ -399,7 +399,7 @@ class Member(threading.Thread):
 
 
 @settings(
-    max_examples=50,
+    max_examples=20,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

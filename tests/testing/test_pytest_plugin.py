@@ -33,7 +33,8 @@ def server() -> Iterator[Server]:
 
 
 def run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess("-p", "no:cacheprovider", *args, timeout=60)
+    """Runs pytest in this process: to start another takes longer than most of these runs."""
+    return pytester.runpytest_inprocess("-p", "no:cacheprovider", "-W", "default", *args)
 
 
 def test_the_fixtures_lead_to_the_server_at_an_address(
@@ -311,5 +312,5 @@ def test_the_plugin_costs_other_peoples_runs_nothing(pytester: pytest.Pytester) 
         """
     )
     # Other plugins that are installed may import what they like.
-    result = run(pytester, "-p", "no:hypothesispytest")
+    result = pytester.runpytest_subprocess("-p", "no:hypothesispytest", timeout=60)
     result.assert_outcomes(passed=1)

@@ -122,15 +122,17 @@ def test_the_first_thing_sent_is_the_preface_and_one_request() -> None:
 
 
 def test_long_headers_are_continued() -> None:
-    client = ClientCall([*REQUEST, ("long", "é~" * 20_000)], "localhost:1", LIMIT)
+    client = ClientCall([*REQUEST, ("long", "é~" * 6_000)], "localhost:1", LIMIT)
     parts = frames.taken_apart(take_outbound(client))[2:]
     assert [part.kind for part in parts] == [HEADERS, *[CONTINUATION] * (len(parts) - 1)]
     assert [part.flags & END_HEADERS for part in parts] == [*[0] * (len(parts) - 1), END_HEADERS]
-    assert len(parts) > 1
+    assert len(parts) > 2
     assert all(len(part.payload) <= 16_384 for part in parts)
 
 
-@pytest.mark.parametrize("size", [1, 2, 13, 100, 4_096, 65_536, 1 << 20])
+@pytest.mark.parametrize(
+    "size", [1, pytest.param(2, marks=pytest.mark.slow), 13, 100, 4_096, 65_536, 1 << 20]
+)
 def test_bytes_may_come_in_pieces_of_any_size(size: int) -> None:
     client = framing()
     contents = transcript()
@@ -600,6 +602,6 @@ class Conversation(RuleBasedStateMachine):
 
 
 Conversation.TestCase.settings = hypothesis_settings(
-    max_examples=120, stateful_step_count=30, deadline=None
+    max_examples=60, stateful_step_count=30, deadline=None
 )
 TestConversation = Conversation.TestCase

@@ -76,6 +76,16 @@ class Frames(dm_env.Environment):
         return dm_env.transition(float(action["torque"].sum()), {"frame": frame})
 
 
+class LargeFrames(Frames):
+    """A few of them are more than the buffers of two sockets hold."""
+
+    def observation_spec(self) -> dict[str, specs.Array]:
+        return {"frame": specs.BoundedArray((500, 500), np.uint8, 0, 255, "frame")}
+
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart({"frame": np.zeros((500, 500), np.uint8)})
+
+
 class TwoRewards(Counter):
     def reward_spec(self) -> specs.Array:
         return specs.Array((2,), np.float32)

@@ -32,6 +32,7 @@ from tests.alarms import Alarm
 from tests.bridges.gym_socket import hosted, interrupts
 from tests.bridges.gym_socket.peers import Peer, ScriptedPeer
 from tests.reliability.recording import Seen
+from tests.scripted import BUSY_SECONDS
 
 OK = b"\x00\x00\x00\x00"
 RESET = b"\x00"
@@ -235,11 +236,12 @@ def test_doubt_about_an_answer_is_the_end(
         peer.expect(RESET)
         peer.send(answer)
 
-    with environment_of(script, request_timeout=0.3) as environment:
+    timeout = 0.3 if error is DeadlineExceededError else 30.0
+    with environment_of(script, request_timeout=timeout) as environment:
         start = time.monotonic()
         with pytest.raises(error, match=message):
             environment.reset()
-        assert time.monotonic() - start < 1.5
+        assert time.monotonic() - start < 1.5 + BUSY_SECONDS
         assert_unusable(environment, error)
 
 
@@ -257,7 +259,7 @@ def test_dripping_bytes_do_not_move_the_deadline() -> None:
         start = time.monotonic()
         with pytest.raises(DeadlineExceededError):
             environment.reset()
-        assert time.monotonic() - start < 1.0
+        assert time.monotonic() - start < 1.0 + BUSY_SECONDS
 
 
 def test_an_info_is_an_object() -> None:
@@ -362,7 +364,7 @@ def test_close_frees_a_thread_that_waits() -> None:
         environment.close()
         environment.close()
         thread.join(5)
-        assert time.monotonic() - start < 1.0
+        assert time.monotonic() - start < 1.0 + BUSY_SECONDS
         assert isinstance(caught[0], ConnectionClosedError)
         with pytest.raises(ConnectionClosedError):
             environment.reset()
