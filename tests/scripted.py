@@ -29,16 +29,16 @@ class SignalledServer:
 
     def __init__(self, address: str, pid: int):
         self.address = address
-        self._pid = pid
+        self.pid = pid
 
     def signal(self, number: signal.Signals) -> None:
-        os.kill(self._pid, number)
+        os.kill(self.pid, number)
         if number is signal.SIGSTOP:
             # It takes a moment until every thread has stopped; one of them might answer.
             assert settles(self._is_stopped)
 
     def _is_stopped(self) -> bool:
-        tasks = Path(f"/proc/{self._pid}/task").iterdir()
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
         states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks]
         return set(states) == {"T"}
 
