@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from google.protobuf import any_pb2
+from google.protobuf import any_pb2, wrappers_pb2
 
 from tests import forks
 from tests.reliability.scorecard import is_strict
@@ -21,7 +21,14 @@ from tests.reliability.scorecard import is_strict
 
 def extension(number: int) -> any_pb2.Any:
     """An extension request that is told from others by its number."""
-    return any_pb2.Any(type_url="tests/echo", value=str(number).encode())
+    request = any_pb2.Any()
+    request.Pack(wrappers_pb2.StringValue(value=str(number)))
+    return request
+
+
+def number_of(request: any_pb2.Any) -> int:
+    """The number of an `extension`."""
+    return int(wrappers_pb2.StringValue.FromString(request.value).value)
 
 
 class SignalledServer:

@@ -15,7 +15,7 @@ from dm_env_rpc_client.testing import Request, Response, ScriptedServer
 from tests.reliability.fork_scenarios import SCENARIOS
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.scripted import settles
+from tests.scripted import number_of, settles
 
 pytestmark = pytest.mark.row(16, 32)
 
@@ -31,7 +31,7 @@ def slow_server() -> Iterator[ScriptedServer]:
 
     def script(requests: Iterator[Request], context: Any) -> Iterator[Response]:
         for request in requests:
-            if int(request.extension.value or b"0") in DELAYED:
+            if number_of(request.extension) in DELAYED:
                 time.sleep(0.3)
             yield Response(extension=request.extension)
 

@@ -38,6 +38,8 @@ from tests.transports.test_http2_server import (
     STREAM_ERRORS,
 )
 
+pytestmark = pytest.mark.row(42)
+
 TRANSPORTS = ["http2"]
 
 SLACK = 16 << 20

@@ -18,6 +18,8 @@ from tests.transports import frames
 from tests.transports.frames import PREFACE, WINDOW_UPDATE, frame
 from tests.transports.raw_client import REQUEST, RawClient, request, requests
 
+pytestmark = pytest.mark.row(40)
+
 TRANSPORTS = ["http2"]
 
 HONEST_SECONDS = 1.0
