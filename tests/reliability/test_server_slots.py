@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 import time
 from multiprocessing.connection import Connection as Pipe
 
@@ -14,7 +15,7 @@ from tests import forks
 from tests.reliability.recording import Seen
 from tests.reliability.served import Honest, Served, served
 from tests.scripted import BUSY_SECONDS, settles
-from tests.transports.frames import DATA, END_STREAM, frame
+from tests.transports.frames import DATA, END_STREAM, WINDOW_UPDATE, frame
 from tests.transports.raw_client import RawClient, request, requests
 
 TRANSPORTS = ["http2"]
@@ -48,6 +49,7 @@ def test_row_13_opens_and_closes(count: int, seen: Seen) -> None:
                     client.send(frame(DATA, b"", END_STREAM, 1))
         # As many streams on one connection.
         with RawClient(server.address) as client:
+            client.send(frame(WINDOW_UPDATE, struct.pack(">I", 1 << 30)))
             for number in range(1, 2 * count, 2):
                 client.send(request(number) + requests(number, b"\x12\x00", end=True))
                 assert client.read_until(lambda: client.status(number) == "0")  # noqa: B023
