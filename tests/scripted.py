@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from google.protobuf import any_pb2
+from google.protobuf import any_pb2, wrappers_pb2
 
 from tests import forks
 from tests.reliability.scorecard import is_strict
@@ -21,7 +21,14 @@ from tests.reliability.scorecard import is_strict
 
 def extension(number: int) -> any_pb2.Any:
     """An extension request that is told from others by its number."""
-    return any_pb2.Any(type_url="tests/echo", value=str(number).encode())
+    request = any_pb2.Any()
+    request.Pack(wrappers_pb2.StringValue(value=str(number)))
+    return request
+
+
+def number_of(request: any_pb2.Any) -> int:
+    """The number of an `extension`."""
+    return int(wrappers_pb2.StringValue.FromString(request.value).value)
 
 
 class SignalledServer:
@@ -29,16 +36,16 @@ class SignalledServer:
 
     def __init__(self, address: str, pid: int):
         self.address = address
-        self._pid = pid
+        self.pid = pid
 
     def signal(self, number: signal.Signals) -> None:
-        os.kill(self._pid, number)
+        os.kill(self.pid, number)
         if number is signal.SIGSTOP:
             # It takes a moment until every thread has stopped; one of them might answer.
             assert settles(self._is_stopped)
 
     def _is_stopped(self) -> bool:
-        tasks = Path(f"/proc/{self._pid}/task").iterdir()
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
         states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks]
         return set(states) == {"T"}
 

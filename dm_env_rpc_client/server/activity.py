@@ -37,7 +37,8 @@ class ServerStats:
       uptime: seconds since the start.
       streams: streams that are open; a client has one for each of its connections.
       all_streams: streams that were opened.
-      refused_streams: streams that were refused for want of the right token.
+      refused_streams: streams that were refused: beyond `max_connections`, or for want of the right
+        token.
       worlds: worlds that exist.
       agents: agents that are joined to them.
       steps: step requests, those that failed among them.

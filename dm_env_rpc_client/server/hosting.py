@@ -255,6 +255,7 @@ def serve(
         max_connections,
         limits.message_bytes,
         answer_memory,
+        activity.refused_stream,
     )
     return Server(listener, worlds, error_log, activity)
 

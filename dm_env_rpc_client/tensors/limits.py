@@ -24,6 +24,9 @@ _LISTED = 32
 class Limits:
     """What a received message may contain.
 
+    To `EnvCApiEnvironment`, a message is what it copies from the memory of a library at a time: all
+    observations of a step, or all those of its events.
+
     With the defaults, a message takes at most 4 times its size plus 64 MiB of memory; 5 times on a
     client over the transport "grpc", since grpcio keeps a copy.
 
@@ -35,10 +38,14 @@ class Limits:
         packed.
       messages: the number of protobuf messages (`Any`) in all tensors and error details of a
         message.
-      specs: the number of actions, observations or settings in a message.
-      name_bytes: the size of the name of a world, an action, an observation or a setting.
-      nesting: the number of levels in a name, which periods separate.
+      specs: the number of actions, observations or settings in a message; of a C library also that
+        of its events or properties.
+      name_bytes: the size of the name of a world, an action, an observation, a setting or a
+        property of a C library.
+      nesting: the number of levels in a name, which periods separate; or of the properties of a C
+        library.
       error_bytes: the size of text and details of an error; the rest is cut off.
+      text_bytes: the size of a text that a C library gives as the value of a property.
       held_bytes: what all settings that a server keeps for its worlds may take together.
 
     Raises:
@@ -59,6 +66,7 @@ class Limits:
     name_bytes: int = 4096
     nesting: int = 64
     error_bytes: int = 1 << 16
+    text_bytes: int = 1 << 20
     held_bytes: int = 256 << 20
 
     def __post_init__(self) -> None:

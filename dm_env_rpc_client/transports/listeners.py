@@ -8,7 +8,7 @@ import ssl
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.endpoint import Transport, check_transport
-from dm_env_rpc_client.transports.server_streams import Listener, OpenStream
+from dm_env_rpc_client.transports.server_streams import Listener, OpenStream, Refused
 from dm_env_rpc_client.transports.streams import Allocate, plain_memory
 from dm_env_rpc_client.transports.tls import Tls
 
@@ -23,6 +23,7 @@ def open_listener(
     max_streams: int,
     max_message_bytes: int,
     allocate: Allocate = plain_memory,
+    refused: Refused = lambda *_: None,
 ) -> Listener:
     """Opens a listener.
 
@@ -34,6 +35,7 @@ def open_listener(
       max_streams: streams beyond this are refused with RESOURCE_EXHAUSTED.
       max_message_bytes: the size of the largest request.
       allocate: gives the memory for large requests.
+      refused: told of each stream beyond `max_streams`.
 
     Raises:
       SpecError: the transport is unknown, or it does not take the credentials or this system.
@@ -51,7 +53,9 @@ def open_listener(
                 f"credentials for {address}: the transport 'grpc' takes a Tls or "
                 "grpc.ssl_server_credentials(...), got an ssl.SSLContext"
             )
-        return GrpcListener(open_stream, address, credentials, max_streams, max_message_bytes)
+        return GrpcListener(
+            open_stream, address, credentials, max_streams, max_message_bytes, refused
+        )
     from dm_env_rpc_client.transports.http2.listener import Http2Listener
 
     if isinstance(credentials, Tls):
@@ -65,7 +69,7 @@ def open_listener(
             )
         credentials.set_alpn_protocols(["h2"])
     return Http2Listener(
-        open_stream, address, credentials, max_streams, max_message_bytes, allocate
+        open_stream, address, credentials, max_streams, max_message_bytes, allocate, refused
     )
 
 

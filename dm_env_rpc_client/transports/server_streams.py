@@ -17,9 +17,11 @@ __all__ = [
     "Listener",
     "OpenStream",
     "Peer",
+    "Refused",
     "ServerStream",
     "StreamStatusError",
     "check_may_listen",
+    "full_error",
 ]
 
 
@@ -34,6 +36,13 @@ class StreamStatusError(Exception):
     def __init__(self, code: str, message: str):
         super().__init__(message)
         self.code = code
+
+
+def full_error(max_streams: int) -> StreamStatusError:
+    """Returns the status of a stream for which there is no room."""
+    return StreamStatusError(
+        "RESOURCE_EXHAUSTED", f"the server has reached its limit of {max_streams} streams"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +95,10 @@ OpenStream: TypeAlias = Callable[[Peer], ServerStream]
 
 If it raises StreamStatusError, the stream ends at once with that status.
 """
+
+
+Refused: TypeAlias = Callable[[str, str], None]
+"""Told of each stream for which there is no room: the client's address and the reason."""
 
 
 class Listener(Protocol):

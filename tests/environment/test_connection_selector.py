@@ -76,8 +76,8 @@ def test_poll_reads_what_is_there_and_waits_for_nothing(
     assert settles(lambda: connection.poll(second))
     assert connection.poll(first)
     assert connection.in_flight == 0
-    assert connection.wait(first).value == b"1"
-    assert connection.wait(second).value == b"2"
+    assert connection.wait(first) == extension(1)
+    assert connection.wait(second) == extension(2)
 
 
 def test_a_deadline_that_has_passed_is_something_to_wait_for_no_more() -> None:

@@ -189,20 +189,20 @@ def test_an_answer_that_nobody_asked_for_ends_only_its_connection() -> None:
     def script(requests: Any, context: Any) -> Any:
         for number, request in enumerate(requests):
             yield dm_env_rpc_pb2.EnvironmentResponse(extension=request.extension)
-            if request.extension.value == b"7" and number == 0:
+            if request.extension == extension(7) and number == 0:
                 yield dm_env_rpc_pb2.EnvironmentResponse(extension=request.extension)
                 unasked.set()
 
     with ScriptedServer(script) as server:
         group = ConnectionGroup(server.address)
         good, bad = group.open(), group.open()
-        assert bad.send(extension(7)).value == b"7"
+        assert bad.send(extension(7)) == extension(7)
         assert unasked.wait(10)
         # Its arrival is seen at the latest with the next answer to the other.
-        assert good.send(extension(1)).value == b"1"
+        assert good.send(extension(1)) == extension(1)
         assert settles(bad.has_unread)
         with pytest.raises(ProtocolError, match="while no request was pending"):
             bad.send(extension(8))
-        assert good.send(extension(2)).value == b"2"
+        assert good.send(extension(2)) == extension(2)
         good.close()
         bad.close()

@@ -1,5 +1,19 @@
-"""The client's tests run over both transports."""
+"""The client's tests run over both transports, and against the servers that clients meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
 
 from tests.both_transports import pytest_generate_tests, transport
+from tests.reliability.echoing import SERVERS, Echoing, echoing
 
 __all__ = ["pytest_generate_tests", "transport"]
+
+
+@pytest.fixture(params=SERVERS)
+def echo_server(request: pytest.FixtureRequest) -> Iterator[Echoing]:
+    """Answers extensions with themselves."""
+    with echoing(request.param) as server:
+        yield server

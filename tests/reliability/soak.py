@@ -1,10 +1,12 @@
-"""Row 24, in processes of its own: one that steps for long, and its server.
+"""Row 24, in processes of its own: one that steps for long, its server, and one to compare with.
 
     python -m tests.reliability.soak STEPS
 
-A tenth of the steps is waited for one by one, and their durations are compared; the others are
-pipelined. It prints, as JSON, how memory and the number of threads grew, and how the durations
-drifted.
+A twentieth of the steps is waited for one by one, and their durations are compared; the others are
+pipelined. Other programs slow steps down, too. For that reason, a process that only sends back what
+it gets through a pipe takes turns with the steps that are waited for: how its durations drift is
+the drift of the machine. The program prints, as JSON, how memory and the numbers of threads grew,
+and how the durations drifted; what it did so far is written to stderr.
 """
 
 from __future__ import annotations
@@ -13,13 +15,16 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
 import numpy as np
 
 from dm_env_rpc_client import DmEnvAdaptor, make
+from tests import forks
 from tests.both_transports import obey
-from tests.scripted import served_echo, thread_count
+from tests.scripted import served_echo
 
 CHUNK = 500
 """How many steps are pipelined at a time."""
@@ -27,54 +32,100 @@ CHUNK = 500
 PARTS = 100
 """Of the run: durations are compared between the first and the last tenth of them."""
 
+ALONE = 20
+"""One of so many steps is waited for."""
 
-def resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+
+def resident_bytes(pid: int) -> int:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def percentile_99(seconds: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    return float(np.percentile(seconds, 99))
+def threads_of(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def _send_back(pipe: Pipe) -> None:
+    while (message := pipe.recv_bytes()) != b"":
+        pipe.send_bytes(message)
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def drift(percentiles: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+    """The last tenth as a ratio to the first."""
+    tenth = PARTS // 10
+    return float(np.median(percentiles[-tenth:]) / np.median(percentiles[:tenth]))
 
 
 def main(steps: int) -> dict[str, float]:
-    """Steps an environment, and compares the process at the end with that at the beginning."""
+    """Steps an environment, and compares the processes at the end with those at the beginning."""
     of_part = steps // PARTS
-    alone = of_part // 10
-    seconds = np.zeros(alone)
-    percentiles = np.zeros(PARTS)
+    alone = of_part // ALONE
+    durations = np.zeros((2, alone))
+    percentiles = np.zeros((2, PARTS))
+    ours, theirs = forks.context.Pipe()
+
+    def turn_around() -> None:
+        ours.send_bytes(b"12345678")
+        ours.recv_bytes()
 
     def take(env: DmEnvAdaptor) -> None:
         """Takes the steps of one part."""
         for index in range(alone):
             started = time.perf_counter()
             timestep = env.step({"value": index})
-            seconds[index] = time.perf_counter() - started
+            durations[0, index] = time.perf_counter() - started
             assert timestep.observation["value"] == index
+            durations[1, index] = _seconds(turn_around)
         for begin in range(alone, of_part, CHUNK):
             values = np.arange(begin, min(begin + CHUNK, of_part))
             timesteps = env.unroll({"value": values})
             assert np.array_equal(timesteps.observation["value"], values)
 
+    echo = forks.context.Process(target=_send_back, args=(theirs,), daemon=True)
+    echo.start()
     with served_echo() as server, make(server.address) as env:
+        pids = [os.getpid(), server.pid]
         env.reset()
         for _ in range(5):
             take(env)  # What is made once has been made.
-        memory, threads = resident_bytes(), thread_count()
+        memory = [resident_bytes(pid) for pid in pids]
+        threads = sum(map(threads_of, pids))
         began = time.perf_counter()
         for part in range(PARTS):
             take(env)
-            percentiles[part] = percentile_99(seconds)
+            percentiles[:, part] = np.percentile(durations, 99, axis=1)
+            grown = [resident_bytes(pid) - had for pid, had in zip(pids, memory, strict=True)]
+            print(
+                f"{time.strftime('%H:%M:%S')} {(part + 1) * of_part:,} steps in"
+                f" {time.perf_counter() - began:.0f} s; p99 of a step, of the pipe:"
+                f" {percentiles[0, part] * 1e6:.0f}, {percentiles[1, part] * 1e6:.0f} us; memory of"
+                f" client, server: {grown[0] / 2**20:+.2f}, {grown[1] / 2**20:+.2f} MiB; load"
+                f" {os.getloadavg()[0]:.1f}",
+                file=sys.stderr,
+                flush=True,
+            )
         took = time.perf_counter() - began
-        tenth = PARTS // 10
-        first, last = np.median(percentiles[:tenth]), np.median(percentiles[-tenth:])
-        return {
-            "steps": of_part * PARTS,
-            "steps_per_second": of_part * PARTS / took,
-            "memory_mib": (resident_bytes() - memory) / (1 << 20),
-            "threads_more": thread_count() - threads,
-            "drift_percent": float(last / first - 1) * 100,
-        }
+        of_steps, of_pipe = map(drift, percentiles)
+        threads = sum(map(threads_of, pids)) - threads
+    ours.send_bytes(b"")
+    forks.end(echo)
+    return {
+        "steps": of_part * PARTS,
+        "steps_per_second": of_part * PARTS / took,
+        "memory_mib": grown[0] / (1 << 20),
+        "server_memory_mib": grown[1] / (1 << 20),
+        "threads_more": threads,
+        "steps_drift_percent": (of_steps - 1) * 100,
+        "pipe_drift_percent": (of_pipe - 1) * 100,
+        "drift_percent": (of_steps / of_pipe - 1) * 100,
+        "load": os.getloadavg()[0],
+    }
 
 
 if __name__ == "__main__":

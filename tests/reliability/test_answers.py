@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterator
 import grpc
 import pytest
 from google.protobuf import any_pb2
-from google.rpc import code_pb2, status_pb2
 
 from dm_env_rpc_client import (
     AsyncConnection,
@@ -26,6 +25,7 @@ from dm_env_rpc_client import (
     dm_env_rpc_pb2,
 )
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
+from tests.reliability.echoing import SERVERS, Echoing, echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.scripted import extension, time_limit
@@ -41,7 +41,7 @@ def run(main: Callable[[], Awaitable[None]], seconds: float = 600) -> None:
 @pytest.mark.row(7)
 @counts(100, 1_000)
 def test_cancelled_coroutines_leave_no_stale_answer(
-    echo_server: ScriptedServer, count: int, seen: Seen
+    echo_server: Echoing, count: int, seen: Seen
 ) -> None:
     """A wait that is cancelled ends the connection, unless it had its answer already."""
     stale = dead = 0
@@ -79,7 +79,7 @@ def test_cancelled_coroutines_leave_no_stale_answer(
 @pytest.mark.row(8)
 @counts(1_000, 10_000)
 def test_gathered_requests_get_their_own_answers(
-    echo_server: ScriptedServer, count: int, seen: Seen
+    echo_server: Echoing, count: int, seen: Seen
 ) -> None:
     async def main() -> None:
         async with await connect_async(echo_server.address) as connection:
@@ -95,7 +95,7 @@ def test_gathered_requests_get_their_own_answers(
 @pytest.mark.row(9)
 @counts(200, 5_000)
 def test_8_threads_with_many_requests_each_get_their_own_answers(
-    echo_server: ScriptedServer, count: int, seen: Seen
+    echo_server: Echoing, count: int, seen: Seen
 ) -> None:
     wrong: list[int] = []
     right: list[int] = []
@@ -120,20 +120,13 @@ DEPTHS = [1, 4, 16, 64, 256]
 
 
 @pytest.mark.row(10)
+@pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize("depth", DEPTHS)
-@counts(400, 100_000)  # 1,000,000 over all depths and two transports
+@counts(500, 50_000)  # 1,000,000 over all depths, servers and transports
 def test_pipelined_requests_get_their_own_answers_errors_among_them(
-    depth: int, count: int, seen: Seen
+    depth: int, server: str, count: int, seen: Seen
 ) -> None:
     right = errors = 0
-
-    def script(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-        for request in requests:
-            if int(request.extension.value) % 10 == 3:
-                text = request.extension.value.decode()
-                yield Response(error=status_pb2.Status(code=code_pb2.ABORTED, message=text))
-            else:
-                yield Response(extension=request.extension)
 
     def check(number: int, future: concurrent.futures.Future[any_pb2.Any]) -> None:
         nonlocal right, errors
@@ -146,7 +139,7 @@ def test_pipelined_requests_get_their_own_answers_errors_among_them(
             assert future.result() == extension(number)
             right += 1
 
-    with ScriptedServer(script) as server, connect(server.address) as connection:
+    with echoing(server, refuses=3) as running, connect(running.address) as connection:
         pending: collections.deque[tuple[int, concurrent.futures.Future[any_pb2.Any]]]
         pending = collections.deque()
         for number in range(count):
@@ -155,7 +148,6 @@ def test_pipelined_requests_get_their_own_answers_errors_among_them(
                 check(*pending.popleft())
         for number, future in pending:
             check(number, future)
-        server.requests.clear()
     seen(requests=count, right_answers=right, right_errors=errors)
     assert right + errors == count
 

@@ -16,7 +16,7 @@ import pytest
 from dm_env_rpc_client import Connection, ConnectionClosedError, connect
 from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
 from tests.reliability.scorecard import counts
-from tests.scripted import extension, settles
+from tests.scripted import extension, number_of, settles
 
 Future = concurrent.futures.Future[Any]
 pytestmark = pytest.mark.row(43)
@@ -28,10 +28,6 @@ SECONDS = 20.0
 def connection(echo_server: Any) -> Iterator[Connection]:
     with connect(echo_server.address) as opened:
         yield opened
-
-
-def number_in(answer: Any) -> int:
-    return int(answer.value)
 
 
 class _Calls:
@@ -53,8 +49,8 @@ class _Calls:
 
 def goes_on(connection: Connection) -> None:
     assert connection.is_usable
-    assert number_in(connection.send(extension(99))) == 99
-    assert number_in(connection.submit(extension(98)).result(SECONDS)) == 98
+    assert number_of(connection.send(extension(99))) == 99
+    assert number_of(connection.submit(extension(98)).result(SECONDS)) == 98
 
 
 @counts(20, 200)
@@ -67,8 +63,8 @@ def test_row_43_callbacks_that_wait_for_the_next_request(
 
     def wait_for(later: Future) -> Callable[[Future], None]:
         def callback(future: Future) -> None:
-            own = number_in(connection.send(extension(1000)))
-            calls.add(number_in(later.result(SECONDS)) - number_in(future.result()) + own)
+            own = number_of(connection.send(extension(1000)))
+            calls.add(number_of(later.result(SECONDS)) - number_of(future.result()) + own)
 
         return callback
 
@@ -85,7 +81,7 @@ def test_row_43_callbacks_that_submit(connection: Connection, count: int) -> Non
     calls = _Calls(count)
 
     def callback(future: Future) -> None:
-        number = number_in(future.result())
+        number = number_of(future.result())
         calls.add(number)
         if number + 1 < count:
             connection.submit(extension(number + 1)).add_done_callback(callback)
@@ -113,8 +109,8 @@ def test_row_43_callbacks_that_raise(
     futures = [connection.submit(extension(number)) for number in range(count)]
     for future in futures:
         future.add_done_callback(raising)
-        future.add_done_callback(lambda done: calls.add(number_in(done.result())))
-    assert [number_in(future.result(SECONDS)) for future in futures] == list(range(count))
+        future.add_done_callback(lambda done: calls.add(number_of(done.result())))
+    assert [number_of(future.result(SECONDS)) for future in futures] == list(range(count))
     assert calls.all.wait(SECONDS)
     assert calls.numbers == list(range(count))
     goes_on(connection)
@@ -158,13 +154,13 @@ def test_row_43_everything_at_once(connection: Connection) -> None:
 
         def send(first: int) -> None:
             for number in range(first, first + 100):
-                got = number_in(connection.send(extension(number)))
+                got = number_of(connection.send(extension(number)))
                 if got != number:
                     wrong.append((number, got))
 
         def callback(future: Future) -> None:
-            number = number_in(future.result())
-            if number_in(connection.send(extension(number + 1))) != number + 1:
+            number = number_of(future.result())
+            if number_of(connection.send(extension(number + 1))) != number + 1:
                 wrong.append((number, -1))
             calls.add(number)
             if number % 3 == 0:
@@ -193,7 +189,7 @@ def test_a_future_whose_result_is_asked_for_needs_no_thread(connection: Connecti
     futures = [connection.submit(extension(number)) for number in range(50)]
     assert settles(futures[0].done)
     assert not futures[0].running()
-    assert [number_in(future.result(SECONDS)) for future in futures] == list(range(50))
+    assert [number_of(future.result(SECONDS)) for future in futures] == list(range(50))
     assert futures[7].exception() is None
     assert futures_threads() == []
 
@@ -208,14 +204,14 @@ def test_the_thread_of_the_futures_ends_when_nobody_needs_it(
     assert settles(lambda: futures_threads() == [])
     futures = [connection.submit(extension(number)) for number in range(3)]
     found = [
-        number_in(future.result())
+        number_of(future.result())
         for future in concurrent.futures.as_completed(futures, timeout=SECONDS)
     ]
     assert sorted(found) == [0, 1, 2]
     assert settles(lambda: futures_threads() == [])
 
     async def ask() -> int:
-        return number_in(await asyncio.wrap_future(connection.submit(extension(5))))
+        return number_of(await asyncio.wrap_future(connection.submit(extension(5))))
 
     assert asyncio.run(ask()) == 5
     assert settles(lambda: futures_threads() == [])
@@ -239,5 +235,5 @@ def test_an_interrupted_wait_for_a_future_that_another_thread_reads_is_harmless(
     monkeypatch.setattr(ThreadedPipeline, "_await", interrupted)
     with pytest.raises(KeyboardInterrupt):
         future.result()
-    assert number_in(future.result(SECONDS)) == 1
+    assert number_of(future.result(SECONDS)) == 1
     goes_on(connection)

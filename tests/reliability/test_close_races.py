@@ -16,6 +16,7 @@ from dm_env_rpc_client import (
     connect,
 )
 from dm_env_rpc_client.testing import ScriptedServer
+from tests.reliability.echoing import Echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.scripted import extension
@@ -31,9 +32,9 @@ def quick_switches() -> Any:
 
 @pytest.mark.row(36)
 @pytest.mark.usefixtures("quick_switches")
-@counts(150, 50_000, seconds=3 * 3600)  # on each of two transports
+@counts(100, 25_000, seconds=3 * 3600)  # with each of two transports and two servers
 def test_row_36_close_beside_submit_send_and_deadlines(
-    echo_server: ScriptedServer, count: int, seen: Seen
+    echo_server: Echoing, count: int, seen: Seen
 ) -> None:
     """Each ends with its answer or with an error that does not blame the server."""
     unexpected: list[BaseException] = []

@@ -18,6 +18,7 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.testing import ScriptedServer, echo
 from tests.certificates import self_signed
+from tests.reliability.echoing import Echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.scripted import descriptor_count, extension, settles, thread_count, time_limit
@@ -47,7 +48,7 @@ def test_a_port_that_accepts_and_says_nothing_is_a_deadline() -> None:
 
 @pytest.mark.row(5)
 def test_tls_credentials_against_plaintext_name_the_handshake(
-    echo_server: ScriptedServer,
+    echo_server: Echoing,
 ) -> None:
     with (
         time_limit(2.5),
@@ -80,7 +81,7 @@ def test_a_dead_port_is_named_to_coroutines() -> None:
 @pytest.mark.row(13)
 @counts(50, 2_000)
 def test_opens_and_closes_of_coroutines_leave_nothing_behind(
-    echo_server: ScriptedServer, count: int, seen: Seen
+    echo_server: Echoing, count: int, seen: Seen
 ) -> None:
     async def open_and_close() -> None:
         async with await connect_async(echo_server.address) as connection:

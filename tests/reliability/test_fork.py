@@ -2,47 +2,72 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from dm_env_rpc_client.server import Server
-from dm_env_rpc_client.testing import Request, Response, ScriptedServer
+from tests.reliability.echoing import Echoing, echoing
 from tests.reliability.fork_scenarios import SCENARIOS
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.scripted import settles
+from tests.scripted import BUSY_SECONDS, settles
 
-pytestmark = pytest.mark.row(16, 32)
-
-DELAYED = range(10)
+PENDING = range(10)
 """Numbers of requests that the server answers later, so that they are pending at the fork."""
 
 MODULE = "tests.reliability.fork_scenarios"
+ROUNDS = "tests.reliability.fork_rounds"
 
 
 @pytest.fixture
-def slow_server() -> Iterator[ScriptedServer]:
+def slow_server() -> Iterator[Echoing]:
     """Echoes, some requests later."""
-
-    def script(requests: Iterator[Request], context: Any) -> Iterator[Response]:
-        for request in requests:
-            if int(request.extension.value or b"0") in DELAYED:
-                time.sleep(0.3)
-            yield Response(extension=request.extension)
-
-    with ScriptedServer(script) as server:
+    with echoing("serve", delays=lambda number: 0.3 if number in PENDING else 0.0) as server:
         yield server
 
 
-@counts(2, 20)
+@pytest.mark.row(16, 32)
+@counts(12, 200)
+@pytest.mark.parametrize("kind", ["started", "futures", "callbacks", "coroutines"])
+def test_row_32_forks_with_requests_pending(
+    kind: str, transport: str, count: int, seen: Seen
+) -> None:
+    """With 0, 1 and 2; the child uses every method, misses a deadline, collects garbage, exits."""
+    with echoing("serve", delays=lambda number: 0.05 if number in PENDING else 0.0) as server:
+        finished = subprocess.run(
+            [sys.executable, "-m", ROUNDS, kind, server.address, str(count)],
+            capture_output=True,
+            text=True,
+            timeout=90 if count < 100 else 900,
+            check=False,
+        )
+    assert finished.returncode == 0, finished.stderr
+    found = json.loads(finished.stdout)
+    seen(
+        forks=found["forks"],
+        refusals_in_children=found["refusals"],
+        slowest_refusal_s=found["slowest"],
+        right_answers=found["right"],
+        wrong_answers=found["wrong"],
+        lost_answers=found["lost"],
+    )
+    assert found["forks"] == count
+    assert found["refusals"] >= count
+    assert found["slowest"] < 0.1 + BUSY_SECONDS
+    # Each round has those that were pending, and one more.
+    assert found["right"] == sum(number % 3 + 1 for number in range(count))
+    assert (found["wrong"], found["lost"]) == (0, 0), finished.stderr
+
+
+@pytest.mark.row(16)
+@counts(2, 50)
 @pytest.mark.parametrize("what", ["child", "coroutines", "started", "futures"])
-def test_row_32_the_child_is_refused_and_the_parent_is_right(
-    slow_server: ScriptedServer, what: str, transport: str, count: int, seen: Seen
+def test_row_16_the_child_is_refused_and_the_parent_is_right(
+    slow_server: Echoing, what: str, transport: str, count: int, seen: Seen
 ) -> None:
     names = [name for name in SCENARIOS if name.endswith(what)]
     if transport == "grpc":
@@ -61,7 +86,8 @@ def test_row_32_the_child_is_refused_and_the_parent_is_right(
     seen(forks=count * len(names))
 
 
-def test_row_32_the_server_sees_the_parent_leave_while_the_child_lives(
+@pytest.mark.row(16)
+def test_row_16_the_server_sees_the_parent_leave_while_the_child_lives(
     echo_environment_server: Server, transport: str
 ) -> None:
     if transport == "grpc":

@@ -12,6 +12,7 @@ import hpack
 import pytest
 
 from tests import forks
+from tests.reliability.recording import Seen
 from tests.reliability.served import Honest, Served, percentile, served
 from tests.transports import frames
 from tests.transports.frames import (
@@ -37,6 +38,8 @@ from tests.transports.test_http2_server import (
     FLOW,
     STREAM_ERRORS,
 )
+
+pytestmark = pytest.mark.row(42)
 
 TRANSPORTS = ["http2"]
 
@@ -297,7 +300,7 @@ class Attacker:
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_row_42_attacks(scale: int, request: pytest.FixtureRequest) -> None:
+def test_row_42_attacks(scale: int, request: pytest.FixtureRequest, seen: Seen) -> None:
     """Row 42: attackers are told why they are ended; nobody else notices; memory +16 MiB."""
     attacker = Attacker()
     request.addfinalizer(attacker.end)
@@ -335,6 +338,13 @@ def test_row_42_attacks(scale: int, request: pytest.FixtureRequest) -> None:
                 f"+{grown / (1 << 20):.1f} MiB; {len(outcomes)} connections"
             )
             print(said)
+            seen(
+                attacks=1,
+                attacking_connections=len(outcomes),
+                memory_mib=grown / (1 << 20),
+                p99_beside_an_attack_ms=loud * 1e3,
+                p99_beside_another_client_ms=neighbour * 1e3,
+            )
             if attack in UNHEARD:
                 is_expected = set(outcomes) <= {expected, Outcome(None, None)}
             else:
@@ -357,7 +367,7 @@ def server() -> object:
         yield running
 
 
-def test_row_42_malformed_frames(server: Served) -> None:
+def test_row_42_malformed_frames(server: Served, seen: Seen) -> None:
     """Row 42: each malformed frame, header block and stream gets the right code."""
     with Honest(server.address) as honest:
         honest.step()
@@ -379,7 +389,10 @@ def test_row_42_malformed_frames(server: Served) -> None:
                 client.send(contents)
                 assert client.ping(), name
                 assert client.goaway_code() is None, name
-        assert server.peak() - before <= SLACK
+        grown = server.peak() - before
+        malformed = len(CONNECTION_ERRORS) + len(STREAM_ERRORS)
+        seen(malformed=malformed, allowed=len(ALLOWED), memory_mib=grown / (1 << 20))
+        assert grown <= SLACK
 
 
 def test_row_42_frames_in_single_bytes(server: Served) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 import time
 from multiprocessing.connection import Connection as Pipe
 
@@ -11,9 +12,10 @@ import pytest
 
 from dm_env_rpc_client import ConnectionLostError, make
 from tests import forks
+from tests.reliability.recording import Seen
 from tests.reliability.served import Honest, Served, served
 from tests.scripted import BUSY_SECONDS, settles
-from tests.transports.frames import DATA, END_STREAM, frame
+from tests.transports.frames import DATA, END_STREAM, WINDOW_UPDATE, frame
 from tests.transports.raw_client import RawClient, request, requests
 
 TRANSPORTS = ["http2"]
@@ -30,8 +32,9 @@ def descriptors(server: Served) -> int:
     return len(os.listdir(f"/proc/{server.pid}/fd"))
 
 
+@pytest.mark.row(13)
 @pytest.mark.parametrize("count", COUNTS)
-def test_row_13_opens_and_closes(count: int) -> None:
+def test_row_13_opens_and_closes(count: int, seen: Seen) -> None:
     """Row 13: 2,000 opens and closes leave no thread, descriptor or stream on the server."""
     with served() as server:
         with Honest(server.address) as honest:
@@ -46,6 +49,7 @@ def test_row_13_opens_and_closes(count: int) -> None:
                     client.send(frame(DATA, b"", END_STREAM, 1))
         # As many streams on one connection.
         with RawClient(server.address) as client:
+            client.send(frame(WINDOW_UPDATE, struct.pack(">I", 1 << 30)))
             for number in range(1, 2 * count, 2):
                 client.send(request(number) + requests(number, b"\x12\x00", end=True))
                 assert client.read_until(lambda: client.status(number) == "0")  # noqa: B023
@@ -53,10 +57,19 @@ def test_row_13_opens_and_closes(count: int) -> None:
         assert settles(lambda: threads(server) <= before[0] + 2)
         # Fewer if the honest client's was still open before.
         assert settles(lambda: descriptors(server) <= before[1])
-        assert server.peak() - memory < 8 << 20
+        grown = server.peak() - memory
+        seen(
+            connections=count,
+            streams_of_one_connection=count,
+            server_threads_more=float(max(0, threads(server) - before[0])),
+            server_descriptors_more=float(max(0, descriptors(server) - before[1])),
+            server_memory_mib=grown / (1 << 20),
+        )
+        assert grown < 8 << 20
 
 
-def test_row_26_one_client_too_many() -> None:
+@pytest.mark.row(26)
+def test_row_26_one_client_too_many(seen: Seen) -> None:
     """Row 26: the extra client gets RESOURCE_EXHAUSTED within 1 s, again and again."""
     with served(max_connections=8) as server, contextlib.ExitStack() as stack:
         for _ in range(8):
@@ -65,7 +78,9 @@ def test_row_26_one_client_too_many() -> None:
             begin = time.monotonic()
             with pytest.raises(ConnectionLostError, match="RESOURCE_EXHAUSTED"):
                 make(server.address)
-            assert time.monotonic() - begin < 1.0 + BUSY_SECONDS
+            took = time.monotonic() - begin
+            seen(refused_clients=1, refused_after_s=took)
+            assert took < 1.0 + BUSY_SECONDS
 
 
 def _play(address: str, count: int, told: Pipe) -> None:
@@ -79,8 +94,9 @@ def _play(address: str, count: int, told: Pipe) -> None:
             env.step({"paddle": 0})
 
 
+@pytest.mark.row(27)
 @pytest.mark.parametrize("count", KILLED)
-def test_row_27_killed_clients(count: int) -> None:
+def test_row_27_killed_clients(count: int, seen: Seen) -> None:
     """Row 27: the places of killed clients are free within 2 s."""
     at_once = 10
     with served(max_connections=at_once) as server:
@@ -104,5 +120,7 @@ def test_row_27_killed_clients(count: int) -> None:
                         return False
                 return True
 
-            assert settles(are_free)
-            assert time.monotonic() - begin < 2.0 + BUSY_SECONDS
+            assert settles(are_free, 2.0 + BUSY_SECONDS)
+            took = time.monotonic() - begin
+            seen(killed_clients=at_once, free_again_after_s=took)
+            assert took < 2.0 + BUSY_SECONDS

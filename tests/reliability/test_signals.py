@@ -25,6 +25,7 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.server import Server
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
+from tests.reliability.echoing import Echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts, is_strict
 from tests.scripted import (
@@ -137,9 +138,9 @@ print(interrupted, stale, dead)
 
 
 @pytest.mark.row(6)
-@counts(100, 1_000)
+@counts(60, 1_000)
 def test_row_6_interrupts_at_random_points_leave_no_stale_answer(
-    echo_server: ScriptedServer, count: int, seen: Seen
+    echo_server: Echoing, count: int, seen: Seen
 ) -> None:
     finished = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, echo_server.address, str(count)],
@@ -158,7 +159,7 @@ def test_row_6_interrupts_at_random_points_leave_no_stale_answer(
 @pytest.mark.row(13)
 @counts(100, 2_000)
 def test_row_13_opens_and_closes_leave_nothing_behind(
-    echo_server: ScriptedServer, count: int, seen: Seen
+    echo_server: Echoing, count: int, seen: Seen
 ) -> None:
     def open_and_close() -> None:
         with connect(echo_server.address) as connection:
@@ -180,7 +181,7 @@ def test_row_13_opens_and_closes_leave_nothing_behind(
     )
 
 
-def test_connections_that_are_forgotten_are_ended(echo_server: ScriptedServer) -> None:
+def test_connections_that_are_forgotten_are_ended(echo_server: Echoing) -> None:
     connection = connect(echo_server.address)
     connection.send(extension(1))
     connection.submit(extension(1)).result()
@@ -211,7 +212,7 @@ def test_what_is_forgotten_is_freed(echo_environment_server: Server, how: str) -
 
 @pytest.mark.row(15)
 def test_row_15_close_in_every_state_is_quick_and_raises_nothing(
-    echo_server: ScriptedServer, seen: Seen
+    echo_server: Echoing, seen: Seen
 ) -> None:
     unused = connect(echo_server.address)
     used = connect(echo_server.address)

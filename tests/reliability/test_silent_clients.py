@@ -12,11 +12,14 @@ import hpack
 import pytest
 
 from dm_env_rpc_client import ConnectionLostError
+from tests.reliability.recording import Seen
 from tests.reliability.served import LARGE_REQUEST, Honest, Served, served
 from tests.scripted import BUSY_SECONDS, settles
 from tests.transports import frames
 from tests.transports.frames import PREFACE, WINDOW_UPDATE, frame
 from tests.transports.raw_client import REQUEST, RawClient, request, requests
+
+pytestmark = pytest.mark.row(40)
 
 TRANSPORTS = ["http2"]
 
@@ -83,7 +86,7 @@ SILENT = {
         for name in SILENT
     ],
 )
-def test_row_40_silent_sockets(name: str, count: int) -> None:
+def test_row_40_silent_sockets(name: str, count: int, seen: Seen) -> None:
     """Row 40: 1,000 silent sockets: an honest client is served within 1 s; they are dropped."""
     with served({"_GREET_SECONDS": 1.0, "_LOOK_SECONDS": 0.1}, max_connections=16) as server:
         assert is_served_in_time(server)
@@ -94,11 +97,13 @@ def test_row_40_silent_sockets(name: str, count: int) -> None:
             # Those for which there is no room are dropped at once, the others in time.
             assert settles(lambda: dropped(clients) == count)
             assert early.step() < HONEST_SECONDS
-        assert server.peak() - before <= SLACK
+        grown = server.peak() - before
+        seen(silent_sockets_dropped=count, memory_mib=grown / (1 << 20))
+        assert grown <= SLACK
 
 
 @pytest.mark.parametrize("count", [64, pytest.param(256, marks=pytest.mark.soak)])
-def test_row_40_idle_streams(count: int) -> None:
+def test_row_40_idle_streams(count: int, seen: Seen) -> None:
     """Row 40: idle streams are clients as good as any; one too many is told so within 1 s."""
     seconds = {"_GREET_SECONDS": 0.5, "_LOOK_SECONDS": 0.05}
     with served(seconds, max_connections=count + 1) as server:
@@ -115,6 +120,7 @@ def test_row_40_idle_streams(count: int) -> None:
                 assert time.monotonic() - begin < HONEST_SECONDS
                 assert last.step() < HONEST_SECONDS
             assert is_served_in_time(server)
+        seen(idle_streams=count)
         # A client that is gone leaves its place.
         assert settles(lambda: is_served_in_time(server))
 
@@ -129,7 +135,7 @@ def test_row_40_streams_of_the_health_service_take_no_places() -> None:
 
 
 @pytest.mark.parametrize("count", [8, pytest.param(64, marks=pytest.mark.soak)])
-def test_row_40_clients_that_never_read(count: int) -> None:
+def test_row_40_clients_that_never_read(count: int, seen: Seen) -> None:
     """Row 40: they get a bounded number of answers, and are dropped in the end."""
     seconds = {"_UNREAD_SECONDS": 1.0, "_LOOK_SECONDS": 0.1}
     asks = GREETING + frame(WINDOW_UPDATE, struct.pack(">I", LARGEST - 65_535))
@@ -149,10 +155,11 @@ def test_row_40_clients_that_never_read(count: int) -> None:
             # Nothing is sent to them any more, and what was sent is gone with the connection.
             assert settles(lambda: all(map(is_reset, clients)))
             assert honest.step() < HONEST_SECONDS
+            seen(clients_that_never_read=count)
 
 
 @pytest.mark.parametrize("count", [50, pytest.param(200, marks=pytest.mark.soak)])
-def test_row_40_requests_byte_by_byte(count: int) -> None:
+def test_row_40_requests_byte_by_byte(count: int, seen: Seen) -> None:
     """Row 40: clients whose requests come in single bytes delay nobody, and get their answers."""
     contents = requests(1, b"\x12\x00")
     with served() as server, opened(server, count, GREETING + request(1)) as clients:
@@ -162,6 +169,7 @@ def test_row_40_requests_byte_by_byte(count: int) -> None:
             assert is_served_in_time(server)
         for client in clients:
             assert client.read_until(lambda: len(client.answers(1)) == 1)  # noqa: B023  # at once
+    seen(requests_byte_by_byte=count)
 
 
 def test_row_40_a_greeting_byte_by_byte_has_an_end() -> None:

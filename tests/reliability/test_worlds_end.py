@@ -10,6 +10,7 @@ from google.rpc import code_pb2
 from dm_env_rpc_client import DmEnvRpcError, connect, create_world, join_world, make
 from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.server import Catch, Server, serve
+from tests.reliability.recording import Seen
 from tests.scripted import BUSY_SECONDS, settles, thread_count
 
 pytestmark = pytest.mark.row(39)
@@ -45,7 +46,9 @@ def _create_and_vanish(server: Server, joins: bool) -> bool:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("count", "limit", "grace"), SCALES)
-def test_row_39_worlds_of_clients_that_vanish(count: int, limit: int, grace: float) -> None:
+def test_row_39_worlds_of_clients_that_vanish(
+    count: int, limit: int, grace: float, seen: Seen
+) -> None:
     """Row 39: worlds end after the grace; the clients after that are served."""
     with serve(Catch, max_worlds=limit, idle_world_seconds=grace) as server:
         threads = thread_count()
@@ -59,9 +62,11 @@ def test_row_39_worlds_of_clients_that_vanish(count: int, limit: int, grace: flo
                 # Within the grace and what closing takes, there is room again.
                 assert settles(lambda: server.world_count < limit, 10 * grace + BUSY_SECONDS)
             most = max(most, server.world_count)
-        print(
-            f"row 39: {made} clients in {time.monotonic() - begun:.1f} s, {refused} refusals, "
-            f"at most {most} worlds"
+        seen(
+            clients_that_vanished=made,
+            refusals=refused,
+            worlds=float(most),
+            all_in_s=time.monotonic() - begun,
         )
         assert most <= limit
         assert settles(lambda: (server.world_count, server.agent_count) == (0, 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import timeit
+from typing import Literal
 
 import pytest
 
@@ -80,6 +81,30 @@ def test_errors_and_refused_clients_are_counted() -> None:
             make(server.address, {"at": "__init__"}, token="s3cret")
         stats = server.stats()
         assert (stats.refused_streams, stats.errors, stats.refusals) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("transport", ["http2", "grpc"])
+def test_clients_for_which_there_is_no_room_are_counted(
+    transport: Literal["http2", "grpc"],
+) -> None:
+    with serve(Catch, transport=transport, max_connections=2) as server:
+        with make(server.address), make(server.address):
+            for _ in range(3):
+                with pytest.raises(ConnectionLostError, match="its limit of 2 streams"):
+                    make(server.address)
+            stats = server.stats()
+            assert (stats.streams, stats.all_streams, stats.refused_streams) == (2, 2, 3)
+        assert settles(lambda: server.stats().streams == 0)
+
+        def is_served() -> bool:
+            try:
+                make(server.address).close()
+            except ConnectionLostError:
+                return False
+            return True
+
+        # The server knows that the stream has ended a moment before there is room for another.
+        assert settles(is_served)
 
 
 def test_the_log_tells_of_clients_and_refusals_and_not_of_steps(

@@ -198,7 +198,8 @@ def test_a_message_that_is_not_a_request_ends_the_stream(
 
 
 def test_an_extension_that_nobody_registered_is_unimplemented(connection: Connection) -> None:
-    refused(connection, extension(1), code_pb2.UNIMPLEMENTED, "no extension 'tests/echo'")
+    text = "no extension 'type.googleapis.com/google.protobuf.StringValue'"
+    refused(connection, extension(1), code_pb2.UNIMPLEMENTED, text)
 
 
 def test_reset_sends_the_specs_whether_they_changed_or_not(connection: Connection) -> None:

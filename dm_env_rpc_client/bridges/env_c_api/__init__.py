@@ -4,7 +4,7 @@ Read `environment.py` first: it drives a `Runner`, in this process (`runner.py`)
 process (`process_runner.py`; the child's side is `child.py`, and `child_pipe.py` and
 `child_calls.py` are the messages between the two). A runner calls a library through
 `context.py`, one method for each C function; `library.py` loads it, `declarations.py` has the
-C structs, `memory.py` copies from the library's memory, `limits.py` bounds every copy.
+C structs, `memory.py` copies from the library's memory, within `tensors.Limits`.
 
 May import `errors`, `runtime` and `tensors`; only this room imports cffi.
 

@@ -17,6 +17,7 @@ from dm_env_rpc_client.bridges.env_c_api.declarations import layout
 from dm_env_rpc_client.bridges.env_c_api.library import open_context
 from dm_env_rpc_client.bridges.env_c_api.runner import Actions, LocalRunner
 from dm_env_rpc_client.runtime import children
+from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
 __all__ = ["answer_calls", "main"]
 
@@ -24,7 +25,7 @@ ORPHAN_SECONDS = 5.0
 """How long the library may take to return and be released after the parent has ended."""
 
 
-def main(parent: children.Parent, reader: int, writer: int) -> None:
+def main(parent: children.Parent, reader: int, writer: int, limits: Limits) -> None:
     """Answers calls until the parent closes its ends of the pipes.
 
     Args:
@@ -32,16 +33,17 @@ def main(parent: children.Parent, reader: int, writer: int) -> None:
         return from a call.
       reader: descriptor of the pipe with the calls.
       writer: descriptor of the pipe for the answers.
+      limits: what is copied from the library's memory.
     """
     # Ctrl-C reaches the whole process group; the parent ends its child itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     children.exit_with(parent, ORPHAN_SECONDS)
-    answer_calls(ChildPipe(reader, writer))
+    answer_calls(ChildPipe(reader, writer, limits), limits)
 
 
-def answer_calls(pipe: ChildPipe) -> None:
+def answer_calls(pipe: ChildPipe, limits: Limits = DEFAULT) -> None:
     """Answers calls until the pipe ends; then releases the environment."""
-    calls = _Calls()
+    calls = _Calls(limits)
     try:
         while True:
             name, *arguments = pipe.receive()
@@ -61,7 +63,8 @@ def answer_calls(pipe: ChildPipe) -> None:
 class _Calls:
     """The calls by name, and the one environment of the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self._runner: LocalRunner | None = None
         self.by_name: dict[str, Callable[..., Any]] = {
             "open": self._open,
@@ -95,7 +98,7 @@ class _Calls:
             params = launch_params.tobytes()
         elif launch_params is not None:
             params = [text.tobytes() for text in launch_params]
-        context = open_context(layout(version), library, connect, params)
+        context = open_context(layout(version), library, connect, params, self._limits)
         texts = {key: value for key, value in settings}  # noqa: C416  # pairs are lists here
         self._runner = LocalRunner(context, texts, observations, start_attempts)
         return child_calls.encode_description(self._runner.description)

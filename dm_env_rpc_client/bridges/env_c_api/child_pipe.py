@@ -21,17 +21,17 @@ from typing import Any
 
 import numpy as np
 
-from dm_env_rpc_client.bridges.env_c_api import limits
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.runtime.deadline import Deadline
+from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
+from dm_env_rpc_client.tensors.packing import MAX_DIMENSIONS
 
 __all__ = ["ChildPipe"]
 
 _LENGTHS = struct.Struct("<IQ")
 
-_MAX_JSON_BYTES = 1 << 28
-# Observations, and those of events, each with padding for the maximum number of arrays.
-_MAX_ARRAY_BYTES = 2 * limits.MAX_BYTES + (1 << 24)
+_MORE_BYTES = 1 << 24
+"""Of a message, beyond its observations and those of its events: names, padding of arrays."""
 
 _ALIGNMENT = 8
 
@@ -44,9 +44,12 @@ class ChildPipe:
     Args:
       reader: the descriptor to read from; this object owns it.
       writer: the descriptor to write to; this object owns it.
+      limits: of the observations, and of those of events.
     """
 
-    def __init__(self, reader: int, writer: int):
+    def __init__(self, reader: int, writer: int, limits: Limits = DEFAULT):
+        # Both of the JSON, where texts are, and of the arrays.
+        self._most_bytes = 2 * limits.message_bytes + _MORE_BYTES
         self._reader, self._writer = reader, writer
         # So that a timeout also applies in the middle of a message.
         os.set_blocking(reader, False)
@@ -67,7 +70,7 @@ class ChildPipe:
 
         text = json.dumps(message, default=describe).encode()
         size = sum(array.nbytes + -array.nbytes % _ALIGNMENT for array in arrays)
-        _check_lengths(len(text), size)
+        self._check_lengths(len(text), size)
         pieces: list[Any] = []
         for array in arrays:
             flat = np.ascontiguousarray(array).reshape(-1)
@@ -93,7 +96,7 @@ class ChildPipe:
         lengths = bytearray(_LENGTHS.size)
         self._read(memoryview(lengths), deadline)
         text_size, size = _LENGTHS.unpack(lengths)
-        _check_lengths(text_size, size)
+        self._check_lengths(text_size, size)
         text = bytearray(text_size)
         self._read(memoryview(text), deadline)
         data = np.empty(size, np.uint8)
@@ -108,6 +111,13 @@ class ChildPipe:
         """Closes both ends; call it once."""
         os.close(self._reader)
         os.close(self._writer)
+
+    def _check_lengths(self, text_size: int, size: int) -> None:
+        if max(text_size, size) > self._most_bytes:
+            raise ProtocolError(
+                f"a message of {text_size} bytes of JSON and {size} bytes of arrays; at most "
+                f"{self._most_bytes} of each are allowed (Limits.message_bytes)"
+            )
 
     def _read(self, view: memoryview, deadline: Deadline) -> None:
         while view.nbytes:
@@ -134,7 +144,7 @@ class _Arrays:
         dtype, shape = _DTYPES.get(described["dtype"]), described["shape"]
         if dtype is None:
             raise ValueError(f"an array of dtype {described['dtype']!r}")
-        if not isinstance(shape, list) or len(shape) > limits.MAX_DIMENSIONS:
+        if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
             raise ValueError(f"an array of shape {shape!r}")
         if not all(isinstance(length, int) and length >= 0 for length in shape):
             raise ValueError(f"an array of shape {shape!r}")
@@ -144,14 +154,6 @@ class _Arrays:
         array = self._data[self._offset : self._offset + size].view(dtype).reshape(shape)
         self._offset += size + -size % _ALIGNMENT
         return array
-
-
-def _check_lengths(text_size: int, size: int) -> None:
-    if text_size > _MAX_JSON_BYTES or size > _MAX_ARRAY_BYTES:
-        raise ProtocolError(
-            f"a message of {text_size} bytes of JSON and {size} bytes of arrays; at most "
-            f"{_MAX_JSON_BYTES} and {_MAX_ARRAY_BYTES} are allowed"
-        )
 
 
 def _wait(descriptor: int, event: int, deadline: Deadline) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dm_env_rpc_client.bridges.env_c_api import limits, memory
+from dm_env_rpc_client.bridges.env_c_api import memory
 from dm_env_rpc_client.bridges.env_c_api.declarations import Layout
 from dm_env_rpc_client.bridges.env_c_api.description import ObservationType, checked_size
 from dm_env_rpc_client.bridges.env_c_api.events import Event
@@ -26,6 +26,7 @@ from dm_env_rpc_client.bridges.env_c_api.library_properties import (
     PropertyResult,
 )
 from dm_env_rpc_client.errors import LibraryError, PropertyError, ProtocolError, SpecError
+from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
 __all__ = ["Context", "FixedObservation", "Status"]
 
@@ -60,11 +61,20 @@ class Context:
       api: a filled `EnvCApi*` of that version.
       handle: the library's `void*` for the environment.
       keep_alive: objects to which the library may hold pointers.
+      limits: what is copied from the library's memory.
     """
 
-    def __init__(self, layout: Layout, api: Any, handle: Any, keep_alive: Sequence[Any] = ()):
+    def __init__(
+        self,
+        layout: Layout,
+        api: Any,
+        handle: Any,
+        keep_alive: Sequence[Any] = (),
+        limits: Limits = DEFAULT,
+    ):
         ffi = layout.ffi
         self.layout = layout
+        self.limits = limits
         self._keep_alive = (api, *keep_alive)
         self._handle = handle
         self._call = {name: getattr(api, name) for name in layout.functions}
@@ -105,7 +115,7 @@ class Context:
         """Returns the library's message; to be called right after a failure."""
         pointer = self._call["error_message"](self._handle)
         try:
-            message = memory.copy_text(self.layout.ffi, pointer, "error_message")
+            message = memory.copy_message(self.layout.ffi, pointer, self.limits.error_bytes)
         except ProtocolError as error:
             # The failure is more important than an invalid message about it.
             return f"(no message: {error})"
@@ -122,13 +132,14 @@ class Context:
         value = self.layout.ffi.new("const char**")
         result = self._call["read_property"](self._handle, self._c_text(key, "property"), value)
         self._check_property("read", key, result)
-        return memory.copy_text(self.layout.ffi, value[0], f"value of property {key!r}")
+        most, where = self.limits.text_bytes, f"value of property {key!r}"
+        return memory.copy_text(self.layout.ffi, value[0], most, where)
 
     def list_property(self, key: str) -> dict[str, PropertyAttributes]:
         """Lists the properties directly below one; PropertyError if the library refuses."""
         callback, listings = _property_callback(self.layout)
         token = next(_tokens)
-        listing = listings[token] = _Listing()
+        listing = listings[token] = _Listing(self.limits)
         try:
             result = self._call["list_property"](
                 self._handle,
@@ -151,8 +162,10 @@ class Context:
     def count(self, function: str) -> int:
         """Returns the result of a function such as "observation_count"."""
         count: int = self._call[function](self._handle)
-        if not 0 <= count <= limits.MAX_COUNT:
-            raise ProtocolError(f"{function}: is {count}; expected 0 to {limits.MAX_COUNT}")
+        if not 0 <= count <= self.limits.specs:
+            raise ProtocolError(
+                f"{function}: is {count}; expected 0 to {self.limits.specs} (Limits.specs)"
+            )
         return count
 
     def name(self, function: str, index: int) -> str:
@@ -184,9 +197,9 @@ class Context:
         if type_ is ObservationType.STRING:
             if len(shape) != 1:
                 raise ProtocolError(f"{where}: a string has 1 dimension, got {len(shape)}")
-            checked_size(shape, 1, where)
+            checked_size(shape, 1, self.limits.message_bytes, where)
         else:
-            checked_size(shape, type_.value.itemsize, where)
+            checked_size(shape, type_.value.itemsize, self.limits.message_bytes, where)
         return type_, shape
 
     def fps(self) -> int | None:
@@ -194,11 +207,13 @@ class Context:
         function = self._call.get("fps")
         return None if function is None else int(function(self._handle))
 
-    def observation(self, index: int, budget: int = limits.MAX_BYTES, where: str = "") -> Any:
+    def observation(self, index: int, budget: int | None = None, where: str = "") -> Any:
         """Copies an observation of at most `budget` bytes: a new array, or a `str`."""
         self._get_observation(index)
         where = where or f"observation {index}"
-        return memory.copy_observation(self.layout, self._observation, budget, where)
+        most = self.limits.message_bytes
+        budget = most if budget is None else budget
+        return memory.copy_observation(self.layout, self._observation, budget, most, where)
 
     def fixed_observation(self, index: int, fixed: FixedObservation) -> Any:
         """As `observation`, but faster, for an array of fixed type and shape."""
@@ -215,7 +230,8 @@ class Context:
             data = np.frombuffer(ffi.buffer(pointer, fixed.size), fixed.dtype)
             return data.reshape(fixed.shape).copy()
         where = fixed.where
-        value = memory.copy_observation(self.layout, self._observation, limits.MAX_BYTES, where)
+        most = self.limits.message_bytes
+        value = memory.copy_observation(self.layout, self._observation, most, most, where)
         raise ProtocolError(
             f"{where}: has type {spec.type} and shape {list(np.shape(value))}; observation_spec "
             f"declares type {fixed.type_number} and shape {fixed.shape}"
@@ -236,14 +252,18 @@ class Context:
         id_, count, where = event.id, event.observation_count, f"event {index}"
         if not 0 <= id_ < len(names):
             raise ProtocolError(f"{where}: has id {id_}; there are {len(names)} types of events")
-        if not 0 <= count <= limits.MAX_COUNT:
-            raise ProtocolError(f"{where}: has {count} observations; at most {limits.MAX_COUNT}")
+        if not 0 <= count <= self.limits.specs:
+            raise ProtocolError(
+                f"{where}: has {count} observations; at most {self.limits.specs} (Limits.specs)"
+            )
         if count and not event.observations:
             raise ProtocolError(f"{where}: has {count} observations and a null pointer to them")
         observations = []
         for i in range(count):
             place = f"{where}: observation {i}"
-            value = memory.copy_observation(self.layout, event.observations[i], budget, place)
+            value = memory.copy_observation(
+                self.layout, event.observations[i], budget, self.limits.message_bytes, place
+            )
             budget -= value.nbytes if isinstance(value, np.ndarray) else len(value)
             observations.append(value)
         return Event(id_, names[id_], tuple(observations))
@@ -310,7 +330,8 @@ class Context:
 
     def _name(self, function: str, *index: int) -> str:
         where = " of ".join([function, *map(str, index)])
-        return memory.copy_text(self.layout.ffi, self._call[function](self._handle, *index), where)
+        pointer = self._call[function](self._handle, *index)
+        return memory.copy_text(self.layout.ffi, pointer, self.limits.name_bytes, where)
 
     def _bounds(self, function: str, array_type: str, index: int) -> tuple[Any, Any]:
         # Initially reversed, so that bounds which the library does not write are refused.
@@ -349,16 +370,17 @@ _tokens = itertools.count(1)
 class _Listing:
     """The results of the callbacks of one list_property."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self.found: dict[str, PropertyAttributes] = {}
         self.problem: str | None = None
 
     def add(self, ffi: Any, key: Any, attributes: int) -> None:
-        text = memory.copy_text(ffi, key, "a key")
+        text = memory.copy_text(ffi, key, self._limits.name_bytes, "a key")
         if not 0 <= attributes < 2 * PropertyAttributes.LISTABLE.value:
             raise ProtocolError(f"property {text!r} has attributes {attributes}; expected 0 to 7")
-        if len(self.found) == limits.MAX_COUNT:
-            raise ProtocolError(f"more than {limits.MAX_COUNT} properties")
+        if len(self.found) == self._limits.specs:
+            raise ProtocolError(f"more than {self._limits.specs} properties (Limits.specs)")
         self.found[text] = PropertyAttributes(attributes)
 
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from dm_env import specs
 
-from dm_env_rpc_client.bridges.env_c_api import limits
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.tensors.variable_specs import VariableArray
 
@@ -38,11 +37,11 @@ class ObservationType(enum.Enum):
     INT64S = np.dtype(np.int64)
 
 
-def checked_size(shape: Iterable[int], item_bytes: int, where: str) -> int:
+def checked_size(shape: Iterable[int], item_bytes: int, most: int, where: str) -> int:
     """Returns the size of an array in bytes, which is 0 if a length is 0.
 
     Raises:
-      ProtocolError: a length is negative, or the array exceeds the limit.
+      ProtocolError: a length is negative, or the array takes more than `most` bytes.
     """
     size = item_bytes
     sizes = list(shape)
@@ -52,9 +51,10 @@ def checked_size(shape: Iterable[int], item_bytes: int, where: str) -> int:
         # A 0 does not hide the other lengths: NumPy refuses an array whose strides overflow.
         size *= length or 1
     # Python's integers do not overflow, so this also refuses sizes that would wrap in C.
-    if size > limits.MAX_BYTES:
+    if size > most:
         raise ProtocolError(
-            f"{where}: shape {sizes} takes {size} bytes; at most {limits.MAX_BYTES} are allowed"
+            f"{where}: shape {sizes} takes {size} bytes; at most {most} are allowed "
+            "(Limits.message_bytes)"
         )
     return 0 if 0 in sizes else size
 
@@ -157,8 +157,8 @@ class Description:
         has no `fps`.
 
     Raises:
-      ProtocolError: two actions or two observations share a name, bounds are NaN or
-        reversed, or the observations exceed the limit.
+      ProtocolError: two actions or two observations share a name, or bounds are NaN or
+        reversed.
     """
 
     name: str
@@ -179,12 +179,11 @@ class Description:
                     f"action {action.name!r} has the bounds {action.minimum} to "
                     f"{action.maximum}; expected two numbers of which the first is not greater"
                 )
-        total = sum(observation.fixed_bytes for observation in self.observations)
-        if total > limits.MAX_BYTES:
-            raise ProtocolError(
-                f"the observations take {total} bytes together; at most {limits.MAX_BYTES} "
-                "are allowed"
-            )
+
+    @property
+    def fixed_bytes(self) -> int:
+        """The size of all observations whose size does not change, in bytes."""
+        return sum(observation.fixed_bytes for observation in self.observations)
 
     @property
     def _bounded(self) -> tuple[BoundedAction, ...]:

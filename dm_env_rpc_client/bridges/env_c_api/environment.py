@@ -31,6 +31,7 @@ from dm_env_rpc_client.bridges.env_c_api.runner import Frame, LocalRunner, Runne
 from dm_env_rpc_client.bridges.env_c_api.text_settings import text_settings
 from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError, SpecError
 from dm_env_rpc_client.tensors import nesting
+from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.tensors.variable_specs import VariableStringArray
 
 __all__ = ["EnvCApiEnvironment"]
@@ -89,6 +90,8 @@ class EnvCApiEnvironment(dm_env.Environment):
         an error here.
       request_timeout: seconds that each call may take in the child process; None for no
         limit.
+      limits: what is copied from the library's memory: `message_bytes` is the size of all
+        observations of a step.
 
     Attributes:
       name: the name of the environment.
@@ -119,6 +122,7 @@ class EnvCApiEnvironment(dm_env.Environment):
         start_attempts: int = START_ATTEMPTS,
         isolated: bool = False,
         request_timeout: float | None = REQUEST_SECONDS,
+        limits: Limits = DEFAULT,
     ):
         _check_range("frames_per_step", frames_per_step, 1)
         _check_range("start_attempts", start_attempts, 1)
@@ -130,6 +134,7 @@ class EnvCApiEnvironment(dm_env.Environment):
         self._episodes = itertools.count(first_episode)
         self._seeds = _seeds(episode_seeds)
         self._lock = threading.Lock()
+        self._limits = limits
         self._is_running = False
         self._failure: BaseException | None = None
         self._events: tuple[Event, ...] = ()
@@ -146,9 +151,10 @@ class EnvCApiEnvironment(dm_env.Environment):
                 observations=observations,
                 start_attempts=start_attempts,
                 request_timeout=request_timeout,
+                limits=limits,
             )
         else:
-            context = open_context(layout(version), library, connect, launch_params)
+            context = open_context(layout(version), library, connect, launch_params, limits)
             runner = LocalRunner(context, texts, observations, start_attempts)
         self._runner: Runner | None = runner
         try:
@@ -267,7 +273,11 @@ class EnvCApiEnvironment(dm_env.Environment):
         """
         with self._lock:
             list_property = self._open_runner().list_property
-            return list_recursively(list_property, key) if recursive else list_property(key)
+            return (
+                list_recursively(list_property, key, self._limits)
+                if recursive
+                else list_property(key)
+            )
 
     def close(self) -> None:
         """Releases the environment and ends its child process; a second time does nothing."""

@@ -19,6 +19,7 @@ from typing import Any
 from dm_env_rpc_client.bridges.env_c_api.context import Context
 from dm_env_rpc_client.bridges.env_c_api.declarations import Layout
 from dm_env_rpc_client.errors import LibraryError, ProtocolError, SpecError
+from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
 __all__ = ["Connect", "LaunchParams", "Library", "open_context"]
 
@@ -52,7 +53,11 @@ _RTLD_DI_LINKMAP = 2
 
 
 def open_context(
-    layout: Layout, library: Library, connect: Connect, launch_params: LaunchParams = None
+    layout: Layout,
+    library: Library,
+    connect: Connect,
+    launch_params: LaunchParams = None,
+    limits: Limits = DEFAULT,
 ) -> Context:
     """Loads a library, unless it is None, and makes a context.
 
@@ -61,6 +66,7 @@ def open_context(
       library: see `Library`. It stays loaded until the process ends.
       connect: see `Connect`.
       launch_params: see `LaunchParams`.
+      limits: what the context copies from the library's memory.
 
     Returns:
       The context, which has all functions of the version.
@@ -89,7 +95,7 @@ def open_context(
     _check_functions(layout, api)
     if not handle:
         raise ProtocolError("the connect function succeeded, but its context is null")
-    return Context(layout, api, handle, [loaded, *keep_alive])
+    return Context(layout, api, handle, [loaded, *keep_alive], limits)
 
 
 def _load(library: str | os.PathLike[str]) -> ctypes.CDLL:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 
-from dm_env_rpc_client.bridges.env_c_api import limits
 from dm_env_rpc_client.errors import ProtocolError
+from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
 __all__ = ["PropertyAttributes", "PropertyResult", "list_recursively"]
 
@@ -46,13 +46,16 @@ class PropertyResult(enum.Enum):
 
 
 def list_recursively(
-    list_property: Callable[[str], dict[str, PropertyAttributes]], key: str
+    list_property: Callable[[str], dict[str, PropertyAttributes]],
+    key: str,
+    limits: Limits = DEFAULT,
 ) -> dict[str, PropertyAttributes]:
     """Lists the properties below one, those below listable ones included.
 
     Args:
       list_property: lists one level.
       key: the property to begin with.
+      limits: how many properties and levels there may be.
 
     Returns:
       Attributes by key. A key that occurs several times is listed once.
@@ -63,20 +66,22 @@ def list_recursively(
     """
     found: dict[str, PropertyAttributes] = {}
     level = [key]
-    for _ in range(limits.MAX_PROPERTY_DEPTH):
+    for _ in range(limits.nesting):
         below = []
         for parent in level:
             for child, attributes in list_property(parent).items():
                 if child not in found and attributes.is_listable:
                     below.append(child)
                 found[child] = attributes
-            if len(found) > limits.MAX_COUNT:
+            if len(found) > limits.specs:
                 raise ProtocolError(
-                    f"list_property: more than {limits.MAX_COUNT} properties below {key!r}"
+                    f"list_property: more than {limits.specs} properties below {key!r} "
+                    "(Limits.specs)"
                 )
         if not below:
             return found
         level = below
     raise ProtocolError(
-        f"list_property: more than {limits.MAX_PROPERTY_DEPTH} levels of properties below {key!r}"
+        f"list_property: more than {limits.nesting} levels of properties below {key!r} "
+        "(Limits.nesting)"
     )

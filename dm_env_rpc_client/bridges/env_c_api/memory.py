@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from dm_env_rpc_client.bridges.env_c_api import limits
 from dm_env_rpc_client.bridges.env_c_api.declarations import Layout
 from dm_env_rpc_client.bridges.env_c_api.description import ObservationType, checked_size
 from dm_env_rpc_client.errors import ProtocolError, SpecError
+from dm_env_rpc_client.tensors.packing import MAX_DIMENSIONS
 
 __all__ = [
     "UNSET",
+    "copy_message",
     "copy_observation",
     "copy_text",
     "decode",
@@ -30,18 +31,28 @@ UNSET = -(2**31)
 """The initial value of fields that the library fills in; it shows which ones it did not."""
 
 
-def copy_text(ffi: Any, pointer: Any, where: str) -> str:
-    """Copies a null-terminated string.
+def copy_text(ffi: Any, pointer: Any, most: int, where: str) -> str:
+    """Copies a null-terminated string of at most `most` bytes.
 
     Raises:
-      ProtocolError: it is null, longer than the limit, or not UTF-8.
+      ProtocolError: it is null, longer, or not UTF-8.
     """
     if not pointer:
         raise ProtocolError(f"{where}: is null; the interface allows no null strings")
-    data: bytes = ffi.string(pointer, limits.MAX_TEXT_BYTES)
-    if len(data) == limits.MAX_TEXT_BYTES:
-        raise ProtocolError(f"{where}: has no end within {limits.MAX_TEXT_BYTES} bytes")
+    data: bytes = ffi.string(pointer, most + 1)
+    if len(data) > most:
+        raise ProtocolError(f"{where}: has no end within {most} bytes (Limits)")
     return decode(data, where)
+
+
+def copy_message(ffi: Any, pointer: Any, most: int) -> str:
+    """As `copy_text`, for the message of an error, of which the rest is cut off."""
+    if not pointer:
+        raise ProtocolError("error_message: is null; the interface allows no null strings")
+    data: bytes = ffi.string(pointer, most + 1)
+    if len(data) <= most:
+        return decode(data, "error_message")
+    return f"{data[:most].decode(errors='ignore')}... (more than {most} bytes)"
 
 
 def encode(text: str, where: str) -> bytes:
@@ -78,10 +89,8 @@ def read_shape(ffi: Any, spec: Any, where: str) -> tuple[int, ...]:
     dims = spec.dims
     if dims == UNSET:
         raise ProtocolError(f"{where}: the library did not fill it in")
-    if not 0 <= dims <= limits.MAX_DIMENSIONS:
-        raise ProtocolError(
-            f"{where}: has {dims} dimensions; expected 0 to {limits.MAX_DIMENSIONS}"
-        )
+    if not 0 <= dims <= MAX_DIMENSIONS:
+        raise ProtocolError(f"{where}: has {dims} dimensions; expected 0 to {MAX_DIMENSIONS}")
     if not dims:
         return ()
     if not spec.shape:
@@ -89,13 +98,14 @@ def read_shape(ffi: Any, spec: Any, where: str) -> tuple[int, ...]:
     return tuple(ffi.unpack(spec.shape, dims))
 
 
-def copy_observation(layout: Layout, observation: Any, budget: int, where: str) -> Any:
+def copy_observation(layout: Layout, observation: Any, budget: int, most: int, where: str) -> Any:
     """Copies an observation of any type and shape.
 
     Args:
       layout: the version.
       observation: the EnvCApi_Observation.
-      budget: its maximum size in bytes.
+      budget: its maximum size in bytes; what those before it have left of `most`.
+      most: the maximum size of all observations together.
       where: the name of the observation in error messages.
 
     Returns:
@@ -110,11 +120,11 @@ def copy_observation(layout: Layout, observation: Any, budget: int, where: str) 
     is_text = type_ is ObservationType.STRING
     if is_text and len(shape) != 1:
         raise ProtocolError(f"{where}: is a string with shape {list(shape)}; expected [length]")
-    size = checked_size(shape, 1 if is_text else type_.value.itemsize, where)
+    size = checked_size(shape, 1 if is_text else type_.value.itemsize, most, where)
     if size > budget:
         raise ProtocolError(
-            f"{where}: takes {size} bytes; together with those before it the step exceeds "
-            f"{limits.MAX_BYTES}"
+            f"{where}: takes {size} bytes; together with those before it the step exceeds {most} "
+            "(Limits.message_bytes)"
         )
     if size and not pointer:
         raise ProtocolError(f"{where}: has shape {list(shape)} and a null payload")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -25,6 +26,7 @@ from dm_env_rpc_client.errors import (
     SpecError,
 )
 from dm_env_rpc_client.runtime import children
+from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
 __all__ = ["ProcessRunner"]
 
@@ -38,7 +40,9 @@ _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from dm_env_rpc_client.bridges.env_c_api.child import main; "
     "from dm_env_rpc_client.runtime.children import Parent; "
-    "main(Parent.from_start(), int(sys.argv[2]), int(sys.argv[3]))"
+    "from dm_env_rpc_client.tensors.limits import Limits; "
+    "limits = Limits(**json.loads(sys.argv[4])); "
+    "main(Parent.from_start(), int(sys.argv[2]), int(sys.argv[3]), limits)"
 )
 
 
@@ -57,6 +61,7 @@ class ProcessRunner(Runner):
       observations: as for `LocalRunner`.
       start_attempts: as for `LocalRunner`.
       request_timeout: seconds that each call may take; None for no limit.
+      limits: what the child copies from the library's memory, and sends.
 
     Raises:
       SpecError: an argument is only valid in this process.
@@ -74,6 +79,7 @@ class ProcessRunner(Runner):
         observations: Collection[str] | None,
         start_attempts: int,
         request_timeout: float | None,
+        limits: Limits = DEFAULT,
     ):
         if library is None or not isinstance(connect, str):
             raise SpecError(
@@ -84,7 +90,7 @@ class ProcessRunner(Runner):
         self._timeout = request_timeout
         self._broken: Exception | None = None
         params = _portable_params(launch_params)
-        self._process, self._pipe = _start_child()
+        self._process, self._pipe = _start_child(limits)
         # Runs when the runner is garbage-collected, and at the exit of the interpreter.
         self._end = weakref.finalize(self, _end_child, self._process, self._pipe)
         try:
@@ -211,7 +217,7 @@ def _portable_params(launch_params: LaunchParams) -> Any:
     )
 
 
-def _start_child() -> tuple[subprocess.Popen[bytes], ChildPipe]:
+def _start_child(limits: Limits) -> tuple[subprocess.Popen[bytes], ChildPipe]:
     their_reader, writer = os.pipe()
     reader, their_writer = os.pipe()
     try:
@@ -223,6 +229,7 @@ def _start_child() -> tuple[subprocess.Popen[bytes], ChildPipe]:
                 json.dumps([path for path in sys.path if isinstance(path, str)]),
                 str(their_reader),
                 str(their_writer),
+                json.dumps(dataclasses.asdict(limits)),
             ],
             pass_fds=(their_reader, their_writer),
         )
@@ -233,7 +240,7 @@ def _start_child() -> tuple[subprocess.Popen[bytes], ChildPipe]:
     finally:
         os.close(their_reader)
         os.close(their_writer)
-    return process, ChildPipe(reader, writer)
+    return process, ChildPipe(reader, writer, limits)
 
 
 def _end_child(process: subprocess.Popen[bytes], pipe: ChildPipe) -> None:

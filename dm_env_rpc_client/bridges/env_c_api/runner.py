@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dm_env_rpc_client.bridges.env_c_api import limits
 from dm_env_rpc_client.bridges.env_c_api.context import Context, FixedObservation, Status
 from dm_env_rpc_client.bridges.env_c_api.description import (
     BoundedAction,
@@ -125,8 +124,8 @@ class LocalRunner(Runner):
             (index, described, _fixed(described, numbers[described.type]))
             for index, described in zip(indices, self.description.observations, strict=True)
         ]
-        fixed_bytes = sum(described.fixed_bytes for described in self.description.observations)
-        self._variable_bytes = limits.MAX_BYTES - fixed_bytes
+        self._most_bytes = context.limits.message_bytes
+        self._variable_bytes = self._most_bytes - self.description.fixed_bytes
 
     def start(self, episode: int, seed: int) -> Frame:
         """See `Runner.start`; LibraryError if it fails."""
@@ -194,7 +193,7 @@ class LocalRunner(Runner):
         return Frame(status, reward, observations, self._events(count) if count else ())
 
     def _events(self, count: int) -> tuple[Event, ...]:
-        budget, events = limits.MAX_BYTES, []
+        budget, events = self._most_bytes, []
         for index in range(count):
             event = self._context.event(index, self.description.events, budget)
             for value in event.observations:
@@ -258,4 +257,10 @@ def _describe(
         events=tuple(events),
         fps=context.fps(),
     )
+    most = context.limits.message_bytes
+    if description.fixed_bytes > most:
+        raise ProtocolError(
+            f"the observations take {description.fixed_bytes} bytes together; at most {most} are "
+            "allowed (Limits.message_bytes)"
+        )
     return description, indices

@@ -12,7 +12,13 @@ import grpc
 
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.listening import listen
-from dm_env_rpc_client.transports.server_streams import OpenStream, Peer, StreamStatusError
+from dm_env_rpc_client.transports.server_streams import (
+    OpenStream,
+    Peer,
+    Refused,
+    StreamStatusError,
+    full_error,
+)
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
 from dm_env_rpc_client.transports.tls import Tls
 
@@ -20,6 +26,9 @@ __all__ = ["GrpcListener"]
 
 _MIN_PING_INTERVAL_MS = 5_000
 """Clients send pings during long steps; see the keepalive options of the channels."""
+
+_REFUSED_AT_ONCE = 64
+"""Streams that are being refused; grpcio refuses those beyond them itself, and tells nobody."""
 
 
 class GrpcListener:
@@ -31,6 +40,7 @@ class GrpcListener:
       credentials: TLS credentials; None for plaintext.
       max_streams: streams beyond this are refused with RESOURCE_EXHAUSTED.
       max_message_bytes: the size of the largest request.
+      refused: told of each stream beyond `max_streams`.
 
     Raises:
       OSError: the address is taken, or does not belong to this machine.
@@ -44,6 +54,7 @@ class GrpcListener:
         credentials: grpc.ServerCredentials | Tls | None,
         max_streams: int,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        refused: Refused = lambda *_: None,
     ):
         if isinstance(credentials, Tls):
             credentials = credentials.server_credentials()
@@ -56,10 +67,11 @@ class GrpcListener:
                 ("grpc.max_receive_message_length", max_message_bytes),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
             ],
-            maximum_concurrent_rpcs=max_streams,
+            # Those beyond `max_streams` are refused in their threads, which are limited, too.
+            maximum_concurrent_rpcs=2 * max_streams + _REFUSED_AT_ONCE,
         )
         handler: Any = grpc.stream_stream_rpc_method_handler(
-            functools.partial(_process, open_stream)
+            functools.partial(_process, open_stream, _Room(max_streams, refused))
         )
         service, method = status.PROCESS.strip("/").split("/")
         self._server.add_generic_rpc_handlers(
@@ -86,7 +98,48 @@ class GrpcListener:
         return self._server.add_secure_port(address, credentials)
 
 
+class _Room:
+    """Counts streams, of which there may be a limited number."""
+
+    def __init__(self, max_streams: int, refused: Refused):
+        self._max_streams = max_streams
+        self._refused = refused
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def enter(self, client: str) -> None:
+        """Counts a stream; StreamStatusError if there are too many."""
+        with self._lock:
+            is_full = self._count >= self._max_streams
+            self._count += not is_full
+        if is_full:
+            full = full_error(self._max_streams)
+            self._refused(client, f"{full.code}: {full}")
+            raise full
+
+    def leave(self) -> None:
+        """A stream that was counted has ended."""
+        with self._lock:
+            self._count -= 1
+
+
 def _process(
+    open_stream: OpenStream,
+    room: _Room,
+    requests: Iterator[bytes],
+    context: grpc.ServicerContext,
+) -> Iterator[bytes]:
+    try:
+        room.enter(context.peer())
+    except StreamStatusError as error:
+        context.abort(grpc.StatusCode[error.code], str(error))
+    try:
+        yield from _answers(open_stream, requests, context)
+    finally:
+        room.leave()
+
+
+def _answers(
     open_stream: OpenStream, requests: Iterator[bytes], context: grpc.ServicerContext
 ) -> Iterator[bytes]:
     metadata = tuple((key, value) for key, value in context.invocation_metadata())

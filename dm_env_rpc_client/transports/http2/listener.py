@@ -42,8 +42,10 @@ from dm_env_rpc_client.transports.self_pipe import SelfPipe
 from dm_env_rpc_client.transports.server_streams import (
     OpenStream,
     Peer,
+    Refused,
     ServerStream,
     StreamStatusError,
+    full_error,
 )
 from dm_env_rpc_client.transports.status import PROCESS
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Allocate, plain_memory
@@ -173,6 +175,7 @@ class Http2Listener:
       max_streams: streams beyond this are refused with RESOURCE_EXHAUSTED.
       max_message_bytes: the size of the largest request.
       allocate: gives the memory for large requests.
+      refused: told of each stream beyond `max_streams`.
 
     Raises:
       OSError: the address is taken, or does not belong to this machine.
@@ -186,8 +189,10 @@ class Http2Listener:
         max_streams: int,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         allocate: Allocate = plain_memory,
+        refused: Refused = lambda *_: None,
     ):
         self._open_stream = open_stream
+        self._refused = refused
         self._tls = tls
         self._max_streams = max_streams
         self._max_message_bytes = max_message_bytes
@@ -483,10 +488,9 @@ class Http2Listener:
         if call.path != PROCESS:
             raise StreamStatusError("UNIMPLEMENTED", f"no method {call.path}")
         if self._stream_count >= self._max_streams:
-            raise StreamStatusError(
-                "RESOURCE_EXHAUSTED",
-                f"the server has reached its limit of {self._max_streams} streams",
-            )
+            full = full_error(self._max_streams)
+            self._refused(connection.address, f"{full.code}: {full}")
+            raise full
         stream = self._open_stream(Peer(connection.address, call.metadata))
         served = _Served(connection, call, stream)
         served.is_counted = True

@@ -195,7 +195,7 @@ static void NegativeEventObservations(void* context, int i, EnvCApi_Event* event
 }
 static void LargeEvents(void* context, int i, EnvCApi_Event* event) {
   // Each within the budget, and too much together; nobody gets to read the second.
-  static int shapes[] = {1 << 20, 1 << 28};
+  static int shapes[] = {1 << 20, 1 << 27};
   static EnvCApi_Observation observations[2];
   (void)i;
   for (int k = 0; k < 2; ++k) {

@@ -26,6 +26,7 @@ from dm_env_rpc_client.bridges.env_c_api.process_runner import ProcessRunner
 from dm_env_rpc_client.bridges.env_c_api.runner import Actions
 from dm_env_rpc_client.errors import ConnectionLostError, ProtocolError
 from dm_env_rpc_client.runtime.children import Parent
+from dm_env_rpc_client.tensors.limits import Limits
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.scripted import BUSY_SECONDS
 
@@ -98,14 +99,16 @@ def test_calls_are_answered_until_the_pipe_is_closed() -> None:
 
 
 def test_an_answer_beyond_the_limits_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_pipe, "_MORE_BYTES", 100)
+    small = Limits(message_bytes=100)
     runner = open_runner()
-    monkeypatch.setattr(child_pipe, "_MAX_JSON_BYTES", 300)
+    runner._pipe._most_bytes = 300
     with pytest.raises(ProtocolError, match="at most 300"):
         runner.write_property("speed", "1" * 400)
     runner.close()
     their_reader, writer = os.pipe()
     reader, their_writer = os.pipe()
-    there, here = ChildPipe(their_reader, their_writer), ChildPipe(reader, writer)
+    there, here = ChildPipe(their_reader, their_writer, small), ChildPipe(reader, writer)
     thread = threading.Thread(target=child.answer_calls, args=(there,))
     thread.start()
     path = compile_library("complete", "1.4")
@@ -128,7 +131,7 @@ def test_main_answers_calls_and_leaves_ctrl_c_to_the_parent(
     reader, their_writer = os.pipe()
     os.close(writer)
     gone = Parent(os.getpid(), their_reader)
-    child.main(gone, their_reader, their_writer)
+    child.main(gone, their_reader, their_writer, Limits())
     assert handlers == [(signal.SIGINT, signal.SIG_IGN)]
     assert ended.wait(10), "an orphan ends itself"
     for descriptor in (reader, their_reader, their_writer):

@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dm_env_rpc_client.bridges.env_c_api import limits
 from dm_env_rpc_client.bridges.env_c_api.child_pipe import ChildPipe
-from dm_env_rpc_client.errors import (
-    ProtocolError,
-)
+from dm_env_rpc_client.errors import ProtocolError
+from dm_env_rpc_client.tensors.limits import Limits
 
 LENGTHS = struct.Struct("<IQ")
 
@@ -118,8 +116,19 @@ def test_an_invalid_message(scribble: Any, data: bytes) -> None:
         scribble(data)
 
 
-def test_a_message_beyond_the_limits_is_not_sent(pipes: tuple[ChildPipe, ChildPipe]) -> None:
-    here, _ = pipes
-    huge = np.broadcast_to(np.zeros(1, np.uint8), (2 * limits.MAX_BYTES + (1 << 25),))
-    with pytest.raises(ProtocolError, match=r"at most .* are allowed"):
+def test_a_message_beyond_the_limits_is_neither_sent_nor_received() -> None:
+    small = Limits(message_bytes=1000)
+    reader, far_writer = os.pipe()
+    far_reader, writer = os.pipe()
+    here = ChildPipe(reader, writer, small)
+    there = ChildPipe(far_reader, far_writer)
+    huge = np.broadcast_to(np.zeros(1, np.uint8), (1 << 25,))
+    most = r"at most 16779216 of each are allowed \(Limits\.message_bytes\)"
+    with pytest.raises(ProtocolError, match=most):
         here.send([huge])
+    with pytest.raises(TimeoutError):
+        there.send([huge], 0.2)  # Nobody reads it.
+    with pytest.raises(ProtocolError, match=f"33554432 bytes of arrays; {most}"):
+        here.receive(10)
+    here.close()
+    there.close()

@@ -38,10 +38,10 @@ WHEN_OPENED = {
     "latin_name": "action_discrete_name of 0: is not UTF-8",
     "same_names": "2 actions are named 'same'",
     "same_observations": "observations are named 'same'",
-    "endless_name": "event_type_name of 0: has no end within 1048576 bytes",
+    "endless_name": "event_type_name of 0: has no end within 4096 bytes",
     "null_environment_name": "environment_name: is null",
     "negative_count": "observation_count: is -1",
-    "huge_count": "action_discrete_count: is 2147483647; expected 0 to 65536",
+    "huge_count": "action_discrete_count: is 2147483647; expected 0 to 10000",
     "nan_bounds": "action 'throttle' has the bounds nan to nan",
     "no_bounds": "action 'turn.horizontal' has the bounds 1 to 0",
     "inverted_bounds": "action 'turn.horizontal' has the bounds 5 to -5",
@@ -50,7 +50,7 @@ WHEN_OPENED = {
     "too_many_dims": "observation_spec of 0: has 33 dimensions; expected 0 to 32",
     "negative_dims": "observation_spec of 0: has -2 dimensions",
     "negative_size": r"observation_spec of 0: shape \[3, -5\] has a negative size",
-    "overflow": "observation_spec of 0: shape .* takes .* at most 268435456 are allowed",
+    "overflow": "observation_spec of 0: shape .* takes .* at most 134217728 are allowed",
     "overflow_hidden": "observation_spec of 0: shape .* takes",
     "wraps_to_zero": "observation_spec of 0: shape .* takes 147573952589676412928 bytes",
     "over_budget": "observation_spec of 0: shape .* takes 4294967296 bytes",
@@ -77,7 +77,7 @@ WHEN_STARTED = {
     "unknown_event": "event 0: has id 2; there are 2 types",
     "null_event_observations": "event 0: has 3 observations and a null pointer",
     "negative_event_observations": "event 0: has -3 observations",
-    "large_events": "event 0: observation 1: takes 268435456 bytes; together with those before it",
+    "large_events": "event 0: observation 1: takes 134217728 bytes; together with those before it",
 }
 
 WHEN_STEPPED = {
@@ -160,7 +160,7 @@ def test_types_of_a_later_version_are_noticed() -> None:
         ("invalid_read", "read", "returned InvalidArgument, which only write_property may"),
         ("null_key", "list", "a key: is null"),
         ("odd_attributes", "list", "property 'odd' has attributes 64"),
-        ("flood", "list", "more than 65536 properties"),
+        ("flood", "list", "more than 10000 properties"),
         ("endless_tree", "tree", "more than 64 levels of properties"),
     ],
 )

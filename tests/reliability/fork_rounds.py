@@ -1,0 +1,129 @@
+"""Row 32, in a process of its own: forks with 0, 1 and 2 requests pending, again and again.
+
+    python -m tests.reliability.fork_rounds KIND ADDRESS ROUNDS
+
+The parent has one connection for all rounds. It prints, as JSON, how many children were refused
+how often, and which answers the parent got.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from dm_env_rpc_client import AsyncConnection, Connection, connect, connect_async
+from tests.both_transports import obey
+from tests.reliability.fork_children import ACTS, ASYNC_ACTS
+from tests.reliability.forking import Child
+from tests.scripted import extension
+
+SECONDS = 20.0
+"""How long an answer may take that is not lost."""
+
+
+class Tally:
+    """Counts what children and the parent saw."""
+
+    def __init__(self) -> None:
+        self.forks = self.refusals = self.right = self.wrong = self.lost = 0
+        self.slowest = 0.0
+
+    def child(self, text: str) -> None:
+        refusals, slowest = json.loads(text)
+        self.forks += 1
+        self.refusals += refusals
+        self.slowest = max(self.slowest, slowest)
+
+    def answer(self, number: int, found: object) -> None:
+        if isinstance(found, Exception):
+            print(f"lost the answer to {number}: {found!r}", file=sys.stderr)
+            self.lost += 1
+        elif found == extension(number):
+            self.right += 1
+        else:
+            self.wrong += 1
+
+
+def outcome(wait: Callable[[], Any]) -> Any:
+    try:
+        return wait()
+    except Exception as error:
+        return error
+
+
+def forks(connection: Connection, kind: str, rounds: int) -> Tally:
+    """Forks with requests that were started, or with futures, or with futures with callbacks."""
+    tally = Tally()
+    acts = list(ACTS.values())
+    for number in range(rounds):
+        numbers = range(number % 3)
+        pending: list[Any] = []
+        futures: list[Any] = []
+        called: list[object] = []
+        for one in numbers:
+            if kind == "started":
+                pending.append(connection.start(extension(one)))
+            else:
+                futures.append(connection.submit(extension(one)))
+                if kind == "callbacks":  # A thread of the parent reads.
+                    futures[-1].add_done_callback(called.append)
+        holder = [connection]
+        act = acts[number // 3 % len(acts)]
+        tally.child(Child(lambda: act(holder, pending, futures)).result())  # noqa: B023  # at once
+        for one, waiting in zip(numbers, pending or futures, strict=True):
+            wait = connection.wait if pending else _result
+            tally.answer(one, outcome(lambda: wait(waiting)))  # noqa: B023
+        tally.answer(99, outcome(lambda: connection.send(extension(99))))
+    return tally
+
+
+def _result(future: Any) -> Any:
+    return future.result(SECONDS)
+
+
+async def forks_async(connection: AsyncConnection, rounds: int) -> Tally:
+    """Forks beside coroutines."""
+    tally = Tally()
+    acts = list(ASYNC_ACTS.values())
+
+    async def answer(number: int, waiting: Any) -> None:
+        try:
+            tally.answer(number, await waiting)
+        except Exception as error:
+            tally.answer(number, error)
+
+    for number in range(rounds):
+        numbers = range(number % 3)
+        pending = [await connection.start(extension(one)) for one in numbers]
+        await asyncio.sleep(0)
+        holder = [connection]
+        act = acts[number // 3 % len(acts)]
+        # In the thread of the loop, which finds itself in the child as well.
+        child = Child(lambda: act(holder, pending, []))  # noqa: B023  # at once
+        tally.child(await asyncio.to_thread(child.result))
+        for one, waiting in zip(numbers, pending, strict=True):
+            await answer(one, connection.wait(waiting))
+        await answer(99, connection.send(extension(99)))
+    return tally
+
+
+async def _main_async(address: str, rounds: int) -> Tally:
+    async with await connect_async(address, request_timeout=SECONDS) as connection:
+        return await forks_async(connection, rounds)
+
+
+def main(kind: str, address: str, rounds: int) -> Tally:
+    if kind == "coroutines":
+        return asyncio.run(_main_async(address, rounds))
+    with connect(address, request_timeout=SECONDS) as connection:
+        return forks(connection, kind, rounds)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads.
+    obey()
+    print(json.dumps(vars(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))))
