@@ -32,10 +32,12 @@ from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 
 __all__ = [
+    "ACTION",
     "AHEAD",
     "AHEAD_BYTES",
     "CLEAN_UP_SECONDS",
     "NO_SETTINGS",
+    "OBSERVATION",
     "AutoObservations",
     "BaseAdaptor",
     "Extensions",
