@@ -33,13 +33,20 @@ class FlatSpecs:
       observation_spec: specs of the observations.
       reward_spec: the spec, or specs, of the reward.
       discount_spec: the spec, or specs, of the discount.
+      default_actions: values, by flat name, for actions that a step leaves out; others than those
+        of `action_spec` are ignored.
 
     Raises:
       SpecError: two values would have the same name, or a spec cannot be sent.
     """
 
     def __init__(
-        self, action_spec: Any, observation_spec: Any, reward_spec: Any, discount_spec: Any
+        self,
+        action_spec: Any,
+        observation_spec: Any,
+        reward_spec: Any,
+        discount_spec: Any,
+        default_actions: Mapping[str, Any],
     ):
         self._action_spec = action_spec
         self._observation_spec = observation_spec
@@ -50,6 +57,7 @@ class FlatSpecs:
         self._flatten_discount = _flattener(discount_spec)
         self._nest_action = _nester(action_spec)
         self.action_names = _names(self._action_spec, "action")
+        self._default_actions = default_actions
         self._observation_names = _names(self._observation_spec, "observation")
         self._reward_names = _names(self._reward_spec, REWARD, prefix=REWARD)
         self._discount_names = _names(self._discount_spec, DISCOUNT, prefix=DISCOUNT)
@@ -70,13 +78,14 @@ class FlatSpecs:
         )
 
     @classmethod
-    def of(cls, environment: dm_env.Environment) -> FlatSpecs:
+    def of(cls, environment: dm_env.Environment, default_actions: Mapping[str, Any]) -> FlatSpecs:
         """Returns the flat specs of an environment."""
         return cls(
             environment.action_spec(),
             environment.observation_spec(),
             environment.reward_spec(),
             environment.discount_spec(),
+            default_actions,
         )
 
     def nested_action(self, actions: Mapping[str, Any]) -> Any:
@@ -86,8 +95,10 @@ class FlatSpecs:
           actions: values by flat name.
 
         Raises:
-          RequestError: one is missing.
+          RequestError: one is missing, and there is no default for it.
         """
+        if len(actions) < len(self.action_names):
+            actions = {**self._default_actions, **actions}
         try:
             flat = [actions[name] for name in self.action_names]
         except KeyError:

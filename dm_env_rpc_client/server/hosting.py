@@ -169,7 +169,8 @@ def serve(
         `connect(token=...)` does. A stream without it ends at once with UNAUTHENTICATED. None
         lets everybody in.
       insecure: allow plaintext on an address that other machines can reach.
-      default_actions: values, by flat name, of actions that a step may leave out.
+      default_actions: values, by flat name, of actions that a step may leave out; they go before
+        those of an attribute of this name that the environment or game has.
       properties: properties that all clients can read and write, joined or not. If an
         environment or a game has an attribute `properties` of this type, the clients joined
         to it have those too; of an environment it may also be a mapping from key to a function
@@ -207,7 +208,7 @@ def serve(
     if isinstance(environment, World):
         only = environment
     elif isinstance(environment, Game):
-        only = SharedWorld(environment, step_timeout)
+        only = SharedWorld(environment, step_timeout, default_actions or {})
     else:
         factories = environment if isinstance(environment, Mapping) else {UNNAMED: environment}
     for name, factory in factories.items():
@@ -283,7 +284,7 @@ def _make_world(
     if isinstance(made, World):
         return made
     if isinstance(made, Game):
-        return SharedWorld(made, step_timeout)
+        return SharedWorld(made, step_timeout, default_actions)
     if not hasattr(made, "step") or not hasattr(made, "reset"):
         raise RuntimeError(
             f"the factory returned {type(made).__name__}; expected a dm_env.Environment, Game or "

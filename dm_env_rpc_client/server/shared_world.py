@@ -17,6 +17,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import dm_env
@@ -43,10 +44,18 @@ class SharedWorld(World):
     Args:
       game: the game. The world closes it.
       step_timeout: seconds that a step waits for the other agents; None for no limit.
+      default_actions: values, by flat name, for actions that a step leaves out, beside those of
+        the game.
     """
 
-    def __init__(self, game: Game, step_timeout: float | None = STEP_TIMEOUT):
+    def __init__(
+        self,
+        game: Game,
+        step_timeout: float | None = STEP_TIMEOUT,
+        default_actions: Mapping[str, Any] = MappingProxyType({}),
+    ):
         self._game = game
+        self._default_actions = {**game.default_actions, **default_actions}
         self._lock_step = game.is_lock_step
         self._step_timeout = step_timeout
         # Guards everything below and every call of the game; notified of every change.
@@ -70,6 +79,7 @@ class SharedWorld(World):
                     self._game.observation_spec(player),
                     self._game.reward_spec(player),
                     self._game.discount_spec(player),
+                    self._default_actions,
                 )
             except BaseException:
                 self._game.leave(player)
