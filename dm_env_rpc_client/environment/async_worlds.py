@@ -74,8 +74,10 @@ async def join_world_async(
     )
 
     async def rejoin() -> dm_env_rpc_pb2.ActionObservationSpecs:
-        await leave_world_async(connection)
-        specs: dm_env_rpc_pb2.ActionObservationSpecs = (await connection.send(request)).specs
+        # Part of a reset, so not by `send`, which the program may have replaced.
+        await connection.send_with(dm_env_rpc_pb2.LeaveWorldRequest(), None)
+        specs: dm_env_rpc_pb2.ActionObservationSpecs
+        specs = (await connection.send_with(request, None)).specs
         return specs
 
     specs = (await connection.send(request)).specs

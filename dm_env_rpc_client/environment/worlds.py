@@ -116,8 +116,10 @@ def join_world(
     )
 
     def rejoin() -> dm_env_rpc_pb2.ActionObservationSpecs:
-        leave_world(connection)
-        specs: dm_env_rpc_pb2.ActionObservationSpecs = connection.send(request).specs
+        # Part of a reset, so not by `send`, which the program may have replaced.
+        connection.wait(connection.start(dm_env_rpc_pb2.LeaveWorldRequest()))
+        specs: dm_env_rpc_pb2.ActionObservationSpecs
+        specs = connection.wait(connection.start(request)).specs
         return specs
 
     specs = connection.send(request).specs
