@@ -82,11 +82,13 @@ async def join_world_async(
 
     specs = (await connection.send(request)).specs
     try:
-        return adaptor_class(connection, specs, **{"rejoin": rejoin, **adaptor_kwargs})
+        env = adaptor_class(connection, specs, **{"rejoin": rejoin, **adaptor_kwargs})
     except BaseException:
         if connection.is_usable:
             await _undo("leave the world", _leave(connection))
         raise
+    env.world_name = world_name
+    return env
 
 
 async def create_and_join_world_async(

@@ -124,11 +124,13 @@ def join_world(
 
     specs = connection.send(request).specs
     try:
-        return adaptor_class(connection, specs, **{"rejoin": rejoin, **adaptor_kwargs})
+        env = adaptor_class(connection, specs, **{"rejoin": rejoin, **adaptor_kwargs})
     except BaseException:
         if connection.is_usable:
             undo("leave the world", lambda: _leave(connection))
         raise
+    env.world_name = world_name
+    return env
 
 
 def create_and_join_world(

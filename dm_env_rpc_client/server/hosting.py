@@ -37,10 +37,14 @@ from dm_env_rpc_client.transports.server_streams import (
 )
 from dm_env_rpc_client.transports.tokens import requiring_token
 
-__all__ = ["Server", "serve", "try_out"]
+__all__ = ["WAITING_FOR", "Server", "serve", "try_out"]
 
 # A gymnasium.Env, too; its name is not written here, because Gymnasium is an extra.
 Hosted = Callable[..., Any]
+
+WAITING_FOR = "waiting_for."
+"""Before the name of a world: the property with what the steps of its agents wait for, "" for
+nothing. It is not listed. A client reads it over another connection than the one that waits."""
 
 STOP_SECONDS = 1.0
 """How long open streams may continue when the server stops."""
@@ -228,7 +232,7 @@ def serve(
     universal = properties or Properties()
     handlers = ExtensionHandlers(
         {
-            properties_pb2.PropertyRequest: functools.partial(_answer_property, universal),
+            properties_pb2.PropertyRequest: functools.partial(_answer_property, universal, worlds),
             **(extensions or {}),
         }
     )
@@ -294,9 +298,17 @@ def _make_world(
 
 
 def _answer_property(
-    universal: Properties, request: properties_pb2.PropertyRequest, world: World | None
+    universal: Properties,
+    worlds: WorldRegistry,
+    request: properties_pb2.PropertyRequest,
+    world: World | None,
 ) -> properties_pb2.PropertyResponse:
+    layers = [universal]
+    key = request.read_property.key
+    if key.startswith(WAITING_FOR) and not universal.knows(key):
+        asked_for = worlds.get(key.removeprefix(WAITING_FOR))
+        layers = [Properties.of_getters({key: asked_for.waiting_for})]
     if world is None:
-        return answer_property_request([universal], request)
+        return answer_property_request(layers, request)
     with world.access() as own:
-        return answer_property_request([universal] if own is None else [own, universal], request)
+        return answer_property_request(layers if own is None else [own, *layers], request)

@@ -111,6 +111,13 @@ class SharedWorld(World):
             properties = getattr(self._game, "properties", None)
             yield properties if isinstance(properties, Properties) else None
 
+    def waiting_for(self) -> str:
+        """See `World.waiting_for`."""
+        with self._changed:
+            if not any(agent.is_waiting for agent in self._agents):
+                return ""
+            return "; ".join(self._missing())
+
     def close(self) -> None:
         """See `World.close`."""
         with self._changed:
@@ -189,7 +196,10 @@ class SharedWorld(World):
                 return agent.outcome
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
-                raise RequestError(code_pb2.DEADLINE_EXCEEDED, self._missing_text())
+                raise RequestError(
+                    code_pb2.DEADLINE_EXCEEDED,
+                    f"no step within {self._step_timeout} s: {'; '.join(self._missing())}",
+                )
             wait(self._changed, remaining)
 
     def _is_interrupted(self, agent: _SharedAgent) -> bool:
@@ -268,7 +278,8 @@ class SharedWorld(World):
             self._uninformed = None
             self._is_running = False
 
-    def _missing_text(self) -> str:
+    def _missing(self) -> list[str]:
+        """What the steps that wait, wait for."""
         missing = [agent for agent in self._agents if self._lock_step and not agent.is_waiting]
         short = self._game.min_players - len(self._agents)
         reasons = [f"player {agent.player!r} has not stepped" for agent in missing]
@@ -276,7 +287,7 @@ class SharedWorld(World):
             reasons.append(f"{short} more player(s) must join")
         if self._uninformed is not None:
             reasons.append("the world is being reset")
-        return f"no step within {self._step_timeout} s: {'; '.join(reasons)}"
+        return reasons
 
 
 class _SharedAgent(Agent):
