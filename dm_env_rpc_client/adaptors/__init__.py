@@ -118,6 +118,49 @@ environments, a list with settings for each, or a function of the index. If some
 the answers of all others are read, and `EnvironmentsFailedError` says which failed and why.
 `BatchedEnvironment` is the same for dm_env; see `dm_env_rpc_client.environment`.
 
+## Wrappers for dm_env
+
+`adaptors.wrappers` has what dm_env lacks and programs write again and again. Each is a
+`dm_env.Environment` around another, remote or not, or around a `BatchedEnvironment`; specs change
+with what they describe. They need no extra:
+
+```python
+import numpy as np
+from dm_env import specs
+
+import dm_env_rpc_client
+from dm_env_rpc_client.adaptors import wrappers
+
+
+class Arm(Catch):
+    def action_spec(self):
+        return {"paddle": specs.BoundedArray((), np.float64, 0.0, 2.0)}
+
+
+server = serve(Arm)
+env = dm_env_rpc_client.make(server.address)
+env = wrappers.ActionScale(env)  # actions from -1 to 1
+env = wrappers.ActionRepeat(env, 3)  # each three times
+env = wrappers.FloatCast(env)  # float64 becomes float32
+env = wrappers.ObservationStack(env, 4)  # the last four observations
+timestep = env.reset()
+timestep = env.step({"paddle": np.float32(0.5)})
+print(timestep.observation["board"].shape, timestep.reward.dtype)  # (10, 5, 4) float32
+env.close()
+server.stop()
+```
+
+| wrapper | what it does |
+| --- | --- |
+| `ActionScale` | bounds become those of the environment, exactly; integers stay as they are |
+| `ActionRepeat` | sums rewards, each times the discounts before it; multiplies discounts; |
+| | stops at LAST; in a batch, for each environment on its own |
+| `FloatCast` | observations, reward, discount and actions; integers stay as they are |
+| `ObservationStack` | a new last axis; `names` selects; the first observation fills it at first |
+
+Parts of actions, flat names and `unwrap_single=True` work as without them. `env.environment` is
+what a wrapper is around. The outermost is applied to actions first and to TimeSteps last.
+
 ## Stable-Baselines3
 
 With the extra `sb3`, `adaptors.sb3.RemoteSb3VecEnv` is the same batch as a VecEnv:

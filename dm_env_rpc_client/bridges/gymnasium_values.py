@@ -20,6 +20,7 @@ A value of any other type becomes its `repr`, and so does one more than eight le
 from __future__ import annotations
 
 import base64
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -35,6 +36,18 @@ __all__ = ["decode", "encode", "from_jsonable", "to_jsonable"]
 KIND = "$"
 
 _MAX_VALUES = 1 << 20
+
+_MOST_DTYPES = 64
+"""How many are remembered, of those that a peer names."""
+
+_JSON_TYPES = frozenset((type(None), bool, int, str))
+
+_SCALARS = {
+    np.dtype(code).type: np.dtype(code).name
+    for code in np.typecodes["All"]
+    if np.dtype(code).kind in "biuf" and np.dtype(code).itemsize <= 8
+}
+"""The types of NumPy's scalars of at most eight bytes, with the names of their dtypes."""
 
 _MAX_LEVELS = 8
 """Each takes up to three levels of JSON; `bounded_json` allows 32."""
@@ -64,17 +77,24 @@ def decode(text: str, where: str) -> Any:
 
 def to_jsonable(value: Any, levels: int = _MAX_LEVELS) -> Any:
     """Returns the JSON value of a value, for `encode` to put into a larger one."""
-    if value is None or type(value) in (bool, int, str):
+    kind = type(value)
+    if kind in _JSON_TYPES:
         return value
-    if type(value) is float:
+    if kind is float:
         return value if math.isfinite(value) else {KIND: "float", "value": str(value)}
-    if isinstance(value, np.ndarray | np.generic):
-        return _array(np.asarray(value), isinstance(value, np.generic), levels)
+    if kind in _SCALARS:
+        return {KIND: "scalar", "dtype": _SCALARS[kind], "value": to_jsonable(value.item())}
+    if isinstance(value, np.ndarray):
+        return _array(value, levels)
+    if isinstance(value, np.str_):
+        return str(value)
+    if isinstance(value, np.generic):
+        return _array(np.asarray(value), levels)
     if isinstance(value, bytes):
         return {KIND: "bytes", "base64": base64.b64encode(value).decode()}
-    if levels == 0 or not isinstance(value, Mapping | list | tuple):
+    if levels == 0 or not isinstance(value, dict | list | tuple | Mapping):
         return repr(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict | Mapping):
         if KIND not in value and all(type(key) is str for key in value):
             return {key: to_jsonable(part, levels - 1) for key, part in value.items()}
         pairs = [
@@ -90,12 +110,15 @@ def to_jsonable(value: Any, levels: int = _MAX_LEVELS) -> Any:
 
 def from_jsonable(value: Any, where: str) -> Any:
     """Returns the value of a JSON value; ProtocolError if `to_jsonable` does not write it."""
-    if isinstance(value, list):
+    if type(value) is list:
         return [from_jsonable(part, where) for part in value]
-    if not isinstance(value, dict):
+    if type(value) is not dict:
         return value
     if KIND not in value:
-        return {key: from_jsonable(part, where) for key, part in value.items()}
+        return {
+            key: from_jsonable(part, where) if type(part) in (dict, list) else part
+            for key, part in value.items()
+        }
     try:
         return _READERS[value[KIND]](value, where)
     except ProtocolError:
@@ -105,22 +128,24 @@ def from_jsonable(value: Any, where: str) -> Any:
         raise ProtocolError(f"{where}: invalid {str(value)[:60]}: {text}") from error
 
 
-def _array(array: np.ndarray[Any, Any], is_scalar: bool, levels: int) -> Any:
-    if array.dtype.kind == "U" and is_scalar:
-        return str(array)
+def _array(array: np.ndarray[Any, Any], levels: int) -> Any:
     if array.dtype.kind not in "biuf":
         if levels == 0 or array.dtype.kind not in "OU":
             return repr(array)
         items = [to_jsonable(item, levels - 1) for item in array.ravel().tolist()]
         return {KIND: "objects", "shape": list(array.shape), "items": items}
-    dtype = array.dtype.name
-    if is_scalar and array.itemsize <= 8:
-        return {KIND: "scalar", "dtype": dtype, "value": to_jsonable(array.item())}
-    data = array.astype(array.dtype.newbyteorder("<")).tobytes()
-    text = base64.b64encode(data).decode()
-    return {KIND: "array", "dtype": dtype, "shape": list(array.shape), "base64": text}
+    name, of_wire = _names_of(array.dtype)
+    text = base64.b64encode(array.astype(of_wire, copy=False).tobytes()).decode()
+    return {KIND: "array", "dtype": name, "shape": list(array.shape), "base64": text}
 
 
+@functools.lru_cache(_MOST_DTYPES)
+def _names_of(dtype: np.dtype[Any]) -> tuple[str, np.dtype[Any]]:
+    """The name of a dtype, and the dtype of the bytes that are sent."""
+    return dtype.name, dtype.newbyteorder("<")
+
+
+@functools.lru_cache(_MOST_DTYPES)
 def _number_dtype(name: str) -> np.dtype[Any]:
     dtype = np.dtype(name)
     if dtype.kind not in "biuf":
@@ -136,7 +161,7 @@ def _read_scalar(value: Mapping[str, Any], where: str) -> Any:
 def _read_array(value: Mapping[str, Any], where: str) -> Any:
     dtype = _number_dtype(value["dtype"])
     data = base64.b64decode(value["base64"], validate=True)
-    flat = np.frombuffer(data, dtype.newbyteorder("<"))
+    flat = np.frombuffer(data, _names_of(dtype)[1])
     return flat.reshape(_shape(value)).astype(dtype)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
@@ -251,17 +252,22 @@ def _server(stopwatch: Stopwatch, end: float, passed: Callable[[], float]) -> di
     except DmEnvRpcClientError as error:
         return {"estimate_us": None, "reason": str(error)}
     wait, round_trip = (float(np.median(of_one)) * 1e6 for of_one in (waits, round_trips))
-    return {
-        "estimate_us": max(0.0, wait - round_trip),
-        "wait_us": wait,
-        "round_trip_us": round_trip,
-    }
+    measured = {"wait_us": wait, "round_trip_us": round_trip}
+    if round_trip >= wait:
+        reason = (
+            f"a request that the server only answers waits longer ({_us(round_trip)} us) than a "
+            f"step ({_us(wait)} us)"
+        )
+        return {"estimate_us": None, "reason": reason, **measured}
+    return {"estimate_us": wait - round_trip, **measured}
 
 
 def _print(result: dict[str, Any]) -> None:
-    out = rich.console.Console(highlight=False, soft_wrap=True)
+    out = rich.console.Console(highlight=False)
+    # On a terminal, lines end between words; in a file, they are whole.
+    say = functools.partial(out.print, soft_wrap=not out.is_terminal)
     latency = result["latency_us"]
-    out.print(
+    say(
         f"{result['steps']} steps; a request has {result['request_bytes']:.0f} bytes, an answer "
         f"{result['answer_bytes']:.0f}; times in us"
     )
@@ -273,14 +279,14 @@ def _print(result: dict[str, Any]) -> None:
     times.add_row("step", *(_us(latency[name]) for name in names), style="bold")
     for phase, found in result["phases_us"].items():
         times.add_row(f"  {phase}", *(_us(found[name]) for name in names))
-    out.print(times)
-    out.print(f"mean {_us(latency['mean'])}, max {_us(latency['max'])}")
+    out.print(times, soft_wrap=True)
+    say(f"mean {_us(latency['mean'])}, max {_us(latency['max'])}")
     server = result["server"]
     if server["estimate_us"] is None:
         reason = rich.markup.escape(server["reason"])
-        out.print(f"the server's share of the wait is unknown: {reason}")
+        say(f"the server's share of the wait is unknown: {reason}")
     else:
-        out.print(
+        say(
             f"the server's share of the wait is about {_us(server['estimate_us'])}, including the "
             f"transfer of a larger answer: measured alternately, a step waits "
             f"{_us(server['wait_us'])} and a request that the server only answers "
@@ -295,7 +301,7 @@ def _print(result: dict[str, Any]) -> None:
             f"{row['steps_per_second']:.0f}",
             f"{row['megabytes_per_second']:.1f}",
         )
-    out.print(pipeline)
+    out.print(pipeline, soft_wrap=True)
 
 
 def _us(value: float) -> str:

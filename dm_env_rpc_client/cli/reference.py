@@ -53,6 +53,7 @@ PUBLIC_MODULES = (
             "environment.batched",
             "adaptors.gymnasium",
             "adaptors.vector",
+            "adaptors.wrappers",
             "bridges.env_c_api",
             "bridges.gym_socket",
             "compliance",

@@ -15,6 +15,7 @@ import typer
 from dm_env_rpc_client.cli import arguments
 from dm_env_rpc_client.cli.failures import console
 from dm_env_rpc_client.cli.group import examples
+from dm_env_rpc_client.cli.players import Watch
 
 if TYPE_CHECKING:
     import dm_env
@@ -28,6 +29,9 @@ EXAMPLES = examples(
     "dm-env-rpc run localhost:50051 --episodes 100",
     "dm-env-rpc run localhost:50051 --create rows=6 --policy my_agent:act --json",
 )
+
+
+_CUT_OFF = "cut off"
 
 
 class _Episode(NamedTuple):
@@ -98,10 +102,10 @@ def run(
         act = make_policy(policy, env.action_spec(), seed)
         latencies: list[float] = []
         done = []
-        with _progress(as_json) as progress:
+        with _progress(as_json) as progress, Watch(env) as watch:
             task = progress.add_task(f"{policy} policy at {address}", total=episodes, steps=0)
             for _ in range(episodes):
-                done.append(_run_episode(env, act, max_steps, latencies, progress, task))
+                done.append(_run_episode(env, act, max_steps, latencies, progress, task, watch))
                 progress.advance(task)
     summary = _summarize(address, policy, done, latencies)
     if as_json:
@@ -117,23 +121,26 @@ def _run_episode(
     latencies: list[float],
     progress: rich.progress.Progress,
     task: rich.progress.TaskID,
+    watch: Watch,
 ) -> _Episode:
     import numpy as np
 
-    timestep = env.reset()
+    with watch.step():
+        timestep = env.reset()
     episode_return = 0.0
     for length in range(1, max_steps + 1):
         action = act(timestep)
-        started = time.perf_counter()
-        timestep = env.step(action)
-        latencies.append(time.perf_counter() - started)
+        with watch.step():
+            started = time.perf_counter()
+            timestep = env.step(action)
+            latencies.append(time.perf_counter() - started)
         # A reward may be an array; the table shows its sum.
         episode_return += float(np.sum(timestep.reward)) if timestep.reward is not None else 0.0
         progress.update(task, steps=len(latencies))
         if timestep.last():
             ended = "interrupted" if np.any(timestep.discount) else "terminated"
             return _Episode(episode_return, length, ended)
-    return _Episode(episode_return, max_steps, "cut off")
+    return _Episode(episode_return, max_steps, _CUT_OFF)
 
 
 def _progress(as_json: bool) -> rich.progress.Progress:
@@ -155,7 +162,10 @@ def _summarize(
 
     microseconds = np.asarray(latencies) * 1e6
     percentiles = np.percentile(microseconds, [50, 90, 99])
-    returns = np.array([episode.episode_return for episode in episodes])
+    # The return and the length of an episode that was cut off are not known.
+    finished = [episode for episode in episodes if episode.ended != _CUT_OFF]
+    returns = np.array([episode.episode_return for episode in finished])
+    lengths = [episode.length for episode in finished]
     return {
         "address": address,
         "policy": policy,
@@ -163,9 +173,10 @@ def _summarize(
             {"return": episode.episode_return, "length": episode.length, "ended": episode.ended}
             for episode in episodes
         ],
-        "mean_return": float(returns.mean()),
-        "std_return": float(returns.std()),
-        "mean_length": float(np.mean([episode.length for episode in episodes])),
+        "finished": len(finished),
+        "mean_return": float(returns.mean()) if finished else None,
+        "std_return": float(returns.std()) if finished else None,
+        "mean_length": float(np.mean(lengths)) if finished else None,
         "steps": len(latencies),
         "steps_per_second": float(len(latencies) / np.sum(latencies)),
         "latency_us": dict(zip(("p50", "p90", "p99"), map(float, percentiles), strict=True)),
@@ -190,11 +201,19 @@ def _print(summary: dict[str, Any]) -> None:
         out.print(f"... and {len(episodes) - _MAX_ROWS} more episodes")
     latency = summary["latency_us"]
     plus_minus = "±" if out.encoding.startswith("utf") else "+-"
-    out.print(
-        f"{len(episodes)} episodes, {summary['steps']} steps: return "
-        f"{summary['mean_return']:.3f} {plus_minus} {summary['std_return']:.3f}, length "
-        f"{summary['mean_length']:.1f}"
-    )
+    finished, cut_off = summary["finished"], len(episodes) - summary["finished"]
+    counted = f"{finished} episodes"
+    if cut_off:
+        counted = f"{finished} of {len(episodes)} episodes finished"
+    text = f"{counted}, {summary['steps']} steps"
+    if finished:
+        text += (
+            f": return {summary['mean_return']:.3f} {plus_minus} {summary['std_return']:.3f}, "
+            f"length {summary['mean_length']:.1f}"
+        )
+    out.print(text)
+    if cut_off:
+        out.print(f"{cut_off} cut off by --max-steps, and not counted in return and length")
     out.print(
         f"{summary['steps_per_second']:.0f} steps/s; latency of a step: p50 {latency['p50']:.0f} "
         f"us, p90 {latency['p90']:.0f} us, p99 {latency['p99']:.0f} us"

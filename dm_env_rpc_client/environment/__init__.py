@@ -40,7 +40,7 @@ to the caller: they are writable, and no later step changes them.
 
 Actions and observations are dictionaries, also where the environment at the server has a single
 array. With `unwrap_single=True` they are an array then, as wrappers and agents that were written
-for it expect.
+for it expect; in a batch, too.
 
 For a reward or a discount of your own, override `DmEnvAdaptor.reward` and `DmEnvAdaptor.discount`,
 and pass the class:

@@ -74,17 +74,21 @@ async def join_world_async(
     )
 
     async def rejoin() -> dm_env_rpc_pb2.ActionObservationSpecs:
-        await leave_world_async(connection)
-        specs: dm_env_rpc_pb2.ActionObservationSpecs = (await connection.send(request)).specs
+        # Part of a reset, so not by `send`, which the program may have replaced.
+        await connection.send_with(dm_env_rpc_pb2.LeaveWorldRequest(), None)
+        specs: dm_env_rpc_pb2.ActionObservationSpecs
+        specs = (await connection.send_with(request, None)).specs
         return specs
 
     specs = (await connection.send(request)).specs
     try:
-        return adaptor_class(connection, specs, **{"rejoin": rejoin, **adaptor_kwargs})
+        env = adaptor_class(connection, specs, **{"rejoin": rejoin, **adaptor_kwargs})
     except BaseException:
         if connection.is_usable:
             await _undo("leave the world", _leave(connection))
         raise
+    env.world_name = world_name
+    return env
 
 
 async def create_and_join_world_async(

@@ -32,10 +32,12 @@ from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 
 __all__ = [
+    "ACTION",
     "AHEAD",
     "AHEAD_BYTES",
     "CLEAN_UP_SECONDS",
     "NO_SETTINGS",
+    "OBSERVATION",
     "AutoObservations",
     "BaseAdaptor",
     "Extensions",
@@ -79,7 +81,14 @@ class AutoObservations(enum.Flag):
 
 
 class BaseAdaptor:
-    """The part of an adaptor that does no I/O; for its arguments see `DmEnvAdaptor`."""
+    """The part of an adaptor that does no I/O; for its arguments see `DmEnvAdaptor`.
+
+    Attributes:
+      world_name: the name of the world, by which others can join it; None if the adaptor was made
+        without `make` and `join_world`.
+    """
+
+    world_name: str | None = None
 
     def __init__(
         self,

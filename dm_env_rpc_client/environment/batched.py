@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from dm_env import specs
 
-from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
+from dm_env_rpc_client.environment.base_adaptor import ACTION, NO_SETTINGS, OBSERVATION
 from dm_env_rpc_client.environment.pool import EnvironmentPool, Settings, for_each
 from dm_env_rpc_client.environment.rows import Rows, batch_spec, split_action
 from dm_env_rpc_client.errors import SpecError
@@ -40,6 +40,8 @@ class BatchedEnvironment(dm_env.Environment):
       join_world_settings: the same for joining it.
       copy: False to return the same arrays in every step, overwritten by each.
       nested_tensors: False for flat dictionaries with the periods left in the names.
+      unwrap_single: whether an action that is one array, not a mapping, in the environments at the
+        server is one array [N, ...] here, too, and the same for observations; see `DmEnvAdaptor`.
       **make_kwargs: for `make`, such as `request_timeout` or `requested_observations`.
 
     Raises:
@@ -56,10 +58,12 @@ class BatchedEnvironment(dm_env.Environment):
         *,
         copy: bool = True,
         nested_tensors: bool = True,
+        unwrap_single: bool = False,
         **make_kwargs: Any,
     ):
         self._copy = copy
         self._nested_tensors = nested_tensors
+        self._unwrap_single = unwrap_single
         self._pool = EnvironmentPool(
             addresses, num_envs, create_world_settings, join_world_settings, **make_kwargs
         )
@@ -96,11 +100,12 @@ class BatchedEnvironment(dm_env.Environment):
         """Steps every environment and waits for all of them.
 
         Args:
-          action: arrays [N, ...] by name, nested as in `action_spec` or by flat name.
+          action: arrays [N, ...] by name, nested as in `action_spec` or by flat name; one array
+            if `action_spec` is one spec.
 
         Returns:
           The TimeStep: `step_type` int64 [N], `reward` and `discount` [N, ...], and
-          `observation` of arrays [N, ...] by name.
+          `observation` of arrays [N, ...], as in `observation_spec`.
 
         Raises:
           SpecError: an action does not conform; nothing was sent to any environment.
@@ -144,16 +149,16 @@ class BatchedEnvironment(dm_env.Environment):
         ids = np.array(self._pool.receive(min_envs, max_envs, self._put), np.int64)
         return self._timestep(ids), ids
 
-    def action_spec(self) -> dict[str, Any]:
+    def action_spec(self) -> Any:
         """Returns the specs of the actions, [N, ...] each, by name."""
-        return self._nest(self._batched(self._action_specs))
+        return self._shaped(self._batched(self._action_specs), ACTION)
 
-    def observation_spec(self) -> dict[str, Any]:
+    def observation_spec(self) -> Any:
         """Returns the specs of the observations, [N, ...] each, by name.
 
         Observations of variable length are arrays of objects, [N].
         """
-        return self._nest(self._batched(self._environment.observation_spec()))
+        return self._shaped(self._batched(self._environment.observation_spec()), OBSERVATION)
 
     def reward_spec(self) -> specs.Array:
         """Returns the spec of the reward, [N, ...]."""
@@ -182,6 +187,9 @@ class BatchedEnvironment(dm_env.Environment):
         return False
 
     def _actions(self, action: Any, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+        is_single = self._unwrap_single and self._action_specs.keys() == {ACTION}
+        if is_single and not isinstance(action, Mapping):
+            action = {ACTION: action}
         if not isinstance(action, Mapping):
             raise SpecError(
                 f"an action is a mapping from names to arrays, got {type(action).__name__}; "
@@ -198,7 +206,10 @@ class BatchedEnvironment(dm_env.Environment):
         rows = self._rows
         observation = {name: out(values) for name, values in rows.observations.items()}
         timestep = dm_env.TimeStep(
-            out(rows.step_type), out(rows.reward), out(rows.discount), self._nest(observation)
+            out(rows.step_type),
+            out(rows.reward),
+            out(rows.discount),
+            self._shaped(observation, OBSERVATION),
         )
         if ids is None and self._copy:
             rows.renew()  # Each row is filled before it is read again, so there is no need to copy.
@@ -207,7 +218,10 @@ class BatchedEnvironment(dm_env.Environment):
     def _batched(self, single: Mapping[str, specs.Array]) -> dict[str, Any]:
         return {name: batch_spec(spec, self.num_envs) for name, spec in single.items()}
 
-    def _nest(self, flat: dict[str, Any]) -> dict[str, Any]:
+    def _shaped(self, flat: dict[str, Any], single: str) -> Any:
+        """Gives specs or values the form that callers see; `single` names an array on its own."""
+        if self._unwrap_single and flat.keys() == {single}:
+            return flat[single]
         return nesting.unflatten_dict(flat, nesting.SEPARATOR) if self._nested_tensors else flat
 
 

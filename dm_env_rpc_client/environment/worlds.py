@@ -116,17 +116,21 @@ def join_world(
     )
 
     def rejoin() -> dm_env_rpc_pb2.ActionObservationSpecs:
-        leave_world(connection)
-        specs: dm_env_rpc_pb2.ActionObservationSpecs = connection.send(request).specs
+        # Part of a reset, so not by `send`, which the program may have replaced.
+        connection.wait(connection.start(dm_env_rpc_pb2.LeaveWorldRequest()))
+        specs: dm_env_rpc_pb2.ActionObservationSpecs
+        specs = connection.wait(connection.start(request)).specs
         return specs
 
     specs = connection.send(request).specs
     try:
-        return adaptor_class(connection, specs, **{"rejoin": rejoin, **adaptor_kwargs})
+        env = adaptor_class(connection, specs, **{"rejoin": rejoin, **adaptor_kwargs})
     except BaseException:
         if connection.is_usable:
             undo("leave the world", lambda: _leave(connection))
         raise
+    env.world_name = world_name
+    return env
 
 
 def create_and_join_world(

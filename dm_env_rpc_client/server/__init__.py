@@ -63,7 +63,11 @@ joins them in time. `serve(..., idle_world_seconds=None)` keeps them. The only w
 `World` that is given to `serve` always stays.
 
 A Gymnasium environment can be served, too: `serve(lambda: gymnasium.make("CartPole-v1"))`; see
-`dm_env_rpc_client.adaptors`.
+`dm_env_rpc_client.adaptors`. A vector of them cannot: each client makes as many as it wants.
+
+A step has to have all actions. An environment or a `Game` that takes fewer has an attribute
+`default_actions`, values by flat name for those that are left out; `serve(default_actions=...)`
+adds to them.
 
 The settings of a Reset override those of the creation, and make a new environment. An environment
 that takes some of them itself has their names as `reset_settings` and a method `configure` that

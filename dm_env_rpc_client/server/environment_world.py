@@ -71,8 +71,8 @@ class EnvironmentWorld(World):
       factory: makes environments; its keyword arguments are the settings.
       environment: the first environment. The world closes it.
       settings: flat settings by name, as received with CreateWorld.
-      default_actions: values, by flat name, for actions that a step leaves out. All other
-        actions must be in every step.
+      default_actions: values, by flat name, for actions that a step leaves out, beside those of
+        the environment's own attribute of this name. All other actions must be in every step.
     """
 
     def __init__(
@@ -178,8 +178,6 @@ class EnvironmentWorld(World):
             if actions is not None:
                 if not self._is_running:
                     raise RequestError.not_now(SEQUENCE_LOST)
-                if self._default_actions:
-                    actions = {**self._default_actions, **actions}
                 timestep = self._made.environment.step(flat_specs.nested_action(actions))
                 if timestep.first():
                     raise RuntimeError(
@@ -271,7 +269,8 @@ class EnvironmentWorld(World):
         return _Made(environment, flat_specs, settings)
 
     def _flat_specs(self, environment: dm_env.Environment) -> FlatSpecs:
-        flat_specs = FlatSpecs.of(environment)
+        own = getattr(environment, "default_actions", {})
+        flat_specs = FlatSpecs.of(environment, {**own, **self._default_actions})
         unknown = set(self._default_actions) - set(flat_specs.action_names)
         if unknown:
             raise SpecError(f"default action {min(unknown)!r} is not an action of the environment")

@@ -34,19 +34,27 @@ class FlatSpecs:
       observation_spec: specs of the observations.
       reward_spec: the spec, or specs, of the reward.
       discount_spec: the spec, or specs, of the discount.
+      default_actions: values, by flat name, for actions that a step leaves out; others than those
+        of `action_spec` are ignored.
 
     Raises:
       SpecError: two values would have the same name, or a spec cannot be sent.
     """
 
     def __init__(
-        self, action_spec: Any, observation_spec: Any, reward_spec: Any, discount_spec: Any
+        self,
+        action_spec: Any,
+        observation_spec: Any,
+        reward_spec: Any,
+        discount_spec: Any,
+        default_actions: Mapping[str, Any],
     ):
         self._flatten_observation = _flattener(observation_spec)
         self._flatten_reward = _flattener(reward_spec)
         self._flatten_discount = _flattener(discount_spec)
         self.action_names = _names(action_spec, "action")
         self._nest_action = _nester(action_spec, self.action_names)
+        self._default_actions = default_actions
         observation_names = _names(observation_spec, "observation")
         reward_names = _names(reward_spec, REWARD, prefix=REWARD)
         discount_names = _names(discount_spec, DISCOUNT, prefix=DISCOUNT)
@@ -72,13 +80,14 @@ class FlatSpecs:
         )
 
     @classmethod
-    def of(cls, environment: dm_env.Environment) -> FlatSpecs:
+    def of(cls, environment: dm_env.Environment, default_actions: Mapping[str, Any]) -> FlatSpecs:
         """Returns the flat specs of an environment."""
         return cls(
             environment.action_spec(),
             environment.observation_spec(),
             environment.reward_spec(),
             environment.discount_spec(),
+            default_actions,
         )
 
     def nested_action(self, actions: Mapping[str, Any]) -> Any:
@@ -88,8 +97,10 @@ class FlatSpecs:
           actions: values by flat name.
 
         Raises:
-          RequestError: one is missing.
+          RequestError: one is missing, and there is no default for it.
         """
+        if len(actions) < len(self.action_names):
+            actions = {**self._default_actions, **actions}
         try:
             return self._nest_action(actions)
         except KeyError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Hashable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import dm_env
@@ -27,6 +28,9 @@ class Game(abc.ABC):
 
     is_lock_step: bool = True
     """True: a step is taken when all players have acted. False: each time a player acts."""
+
+    default_actions: Mapping[str, Any] = MappingProxyType({})
+    """Values, by flat name, for actions that a player leaves out; without one it is an error."""
 
     @property
     @abc.abstractmethod

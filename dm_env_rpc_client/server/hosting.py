@@ -37,10 +37,14 @@ from dm_env_rpc_client.transports.server_streams import (
 )
 from dm_env_rpc_client.transports.tokens import requiring_token
 
-__all__ = ["Server", "serve", "try_out"]
+__all__ = ["WAITING_FOR", "Server", "serve", "try_out"]
 
 # A gymnasium.Env, too; its name is not written here, because Gymnasium is an extra.
 Hosted = Callable[..., Any]
+
+WAITING_FOR = "waiting_for."
+"""Before the name of a world: the property with what the steps of its agents wait for, "" for
+nothing. It is not listed. A client reads it over another connection than the one that waits."""
 
 STOP_SECONDS = 1.0
 """How long open streams may continue when the server stops."""
@@ -169,7 +173,8 @@ def serve(
         `connect(token=...)` does. A stream without it ends at once with UNAUTHENTICATED. None
         lets everybody in.
       insecure: allow plaintext on an address that other machines can reach.
-      default_actions: values, by flat name, of actions that a step may leave out.
+      default_actions: values, by flat name, of actions that a step may leave out; they go before
+        those of an attribute of this name that the environment or game has.
       properties: properties that all clients can read and write, joined or not. If an
         environment or a game has an attribute `properties` of this type, the clients joined
         to it have those too; of an environment it may also be a mapping from key to a function
@@ -207,7 +212,7 @@ def serve(
     if isinstance(environment, World):
         only = environment
     elif isinstance(environment, Game):
-        only = SharedWorld(environment, step_timeout)
+        only = SharedWorld(environment, step_timeout, default_actions or {})
     else:
         factories = environment if isinstance(environment, Mapping) else {UNNAMED: environment}
     for name, factory in factories.items():
@@ -227,7 +232,7 @@ def serve(
     universal = properties or Properties()
     handlers = ExtensionHandlers(
         {
-            properties_pb2.PropertyRequest: functools.partial(_answer_property, universal),
+            properties_pb2.PropertyRequest: functools.partial(_answer_property, universal, worlds),
             **(extensions or {}),
         }
     )
@@ -284,7 +289,7 @@ def _make_world(
     if isinstance(made, World):
         return made
     if isinstance(made, Game):
-        return SharedWorld(made, step_timeout)
+        return SharedWorld(made, step_timeout, default_actions)
     if not hasattr(made, "step") or not hasattr(made, "reset"):
         raise RuntimeError(
             f"the factory returned {type(made).__name__}; expected a dm_env.Environment, Game or "
@@ -294,9 +299,17 @@ def _make_world(
 
 
 def _answer_property(
-    universal: Properties, request: properties_pb2.PropertyRequest, world: World | None
+    universal: Properties,
+    worlds: WorldRegistry,
+    request: properties_pb2.PropertyRequest,
+    world: World | None,
 ) -> properties_pb2.PropertyResponse:
+    layers = [universal]
+    key = request.read_property.key
+    if key.startswith(WAITING_FOR) and not universal.knows(key):
+        asked_for = worlds.get(key.removeprefix(WAITING_FOR))
+        layers = [Properties.of_getters({key: asked_for.waiting_for})]
     if world is None:
-        return answer_property_request([universal], request)
+        return answer_property_request(layers, request)
     with world.access() as own:
-        return answer_property_request([universal] if own is None else [own, universal], request)
+        return answer_property_request(layers if own is None else [own, *layers], request)

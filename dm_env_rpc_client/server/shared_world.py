@@ -17,6 +17,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import dm_env
@@ -43,10 +44,18 @@ class SharedWorld(World):
     Args:
       game: the game. The world closes it.
       step_timeout: seconds that a step waits for the other agents; None for no limit.
+      default_actions: values, by flat name, for actions that a step leaves out, beside those of
+        the game.
     """
 
-    def __init__(self, game: Game, step_timeout: float | None = STEP_TIMEOUT):
+    def __init__(
+        self,
+        game: Game,
+        step_timeout: float | None = STEP_TIMEOUT,
+        default_actions: Mapping[str, Any] = MappingProxyType({}),
+    ):
         self._game = game
+        self._default_actions = {**game.default_actions, **default_actions}
         self._lock_step = game.is_lock_step
         self._step_timeout = step_timeout
         # Guards everything below and every call of the game; notified of every change.
@@ -70,6 +79,7 @@ class SharedWorld(World):
                     self._game.observation_spec(player),
                     self._game.reward_spec(player),
                     self._game.discount_spec(player),
+                    self._default_actions,
                 )
             except BaseException:
                 self._game.leave(player)
@@ -100,6 +110,13 @@ class SharedWorld(World):
         with self._changed:
             properties = getattr(self._game, "properties", None)
             yield properties if isinstance(properties, Properties) else None
+
+    def waiting_for(self) -> str:
+        """See `World.waiting_for`."""
+        with self._changed:
+            if not any(agent.is_waiting for agent in self._agents):
+                return ""
+            return "; ".join(self._missing())
 
     def close(self) -> None:
         """See `World.close`."""
@@ -179,7 +196,10 @@ class SharedWorld(World):
                 return agent.outcome
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
-                raise RequestError(code_pb2.DEADLINE_EXCEEDED, self._missing_text())
+                raise RequestError(
+                    code_pb2.DEADLINE_EXCEEDED,
+                    f"no step within {self._step_timeout} s: {'; '.join(self._missing())}",
+                )
             wait(self._changed, remaining)
 
     def _is_interrupted(self, agent: _SharedAgent) -> bool:
@@ -258,7 +278,8 @@ class SharedWorld(World):
             self._uninformed = None
             self._is_running = False
 
-    def _missing_text(self) -> str:
+    def _missing(self) -> list[str]:
+        """What the steps that wait, wait for."""
         missing = [agent for agent in self._agents if self._lock_step and not agent.is_waiting]
         short = self._game.min_players - len(self._agents)
         reasons = [f"player {agent.player!r} has not stepped" for agent in missing]
@@ -266,7 +287,7 @@ class SharedWorld(World):
             reasons.append(f"{short} more player(s) must join")
         if self._uninformed is not None:
             reasons.append("the world is being reset")
-        return f"no step within {self._step_timeout} s: {'; '.join(reasons)}"
+        return reasons
 
 
 class _SharedAgent(Agent):

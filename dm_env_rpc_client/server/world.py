@@ -73,6 +73,10 @@ class World(abc.ABC):
         """Returns a context with the world's properties, or None, in which no step is taken."""
         return contextlib.nullcontext()
 
+    def waiting_for(self) -> str:
+        """Returns what steps that agents have sent wait for; "" if none waits."""
+        return ""
+
     @abc.abstractmethod
     def join(self, settings: Mapping[str, Any]) -> Agent:
         """Returns a new agent, made with flat settings by name; RequestError if it is refused."""

@@ -163,6 +163,7 @@ class Mirror(gymnasium.Env[Any, Any]):
             "scalar": np.float32(self._step / 3),
             "whole": np.int64(self._step),
             "flag": np.bool_(True),
+            "long": np.longlong(self._step),
         }
         if self._has_odd_infos:
             info |= self._odd_infos

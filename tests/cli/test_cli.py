@@ -23,6 +23,7 @@ from dm_env_rpc_client.cli.embedded import catch_server as embedded_catch_server
 from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.tensors.sampling import sample
+from dm_env_rpc_client.tensors.variable_specs import VariableArray
 from tests.cli.commands import started
 from tests.environments import Robot
 from tests.scripted import settles, time_limit
@@ -65,9 +66,34 @@ def test_many_episodes_are_summed_up(catch_server: Server) -> None:
 
 def test_run_cuts_long_episodes_off(catch_server: Server) -> None:
     result = invoke("run", catch_server.address, "-n", "1", "--max-steps", "4", "--json")
-    assert json.loads(result.stdout)["episodes"] == [
-        {"return": 0.0, "length": 4, "ended": "cut off"}
-    ]
+    summary = json.loads(result.stdout)
+    assert summary["episodes"] == [{"return": 0.0, "length": 4, "ended": "cut off"}]
+    assert (summary["finished"], summary["mean_return"], summary["mean_length"]) == (0, None, None)
+    text = invoke("run", catch_server.address, "-n", "2", "--max-steps", "4").stdout
+    assert "0 of 2 episodes finished, 8 steps\n2 cut off by --max-steps" in text
+
+
+class Shrinking(Catch):
+    """Every second episode is longer."""
+
+    def reset(self) -> dm_env.TimeStep:
+        self._rows = 7 - self._rows
+        return super().reset()
+
+    def observation_spec(self) -> dict[str, specs.Array]:
+        return {"board": VariableArray((-1, 5), np.float32)}
+
+
+def test_what_was_cut_off_is_not_counted_as_finished() -> None:
+    with serve(Shrinking) as server:
+        line = ("run", server.address, "-n", "5", "--max-steps", "2", "--create", "rows=4")
+        summary = json.loads(invoke(*line, "--json").stdout)
+        ended = [(episode["ended"], episode["length"]) for episode in summary["episodes"]]
+        assert ended == [("terminated", 2), ("cut off", 2)] * 2 + [("terminated", 2)]
+        returns = [episode["return"] for episode in summary["episodes"][::2]]
+        assert summary["finished"] == 3
+        assert summary["mean_return"] == pytest.approx(np.mean(returns))
+        assert "3 of 5 episodes finished, 10 steps: return" in invoke(*line).stdout
 
 
 def test_run_with_a_policy_of_ones_own(

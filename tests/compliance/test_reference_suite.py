@@ -84,8 +84,6 @@ class TestResetWorld(_Served, reset_world.ResetWorld):
 
 
 class TestStep(_Served, step.Step):
-    default_actions: Any = {"paddle": 1}  # noqa: RUF012
-
     def setUp(self) -> None:
         super().setUp()
         self._specs = self.join_world()

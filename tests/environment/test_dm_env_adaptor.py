@@ -174,11 +174,27 @@ def test_a_step_without_its_actions_is_the_servers_to_refuse(robot_server: Serve
 
 def test_default_actions_stand_in_for_those_left_out() -> None:
     with (
-        serve(Catch, default_actions={"paddle": 1}) as server,
+        serve(Echo, default_actions={"value": 5}) as server,
         make(server.address) as env,
     ):
         env.reset()
-        assert env.step({}).mid()
+        assert env.step({}).observation["value"] == 5
+        assert env.step({"value": 4}).observation["value"] == 4
+
+
+def test_catch_plays_with_sparse_actions(catch_server: Server) -> None:
+    def paddle(timestep: dm_env.TimeStep) -> int:
+        return int(np.argmax(timestep.observation["board"][-1]))
+
+    with make(catch_server.address) as env:
+        columns = [paddle(env.reset())]
+        columns += [paddle(env.step(action)) for action in ({}, {"paddle": 2}, {}, {"paddle": 0})]
+        assert columns == [2, 2, 3, 3, 2]
+        unrolled = env.unroll([{}] * 30)
+        assert np.count_nonzero(unrolled.last()) == 3
+    # What the operator says goes before what the environment says.
+    with serve(Catch, default_actions={"paddle": 0}) as server, make(server.address) as env:
+        assert [paddle(env.reset()), paddle(env.step({}))] == [2, 1]
 
 
 def test_sequences_follow_each_other(catch_server: Server) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from google.rpc import code_pb2
 
 from dm_env_rpc_client import (
     AsyncDmEnvAdaptor,
@@ -29,6 +30,7 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import Catch, Properties, Server, serve
+from dm_env_rpc_client.testing import ScriptedServer
 
 pytestmark = pytest.mark.usefixtures("no_warnings")
 
@@ -91,6 +93,67 @@ def test_a_world_is_left_if_the_adaptor_refuses_and_send_was_replaced(
         with pytest.raises(SpecError, match="bord"):
             join_world(connection, world_name, {}, requested_observations=["bord"])
         assert catch_server.agent_count == 0
+
+
+def without_reset(joins: int) -> Any:
+    """A server that refuses Reset, and every join after the first `joins`."""
+
+    def run(requests: Iterator[Any], context: Any) -> Iterator[Any]:
+        joined = 0
+        for request in requests:
+            kind = request.WhichOneof("payload")
+            response = dm_env_rpc_pb2.EnvironmentResponse()
+            joined += kind == "join_world"
+            if kind == "reset" or (kind == "join_world" and joined > joins):
+                response.error.message = f"there is no {kind}"
+                response.error.code = code_pb2.UNIMPLEMENTED
+            elif kind == "step":
+                response.step.state = dm_env_rpc_pb2.RUNNING
+            else:
+                getattr(response, kind).SetInParent()
+            yield response
+
+    return run
+
+
+def test_a_reset_that_joins_again_does_so_if_send_was_replaced() -> None:
+    with ScriptedServer(without_reset(joins=2)) as server, connect(server.address) as connection:
+        sent = replace_send(connection)
+        with create_and_join_world(connection, {}, {}).env as env:
+            assert env.reset().first()
+            assert env.step({}).mid()
+            assert env.reset().first()
+            # The second time it is refused; what is raised is why.
+            assert env.step({}).mid()
+            with pytest.raises(DmEnvRpcError, match="there is no reset") as caught:
+                env.reset()
+            assert "there is no join_world" in str(caught.value.__cause__)
+    assert sent == ["CreateWorldRequest", "JoinWorldRequest"]
+
+
+async def _reset_with_replaced_send(address: str) -> None:
+    async with await connect_async(address) as connection:
+        original = connection.send
+
+        async def send(request: Any) -> Any:
+            try:
+                return await original(request)
+            except DmEnvRpcError as error:
+                raise EngineError(str(error)) from error
+
+        connection.send = send  # type: ignore[method-assign, assignment]
+        env, _ = await create_and_join_world_async(connection, {}, {})
+        async with env:
+            for _ in range(2):
+                assert (await env.reset()).first()
+                assert (await env.step({})).mid()
+            with pytest.raises(DmEnvRpcError, match="there is no reset"):
+                await env.reset()
+
+
+def test_so_does_one_with_asyncio() -> None:
+    with ScriptedServer(without_reset(joins=2)) as server:
+        asyncio.run(_reset_with_replaced_send(server.address))
 
 
 async def _close_with_replaced_send(address: str) -> list[str]:

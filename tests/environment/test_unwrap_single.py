@@ -11,7 +11,7 @@ import pytest
 from dm_env import specs
 
 import dm_env_rpc_client
-from dm_env_rpc_client import SpecError
+from dm_env_rpc_client import BatchedEnvironment, SpecError
 from dm_env_rpc_client.server import Server, serve
 
 
@@ -78,6 +78,30 @@ def test_the_default_is_a_mapping(catch_server: Server) -> None:
     with dm_env_rpc_client.make(catch_server.address, unwrap_single=True) as env:
         env.reset()
         assert env.step({"paddle": 1}).observation.keys() == {"board"}
+
+
+def test_a_batch_of_arrays_is_one_array(catch_server: Server) -> None:
+    with (
+        serve(Bare) as server,
+        BatchedEnvironment(server.address, 3, unwrap_single=True) as envs,
+    ):
+        actions = np.array([[0.5, -1], [0, 0], [1, 0.25]], np.float32)
+        envs.action_spec().validate(actions)
+        assert envs.reset().observation.tolist() == [[0, 0]] * 3
+        timestep = envs.step(actions)
+        assert timestep.observation.tolist() == actions.tolist()
+        envs.observation_spec().validate(timestep.observation)
+        assert envs.step({"action": actions}).observation.shape == (3, 2)
+        envs.send(actions[1:], [2, 0])
+        timestep, ids = envs.recv(2)
+        assert timestep.observation.tolist() == [actions[{2: 1, 0: 2}[i]].tolist() for i in ids]
+        with pytest.raises(SpecError, match=r"action 'action'.*3 rows; expected 2"):
+            envs.send(actions, [0, 1])
+    with BatchedEnvironment(catch_server.address, 2, unwrap_single=True) as envs:
+        assert envs.reset().observation["board"].shape == (2, 10, 5)
+        assert envs.action_spec().keys() == {"paddle"}
+        with pytest.raises(SpecError, match="a mapping from names to arrays"):
+            envs.step(np.ones(2, np.int32))
 
 
 def test_asyncio() -> None:

@@ -6,7 +6,8 @@ import concurrent.futures
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import dm_env
@@ -217,11 +218,34 @@ def test_out_of_lock_step_nobody_waits(server: Server) -> None:
         assert left.step(RUN).first()
 
 
-def test_a_bad_action_is_refused_before_the_others_are_waited_for(server: Server) -> None:
-    with Players(server, 2) as players:
+class Strict(Race):
+    """A race in which everybody has to say what it does."""
+
+    default_actions: Mapping[str, Any] = MappingProxyType({})
+
+
+def test_a_bad_action_is_refused_before_the_others_are_waited_for() -> None:
+    with serve({"race": Strict}) as strict, Players(strict, 2) as players:
         players.step(STAY, STAY)
         with time_limit(5), pytest.raises(DmEnvRpcError, match="missing action 'move'"):
             players.envs[0].step({})
+
+
+def test_who_leaves_its_action_out_stays(server: Server) -> None:
+    with Players(server, 2) as players:
+        players.step({}, {})
+        for step in players.step({}, RUN):
+            np.testing.assert_array_equal(step.observation["positions"], [0, 1])
+
+
+def test_an_operator_may_say_what_is_done_instead() -> None:
+    with (
+        serve({"race": Race}, default_actions={"move": 1}) as running,
+        Players(running, 2) as players,
+    ):
+        players.step({}, {})
+        for step in players.step(STAY, {}):
+            np.testing.assert_array_equal(step.observation["positions"], [0, 1])
 
 
 class Moody(Crowd):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import dm_env
@@ -18,7 +20,8 @@ class Catch(dm_env.Environment):
     paddle starts in the middle of the bottom row. The reward is 1 when the ball lands on
     the paddle and -1 when it lands beside it, which ends the episode.
 
-    Actions: `{"paddle": int32 scalar}`, 0 to the left, 1 to stay, 2 to the right.
+    Actions: `{"paddle": int32 scalar}`, 0 to the left, 1 to stay, 2 to the right. Served, it stays
+    if a step leaves the action out.
     Observations: `{"board": float32 [rows, columns]}`, 1 at the ball and at
     the paddle, 0 elsewhere.
 
@@ -28,6 +31,9 @@ class Catch(dm_env.Environment):
       seed: seed of the random columns in which balls appear; None for a different sequence
         each time.
     """
+
+    default_actions: Mapping[str, Any] = MappingProxyType({"paddle": 1})
+    """What the server takes for actions that a step leaves out."""
 
     def __init__(self, rows: int = 10, columns: int = 5, seed: int | None = None):
         if rows < 2 or columns < 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import dm_env
@@ -21,15 +22,17 @@ class Race(Game):
     the end gets reward 1 (players that reach it in the same step share it), all others get
     -1, and the sequence terminates.
 
-    Actions: `{"move": int32 scalar}`, 0 or 1. Observations: `{"lane": int32 scalar}`, the
-    player's own index in `{"positions": int32 [players]}`, which is -1 for a lane without a
-    player; `{"turn": int32 scalar}`, the number of steps since the start. Join setting:
-    `lane`, the index of a free lane; the lowest one if not given.
+    Actions: `{"move": int32 scalar}`, 0 or 1; 0 if a step leaves it out. Observations:
+    `{"lane": int32 scalar}`, the player's own index in `{"positions": int32 [players]}`, which
+    is -1 for a lane without a player; `{"turn": int32 scalar}`, the number of steps since the
+    start. Join setting: `lane`, the index of a free lane; the lowest one if not given.
 
     Args:
       players: the number of players, at least 2.
       length: the position of the end, at least 1.
     """
+
+    default_actions: Mapping[str, Any] = MappingProxyType({"move": 0})
 
     def __init__(self, players: int = 2, length: int = 5):
         if players < 2 or length < 1:

@@ -1,0 +1,94 @@
+"""Tells on stderr what a step waits for, if the world waits for other players."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from dm_env_rpc_client.cli.failures import console
+from dm_env_rpc_client.cli.plain_text import one_line
+
+if TYPE_CHECKING:
+    from dm_env_rpc_client.client.connection import Connection
+    from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
+
+__all__ = ["Watch"]
+
+_PATIENCE_SECONDS = 0.7
+"""How long a step may take before the server is asked why."""
+
+_BETWEEN_SECONDS = 0.3
+_CONNECT_SECONDS = 2.0
+
+
+class Watch:
+    """Asks the server, over a connection of its own, what a step waits for.
+
+    Other servers than this package's do not know; then nothing is told.
+
+    Args:
+      env: the environment that is stepped.
+    """
+
+    def __init__(self, env: DmEnvAdaptor):
+        self._env = env
+        self._since: float | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._ended.set()
+        self._thread.join(_CONNECT_SECONDS)
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Watches a step, or a reset, that is taken in the context."""
+        self._since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._since = None
+
+    def _watch(self) -> None:
+        with contextlib.ExitStack() as stack:
+            connection = None
+            told = ""
+            while not self._ended.wait(_BETWEEN_SECONDS):
+                since = self._since
+                if since is None:
+                    told = ""
+                elif time.monotonic() - since > _PATIENCE_SECONDS:
+                    try:
+                        if connection is None:
+                            reopen = self._env.connection.reopen
+                            connection = stack.enter_context(reopen(_CONNECT_SECONDS))
+                        text = self._ask(connection)
+                    except Exception:
+                        return  # The server does not know, or takes no more connections.
+                    if text and text != told:
+                        self._tell(text)
+                    told = text
+
+    def _ask(self, connection: Connection) -> str:
+        from dm_env_rpc_client.extensions.properties import PropertiesExtension
+        from dm_env_rpc_client.server.hosting import WAITING_FOR
+
+        key = f"{WAITING_FOR}{self._env.world_name}"
+        return str(PropertiesExtension(connection).read(key))
+
+    def _tell(self, text: str) -> None:
+        address = self._env.connection.address
+        name = self._env.world_name
+        console.print(
+            one_line(
+                f"waiting: {text}; others join with: dm-env-rpc play {address} --world {name!r}"
+            ),
+            markup=False,
+        )
