@@ -21,7 +21,7 @@ from tests.scripted import extension, settles
 Future = concurrent.futures.Future[Any]
 pytestmark = pytest.mark.row(43)
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @pytest.fixture
