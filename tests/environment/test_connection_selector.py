@@ -85,7 +85,7 @@ def test_a_deadline_that_has_passed_is_something_to_wait_for_no_more() -> None:
     with ScriptedServer(gate) as server, connect(server.address, request_timeout=0.2) as connection:
         pending = connection.start(extension(1))
         assert not connection.poll(pending)
-        assert settles(lambda: connection.poll(pending), 2.0)
+        assert settles(lambda: connection.poll(pending))
         with pytest.raises(TimeoutError):
             connection.wait(pending)
         assert connection.poll(pending)

@@ -125,7 +125,7 @@ def test_ctrl_c_in_close_ends_the_world_all_the_same(
     monkeypatch.setattr(Connection, "start", interrupted)
     with pytest.raises(KeyboardInterrupt, match="stop"):
         env.close()
-    assert settles(lambda: is_empty(server), 2.0)
+    assert settles(lambda: is_empty(server))
     env.close()
 
 
@@ -143,7 +143,7 @@ def test_an_async_close_that_is_cancelled_ends_the_world_all_the_same(server: Se
         await asyncio.gather(step, return_exceptions=True)
 
     asyncio.run(use())
-    assert settles(lambda: is_empty(server), 2.0)
+    assert settles(lambda: is_empty(server))
 
 
 @pytest.mark.timeout(300)

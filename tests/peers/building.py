@@ -18,7 +18,7 @@ from pathlib import Path
 
 from google.rpc import status_pb2
 
-__all__ = ["GOOGLE_RPC", "PEERS", "PROTOS", "MissingToolchainError", "build"]
+__all__ = ["GOOGLE_RPC", "PEERS", "PROTOS", "MissingToolchainError", "build", "cache"]
 
 PEERS = Path(__file__).parent
 PROTOS = PEERS.parents[1] / "protos"
@@ -35,9 +35,10 @@ class MissingToolchainError(Exception):
     """What a peer is built with is not on this machine."""
 
 
-def _cache() -> Path:
+def cache() -> Path:
+    """The folder of what tests compile, in the user's cache."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "dm_env_rpc_client" / "peers"
+    return Path(base) / "dm_env_rpc_client"
 
 
 def _hash(sources: Sequence[Path], tools: Sequence[str]) -> str:
@@ -74,7 +75,7 @@ def build(language: str, tools: tuple[tuple[str, str], ...], script: str) -> Pat
             raise MissingToolchainError(f"{command!r} fails; is {package} installed?")
         versions.append(found.stdout)
     sources = [path for path in (PEERS / language).rglob("*") if path.is_file()]
-    folder = _cache() / f"{language}-{_hash(sources, [*versions, script])}"
+    folder = cache() / "peers" / f"{language}-{_hash(sources, [*versions, script])}"
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from tests.scripted import extension, number_of, settles
 Future = concurrent.futures.Future[Any]
 pytestmark = pytest.mark.row(43)
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @pytest.fixture
@@ -177,7 +177,8 @@ def test_row_43_everything_at_once(connection: Connection) -> None:
     finally:
         sys.setswitchinterval(interval)
     assert not wrong
-    assert calls.numbers == list(range(200))
+    # One that is added when its future is done is called by this thread, beside earlier ones.
+    assert sorted(calls.numbers) == list(range(200))
     goes_on(connection)
 
 

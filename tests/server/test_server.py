@@ -273,7 +273,7 @@ def test_a_client_that_is_killed_leaves_its_world(catch_server: Server) -> None:
     client.send_signal(signal.SIGKILL)
     client.wait()
     client.stdout.close()
-    assert settles(lambda: catch_server.agent_count == 0, 2.0)
+    assert settles(lambda: catch_server.agent_count == 0)
     with connect(catch_server.address) as connected:
         name = "world-1"
         with join_world(connected, name) as env:

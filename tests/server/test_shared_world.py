@@ -480,5 +480,5 @@ def test_the_world_of_four_that_all_vanish_is_free(server: Server) -> None:
         players.step(STAY, STAY, STAY, STAY)
         for connection in players.connections:
             connection._pipeline.poison(ConnectionLostError("vanished"))
-        assert settles(lambda: server.agent_count == agents, 2.0)
+        assert settles(lambda: server.agent_count == agents)
         reset_world(players.spectator, players.world)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
-import shutil
+import hashlib
 import subprocess
 import tempfile
 from pathlib import Path
 
 from tests.groups import need
+from tests.peers.building import cache
 
 SOURCES = Path(__file__).parent
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
@@ -18,21 +18,32 @@ _MACROS = {"1.4": 14, "2.0": 20, "2.1": 21, "2.2": 22}
 
 
 @functools.cache
-def _folder() -> Path:
-    folder = tempfile.mkdtemp(prefix="env_c_api_")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
+def _sources() -> bytes:
+    """What a library depends on: the sources, and the compiler."""
+    compiler = subprocess.run(["cc", "--version"], capture_output=True, check=True, timeout=60)
+    files = sorted(path for path in SOURCES.iterdir() if path.suffix in (".c", ".h"))
+    return compiler.stdout + b"".join(path.read_bytes() for path in files)
 
 
 @functools.cache
 def compile_library(source: str, version: str, *flags: str) -> str:
-    """Returns the path of a shared library; skips the test if nothing compiles it."""
+    """Returns the path of a shared library; skips the test if nothing compiles it.
+
+    It lies in the user's cache and is compiled again if the sources change.
+    """
     need("compiler")
-    number = len(list(_folder().iterdir()))
-    path = _folder() / f"{number}_{source}_{version}.so"
     define = f"-DENV_C_API_VERSION={_MACROS[version]}"
     command = ["cc", "-std=gnu11", "-O1", "-Wall", "-fPIC", "-shared", define, *flags]
-    subprocess.run(
-        [*command, str(SOURCES / f"{source}.c"), "-o", str(path)], check=True, timeout=60
-    )
+    known_by = hashlib.sha256(repr(command).encode() + _sources()).hexdigest()[:16]
+    path = cache() / "env_c_api" / f"{source}_{version}_{known_by}.so"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+            compiled = Path(scratch) / path.name
+            subprocess.run(
+                [*command, str(SOURCES / f"{source}.c"), "-o", str(compiled)],
+                check=True,
+                timeout=60,
+            )
+            compiled.rename(path)
     return str(path)
