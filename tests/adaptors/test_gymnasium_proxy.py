@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from dm_env_rpc_client.adaptors.gymnasium import (
 )
 from dm_env_rpc_client.bridges import gymnasium_space_json, gymnasium_values
 from dm_env_rpc_client.server import Server, serve
+from tests.adaptors.known import ENVIRONMENTS, local_environment
 from tests.adaptors.proxied import SPACES, Mirror, same
 
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
@@ -293,28 +293,6 @@ def test_values_that_json_has_no_form_for_are_their_repr() -> None:
     assert "[[[" in str(found["deep"])
 
 
-ENVIRONMENTS = {
-    "CartPole-v1": (),
-    # Gymnasium 1.3 has the fourth version.
-    max(name for name in gymnasium.registry if name.startswith("Taxi-v")): (),
-    "Blackjack-v1": (),
-    "FrozenLake-v1": (),
-    "LunarLander-v3": ("Box2D",),
-    "ALE/Pong-v5": ("ale_py",),
-    "MiniGrid-Empty-5x5-v0": ("minigrid",),
-    "HalfCheetah-v5": ("mujoco", "imageio"),
-}
-"""Environments that nobody here wrote, and the packages that they are in."""
-
-
-def local_environment(name: str, **settings: Any) -> gymnasium.Env[Any, Any]:
-    for package in ENVIRONMENTS[name]:
-        importlib.import_module(package)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return gymnasium.make(name, **settings)
-
-
 def renders(name: str) -> bool:
     """Whether it can render without a screen: MuJoCo needs OpenGL, Atari nothing."""
     needs = {"ALE/Pong-v5": "ale_py", "HalfCheetah-v5": None}.get(name, "pygame")
@@ -326,8 +304,6 @@ def renders(name: str) -> bool:
 def test_500_steps_are_those_of_the_local_environment(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for package in ENVIRONMENTS[name]:
-        pytest.importorskip(package)
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     monkeypatch.chdir(tmp_path)  # MuJoCo writes a log to where it runs.
     mode = "rgb_array" if renders(name) else None

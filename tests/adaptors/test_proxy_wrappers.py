@@ -19,7 +19,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnvironment
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Server, serve
+from tests.adaptors.known import ENVIRONMENTS, local_environment
 from tests.adaptors.proxied import SPACES, Mirror, same
+from tests.groups import need_package
 
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 
@@ -64,6 +66,27 @@ def test_check_env_says_the_same_as_of_the_local_one(server: Server, kind: str) 
         assert noted(env.unwrapped) == noted(gymnasium.make("CartPole-v1").unwrapped)
 
 
+@pytest.mark.filterwarnings("ignore:.*")
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name.startswith("ALE") else name
+        for name in ENVIRONMENTS
+    ],
+)
+def test_check_env_says_the_same_of_environments_that_nobody_here_wrote(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes a log to where it runs.
+    make = functools.partial(local_environment, name)
+    with (
+        make() as local,
+        serve(make) as own,
+        gymnasium.make(REMOTE, address=own.address) as env,
+    ):
+        assert noted(env.unwrapped) == noted(local.unwrapped)
+
+
 def test_check_env_renders(server: Server) -> None:
     settings = {"has_odd_infos": False}
     with (
@@ -106,8 +129,7 @@ def test_frames_of_every_step(server: Server) -> None:
 
 
 def test_videos(server: Server, tmp_path: Path) -> None:
-    # Not among the packages that the tests install: it allows no recent Pillow.
-    pytest.importorskip("moviepy")
+    need_package("moviepy")
     with wrappers.RecordVideo(
         remote(server, "Mirror", render_mode="rgb_array", settings={"length": 5}),
         str(tmp_path / "videos"),
@@ -242,8 +264,8 @@ def test_batches_render(server: Server) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_5000_steps_of_an_atari_game(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("ale_py")
     local = gymnasium.make("ale_py:ALE/Breakout-v5")
 
     def breakout() -> GymnasiumEnvironment:

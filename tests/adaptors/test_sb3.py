@@ -15,12 +15,14 @@ import pytest
 from dm_env_rpc_client import SpecError
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.adaptors.proxied import Mirror, same
+from tests.groups import need_package
 
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 
+need_package("stable_baselines3")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    sb3 = pytest.importorskip("stable_baselines3")
+    import stable_baselines3 as sb3
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
     from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor

@@ -76,6 +76,32 @@ def test_bsuite_with_its_own_agent() -> None:
         assert env.reset().first()
 
 
+@pytest.mark.skipif(not has_bsuite, reason="bsuite is not installed")
+@pytest.mark.filterwarnings("ignore")
+def test_bsuite_catch_with_its_own_wrappers() -> None:
+    from bsuite.baselines import experiment
+    from bsuite.baselines.random import agent as random_agent
+    from bsuite.environments import catch
+    from bsuite.utils import wrappers
+
+    def wrapped(env: Any) -> Any:
+        return wrappers.RewardScale(wrappers.ImageObservation(env, (10, 5, 3)), 0.5)
+
+    factory = functools.partial(catch.Catch, seed=3)
+    with serve(factory) as server, ours(server.address) as remote:
+        local, env = wrapped(factory()), wrapped(remote)
+        assert env.observation_spec() == local.observation_spec()
+        assert env.action_spec().num_values == local.action_spec().num_values == 3
+        assert same(env.reset(), local.reset())
+        random = np.random.default_rng(1)
+        for _ in range(300):
+            action = int(random.integers(3))
+            assert same(env.step(action), local.step(action))
+        agent = random_agent.default_agent(env.observation_spec(), env.action_spec())
+        experiment.run(agent, env, num_episodes=10)
+        assert env.reset().first()
+
+
 @pytest.mark.skipif(has_dm_control and has_bsuite, reason="dm-control and bsuite are installed")
 def test_what_to_install() -> None:
     for scheme, package, has in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +19,7 @@ from dm_env_rpc_client import (
     DmEnvRpcError,
     SpecError,
     SpecManager,
+    client,
     connect,
     connect_async,
     create_and_join_world,
@@ -313,3 +315,24 @@ def test_make_has_extensions_of_its_own_connection() -> None:
             env.properties["gravity"] = 1.62
             assert env.properties["gravity"] == 1.62
         assert env.properties is None
+
+
+DIFFERENCES = {
+    "the errors that replace those of gRPC": "`grpc.RpcError`, `StopIteration`",
+    "closing an AsyncConnection": "`await connection.close()` or `async with`",
+    "close that does not raise": "`close` of connections and environments raises nothing",
+    "FIRST without a discount": "A FIRST TimeStep never has a discount",
+    "what bypasses a replaced send": "A program may replace `connection.send`",
+    "callbacks after the world is destroyed": "`env.on_close` are called afterwards",
+    "a connection of one's own": "a subclass may assign its own",
+    "extensions from a connection": "`extensions=` may be a function of the connection",
+    "names that do not exist": "`UnknownNameError`, also a KeyError",
+}
+
+
+@pytest.mark.parametrize("difference", DIFFERENCES)
+def test_the_guide_names_what_broke_a_port(difference: str) -> None:
+    guide = inspect.getdoc(client)
+    assert guide is not None
+    moving_over = " ".join(guide.split("## Moving over from dm-env-rpc")[1].split())
+    assert DIFFERENCES[difference] in moving_over

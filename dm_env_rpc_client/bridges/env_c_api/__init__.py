@@ -27,6 +27,10 @@ with EnvCApiEnvironment(
     print(env.action_spec(), timestep.observation.keys())
 ```
 
+Some engines declare 0 dimensions for scalars, which here are arrays of any shape then;
+`shapes={"WORLD.*": ()}` says what they are, by name or pattern. A value of another shape is an
+error.
+
 `seed` and `episode` are settings; the library's properties go through the properties extension, and
 what it reports as a failure is a `LibraryError`. From a shell, it is served with one world for each
 context, each in a process of its own:

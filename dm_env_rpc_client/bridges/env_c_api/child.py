@@ -91,6 +91,7 @@ class _Calls:
         settings: list[list[str]],
         launch_params: Any,
         observations: list[str] | None,
+        shapes: list[Any],
         start_attempts: int,
     ) -> Any:
         params: Any = None
@@ -100,7 +101,7 @@ class _Calls:
             params = [text.tobytes() for text in launch_params]
         context = open_context(layout(version), library, connect, params, self._limits)
         texts = {key: value for key, value in settings}  # noqa: C416  # pairs are lists here
-        self._runner = LocalRunner(context, texts, observations, start_attempts)
+        self._runner = LocalRunner(context, texts, observations, dict(shapes), start_attempts)
         return child_calls.encode_description(self._runner.description)
 
     def _advance(self, discrete: Any, continuous: Any, texts: Any, steps: int) -> Any:

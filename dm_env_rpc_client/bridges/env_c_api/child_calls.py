@@ -52,7 +52,7 @@ def encode_description(description: Description) -> Any:
         [list(action) for action in description.discrete],
         [list(action) for action in description.continuous],
         list(description.texts),
-        [[o.name, o.type.name, o.shape] for o in description.observations],
+        [[o.name, o.type.name, o.shape, o.is_given] for o in description.observations],
         list(description.events),
         description.fps,
     ]
@@ -77,8 +77,9 @@ def decode_description(message: Any) -> Description:
                     _is(str, n),
                     ObservationType[t],
                     None if shape is None else tuple(_is(int, size) for size in shape),
+                    is_given is True,
                 )
-                for n, t, shape in observations
+                for n, t, shape, is_given in observations
             ),
             events=tuple(_is(str, event) for event in events),
             fps=None if fps is None else _is(int, fps),

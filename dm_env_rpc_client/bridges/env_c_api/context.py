@@ -48,6 +48,7 @@ class FixedObservation(NamedTuple):
     dtype: np.dtype[Any]
     size: int
     where: str
+    source: str
 
 
 class Context:
@@ -224,8 +225,7 @@ class Context:
             pointer
             and spec.type == fixed.type_number
             and spec.dims == len(fixed.shape)
-            and spec.shape
-            and ffi.unpack(spec.shape, spec.dims) == fixed.shape
+            and _shape_is(ffi, spec, fixed.shape)
         ):
             data = np.frombuffer(ffi.buffer(pointer, fixed.size), fixed.dtype)
             return data.reshape(fixed.shape).copy()
@@ -233,8 +233,8 @@ class Context:
         most = self.limits.message_bytes
         value = memory.copy_observation(self.layout, self._observation, most, most, where)
         raise ProtocolError(
-            f"{where}: has type {spec.type} and shape {list(np.shape(value))}; observation_spec "
-            f"declares type {fixed.type_number} and shape {fixed.shape}"
+            f"{where}: has type {spec.type} and shape {list(np.shape(value))}; expected type "
+            f"{fixed.type_number} and shape {fixed.shape}, {fixed.source}"
         )
 
     def event_count(self) -> int:
@@ -360,6 +360,11 @@ class Context:
 
     def _c_text(self, text: str, where: str) -> Any:
         return self.layout.ffi.new("char[]", memory.encode(text, where))
+
+
+def _shape_is(ffi: Any, spec: Any, shape: list[int]) -> bool:
+    # A scalar may have a null pointer.
+    return not shape or (spec.shape and ffi.unpack(spec.shape, spec.dims) == shape)
 
 
 _STATUSES = {int(status): status for status in Status}

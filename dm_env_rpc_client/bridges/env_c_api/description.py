@@ -68,11 +68,18 @@ class ObservationDescription:
       type: the type of its elements.
       shape: its shape, in which 0 is a length that changes; None if even the number of
         dimensions changes.
+      is_given: whether the shape was given with `shapes`, not by the library.
     """
 
     name: str
     type: ObservationType
     shape: tuple[int, ...] | None
+    is_given: bool = False
+
+    @property
+    def source(self) -> str:
+        """Where the shape is from, for error messages."""
+        return "as shapes says" if self.is_given else "as observation_spec declares"
 
     @property
     def fixed_bytes(self) -> int:

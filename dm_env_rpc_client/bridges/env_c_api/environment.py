@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -81,6 +81,9 @@ class EnvCApiEnvironment(dm_env.Environment):
       first_episode: the ID of the first episode, which is incremented for each later one.
       frames_per_step: how many steps of the library each step of this environment takes.
       observations: the names of the observations to read in every step; None for all.
+      shapes: the shapes of observations for which the library declares 0 dimensions, by name or
+        pattern, such as `{"WORLD.*": ()}`; -1 is a length that changes. Some libraries declare
+        scalars so. A value of another shape is an error.
       events_observation: a name under which the events become an observation too, strings
         [-1], each one event as JSON; see `events.event_text`. None for no such observation.
       nested_tensors: False for flat dictionaries with the periods left in the names.
@@ -117,6 +120,7 @@ class EnvCApiEnvironment(dm_env.Environment):
         first_episode: int = 0,
         frames_per_step: int = 1,
         observations: Collection[str] | None = None,
+        shapes: Mapping[str, Sequence[int]] = MappingProxyType({}),
         events_observation: str | None = None,
         nested_tensors: bool = True,
         start_attempts: int = START_ATTEMPTS,
@@ -140,6 +144,7 @@ class EnvCApiEnvironment(dm_env.Environment):
         self._events: tuple[Event, ...] = ()
         self._last_values: list[Any] = []
         texts = text_settings(settings)
+        open_shapes = {name: _checked_shape(name, shape) for name, shape in shapes.items()}
         runner: Runner
         if isolated:
             runner = ProcessRunner(
@@ -149,13 +154,14 @@ class EnvCApiEnvironment(dm_env.Environment):
                 settings=texts,
                 launch_params=launch_params,
                 observations=observations,
+                shapes=open_shapes,
                 start_attempts=start_attempts,
                 request_timeout=request_timeout,
                 limits=limits,
             )
         else:
             context = open_context(layout(version), library, connect, launch_params, limits)
-            runner = LocalRunner(context, texts, observations, start_attempts)
+            runner = LocalRunner(context, texts, observations, open_shapes, start_attempts)
         self._runner: Runner | None = runner
         try:
             self._adopt(runner, nested_tensors)
@@ -362,6 +368,17 @@ class EnvCApiEnvironment(dm_env.Environment):
 def _check_range(what: str, value: Any, minimum: int = int(_INT32.min)) -> None:
     if not isinstance(value, int | np.integer) or not minimum <= value <= _INT32.max:
         raise SpecError(f"{what} is {value!r}; expected an integer from {minimum} to {_INT32.max}")
+
+
+def _checked_shape(name: str, shape: Any) -> tuple[int, ...]:
+    """Returns a shape with 0 for a length that changes, as libraries write it."""
+    sizes = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else None
+    if sizes is None or not all(type(size) is int and (size > 0 or size == -1) for size in sizes):
+        raise SpecError(
+            f"shapes: the shape of {name!r} is {shape!r}; expected a sequence of positive "
+            "integers, or -1 for a length that changes"
+        )
+    return tuple(0 if size == -1 else size for size in sizes)
 
 
 def _seeds(episode_seeds: Any) -> Iterator[int]:

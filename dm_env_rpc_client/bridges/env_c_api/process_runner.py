@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -59,6 +59,7 @@ class ProcessRunner(Runner):
       settings: as for `LocalRunner`.
       launch_params: bytes, or a sequence of C strings; None for no such argument.
       observations: as for `LocalRunner`.
+      shapes: as for `LocalRunner`.
       start_attempts: as for `LocalRunner`.
       request_timeout: seconds that each call may take; None for no limit.
       limits: what the child copies from the library's memory, and sends.
@@ -77,6 +78,7 @@ class ProcessRunner(Runner):
         settings: Mapping[str, str],
         launch_params: LaunchParams,
         observations: Collection[str] | None,
+        shapes: Mapping[str, Sequence[int]],
         start_attempts: int,
         request_timeout: float | None,
         limits: Limits = DEFAULT,
@@ -103,6 +105,7 @@ class ProcessRunner(Runner):
                 [list(setting) for setting in settings.items()],
                 params,
                 None if observations is None else list(observations),
+                [[name, list(shape)] for name, shape in shapes.items()],
                 start_attempts,
             )
         except BaseException:

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import errno
+import fnmatch
 import time
 import weakref
 from collections.abc import Collection, Mapping, Sequence
@@ -17,6 +19,8 @@ from dm_env_rpc_client.bridges.env_c_api.description import (
     BoundedAction,
     Description,
     ObservationDescription,
+    ObservationType,
+    checked_size,
 )
 from dm_env_rpc_client.bridges.env_c_api.events import Event
 from dm_env_rpc_client.bridges.env_c_api.library_properties import PropertyAttributes
@@ -91,6 +95,8 @@ class LocalRunner(Runner):
         runner is garbage-collected or an argument is invalid.
       settings: applied before `init`.
       observations: the names of the observations to read; None for all.
+      shapes: the shapes of observations whose library leaves them open, by name or pattern, with
+        0 for a length that changes.
       start_attempts: the maximum number of calls of `start` for one episode while it returns
         EAGAIN.
 
@@ -105,6 +111,7 @@ class LocalRunner(Runner):
         context: Context,
         settings: Mapping[str, str],
         observations: Collection[str] | None,
+        shapes: Mapping[str, Sequence[int]],
         start_attempts: int,
     ):
         self._context = context
@@ -115,7 +122,7 @@ class LocalRunner(Runner):
             for key, value in settings.items():
                 context.setting(key, value)
             context.init()
-            self.description, indices = _describe(context, observations)
+            self.description, indices = _describe(context, observations, shapes)
         except BaseException:
             self._release()
             raise
@@ -184,8 +191,8 @@ class LocalRunner(Runner):
             value = context.observation(index, budget, where)
             if not described.value_conforms(value):
                 raise ProtocolError(
-                    f"{where}: is {_kind(value)}; observation_spec declares {described.type.name} "
-                    f"of shape {described.shape} (0 is any length)"
+                    f"{where}: is {_kind(value)}; expected {described.type.name} of shape "
+                    f"{described.shape} (0 is any length), {described.source}"
                 )
             budget -= len(value) if isinstance(value, str) else value.nbytes
             observations.append(value)
@@ -217,11 +224,12 @@ def _fixed(described: ObservationDescription, type_number: int) -> FixedObservat
         described.type.value,
         described.fixed_bytes,
         f"observation {described.name!r}",
+        described.source,
     )
 
 
 def _describe(
-    context: Context, wanted: Collection[str] | None
+    context: Context, wanted: Collection[str] | None, shapes: Mapping[str, Sequence[int]]
 ) -> tuple[Description, Sequence[int]]:
     """Returns the description, known after `init`, and the indices of the observations to read."""
     discrete, continuous, texts, names, events = (
@@ -240,6 +248,9 @@ def _describe(
             f"there is no observation {min(unknown)!r}; there are {', '.join(map(repr, names))}"
         )
     indices = [i for i, name in enumerate(names) if wanted is None or name in wanted]
+    declared = [
+        ObservationDescription(names[index], *context.observation_spec(index)) for index in indices
+    ]
     description = Description(
         name=context.environment_name(),
         discrete=tuple(
@@ -251,9 +262,7 @@ def _describe(
             for i, name in enumerate(continuous)
         ),
         texts=tuple(texts),
-        observations=tuple(
-            ObservationDescription(names[i], *context.observation_spec(i)) for i in indices
-        ),
+        observations=_with_shapes(declared, shapes, names),
         events=tuple(events),
         fps=context.fps(),
     )
@@ -264,3 +273,36 @@ def _describe(
             "allowed (Limits.message_bytes)"
         )
     return description, indices
+
+
+def _with_shapes(
+    declared: Sequence[ObservationDescription],
+    shapes: Mapping[str, Sequence[int]],
+    names: Collection[str],
+) -> tuple[ObservationDescription, ...]:
+    """Gives shapes, by name or pattern, to observations whose library leaves them open.
+
+    Args:
+      declared: the observations to read.
+      shapes: the shapes.
+      names: the names of all observations.
+    """
+    described = list(declared)
+    for pattern, shape in shapes.items():
+        matches = {pattern} if pattern in names else set(fnmatch.filter(names, pattern))
+        if not matches:
+            raise SpecError(
+                f"shapes: no observation matches {pattern!r}; there are "
+                f"{', '.join(map(repr, names))}"
+            )
+        for index, one in enumerate(described):
+            if one.name not in matches or one.is_given:
+                continue
+            if one.shape is None and one.type is not ObservationType.STRING:
+                checked_size(shape, one.type.value.itemsize, f"observation {one.name!r}")
+                described[index] = dataclasses.replace(one, shape=tuple(shape), is_given=True)
+            elif one.name == pattern:
+                raise SpecError(
+                    f"shapes: the library declares the shape of {pattern!r} itself: {one.shape}"
+                )
+    return tuple(described)

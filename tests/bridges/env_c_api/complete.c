@@ -280,7 +280,7 @@ static void Spec(Context* c, EnvCApi_ObservationSpec* spec, EnvCApi_ObservationT
   shape[2] = d;
   spec->type = type;
   spec->dims = dims;
-  spec->shape = shape;
+  spec->shape = dims ? shape : NULL;
 }
 
 static void ObservationSpec(void* context, int i, EnvCApi_ObservationSpec* spec) {

@@ -37,6 +37,7 @@ def open_runner(**kwargs: Any) -> ProcessRunner:
         "settings": {},
         "launch_params": None,
         "observations": None,
+        "shapes": {},
         "start_attempts": 3,
         "request_timeout": 60.0,
     }
@@ -79,7 +80,7 @@ def test_calls_are_answered_until_the_pipe_is_closed() -> None:
 
     path = compile_library("complete", "1.4")
     params = [np.frombuffer(b"title", np.uint8)]
-    opened = call("open", path, "complete_connect_with_params", "1.4", [], params, None, 1)
+    opened = call("open", path, "complete_connect_with_params", "1.4", [], params, None, [], 1)
     assert opened["result"][0] == "complete"
     assert call("start", 0, 0)["result"][0] == 0
     assert call("advance", [1, 1], [0.5], ["ab"], 2)["result"][1] == 26.5
@@ -91,7 +92,7 @@ def test_calls_are_answered_until_the_pipe_is_closed() -> None:
     assert call("close") == {"result": None}
     numbers = np.frombuffer(bytes([5, 0, 0, 0, 0, 0, 0, 0]) + np.float64(2).tobytes(), np.uint8)
     connect = "complete_connect_with_numbers"
-    assert "result" in call("open", path, connect, "1.4", [["height", "3"]], numbers, None, 1)
+    assert "result" in call("open", path, connect, "1.4", [["height", "3"]], numbers, None, [], 1)
     here.close()
     thread.join(10)
     assert not thread.is_alive()
@@ -112,7 +113,7 @@ def test_an_answer_beyond_the_limits_is_an_error(monkeypatch: pytest.MonkeyPatch
     thread = threading.Thread(target=child.answer_calls, args=(there,))
     thread.start()
     path = compile_library("complete", "1.4")
-    here.send(["open", path, "complete_connect", "1.4", [], None, None, 1], 5.0)
+    here.send(["open", path, "complete_connect", "1.4", [], None, None, [], 1], 5.0)
     assert here.receive(5.0)["error"][0] == "ProtocolError"
     here.close()
     thread.join(10)
@@ -167,6 +168,7 @@ def test_a_runner_whose_library_does_not_open_ends_its_child() -> None:
             settings={},
             launch_params=None,
             observations=None,
+            shapes={},
             start_attempts=1,
             request_timeout=60.0,
         )

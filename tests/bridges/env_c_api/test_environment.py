@@ -20,6 +20,7 @@ from dm_env_rpc_client.errors import (
     DmEnvRpcClientError,
     LibraryError,
     PropertyError,
+    ProtocolError,
     SpecError,
 )
 from dm_env_rpc_client.tensors.variable_specs import VariableArray, VariableStringArray
@@ -73,6 +74,65 @@ def test_observations_of_every_type(make: MakeEnvironment, isolated: bool) -> No
         assert observation["anything.shape"].tolist() == [2, 3][: step % 3]
         assert observation["counters"].tolist() == [step, -(2**31)]
         assert observation["ticks"].tolist() == [2**63 - 1 - step]
+
+
+@pytest.mark.parametrize("pattern", ["anything", "any*", "*"])
+def test_a_scalar_that_the_library_does_not_declare(
+    make: MakeEnvironment, isolated: bool, pattern: str
+) -> None:
+    # Each third observation of the library is a scalar.
+    environment = make(isolated=isolated, shapes={pattern: ()}, frames_per_step=3)
+    spec = environment.observation_spec()["anything"]
+    assert type(spec) is specs.Array
+    assert (spec.shape, spec.dtype) == ((), np.float64)
+    assert "map" in environment.observation_spec(), "others keep what the library declares"
+    for timestep in (environment.reset(), environment.step({}), environment.step({})):
+        assert timestep.observation["anything"] == 0.5
+        spec.validate(timestep.observation["anything"])
+    first, second = (environment.step({}).observation["anything"] for _ in range(2))
+    assert not np.shares_memory(first, second)
+
+
+@pytest.mark.parametrize(
+    ("shape", "text"),
+    [
+        ((), r"'anything': has type .* shape \[2\]; expected type .* shape \[\], as shapes says"),
+        ((-1,), r"'anything': is float64 of shape \(\); expected DOUBLES of shape \(0,\)"),
+        ((3, 3), r"'anything'.*shape \[\]; expected .* shape \[3, 3\], as shapes says"),
+    ],
+)
+def test_a_value_of_another_shape_is_an_error(
+    make: MakeEnvironment, isolated: bool, shape: tuple[int, ...], text: str
+) -> None:
+    environment = make(isolated=isolated, shapes={"anything": shape})
+
+    def steps() -> None:
+        environment.reset()
+        environment.step({})
+        environment.step({})
+
+    with pytest.raises(ProtocolError, match=text):
+        steps()
+
+
+@pytest.mark.parametrize(
+    ("shapes", "error", "text"),
+    [
+        ({"everything": ()}, SpecError, "no observation matches 'everything'; there are 'camera'"),
+        ({"camera": ()}, SpecError, r"declares the shape of 'camera' itself: \(72, 96, 3\)"),
+        ({"message": ()}, SpecError, "declares the shape of 'message' itself"),
+        ({"anything": (0,)}, SpecError, r"shape of 'anything' is \(0,\); expected a sequence"),
+        ({"anything": (-2,)}, SpecError, "positive integers"),
+        ({"anything": 3}, SpecError, "positive integers"),
+        ({"anything": "ab"}, SpecError, "positive integers"),
+        ({"anything": (1 << 30, 1 << 30)}, ProtocolError, "'anything': shape .* takes"),
+    ],
+)
+def test_shapes_that_are_none(
+    make: MakeEnvironment, shapes: Any, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        make(shapes=shapes)
 
 
 def test_names_with_periods_nest(make: MakeEnvironment) -> None:

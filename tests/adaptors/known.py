@@ -1,0 +1,32 @@
+"""Gymnasium environments that nobody here wrote."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from typing import Any
+
+import gymnasium
+
+__all__ = ["ENVIRONMENTS", "local_environment"]
+
+ENVIRONMENTS = {
+    "CartPole-v1": (),
+    # Gymnasium 1.3 has the fourth version.
+    max(name for name in gymnasium.registry if name.startswith("Taxi-v")): (),
+    "Blackjack-v1": (),
+    "FrozenLake-v1": (),
+    "LunarLander-v3": ("Box2D",),
+    "ALE/Pong-v5": ("ale_py",),
+    "MiniGrid-Empty-5x5-v0": ("minigrid",),
+    "HalfCheetah-v5": ("mujoco", "imageio"),
+}
+"""Environments that nobody here wrote, and the packages that they are in."""
+
+
+def local_environment(name: str, **settings: Any) -> gymnasium.Env[Any, Any]:
+    for package in ENVIRONMENTS[name]:
+        importlib.import_module(package)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return gymnasium.make(name, **settings)
