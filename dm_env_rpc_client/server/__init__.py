@@ -62,8 +62,8 @@ created are destroyed a minute later, or a minute after their last agent has lef
 joins them in time. `serve(..., idle_world_seconds=None)` keeps them. The only world of a `Game` or
 `World` that is given to `serve` always stays.
 
-A Gymnasium environment can be served, too: `serve(lambda: gymnasium.make("CartPole-v1"))`; see
-`dm_env_rpc_client.adaptors`.
+A Gymnasium environment can be served, too: `serve(lambda: gymnasium.make("CartPole-v1"))`, and so
+can one of PettingZoo; see `dm_env_rpc_client.adaptors`.
 
 The settings of a Reset override those of the creation, and make a new environment. An environment
 that takes some of them itself has their names as `reset_settings` and a method `configure` that
@@ -72,7 +72,8 @@ gets them by name; it raises a `ValueError` to refuse them.
 ## Several agents in one world
 
 Write a `Game`. It says what each player sees and does. The server waits until all players have
-stepped, tells them of resets, and goes on without those who leave. `Race` is an example:
+stepped, tells them of resets, and goes on without those who leave, or for whom the sequence has
+ended: those whose TimeStep was LAST. `Race` is an example:
 
 ```python
 import threading
