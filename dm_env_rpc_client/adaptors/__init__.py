@@ -211,9 +211,9 @@ What travels beside what does for Gymnasium:
 | seed, options | settings of a ResetWorld |
 | agent | the setting `agent` of a JoinWorld, a name |
 | infos | the setting `infos` of a JoinWorld, true: the specs then have the observation |
-| | `pettingzoo` beside `observation`. It is text, empty or JSON: `info`; `truncated`, if the agent was |
-| | terminated, too; `agents`, the names of all that take part now, if not only those that did |
-| | before; `common`, infos that belong to no agent |
+| | `pettingzoo` beside `observation`. It is text, empty or JSON: `info`; `truncated`, if the |
+| | agent was terminated, too; `agents`, the names of all that take part now, if not only those |
+| | that did before; `common`, infos that belong to no agent |
 | frames, state | the properties `pettingzoo.frame` and `pettingzoo.state` |
 
 ## TorchRL
