@@ -35,6 +35,7 @@ from .environment.worlds import join_world as join_world
 from .environment.worlds import leave_world as leave_world
 from .environment.worlds import make as make
 from .environment.worlds import reset_world as reset_world
+from .errors import AgentsFailedError as AgentsFailedError
 from .errors import ConnectionClosedError as ConnectionClosedError
 from .errors import ConnectionLostError as ConnectionLostError
 from .errors import DeadlineExceededError as DeadlineExceededError

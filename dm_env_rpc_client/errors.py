@@ -10,6 +10,7 @@
       ConnectionLostError       the connection is unusable             (also a ConnectionError)
       DeadlineExceededError     an answer was not received in time     (also a TimeoutError)
       EnvironmentsFailedError   some environments of a batch failed
+      AgentsFailedError         some agents of a world failed
       LibraryError              a library behind the C interface reported a failure
       ProtocolError             the server, or a library, broke the protocol
       SpecError                 a value, spec or name is invalid       (also a ValueError)
@@ -27,6 +28,7 @@ Exceptions carry their data as attributes; `str()` composes the sentence.
 | `DmEnvRpcError` | | the server refused: `.code`, `.message`, `.details` | is usable |
 | `ProtocolError` | | the server broke the protocol | is dead if the order is in doubt |
 | `EnvironmentsFailedError` | | some of a batch failed: `.failures` | of the others is usable |
+| `AgentsFailedError` | | some of a world failed: `.failures` | of every agent is closed |
 | `LibraryError` | | a C library reported a failure | |
 | `DeadlineExceededError` | `TimeoutError` | no answer in time | is dead |
 | `ConnectionLostError` | `ConnectionError` | there is no connection, or it is dead | is dead |
@@ -60,13 +62,14 @@ import json
 import sys
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from google.protobuf import any_pb2, message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 __all__ = [
+    "AgentsFailedError",
     "ConnectionClosedError",
     "ConnectionLostError",
     "DeadlineExceededError",
@@ -308,6 +311,32 @@ class EnvironmentsFailedError(DmEnvRpcClientError):
 
 
 _LISTED = 8
+
+
+class AgentsFailedError(DmEnvRpcClientError):
+    """Some agents of a world failed; the streams of all of them have been ended.
+
+    `__cause__` is the failure of the first of them.
+
+    Attributes:
+      failures: the exceptions by agent.
+      address: the address of the server.
+    """
+
+    def __init__(self, failures: Mapping[Hashable, Exception], address: str):
+        super().__init__(failures, address)
+        self.failures = dict(failures)
+        self.address = address
+        self.__cause__ = next(iter(self.failures.values()))
+
+    def __str__(self) -> str:
+        (agent, failure), *others = self.failures.items()
+        text = f"agent {agent!r} at {self.address} failed: {failure}"
+        if others:
+            names = ", ".join(repr(name) for name, _ in others[:_LISTED])
+            more = ", ..." if len(others) > _LISTED else ""
+            text += f" (and {len(others)} more: {names}{more}; see .failures)"
+        return f"{text}; all agents have left the world"
 
 
 class LibraryError(DmEnvRpcClientError):

@@ -14,6 +14,7 @@ from google.rpc import code_pb2, status_pb2
 import dm_env_rpc_client
 from dm_env_rpc_client import errors
 from dm_env_rpc_client.errors import (
+    AgentsFailedError,
     ConnectionClosedError,
     ConnectionLostError,
     DeadlineExceededError,
@@ -38,6 +39,7 @@ def status(code: int = 5, message: str = "no such world") -> status_pb2.Status:
 
 
 ERRORS: list[tuple[DmEnvRpcClientError, type[Exception]]] = [
+    (AgentsFailedError({"red": ConnectionLostError("lost")}, "localhost:1"), Exception),
     (DmEnvRpcError(status()), Exception),
     (ConnectionClosedError("closed"), ConnectionError),
     (ConnectionLostError("lost"), ConnectionError),

@@ -30,14 +30,17 @@ ONLY_IN = {
         "adaptors.gymnasium_batches",
         "adaptors.gymnasium_proxy",
         "adaptors.gymnasium_spaces",
+        "adaptors.pettingzoo",
         "adaptors.sb3",
         "adaptors.vector",
         "bridges.gymnasium_elements",
         "bridges.gymnasium_environment",
         "bridges.gymnasium_space_json",
         "bridges.gymnasium_values",
+        "bridges.pettingzoo_description",
         "cli.sources",
     ],
+    "pettingzoo": ["adaptors.pettingzoo", "cli.sources", "server.pettingzoo_game"],
     "stable_baselines3": ["adaptors.sb3"],
     "cffi": ["bridges."],
     "ipywidgets": ["notebook."],
@@ -133,5 +136,5 @@ def test_importing_the_package_imports_nothing_optional() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     ).stdout.split()
     optional = {"typer", "rich", "gymnasium", "cffi", "pytest", "ray", "IPython", "matplotlib"}
-    optional |= {"ipywidgets", "PIL"}
+    optional |= {"ipywidgets", "pettingzoo", "PIL"}
     assert optional & set(loaded) == set()

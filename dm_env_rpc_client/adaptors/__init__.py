@@ -176,4 +176,97 @@ PPO("MlpPolicy", envs).learn(100_000)
 
 Its own `make_vec_env` takes the id, and the address in `env_kwargs`, and steps the environments one
 after the other.
+
+## PettingZoo, there and back
+
+With the extra `pettingzoo`. A factory of PettingZoo environments is served as a world for several
+agents, and `RemoteParallelEnv` is the `ParallelEnv` at the other end:
+
+```python
+import pettingzoo
+
+from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
+
+
+def rock_paper_scissors(**settings):
+    return pettingzoo.make("parallel", "classic/rps_v2", **settings)
+
+
+games = serve(rock_paper_scissors)
+
+env = RemoteParallelEnv(games.address, create_world_settings={"max_cycles": 30})
+observations, infos = env.reset(seed=1)
+while env.agents:
+    actions = {agent: env.action_space(agent).sample() for agent in env.agents}
+    observations, rewards, terminations, truncations, infos = env.step(actions)
+print(env.possible_agents, env.agents)  # ['player_0', 'player_1'] []
+print(truncations)  # {'player_0': True, 'player_1': True}
+env.close()
+```
+
+From a shell the first half is `dm-env-rpc serve pettingzoo://classic/rps_v2`. A program sees no
+difference to the environment itself: agents, spaces, observations, rewards, flags, infos, metadata,
+frames and `state()` are its own, and `reset(seed=..., options=...)` goes to its own `reset`. Agents
+may be out before the others, or begin later. What differs is as with Gymnasium, and `agents` is in
+the order of `possible_agents`, which an environment must have. An `AECEnv` is served through
+PettingZoo's `aec_to_parallel`; one that is not parallelizable, such as chess, through
+`turn_based_aec_to_parallel`, in which all agents step and one of them acts.
+
+Each agent is a stream of one connection. All their steps are sent before any answer is read. If one
+agent fails, `AgentsFailedError` says which and why; all streams are ended, and the world is
+destroyed. An error of the environment is a `DmEnvRpcError`, and the next `reset` works.
+
+Each agent may have a client of its own, which need not know PettingZoo. It joins with the setting
+`agent`, or takes the first agent that is free:
+
+```python
+import dm_env_rpc_client
+
+with dm_env_rpc_client.connect(games.address) as owner, owner.reopen() as connection:
+    world = dm_env_rpc_client.create_world(owner, {})
+    mine = RemoteParallelEnv(games.address, ["player_1"], world_name=world)
+    other = dm_env_rpc_client.join_world(connection, world, {"agent": "player_0"})
+    print(other.action_spec())  # {'action': DiscreteArray(shape=(), dtype=int64, ...)}
+    future = other.step_async({})  # A step waits for those of all players.
+    mine.reset()
+    future.result()
+    future = other.step_async({"action": 1})
+    print(mine.step({"player_1": 2})[1], future.result().reward)  # {'player_1': 1.0} -1.0
+    mine.close()
+    other.close()
+    dm_env_rpc_client.destroy_world(owner, world)
+games.stop()
+```
+
+An agent that is out receives a LAST TimeStep, terminated or truncated, and its next step waits for
+the next episode. If an agent resets its own sequence, leaves or is disconnected, the episode ends,
+truncated, for all, unless it was out.
+
+Of any other world with several agents, `RemoteParallelEnv` needs their names, or a mapping from
+names to the settings with which each joins, such as `{"left": {"lane": 0}, "right": {"lane": 1}}`.
+The spaces are those of the specs then.
+
+What travels beside what does for Gymnasium:
+
+| what | how |
+| --- | --- |
+| agents, their spaces, metadata | the property `pettingzoo`, JSON; for clients that have joined |
+| seed, options | settings of a ResetWorld |
+| agent | the setting `agent` of a JoinWorld, a name |
+| infos | the setting `infos` of a JoinWorld, true: the specs then have the observation |
+| | `pettingzoo` beside `observation`. It is text, empty or JSON: `info`; `truncated`, if the |
+| | agent was terminated, too; `agents`, the names of all that take part now, if not only those |
+| | that did before; `common`, infos that belong to no agent |
+| frames, state | the properties `pettingzoo.frame` and `pettingzoo.state` |
+
+## TorchRL
+
+Its `GymWrapper`, `GymEnv`, `PettingZooWrapper` and collectors take these environments as they are:
+
+```text
+from torchrl.envs import GymEnv, PettingZooWrapper
+
+env = GymEnv("dm_env_rpc_client.gymnasium:Remote-v0", address="localhost:50051")
+env = PettingZooWrapper(RemoteParallelEnv("localhost:50051"))
+```
 """

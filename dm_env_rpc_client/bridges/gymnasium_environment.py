@@ -24,7 +24,15 @@ from dm_env_rpc_client.bridges import (
 )
 from dm_env_rpc_client.errors import ProtocolError
 
-__all__ = ["DESCRIPTION", "EXTRAS", "FRAME", "OBSERVATION", "GymnasiumEnvironment"]
+__all__ = [
+    "DESCRIPTION",
+    "EXTRAS",
+    "FRAME",
+    "OBSERVATION",
+    "GymnasiumEnvironment",
+    "encoded_frame",
+    "reset_arguments",
+]
 
 DESCRIPTION = "gymnasium"
 """The property with the spaces and the metadata, as JSON."""
@@ -105,19 +113,10 @@ class GymnasiumEnvironment(dm_env.Environment):
         Raises:
           ValueError: a setting has another type.
         """
-        for name, value in settings.items():
-            kind = np.asarray(value).dtype.kind if np.ndim(value) == 0 else ""
-            if name == "seed" and kind in ("i", "u"):
-                self._seed = int(value)
-            elif name == "infos" and kind == "b":
-                self._has_extras = bool(value)
-            elif name == "options" and isinstance(value, Mapping):
-                self._options = value
-            elif name == "options" and isinstance(value, str):
-                self._options = _options(value)
-            else:
-                expected = {"seed": "an integer", "infos": "a bool"}.get(name, "settings or JSON")
-                raise ValueError(f"setting {name!r} is {value!r}; expected {expected}")
+        arguments = reset_arguments(settings)
+        self._seed = arguments.get("seed", self._seed)
+        self._options = arguments.get("options", self._options)
+        self._has_extras = arguments.get("infos", self._has_extras)
 
     def reset(self) -> dm_env.TimeStep:
         """Begins an episode."""
@@ -192,9 +191,40 @@ class GymnasiumEnvironment(dm_env.Environment):
         return bounded_json.encode(description, DESCRIPTION).decode("ascii")
 
     def _frame(self) -> Any:
-        frame = self._environment.render()
-        is_numbers = isinstance(frame, np.ndarray) and frame.dtype.kind in "biuf"
-        return frame if is_numbers else gymnasium_values.encode(frame)
+        return encoded_frame(self._environment.render())
+
+
+def encoded_frame(frame: Any) -> Any:
+    """Returns what an environment has rendered as a property: an array, or JSON text."""
+    is_numbers = isinstance(frame, np.ndarray) and frame.dtype.kind in "biuf"
+    return frame if is_numbers else gymnasium_values.encode(frame)
+
+
+def reset_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings of a reset as what Gymnasium's environments take.
+
+    Args:
+      settings: `seed`, an integer; `options`, a mapping or its JSON text (see
+        `gymnasium_values`); and `infos`, a bool.
+
+    Raises:
+      ValueError: a setting has another type.
+    """
+    arguments: dict[str, Any] = {}
+    for name, value in settings.items():
+        kind = np.asarray(value).dtype.kind if np.ndim(value) == 0 else ""
+        if name == "seed" and kind in ("i", "u"):
+            arguments[name] = int(value)
+        elif name == "infos" and kind == "b":
+            arguments[name] = bool(value)
+        elif name == "options" and isinstance(value, Mapping):
+            arguments[name] = value
+        elif name == "options" and isinstance(value, str):
+            arguments[name] = _options(value)
+        else:
+            expected = {"seed": "an integer", "infos": "a bool"}.get(name, "settings or JSON")
+            raise ValueError(f"setting {name!r} is {value!r}; expected {expected}")
+    return arguments
 
 
 def _options(text: str) -> Mapping[str, Any]:

@@ -24,6 +24,7 @@ Read `app.py` first: it adds the commands. Each command has a file of its own (`
 dm-env-rpc serve catch
 dm-env-rpc serve my_module:Countdown --create start=5
 dm-env-rpc serve gymnasium://CartPole-v1      # or dm_control://cartpole/swingup, bsuite://catch/0
+dm-env-rpc serve pettingzoo://butterfly/pistonball_v6
 dm-env-rpc serve --c-library ./libengine.so:engine_connect
 ```
 

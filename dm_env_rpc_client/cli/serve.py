@@ -43,7 +43,7 @@ _PORTS = {_Protocol.DM_ENV_RPC: 50051, _Protocol.GYM_SOCKET: 5001}
 
 
 def _complete_environment(incomplete: str) -> list[str]:
-    known = ("catch", "race", "gymnasium://", "dm_control://", "bsuite://")
+    known = ("catch", "race", "gymnasium://", "pettingzoo://", "dm_control://", "bsuite://")
     return [name for name in known if name.startswith(incomplete)]
 
 
@@ -57,7 +57,8 @@ def serve(
             help="What to serve. MODULE:FACTORY names a callable that takes the create settings as "
             "keyword arguments and returns a dm_env.Environment, Game or World. catch or race: "
             "an example game for one agent or for several. gymnasium://ID: a Gymnasium "
-            "environment. dm_control://DOMAIN/TASK or bsuite://ID: an environment of these "
+            "environment. pettingzoo://FAMILY/NAME: one of PettingZoo, for several agents. "
+            "dm_control://DOMAIN/TASK or bsuite://ID: an environment of these "
             "packages. gym-socket://HOST:PORT/NAME or dm-env-rpc://HOST:PORT: the environment "
             "of another server. Not with --c-library.",
         ),

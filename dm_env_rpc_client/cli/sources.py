@@ -26,7 +26,7 @@ __all__ = ["WHAT_THERE_IS", "Source", "find_source", "try_source"]
 WHAT_THERE_IS = (
     "name one of these: catch, an example game for one agent; race, one for several; "
     "MODULE:FACTORY, such as my_envs:make; gymnasium://ID, such as gymnasium://CartPole-v1; "
-    "dm_control://DOMAIN/TASK; bsuite://NAME/NUMBER; "
+    "pettingzoo://FAMILY/NAME, for several agents; dm_control://DOMAIN/TASK; bsuite://NAME/NUMBER; "
     "gym-socket://HOST:PORT/NAME or dm-env-rpc://HOST:PORT, the environment of another server; "
     "--c-library PATH:CONNECT, a library with the C interface"
 )
@@ -56,9 +56,9 @@ def find_source(reference: str, insecure: bool) -> Source:
     """Finds the source that a command line names.
 
     Args:
-      reference: catch, race, MODULE:FACTORY, gymnasium://ID, dm_control://DOMAIN/TASK,
-        bsuite://ID, gym-socket://HOST:PORT/NAME (with ?dialect=latest at the end for that
-        dialect), or dm-env-rpc://HOST:PORT.
+      reference: catch, race, MODULE:FACTORY, gymnasium://ID, pettingzoo://FAMILY/NAME,
+        dm_control://DOMAIN/TASK, bsuite://ID, gym-socket://HOST:PORT/NAME (with ?dialect=latest
+        at the end for that dialect), or dm-env-rpc://HOST:PORT.
       insecure: whether plaintext connections to other machines are allowed.
 
     Raises:
@@ -126,6 +126,12 @@ def _gymnasium(rest: str, insecure: bool) -> Source:
     return Source(rest, _GymnasiumSource(rest))
 
 
+def _pettingzoo(rest: str, insecure: bool) -> Source:
+    if importlib.util.find_spec("pettingzoo") is None:
+        raise UsageError(f"pettingzoo:// needs the extra: {install_command('pettingzoo')}")
+    return Source(rest, _PettingZooSource(rest))
+
+
 def _dm_control(rest: str, insecure: bool) -> Source:
     domain, found, task = rest.partition("/")
     if not found or not domain or not task:
@@ -168,6 +174,7 @@ _SHIPPED: dict[str, Callable[..., Any]] = {"catch": server.Catch, "race": server
 
 _SCHEMES = {
     "gymnasium": _gymnasium,
+    "pettingzoo": _pettingzoo,
     "dm_control": _dm_control,
     "bsuite": _bsuite,
     "gym-socket": _gym_socket,
@@ -186,6 +193,21 @@ class _GymnasiumSource:
         import gymnasium
 
         return gymnasium.make(self.name, **settings)
+
+
+@dataclasses.dataclass(frozen=True)
+class _PettingZooSource:
+    name: str
+
+    def __call__(self, **settings: Any) -> Any:
+        import pettingzoo
+        from pettingzoo.env_registry.exceptions import NameNotFound, NamespaceNotFound
+
+        try:
+            return pettingzoo.make("parallel", self.name, **settings)
+        except (NameNotFound, NamespaceNotFound):
+            # Some exist for agents that take turns only; this error names all environments.
+            return pettingzoo.make("aec", self.name, **settings)
 
 
 @dataclasses.dataclass(frozen=True)

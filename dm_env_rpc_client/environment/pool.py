@@ -28,7 +28,15 @@ from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.tensors.settings import pack_settings
 
-__all__ = ["NO_ACTION", "Consumer", "EnvironmentPool", "Settings", "for_each"]
+__all__ = [
+    "CONNECTING",
+    "NO_ACTION",
+    "Consumer",
+    "EnvironmentPool",
+    "Settings",
+    "close_all",
+    "for_each",
+]
 
 Settings: TypeAlias = (
     Mapping[str, Any] | Sequence[Mapping[str, Any]] | Callable[[int], Mapping[str, Any]]
@@ -42,7 +50,7 @@ next sequence at once; the environment has arrived with the TimeStep of that seq
 _OPENERS = 32
 """The number of environments that are opened or closed at the same time."""
 
-_CONNECTING = tuple(inspect.signature(ConnectionGroup).parameters)[1:]
+CONNECTING = tuple(inspect.signature(ConnectionGroup).parameters)[1:]
 """The arguments of `make` that are about the connection."""
 
 NO_ACTION: Mapping[str, Any] = MappingProxyType({})
@@ -81,7 +89,7 @@ class EnvironmentPool:
         count = len(self._addresses)
         creating = for_each(count, create_world_settings, "create_world_settings")
         joining = for_each(count, join_world_settings, "join_world_settings")
-        connecting = {name: make_kwargs.pop(name) for name in _CONNECTING if name in make_kwargs}
+        connecting = {name: make_kwargs.pop(name) for name in CONNECTING if name in make_kwargs}
         self._groups = {
             address: ConnectionGroup(address, **connecting) for address in set(self._addresses)
         }
@@ -259,7 +267,7 @@ class EnvironmentPool:
         if not self._is_closed:
             self._is_closed = True
             self._selector.close()
-            _close(self.environments)
+            close_all(self.environments)
 
     def _begin(self, indices: Iterable[int]) -> dict[int, Exception]:
         """Begins sequences, without actions; returns what failed."""
@@ -391,16 +399,17 @@ def _open(addresses: Sequence[str], open_one: Callable[[int], DmEnvAdaptor]) -> 
             future.result()
     except BaseException:
         executor.shutdown(cancel_futures=True)
-        _close(opened.values())
+        close_all(opened.values())
         raise
     executor.shutdown(cancel_futures=True)
     if failures:
-        _close(opened.values())
+        close_all(opened.values())
         raise EnvironmentsFailedError(failures, {index: addresses[index] for index in failures})
     return [opened[index] for index in range(len(addresses))]
 
 
-def _close(environments: Iterable[DmEnvAdaptor]) -> None:
+def close_all(environments: Iterable[DmEnvAdaptor]) -> None:
+    """Closes environments, several at the same time."""
     each = list(environments)
     if each:
         with concurrent.futures.ThreadPoolExecutor(min(_OPENERS, len(each))) as executor:

@@ -41,6 +41,7 @@ __all__ = [
     "DmEnvAndWorldName",
     "create_and_join_world",
     "create_world",
+    "destroy_and_close",
     "destroy_anew",
     "destroy_world",
     "join_world",
@@ -268,7 +269,7 @@ def make_on(
     except BaseException:
         connection.close()
         raise
-    env.on_leave(lambda: _destroy_and_close(connection, world_name))
+    env.on_leave(lambda: destroy_and_close(connection, world_name))
     connection.if_not_closed(functools.partial(_end_unclosed, world_name))
     return env
 
@@ -299,7 +300,14 @@ def _destroy(connection: Connection, world_name: str) -> None:
         undo("destroy the world", lambda: destroy_anew(connection.reopen, world_name))
 
 
-def _destroy_and_close(connection: Connection, world_name: str) -> None:
+def destroy_and_close(connection: Connection, world_name: str) -> None:
+    """Destroys a world and closes a connection; errors are logged, not raised.
+
+    Args:
+      connection: a connection, which is not joined; the world is destroyed over a new one if it
+        is unusable.
+      world_name: the world.
+    """
     try:
         _destroy(connection, world_name)
     except BaseException:  # Ctrl-C
@@ -338,7 +346,7 @@ def _destroy_forgotten(world_name: str, remains: Remains, reopen: Reopen) -> Non
 def _leave_destroy_and_close(connection: Connection, world_name: str) -> None:
     if connection.is_usable:
         undo("leave the world", lambda: _leave(connection))
-    _destroy_and_close(connection, world_name)
+    destroy_and_close(connection, world_name)
 
 
 def destroy_anew(reopen: Reopen, world_name: str) -> None:

@@ -62,8 +62,9 @@ created are destroyed a minute later, or a minute after their last agent has lef
 joins them in time. `serve(..., idle_world_seconds=None)` keeps them. The only world of a `Game` or
 `World` that is given to `serve` always stays.
 
-A Gymnasium environment can be served, too: `serve(lambda: gymnasium.make("CartPole-v1"))`; see
-`dm_env_rpc_client.adaptors`. A vector of them cannot: each client makes as many as it wants.
+A Gymnasium environment can be served, too: `serve(lambda: gymnasium.make("CartPole-v1"))`, and so
+can one of PettingZoo; see `dm_env_rpc_client.adaptors`. A vector of them cannot: each client makes
+as many as it wants.
 
 A step has to have all actions. An environment or a `Game` that takes fewer has an attribute
 `default_actions`, values by flat name for those that are left out; `serve(default_actions=...)`
@@ -76,7 +77,8 @@ gets them by name; it raises a `ValueError` to refuse them.
 ## Several agents in one world
 
 Write a `Game`. It says what each player sees and does. The server waits until all players have
-stepped, tells them of resets, and goes on without those who leave. `Race` is an example:
+stepped, tells them of resets, and goes on without those who leave, or for whom the sequence has
+ended: those whose TimeStep was LAST. `Race` is an example:
 
 ```python
 import threading

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,11 +23,13 @@ def construct(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
       settings: values by flat name; names with periods become nested dictionaries.
 
     Returns:
-      What it returned; a Gymnasium environment as a dm_env.Environment.
+      What it returned; a Gymnasium environment as a dm_env.Environment, and one of PettingZoo as
+      a `Game`.
 
     Raises:
       RequestError: the factory does not take these settings. Exceptions other than
         TypeError and ValueError are failures of the environment and pass through.
+      SpecError: what it made cannot be served.
     """
     parameters = inspect.signature(factory)
     try:
@@ -36,8 +39,14 @@ def construct(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
         known = ", ".join(parameters.parameters) or "none"
         raise RequestError.invalid(f"{error}; known settings: {known}") from error
     try:
-        return as_dm_env(factory(**arguments))
+        made = factory(**arguments)
     except (TypeError, ValueError) as error:
         raise RequestError.invalid(f"the environment does not take these settings: {error}") from (
             error
         )
+    if "pettingzoo" in sys.modules:
+        # Imported here, because PettingZoo is an extra.
+        from dm_env_rpc_client.server.pettingzoo_game import as_game
+
+        made = as_game(made)
+    return as_dm_env(made)

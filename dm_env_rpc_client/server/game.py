@@ -22,8 +22,10 @@ class Game(abc.ABC):
     """One simulation for several players that act together.
 
     Each player has its own actions and observations, which are structures as in dm_env,
-    nested or not. All players share one sequence: it begins and ends for all of them at the
-    same time.
+    nested or not. All players share one sequence, which begins for all of them at the same time.
+    It may end for some players before the others; these wait for the next one.
+
+    A game may have an attribute `properties`, a `Properties`, for the clients that are joined.
     """
 
     is_lock_step: bool = True
@@ -37,7 +39,8 @@ class Game(abc.ABC):
     def min_players(self) -> int:
         """The number of players that a sequence needs.
 
-        With fewer players no sequence begins, and a running one is interrupted.
+        With fewer players no sequence begins, and a running one is interrupted, unless the player
+        that left had received its LAST step.
         """
 
     @abc.abstractmethod
@@ -96,27 +99,27 @@ class Game(abc.ABC):
 
         Args:
           actions: actions by player. In lock-step they include every player that has
-            received a step of this sequence, but not players that have just joined.
-            Otherwise they are those of one player.
+            received a step of this sequence and not its LAST one, but neither players that have
+            just joined nor those that have reset their own sequence. Otherwise they are those of
+            one player.
 
         Raises:
           ValueError: an action is invalid. The game must be unchanged then.
         """
 
     @abc.abstractmethod
-    def timestep(self, player: Player) -> dm_env.TimeStep:
+    def timestep(self, player: Player) -> dm_env.TimeStep | None:
         """Returns a player's TimeStep of the last `reset` or `step`.
-
-        If the step is LAST for one player, it must be LAST for all; each may have its own
-        discount.
 
         Args:
           player: a player that has joined and has not left.
 
         Returns:
-          The TimeStep, which conforms to the player's specs. For a player that joined in the
-          middle of a sequence, the server replaces type, reward and discount by those of a
-          FIRST step.
+          The TimeStep, which conforms to the player's specs. After a LAST one the player takes no
+          part in the sequence, and nobody waits for it; the sequence is over when no player takes
+          part. None, or another LAST one, for a player that takes no part, or not yet. For a
+          player that joined in the middle of a sequence, the server replaces type, reward and
+          discount by those of a FIRST step.
         """
 
     def close(self) -> None:  # noqa: B027  # most games have none

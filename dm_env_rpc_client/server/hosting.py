@@ -162,10 +162,10 @@ def serve(
 
     Args:
       environment: a callable that takes the settings of a CreateWorld as keyword
-        arguments and returns a dm_env.Environment, a gymnasium.Env, a `Game` or a `World`; or
-        a dict of such callables by name, from which the create setting "environment" selects
-        one; or a `Game` or a `World` itself, which is then the only world and has the empty
-        name.
+        arguments and returns a dm_env.Environment, a gymnasium.Env, an environment of PettingZoo,
+        a `Game` or a `World`; or a dict of such callables by name, from which the create setting
+        "environment" selects one; or a `Game` or a `World` itself, which is then the only world
+        and has the empty name.
       address: `host:port` or `unix:path`; port 0 selects a free port.
       credentials: TLS credentials: a `Tls` with `cert` and `key`, and with `ca` if clients need a
         certificate; an ssl.SSLContext; or grpcio's; None for plaintext.

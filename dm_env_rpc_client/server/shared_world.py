@@ -2,8 +2,10 @@
 
 In lock-step a step is taken when every agent has sent one. Until then the calls of the others
 block, for at most `step_timeout`. Then they fail with an error that says which agents are
-missing, and the agents may step again. Nobody waits for an agent that has left or whose client
-has disconnected. Without lock-step each agent's step is taken at once, with its action alone.
+missing, and the agents may step again. Nobody waits for an agent that has left, whose client
+has disconnected, or for which the sequence has ended; the next step of the last waits until the
+sequence has ended for all. Without lock-step each agent's step is taken at once, with its action
+alone.
 
 After a ResetWorld of one connection, the next step of every other agent is INTERRUPTED. The
 ResetWorld is answered when all of them have received that step ("ResetWorldRequest/Response" in
@@ -43,7 +45,8 @@ class SharedWorld(World):
 
     Args:
       game: the game. The world closes it.
-      step_timeout: seconds that a step waits for the other agents; None for no limit.
+      step_timeout: seconds that a step waits for the other agents, since the last step that was
+        taken; None for no limit.
       default_actions: values, by flat name, for actions that a step leaves out, beside those of
         the game.
     """
@@ -63,6 +66,8 @@ class SharedWorld(World):
         self._agents: list[_SharedAgent] = []
         self._is_running = False
         self._is_closed = False
+        # When the last step was taken.
+        self._stepped_at = 0.0
         # During a ResetWorld: the agents that have not received an INTERRUPTED step yet.
         self._uninformed: set[_SharedAgent] | None = None
 
@@ -169,7 +174,11 @@ class SharedWorld(World):
             self._agents.remove(agent)
             self._end_sequence_of(agent)
             self._game.leave(agent.player)
-            if self._is_running and len(self._agents) < self._game.min_players:
+            if self._is_running and all(other.is_out for other in self._agents):
+                self._is_running = False
+            elif (
+                self._is_running and not agent.is_out and len(self._agents) < self._game.min_players
+            ):
                 self._is_running = False
                 for other in self._agents:
                     other.is_interrupted = other.is_running
@@ -177,7 +186,7 @@ class SharedWorld(World):
             self._changed.notify_all()
 
     def _wait_for_outcome(self, agent: _SharedAgent) -> tuple[State, dm_env.TimeStep]:
-        deadline = None if self._step_timeout is None else time.monotonic() + self._step_timeout
+        began = time.monotonic()
         while True:
             if self._is_closed:
                 raise RequestError.not_now("the world was closed")
@@ -194,12 +203,15 @@ class SharedWorld(World):
                 if isinstance(agent.outcome, Exception):
                     raise agent.outcome
                 return agent.outcome
-            remaining = None if deadline is None else deadline - time.monotonic()
-            if remaining is not None and remaining <= 0:
-                raise RequestError(
-                    code_pb2.DEADLINE_EXCEEDED,
-                    f"no step within {self._step_timeout} s: {'; '.join(self._missing())}",
-                )
+            remaining = None
+            if self._step_timeout is not None:
+                waited = time.monotonic() - max(began, self._stepped_at)
+                remaining = self._step_timeout - waited
+                if remaining <= 0:
+                    raise RequestError(
+                        code_pb2.DEADLINE_EXCEEDED,
+                        f"no step within {self._step_timeout} s: {'; '.join(self._missing())}",
+                    )
             wait(self._changed, remaining)
 
     def _is_interrupted(self, agent: _SharedAgent) -> bool:
@@ -209,14 +221,22 @@ class SharedWorld(World):
         """Takes the step that `agent` waits for, if it can be taken now."""
         if agent.outcome is not None or self._uninformed is not None:
             return
-        if len(self._agents) < max(1, self._game.min_players):
+        if not self._is_running and len(self._agents) < max(1, self._game.min_players):
+            return
+        taking_part = self._taking_part()
+        if agent not in taking_part:
             return
         if not self._lock_step:
             self._take_step([agent])
-        elif all(each.is_waiting and each.outcome is None for each in self._agents) and not any(
-            each.is_interrupted for each in self._agents
+        elif all(
+            each.is_waiting and each.outcome is None and not each.is_interrupted
+            for each in taking_part
         ):
-            self._take_step(self._agents)
+            self._take_step(taking_part)
+
+    def _taking_part(self) -> list[_SharedAgent]:
+        """The agents in the running sequence; all agents if there is none."""
+        return [each for each in self._agents if not self._is_running or not each.is_out]
 
     def _take_step(self, takers: list[_SharedAgent]) -> None:
         """Advances the game and sets the outcome of each agent in `takers`."""
@@ -229,25 +249,39 @@ class SharedWorld(World):
                 if actions:
                     self._game.step(actions)
             timesteps = {each: self._game.timestep(each.player) for each in self._agents}
-            if len({timestep.last() for timestep in timesteps.values()}) > 1:
-                raise RuntimeError(
-                    "the game returned a LAST step for some of its players but not for all"
-                )
+            self._check(timesteps)
         except ValueError as error:
             self._fail(takers, RequestError.invalid(str(error)))
             return
         except Exception as error:
             self._fail(takers, error)
             return
-        self._is_running = not any(timestep.last() for timestep in timesteps.values())
+        self._stepped_at = time.monotonic()
         for each, timestep in timesteps.items():
-            if each in takers:
+            each.is_out = timestep is None or timestep.last()
+            if timestep is None:
+                continue
+            # One that was out may wait to take part again.
+            if each in takers or (self._lock_step and each.is_waiting):
                 self._give(each, timestep)
-            elif each.is_running and not self._is_running:
+            elif each.is_running and timestep.last():
                 # Another agent's step has ended the sequence; this agent's next step says so.
                 each.outcome = end_state(timestep), timestep
                 each.is_running = False
+        self._is_running = not all(each.is_out for each in self._agents)
         self._changed.notify_all()
+
+    def _check(self, timesteps: Mapping[_SharedAgent, dm_env.TimeStep | None]) -> None:
+        """Raises RuntimeError if the game breaks the rules of `Game.timestep`."""
+        for each, timestep in timesteps.items():
+            if timestep is None and each.is_running and not each.is_interrupted:
+                raise RuntimeError(
+                    f"the game returned no step for player {each.player!r}, which takes part in "
+                    "the sequence; its last step must be a LAST one"
+                )
+        is_over = all(timestep is None or timestep.last() for timestep in timesteps.values())
+        if is_over and not self._is_running:
+            raise RuntimeError("the game began a sequence in which no player takes part")
 
     def _give(self, agent: _SharedAgent, timestep: dm_env.TimeStep) -> None:
         if not agent.is_running and not timestep.first():
@@ -280,7 +314,7 @@ class SharedWorld(World):
 
     def _missing(self) -> list[str]:
         """What the steps that wait, wait for."""
-        missing = [agent for agent in self._agents if self._lock_step and not agent.is_waiting]
+        missing = [each for each in self._taking_part() if self._lock_step and not each.is_waiting]
         short = self._game.min_players - len(self._agents)
         reasons = [f"player {agent.player!r} has not stepped" for agent in missing]
         if short > 0:
@@ -303,6 +337,8 @@ class _SharedAgent(Agent):
         self.is_waiting = False
         self.is_running = False
         self.is_interrupted = False
+        # Whether the running sequence is known to go on without it.
+        self.is_out = False
         self._world = world
 
     @property

@@ -1,9 +1,10 @@
-"""`serve dm_control://...` and `serve bsuite://...`: the environments, with their own tools."""
+"""Environments of dm_control, bsuite and PettingZoo that are served by their names."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ import numpy as np
 import pytest
 
 import dm_env_rpc_client
+from dm_env_rpc_client import connect
 from dm_env_rpc_client.cli import sources
 from dm_env_rpc_client.cli.failures import UsageError
+from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import serve
 
 has_dm_control = importlib.util.find_spec("dm_control") is not None
+has_pettingzoo = importlib.util.find_spec("pettingzoo") is not None
 has_bsuite = importlib.util.find_spec("bsuite") is not None
 ours = functools.partial(dm_env_rpc_client.make, unwrap_single=True)
 
@@ -100,6 +104,48 @@ def test_bsuite_catch_with_its_own_wrappers() -> None:
         agent = random_agent.default_agent(env.observation_spec(), env.action_spec())
         experiment.run(agent, env, num_episodes=10)
         assert env.reset().first()
+
+
+@pytest.mark.skipif(not has_pettingzoo, reason="pettingzoo is not installed")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "agents"), [("rps_v2", 2), ("rps-v2", 2), ("tictactoe_v3", 2)])
+def test_pettingzoo_with_its_own_names(name: str, agents: int) -> None:
+    pytest.importorskip("pygame")
+    source = sources.find_source(f"pettingzoo://classic/{name}", insecure=False)
+    assert source.name == f"classic/{name}"
+    sources.try_source(source, {}, "it")
+    with serve(source.factory) as server, connect(server.address) as connection:
+        world = dm_env_rpc_client.create_world(connection)
+        with dm_env_rpc_client.join_world(connection, world) as env:
+            properties = PropertiesExtension(connection)
+            assert len(json.loads(str(properties["pettingzoo"]))["agents"]) == agents
+            assert env.action_spec()["action"].dtype == np.int64
+
+
+@pytest.mark.skipif(not has_pettingzoo, reason="pettingzoo is not installed")
+@pytest.mark.parametrize(
+    ("name", "settings", "text"),
+    [
+        ("classic/rpz_v2", {}, "cannot make it: NameNotFound: .* 'classic/rps-v2'"),
+        ("clasic/rps_v2", {}, "NamespaceNotFound: Namespace 'clasic' not found"),
+        ("classic/rps_v9", {}, "Available version: v2"),
+        ("classic/rps_v2", {"players": 3}, "unexpected keyword argument 'players'"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_what_pettingzoo_does_not_have(name: str, settings: dict[str, Any], text: str) -> None:
+    source = sources.find_source(f"pettingzoo://{name}", insecure=False)
+    with pytest.raises(UsageError, match=text):
+        sources.try_source(source, settings, "it")
+
+
+def test_pettingzoo_needs_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "pettingzoo" else find_spec(name)
+    )
+    with pytest.raises(UsageError, match=r"needs the extra: pip install .*\[pettingzoo\]"):
+        sources.find_source("pettingzoo://classic/rps_v2", insecure=False)
 
 
 @pytest.mark.skipif(has_dm_control and has_bsuite, reason="dm-control and bsuite are installed")

@@ -262,7 +262,7 @@ def _describe(
             for i, name in enumerate(continuous)
         ),
         texts=tuple(texts),
-        observations=_with_shapes(declared, shapes, names),
+        observations=_with_shapes(declared, shapes, names, context.limits.message_bytes),
         events=tuple(events),
         fps=context.fps(),
     )
@@ -279,6 +279,7 @@ def _with_shapes(
     declared: Sequence[ObservationDescription],
     shapes: Mapping[str, Sequence[int]],
     names: Collection[str],
+    most: int,
 ) -> tuple[ObservationDescription, ...]:
     """Gives shapes, by name or pattern, to observations whose library leaves them open.
 
@@ -286,6 +287,7 @@ def _with_shapes(
       declared: the observations to read.
       shapes: the shapes.
       names: the names of all observations.
+      most: bytes that an observation may take.
     """
     described = list(declared)
     for pattern, shape in shapes.items():
@@ -299,7 +301,7 @@ def _with_shapes(
             if one.name not in matches or one.is_given:
                 continue
             if one.shape is None and one.type is not ObservationType.STRING:
-                checked_size(shape, one.type.value.itemsize, f"observation {one.name!r}")
+                checked_size(shape, one.type.value.itemsize, most, f"observation {one.name!r}")
                 described[index] = dataclasses.replace(one, shape=tuple(shape), is_given=True)
             elif one.name == pattern:
                 raise SpecError(

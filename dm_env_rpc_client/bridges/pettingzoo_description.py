@@ -1,0 +1,130 @@
+"""What a server says of a PettingZoo environment. Needs `gymnasium`.
+
+`adaptors` describes what travels beside actions and observations, and how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gymnasium import spaces
+
+from dm_env_rpc_client.bridges import bounded_json
+from dm_env_rpc_client.bridges.gymnasium_space_json import from_json, to_json
+from dm_env_rpc_client.bridges.gymnasium_values import from_jsonable, to_jsonable
+from dm_env_rpc_client.errors import ProtocolError
+
+__all__ = ["DESCRIPTION", "EXTRAS", "FRAME", "STATE", "Description"]
+
+DESCRIPTION = "pettingzoo"
+"""The property with the agents, their spaces and the metadata, as JSON."""
+
+FRAME = "pettingzoo.frame"
+"""The property with what the environment renders now: an array, or JSON of another value."""
+
+STATE = "pettingzoo.state"
+"""The property with the global state of an environment that has a `state_space`."""
+
+EXTRAS = "pettingzoo"
+"""The observation with the info and what else dm_env has no place for, beside that of the agent."""
+
+_VERSION = 1
+
+_MAX_VALUES = 1 << 20
+
+
+class Description(NamedTuple):
+    """A PettingZoo environment.
+
+    Attributes:
+      agents: its possible agents.
+      action_spaces: the space of each agent's actions.
+      observation_spaces: the space of each agent's observations.
+      metadata: its metadata.
+      render_mode: the mode that it renders in.
+      state_space: the space of its global state; None if it has none.
+      notes: which spaces are replaced by others, because they are not Gymnasium's own.
+    """
+
+    agents: Sequence[Hashable]
+    action_spaces: Mapping[Hashable, spaces.Space[Any]]
+    observation_spaces: Mapping[Hashable, spaces.Space[Any]]
+    metadata: dict[str, Any]
+    render_mode: str | None
+    state_space: spaces.Space[Any] | None
+    notes: Sequence[str]
+
+    @classmethod
+    def of(cls, env: Any) -> Description:
+        """Describes a `pettingzoo.ParallelEnv`, with its spaces as `read` returns them.
+
+        Args:
+          env: the environment.
+
+        Raises:
+          SpecError: a space is not near one of Gymnasium's.
+        """
+        notes: list[str] = []
+
+        def near(space: spaces.Space[Any], name: str) -> spaces.Space[Any]:
+            return from_json(to_json(space, name, notes), name)
+
+        agents = list(env.possible_agents)
+        state_space = getattr(env, "state_space", None)
+        return cls(
+            agents,
+            {agent: near(env.action_space(agent), f"{agent}: action_space") for agent in agents},
+            {
+                agent: near(env.observation_space(agent), f"{agent}: observation_space")
+                for agent in agents
+            },
+            dict(getattr(env, "metadata", {})),
+            getattr(env, "render_mode", None),
+            None if state_space is None else near(state_space, "state_space"),
+            notes,
+        )
+
+    def to_text(self) -> str:
+        """Returns the JSON text that `read` takes."""
+        description = {
+            "version": _VERSION,
+            "agents": [
+                {
+                    "agent": to_jsonable(agent),
+                    "action_space": to_json(self.action_spaces[agent], "", []),
+                    "observation_space": to_json(self.observation_spaces[agent], "", []),
+                }
+                for agent in self.agents
+            ],
+            "metadata": to_jsonable(self.metadata),
+            "render_mode": self.render_mode,
+            "state_space": None if self.state_space is None else to_json(self.state_space, "", []),
+            "notes": list(self.notes),
+        }
+        return bounded_json.encode(description, DESCRIPTION).decode("ascii")
+
+    @classmethod
+    def read(cls, text: str) -> Description:
+        """Returns the description that a server sent; ProtocolError if it is invalid."""
+        where = f"property {DESCRIPTION!r}"
+        value = bounded_json.decode(text.encode(), where, _MAX_VALUES)
+        if not isinstance(value, Mapping) or value.get("version") != _VERSION:
+            raise ProtocolError(f"{where}: expected version {_VERSION}, got {text[:60]}")
+        try:
+            each = {from_jsonable(item["agent"], where): item for item in value["agents"]}
+            state_space = value["state_space"]
+            return cls(
+                list(each),
+                {agent: from_json(item["action_space"], where) for agent, item in each.items()},
+                {
+                    agent: from_json(item["observation_space"], where)
+                    for agent, item in each.items()
+                },
+                dict(from_jsonable(value["metadata"], where)),
+                value["render_mode"],
+                None if state_space is None else from_json(state_space, where),
+                [str(note) for note in value["notes"]],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ProtocolError(f"{where}: {type(error).__name__}: {error}") from error

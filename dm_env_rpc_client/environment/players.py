@@ -1,0 +1,298 @@
+"""Several agents of one world, which one thread steps together, each on a stream of its own.
+
+All Steps are sent before any answer is read, since the server may answer none before it has the
+Steps of all agents (lock-step). If one agent fails, the others would wait for it: all streams are
+ended, and `AgentsFailedError` says which agents failed and why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from typing import Any, NoReturn, TypeAlias
+
+import dm_env
+
+from dm_env_rpc_client.client.connection_group import ConnectionGroup
+from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, check_keywords
+from dm_env_rpc_client.environment.connection_selector import ConnectionSelector
+from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedReset
+from dm_env_rpc_client.environment.pool import CONNECTING, close_all
+from dm_env_rpc_client.environment.worlds import (
+    create_world,
+    destroy_and_close,
+    destroy_anew,
+    join_world,
+    reset_world,
+    undo,
+)
+from dm_env_rpc_client.errors import AgentsFailedError, DmEnvRpcError, SpecError
+from dm_env_rpc_client.protocol.lifecycle import State
+from dm_env_rpc_client.protocol.pipeline import Pending
+
+__all__ = ["Players"]
+
+AgentId: TypeAlias = Hashable
+
+
+class Players:
+    """Agents of one world. Their streams share sockets, with one more to control the world.
+
+    Args:
+      address: the address of the server.
+      world_name: the world to join; None to create one, which `close` destroys.
+      create_world_settings: settings with which it is created.
+      **make_kwargs: for `make`.
+
+    Attributes:
+      environments: what has joined, by agent.
+
+    Raises:
+      As `make`.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        world_name: str | None,
+        create_world_settings: Mapping[str, Any],
+        **make_kwargs: Any,
+    ):
+        connecting = {name: make_kwargs.pop(name) for name in CONNECTING if name in make_kwargs}
+        check_keywords(make_kwargs, DmEnvAdaptor)
+        self._adaptor_kwargs = make_kwargs
+        self._group = ConnectionGroup(address, **connecting)
+        self._selector = ConnectionSelector()
+        self.environments: dict[AgentId, DmEnvAdaptor] = {}
+        self._numbers: dict[AgentId, int] = {}
+        self._pending: dict[AgentId, Pending] = {}
+        self._is_closed = False
+        self._control = self._group.open()
+        self._is_own = world_name is None
+        try:
+            self.world_name = (
+                create_world(self._control, create_world_settings)
+                if world_name is None
+                else world_name
+            )
+        except BaseException:
+            self._control.close()
+            raise
+
+    @property
+    def pending(self) -> Collection[AgentId]:
+        """The agents that have sent a Step whose answer was not read yet."""
+        return self._pending.keys()
+
+    def join(self, agent: AgentId, settings: Mapping[str, Any]) -> DmEnvAdaptor:
+        """Joins the world with another agent; errors are those of `join_world`."""
+        connection = self._group.open()
+        try:
+            env = join_world(connection, self.world_name, settings, **self._adaptor_kwargs)
+        except BaseException:
+            connection.close()
+            raise
+        env.on_leave(connection.close)
+        self.environments[agent] = env
+        self._numbers[agent] = len(self._numbers)
+        return env
+
+    def leave(self, agent: AgentId) -> None:
+        """Leaves the world with one agent."""
+        self._numbers.pop(agent)
+        self.environments.pop(agent).close()
+
+    def end_sequence(self, settings: Mapping[str, Any]) -> None:
+        """Ends the sequence of all agents, if one is running; the next Steps begin another.
+
+        Args:
+          settings: of the ResetWorld.
+
+        Raises:
+          AgentsFailedError: some failed, and everything is closed.
+          DmEnvRpcError: the server refuses the settings.
+          Otherwise as `Connection.send`.
+        """
+        running = [
+            agent
+            for agent, env in self.environments.items()
+            if env.state is State.RUNNING and agent not in self._pending
+        ]
+        started: dict[AgentId, StartedReset] = {}
+
+        def start(agent: AgentId) -> None:
+            started[agent] = self.environments[agent].start_reset()
+
+        def finish(agent: AgentId) -> None:
+            self.environments[agent].finish_reset(started[agent])
+
+        with self._group.together():
+            failures = _for_each(running, start)
+        self._check(failures)
+        # After this, no agent has to be told by a step that the world was reset.
+        self._check(_for_each(running, finish))
+        if running or settings:
+            try:
+                reset_world(self._control, self.world_name, settings)
+            except DmEnvRpcError:
+                # To a server without ResetWorld, each agent has sent its own Reset.
+                if settings:
+                    raise
+
+    def send(self, actions: Mapping[AgentId, Any]) -> None:
+        """Sends the Steps of some agents.
+
+        Args:
+          actions: by agent, as for `DmEnvAdaptor.step`.
+
+        Raises:
+          SpecError: an action does not conform; nothing was sent.
+          AgentsFailedError: nothing can be sent for some, and everything is closed.
+        """
+        prepared = {}
+        for agent, action in actions.items():
+            try:
+                prepared[agent] = self.environments[agent].prepare_step(action)
+            except SpecError as error:
+                raise SpecError(f"agent {agent!r}: {error}") from error
+
+        def start(agent: AgentId) -> None:
+            self._pending[agent] = self.environments[agent].start_step(prepared[agent])
+
+        with self._group.together():
+            failures = _for_each(prepared, start)
+        self._check(failures)
+
+    def any_answered(self) -> AgentId:
+        """Waits until one of the pending Steps has an answer, or fails; returns its agent."""
+        return self._answered(None)[0]
+
+    def finish(self, agents: Iterable[AgentId]) -> dict[AgentId, dm_env.TimeStep]:
+        """Waits for the answers to pending Steps.
+
+        Args:
+          agents: whose Steps.
+
+        Returns:
+          The TimeSteps by agent.
+
+        Raises:
+          DmEnvRpcError: the server refuses the step of all of them. They may step again.
+          AgentsFailedError: some failed, and everything is closed.
+        """
+        waiting = list(agents)
+        timesteps: dict[AgentId, dm_env.TimeStep] = {}
+        failures: dict[AgentId, Exception] = {}
+        for agent in waiting:
+            self._finish(agent, timesteps, failures)
+            if failures:
+                break
+        if failures:
+            self._fail_after(waiting, timesteps, failures)
+        return timesteps
+
+    def close(self) -> None:
+        """Leaves the world with all agents, and destroys it if it was created here.
+
+        Raises nothing; errors are logged. A second call does nothing.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._selector.close()
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._close_world)
+            # The server would answer a LeaveWorld after the Step that it has not answered.
+            for agent in self._pending:
+                self.environments[agent].connection.close()
+            close_all(self.environments.values())
+
+    def _close_world(self) -> None:
+        if not self._is_own:
+            self._control.close()
+        elif self._pending and self._control.is_usable:
+            with self._control:
+                # The server may not have noticed yet that these agents have left.
+                undo(
+                    "destroy the world",
+                    lambda: destroy_anew(self._control.reopen, self.world_name),
+                )
+        else:
+            destroy_and_close(self._control, self.world_name)
+
+    def _check(self, failures: Mapping[AgentId, Exception]) -> None:
+        if failures:
+            self._fail(failures)
+
+    def _finish(
+        self,
+        agent: AgentId,
+        timesteps: dict[AgentId, dm_env.TimeStep],
+        failures: dict[AgentId, Exception],
+    ) -> None:
+        try:
+            timesteps[agent] = self.environments[agent].finish_step(self._pending.pop(agent))
+        except Exception as error:
+            failures[agent] = error
+
+    def _answered(self, timeout: float | None) -> list[AgentId]:
+        """Waits until some of the pending Steps have answers, or fail; none after the timeout."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        agents = {self._numbers[agent]: agent for agent in self._pending}
+        while True:
+            done = [agent for agent, pending in self._pending.items() if pending.is_done]
+            if done:
+                return done
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            connections = {
+                number: self.environments[agent].connection for number, agent in agents.items()
+            }
+            ready = [agents[number] for number in self._selector.wait(connections, left)]
+            found = [
+                agent
+                for agent in ready
+                if self.environments[agent].connection.poll(self._pending[agent])
+            ]
+            if found or left == 0.0:
+                return found
+
+    def _fail_after(
+        self,
+        awaited: Iterable[AgentId],
+        timesteps: dict[AgentId, dm_env.TimeStep],
+        failures: dict[AgentId, Exception],
+    ) -> NoReturn:
+        """Reads what is answered soon, and raises what all or some agents have failed with."""
+        # What is refused for all has been answered to all. What has failed for one of them may keep
+        # the others waiting for ever.
+        deadline = time.monotonic() + CLEAN_UP_SECONDS
+        while self._pending:
+            answered = self._answered(max(0.0, deadline - time.monotonic()))
+            for agent in answered:
+                self._finish(agent, timesteps, failures)
+            if not answered:
+                break
+        refusals = [error for error in failures.values() if isinstance(error, DmEnvRpcError)]
+        is_for_all = not timesteps and not any(agent in self._pending for agent in awaited)
+        if is_for_all and len(refusals) == len(failures):
+            raise refusals[0]
+        self._fail(failures)
+
+    def _fail(self, failures: Mapping[AgentId, Exception]) -> NoReturn:
+        address = self._control.address
+        self.close()
+        raise AgentsFailedError(failures, address)
+
+
+def _for_each(
+    agents: Iterable[AgentId], action: Callable[[AgentId], None]
+) -> dict[AgentId, Exception]:
+    """Does something for each of some agents; returns what failed."""
+    failures: dict[AgentId, Exception] = {}
+    for agent in agents:
+        try:
+            action(agent)
+        except Exception as error:
+            failures[agent] = error
+    return failures

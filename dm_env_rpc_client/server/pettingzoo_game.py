@@ -1,0 +1,244 @@
+"""A PettingZoo environment as a `Game`. Needs the extra `pettingzoo`.
+
+A client that knows PettingZoo also gets what dm_env has no place for; `adaptors` describes how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping
+from typing import Any
+
+import dm_env
+import numpy as np
+from dm_env import specs
+from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo.utils import aec_to_parallel, turn_based_aec_to_parallel
+
+from dm_env_rpc_client.bridges import gymnasium_elements, gymnasium_values
+from dm_env_rpc_client.bridges.gymnasium_environment import (
+    OBSERVATION,
+    encoded_frame,
+    reset_arguments,
+)
+from dm_env_rpc_client.bridges.pettingzoo_description import (
+    DESCRIPTION,
+    EXTRAS,
+    FRAME,
+    STATE,
+    Description,
+)
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.server.game import Game
+from dm_env_rpc_client.server.offered_properties import Properties
+from dm_env_rpc_client.tensors import nesting
+
+__all__ = ["PettingZooGame", "as_game"]
+
+
+def as_game(made: Any) -> Any:
+    """Returns a PettingZoo environment as a `PettingZooGame`, and anything else as it is.
+
+    Args:
+      made: what a factory returned. An AECEnv is converted as PettingZoo does it: with
+        `aec_to_parallel` if its metadata says `is_parallelizable`, and else with
+        `turn_based_aec_to_parallel`, in which all agents step and one of them acts.
+
+    Raises:
+      SpecError: the environment has no `possible_agents`, or a space that cannot be sent.
+    """
+    if isinstance(made, AECEnv):
+        is_parallelizable = made.metadata.get("is_parallelizable", False)
+        made = aec_to_parallel(made) if is_parallelizable else turn_based_aec_to_parallel(made)
+    return PettingZooGame(made) if isinstance(made, ParallelEnv) else made
+
+
+class PettingZooGame(Game):
+    """Runs a `pettingzoo.ParallelEnv` for the agents of several connections.
+
+    Every agent needs a client. An agent takes one when it joins with the setting `agent`, or the
+    first that is free; with the setting `infos` true its observations have the agent's own under
+    `OBSERVATION` and the JSON of its info under `EXTRAS`. A TimeStep has discount 0 if PettingZoo
+    calls the agent terminated, and 1 if it is only truncated. If an agent resets its own sequence,
+    it ends, truncated, for all.
+
+    Args:
+      env: the environment; `close` closes it.
+
+    Attributes:
+      properties: what `pettingzoo_description` names.
+
+    Raises:
+      SpecError: the environment has no `possible_agents`, or a space that cannot be sent.
+    """
+
+    def __init__(self, env: ParallelEnv):
+        if not getattr(env, "possible_agents", None):
+            raise SpecError(
+                f"{type(env).__name__} has no possible_agents, so that nobody knows which agents "
+                "may join"
+            )
+        self._env = env
+        self._description = Description.of(env)
+        self._all = set(self._description.agents)
+        self._names = {str(agent): agent for agent in self._description.agents}
+        if len(self._names) < len(self._description.agents):
+            raise SpecError(f"two agents have the same name: {self._description.agents}")
+        # Whether each agent that has joined asked for infos.
+        self._has_extras: dict[Hashable, bool] = {}
+        self._seed: int | None = None
+        self._options: Mapping[str, Any] | None = None
+        # The agents that take part in the sequence, in the order of the possible ones.
+        self._living: Collection[Hashable] = ()
+        self._timesteps: dict[Hashable, dm_env.TimeStep] = {}
+        self._observed: dict[Hashable, Any] = {}
+        self._extras: dict[Hashable, dict[str, Any]] = {}
+        self.properties = Properties()
+        self.properties.add(DESCRIPTION, self._description.to_text)
+        if self._description.render_mode is not None:
+            self.properties.add(FRAME, self._frame)
+        if self._description.state_space is not None:
+            self.properties.add(STATE, lambda: np.asarray(self._env.state()))
+
+    @property
+    def min_players(self) -> int:
+        """The number of possible agents."""
+        return len(self._description.agents)
+
+    def join(self, settings: Mapping[str, Any]) -> Hashable:
+        """Takes the agent that the settings name, or the first that is free."""
+        unknown = set(settings) - {"agent", "infos"}
+        if unknown:
+            raise ValueError(f"unknown join setting {min(unknown)!r}; settings: agent, infos")
+        free = [name for name, agent in self._names.items() if agent not in self._has_extras]
+        name = str(settings["agent"]) if "agent" in settings else free[0] if free else None
+        if name not in free:
+            named = "every agent is" if name is None else f"agent {name!r} is"
+            problem = "taken" if name is None or name in self._names else "unknown"
+            raise ValueError(f"{named} {problem}; free agents: {', '.join(free) or 'none'}")
+        assert name is not None, "None is not free"
+        agent = self._names[name]
+        self._has_extras[agent] = bool(settings.get("infos", False))
+        return agent
+
+    def leave(self, player: Hashable) -> None:
+        """Frees the agent."""
+        del self._has_extras[player]
+
+    def action_spec(self, player: Hashable) -> Any:
+        """Returns the spec of an agent's actions: a structure if the space is a Tuple or Dict."""
+        return gymnasium_elements.to_spec(self._description.action_spaces[player], "action")
+
+    def observation_spec(self, player: Hashable) -> Any:
+        """Returns the spec of an agent's observations."""
+        space = self._description.observation_spaces[player]
+        spec = gymnasium_elements.to_spec(space, OBSERVATION)
+        if self._has_extras[player]:
+            return {OBSERVATION: spec, EXTRAS: specs.StringArray((), name=EXTRAS)}
+        return spec
+
+    def configure(self, settings: Mapping[str, Any]) -> None:
+        """Sets the `seed` and the `options` of the environment's next `reset`."""
+        nested = nesting.unflatten_dict(settings, nesting.SEPARATOR)
+        unknown = set(nested) - {"seed", "options"}
+        if unknown:
+            raise ValueError(f"unknown reset setting {min(unknown)!r}; settings: seed, options")
+        arguments = reset_arguments(nested)
+        self._seed = arguments.get("seed", self._seed)
+        self._options = arguments.get("options", self._options)
+
+    def reset(self) -> None:
+        """Begins an episode."""
+        seed, self._seed = self._seed, None
+        options, self._options = self._options, None
+        observations, infos = self._env.reset(
+            seed=seed, options=None if options is None else dict(options)
+        )
+        self._living = ()
+        self._observed = {}
+        self._take(observations, {}, {}, {}, infos, is_first=True)
+
+    def step(self, actions: Mapping[Hashable, Any]) -> None:
+        """Takes a step, for which all living agents have to act."""
+        acting = self._living
+        if any(agent not in actions for agent in acting):
+            # One of them has reset its own sequence.
+            self._living = ()
+            self._timesteps = {agent: dm_env.truncation(0.0, None) for agent in acting}
+            self._extras = {}
+            return
+        elements = {
+            agent: gymnasium_elements.from_structure(
+                self._description.action_spaces[agent], actions[agent], "action"
+            )
+            for agent in acting
+        }
+        self._take(*self._env.step(elements), is_first=False)
+
+    def timestep(self, player: Hashable) -> dm_env.TimeStep | None:
+        """See `Game.timestep`."""
+        timestep = self._timesteps.get(player)
+        if timestep is None:
+            return None
+        observation = self._observed[player]
+        if self._has_extras[player]:
+            extras = self._extras.get(player)
+            text = gymnasium_values.encode(extras) if extras else ""
+            observation = {OBSERVATION: observation, EXTRAS: text}
+        return timestep._replace(observation=observation)
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self._env.close()
+
+    def _take(
+        self,
+        observations: Mapping[Hashable, Any],
+        rewards: Mapping[Hashable, float],
+        terminations: Mapping[Hashable, bool],
+        truncations: Mapping[Hashable, bool],
+        infos: Mapping[Hashable, Any],
+        *,
+        is_first: bool,
+    ) -> None:
+        """Stores what the environment has returned, for the agents in it before and after."""
+        present = set(self._env.agents)
+        taking_part = [
+            agent for agent in self._description.agents if agent in present or agent in self._living
+        ]
+        shared: dict[str, Any] = {}
+        if len(taking_part) > len(self._living) and not (is_first and present == self._all):
+            shared["agents"] = [str(agent) for agent in taking_part if agent in present]
+        common = {key: info for key, info in infos.items() if key not in self._all}
+        if common:
+            shared["common"] = common
+        self._timesteps, self._extras, living = {}, {}, []
+        for agent in taking_part:
+            if agent in observations:
+                space = self._description.observation_spaces[agent]
+                self._observed[agent] = gymnasium_elements.to_structure(
+                    space, observations[agent], OBSERVATION
+                )
+            elif agent not in self._observed:
+                raise RuntimeError(f"the environment returned no observation of agent {agent!r}")
+            terminated, truncated = terminations.get(agent), truncations.get(agent)
+            reward = float(rewards.get(agent, 0.0))
+            if is_first:
+                timestep = dm_env.restart(None)
+            elif terminated:
+                timestep = dm_env.termination(reward, None)
+            elif truncated or agent not in present:
+                timestep = dm_env.truncation(reward, None)
+            else:
+                timestep = dm_env.transition(reward, None)
+            if not timestep.last():
+                living.append(agent)
+            self._timesteps[agent] = timestep
+            self._extras[agent] = dict(shared)
+            if infos.get(agent):
+                self._extras[agent]["info"] = infos[agent]
+            if terminated and truncated:
+                self._extras[agent]["truncated"] = True
+        self._living = living
+
+    def _frame(self) -> Any:
+        return encoded_frame(self._env.render())

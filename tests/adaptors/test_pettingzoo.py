@@ -1,0 +1,266 @@
+"""PettingZoo over the wire: a program sees no difference to the environment itself."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from dm_env_rpc_client import (
+    DmEnvRpcError,
+    SpecError,
+)
+from dm_env_rpc_client.server import Race, Server, serve
+from tests.adaptors.proxied import same
+from tests.scripted import settles
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    # Without these the tests of this file are skipped, and pytest says so.
+    pettingzoo = pytest.importorskip("pettingzoo")
+    pytest.importorskip("pygame")
+    from pettingzoo.test import parallel_api_test, parallel_seed_test
+
+    from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
+    from tests.adaptors.arena import AGENTS, Arena, arena_actions, remote
+
+# Create settings with which PettingZoo's own tests take a moment, and in which all agents stay.
+SHORT: dict[str, Any] = {
+    "arena": {"lives": {"scout": 500, "('drone', 1)": 500, "2": 500}},
+    "pistons": {"max_cycles": 5},
+}
+
+
+def make(kind: str, name: str, **settings: Any) -> Any:
+    return pettingzoo.make(kind, name, **settings)
+
+
+def mpe(name: str, **settings: Any) -> Any:
+    return importlib.import_module(f"mpe2.{name}").parallel_env(**settings)
+
+
+def turn_based(**settings: Any) -> Any:
+    """What PettingZoo's own conversion makes of a game in which agents take turns."""
+    from pettingzoo.utils import turn_based_aec_to_parallel
+
+    return turn_based_aec_to_parallel(make("aec", "classic/tictactoe_v3", **settings))
+
+
+# Name -> the packages that it needs, what is served, and the local environment if it is another.
+ENVIRONMENTS: dict[str, tuple[tuple[str, ...], Any, Any]] = {
+    "arena": ((), Arena, None),
+    "rps": ((), functools.partial(make, "parallel", "classic/rps_v2"), None),
+    "rps, agent by agent": (
+        (),
+        functools.partial(make, "aec", "classic/rps_v2"),
+        functools.partial(make, "parallel", "classic/rps_v2"),
+    ),
+    "tictactoe": (
+        (),
+        functools.partial(make, "aec", "classic/tictactoe_v3"),
+        turn_based,
+    ),
+    "spread": (("mpe2",), functools.partial(mpe, "simple_spread_v3"), None),
+    "speaker": (("mpe2",), functools.partial(mpe, "simple_speaker_listener_v4"), None),
+    "knights": (
+        (),
+        functools.partial(
+            make,
+            "parallel",
+            "butterfly/knights_archers_zombies_v11",
+            spawn_delay=1,
+            max_zombies=40,
+            num_archers=1,
+            num_knights=1,
+        ),
+        None,
+    ),
+    "pistons": (
+        ("pymunk",),
+        functools.partial(make, "parallel", "butterfly/pistonball_v6", n_pistons=2, max_cycles=15),
+        None,
+    ),
+}
+
+
+def factories(name: str) -> tuple[Any, Any]:
+    """What is served and what is local; skips the test if a package is missing."""
+    packages, served, local = ENVIRONMENTS[name]
+    for package in packages:
+        pytest.importorskip(package)
+    return served, local or served
+
+
+@pytest.fixture(autouse=True)
+def without_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+
+
+@pytest.fixture(scope="module")
+def arena_server() -> Iterator[Server]:
+    with serve(Arena) as server:
+        yield server
+
+
+def legal_actions(env: Any, observations: Any) -> dict[Any, Any]:
+    """An action of each agent, within its mask if the environment has one."""
+    actions = {}
+    for agent in env.agents:
+        observation = observations[agent]
+        mask = observation.get("action_mask") if isinstance(observation, dict) else None
+        is_stuck = mask is not None and not mask.any()
+        actions[agent] = env.action_space(agent).sample(None if is_stuck else mask)
+    return actions
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_steps_are_those_of_the_local_environment(name: str) -> None:
+    served, make_local = factories(name)
+    local = make_local()
+    with serve(served) as server, remote(server) as env:
+        assert env.possible_agents == local.possible_agents
+        assert env.metadata == local.metadata
+        assert str(env) == str(local)
+        for agent in local.possible_agents:
+            assert env.observation_space(agent) == local.observation_space(agent)
+            assert env.action_space(agent) == local.action_space(agent)
+            assert env.action_space(agent) is env.action_space(agent)
+            local.action_space(agent).seed(3)
+        found: Any = env.reset(seed=5)
+        expected: Any = local.reset(seed=5)
+        outs = 0
+        for step in range({"pistons": 20, "knights": 160}.get(name, 100)):
+            assert same(found, expected), f"step {step}"
+            assert set(env.agents) == set(local.agents)
+            if not local.agents:
+                found, expected = env.reset(), local.reset()
+                continue
+            actions = legal_actions(local, expected[0])
+            count = len(local.agents)
+            expected = tuple(map(dict, local.step(actions)))
+            found = env.step(actions)
+            outs += bool(0 < len(local.agents) < count)
+        assert server.errors == []
+        # In these, agents are out before the others.
+        assert (outs > 0) == (name in ("arena", "knights"))
+    local.close()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", [name for name in ENVIRONMENTS if name != "tictactoe"])
+def test_pettingzoos_own_tests(name: str) -> None:
+    served, _ = factories(name)
+    settings = SHORT.get(name, {})
+    with serve(served) as server:
+        with remote(server, create_world_settings=settings) as env, warnings.catch_warnings():
+            if name == "arena":  # The common info belongs to no agent.
+                warnings.filterwarnings("ignore", "Agent was given info but was dead last turn")
+            parallel_api_test(env, 40)
+        parallel_seed_test(
+            lambda: RemoteParallelEnv(server.address, create_world_settings=settings), 30
+        )
+        assert settles(lambda: (server.agent_count, server.world_count) == (0, 0))
+
+
+def test_agents_that_begin_late_or_not_at_all(arena_server: Server) -> None:
+    local = Arena()
+    with remote(arena_server) as env:
+        # 3: in the middle; 9: never, since the others are out by then.
+        for late in (3, 9, 1, 0):
+            options = {"late": late}
+            assert same(env.reset(seed=2, options=options), local.reset(seed=2, options=options))
+            while local.agents:
+                assert env.agents == local.agents
+                actions = arena_actions(local)
+                assert same(env.step(actions), tuple(map(dict, local.step(actions))))
+            assert env.agents == []
+
+
+def test_seeds_and_options_reach_the_environment_also_in_the_middle(arena_server: Server) -> None:
+    with remote(arena_server) as env:
+        for seed in (1, np.int64(2)):
+            _, infos = env.reset(seed, {"nested": {"tuple": (1, 2)}})
+            told = {"seed": seed, "options": {"nested": {"tuple": (1, 2)}}}
+            assert infos == dict.fromkeys(AGENTS, told)
+            env.step(arena_actions(env))
+        assert env.reset()[1]["scout"] == {"seed": None, "options": None}
+
+
+def test_frames_and_the_state(arena_server: Server) -> None:
+    with remote(arena_server, render_mode="rgb_array") as env:
+        env.reset()
+        env.step(arena_actions(env))
+        assert same(env.render(), np.full((2, 3, 3), 1, np.uint8))
+        assert same(env.state(), np.array([1, 3], np.float32))
+        assert env.state_space == Arena().state_space
+    with remote(arena_server, create_world_settings={"render_mode": "ansi"}) as env:
+        assert env.render_mode == "ansi"
+        assert env.render() == "step 0"
+    with remote(arena_server) as env:
+        assert env.render() is None
+    with (
+        pytest.warns(UserWarning, match="does not render in mode 'human'"),
+        remote(arena_server, render_mode="human") as env,
+    ):
+        assert env.render() is None
+    with serve(Race) as server:
+        with pytest.raises(DmEnvRpcError, match="render_mode"):
+            RemoteParallelEnv(server.address, ["left", "right"], render_mode="rgb_array")
+        with remote(server, ["left", "right"]) as env, pytest.raises(NotImplementedError):
+            env.state()
+
+
+def test_wrong_actions_are_refused_before_anything_is_sent(arena_server: Server) -> None:
+    with remote(arena_server) as env:
+        with pytest.raises(gymnasium.error.ResetNeeded):
+            env.step({})
+        env.reset()
+        actions = arena_actions(env)
+        with pytest.raises(SpecError, match=r"missing: \[2\], unknown: \['spy'\]"):
+            env.step({"spy": 1, **{agent: actions[agent] for agent in AGENTS[:2]}})
+        with pytest.raises(SpecError, match=r"agent 2: action 'action' \(uid 1\)"):
+            env.step({**actions, 2: np.zeros((9, 9), np.uint8)})
+        with pytest.raises(SpecError, match=r"agent \('drone', 1\): .* tuple of 2 values"):
+            env.step({**actions, ("drone", 1): 4})
+        observations = env.step(actions)[0]
+        assert set(observations) == set(AGENTS)
+        # Those that are out do not act any more, but may be named.
+        env.step(actions)
+        assert env.agents == AGENTS[1:]
+        assert set(env.step(actions)[0]) == set(AGENTS[1:])
+
+
+def play_to(env: RemoteParallelEnv, options: dict[str, int], step: int) -> None:
+    env.reset(options=options)
+    for _ in range(step):
+        env.step(arena_actions(env))
+
+
+@pytest.mark.parametrize("late", [0, 5])
+def test_errors_of_the_environment_are_told_and_the_next_reset_works(
+    late: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("CRITICAL")
+    with serve(Arena) as server, remote(server) as env:
+        for breaks_at in (0, 1, 2):
+            options = {"late": late, "breaks_at": breaks_at}
+            play = functools.partial(play_to, env, options, breaks_at)
+            with pytest.raises(DmEnvRpcError, match="ZeroDivisionError: as the options say"):
+                play()
+            env.reset()
+            assert env.agents == AGENTS
+            env.step(arena_actions(env))
+        with pytest.raises(DmEnvRpcError, match="setting 'seed'"):
+            env._players.end_sequence({"seed": "one"})
+        with pytest.raises(DmEnvRpcError, match="unknown reset setting 'sneed'"):
+            env._players.end_sequence({"sneed": 1})
+        env.reset(seed=1)
+        assert {type(error) for error in server.errors} == {ZeroDivisionError}

@@ -1,0 +1,254 @@
+"""Games in which the sequence ends for some players before it ends for the others."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import dm_env
+import numpy as np
+import pytest
+from dm_env import specs
+
+from dm_env_rpc_client import (
+    Connection,
+    DmEnvAdaptor,
+    DmEnvRpcError,
+    connect,
+    create_world,
+    join_world,
+    reset_world,
+)
+from dm_env_rpc_client.server import Game, Server, serve
+from tests.scripted import settles
+
+FIRST, MID, LAST = dm_env.StepType
+
+
+class Elimination(Game):
+    """Players are out after `lives[player]` steps; the last one wins.
+
+    Args:
+      lives: for each player the number of steps; 0 to take no part at all; negative to take part
+        from step -n on, until the others are out.
+      min_players: see `Game`.
+      is_lock_step: see `Game`.
+      says_none: whether players that are out have no TimeStep; otherwise it stays a LAST one.
+    """
+
+    def __init__(
+        self,
+        lives: Sequence[int],
+        min_players: int | None = None,
+        is_lock_step: bool = True,
+        says_none: bool = True,
+    ):
+        self.is_lock_step = is_lock_step
+        self._lives = list(map(int, lives))
+        self._least = len(self._lives) if min_players is None else min_players
+        self._says_none = says_none
+        self._free = list(range(len(self._lives)))
+        self._turn = 0
+
+    @property
+    def min_players(self) -> int:
+        return self._least
+
+    def join(self, settings: Mapping[str, Any]) -> int:
+        return self._free.pop(0)
+
+    def leave(self, player: Any) -> None:
+        self._free.append(player)
+
+    def action_spec(self, player: Any) -> Any:
+        return specs.DiscreteArray(2)
+
+    def observation_spec(self, player: Any) -> Any:
+        return specs.Array((2,), np.int32)
+
+    def reset(self) -> None:
+        self._turn = 0
+        self.acted: list[int] = []
+
+    def step(self, actions: Mapping[Any, Any]) -> None:
+        self._turn += 1
+        self.acted = sorted(actions)
+
+    def timestep(self, player: Any) -> dm_env.TimeStep | None:
+        observation = np.array([self._turn, sum(1 << each for each in self.acted)], np.int32)
+        lives = self._lives[player]
+        if lives < 0:
+            if self._turn < -lives:
+                return None
+            lives = max(self._lives)
+        if lives == 0 or (self._says_none and self._turn > lives):
+            return None
+        if self._turn >= lives:
+            return dm_env.termination(float(player), observation)
+        if self._turn == 0:
+            return dm_env.restart(observation)
+        return dm_env.transition(0.0, observation)
+
+
+class Table:
+    """Agents of one world, which step at once or on their own."""
+
+    def __init__(self, stack: contextlib.ExitStack, server: Server, **settings: Any):
+        self._stack, self._server = stack, server
+        self.owner = stack.enter_context(connect(server.address, request_timeout=30))
+        self.world = create_world(self.owner, settings)
+
+    def join(self) -> tuple[Connection, DmEnvAdaptor]:
+        connection = self._stack.enter_context(connect(self._server.address, request_timeout=30))
+        return connection, self._stack.enter_context(join_world(connection, self.world))
+
+
+@contextlib.contextmanager
+def table(
+    count: int, step_timeout: float = 20.0, **settings: Any
+) -> Iterator[tuple[Table, list[DmEnvAdaptor]]]:
+    with (
+        serve(Elimination, step_timeout=step_timeout) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        made = Table(stack, server, **settings)
+        yield made, [made.join()[1] for _ in range(count)]
+
+
+def step_all(*envs: DmEnvAdaptor) -> list[dm_env.TimeStep]:
+    return [future.result(20) for future in [env.step_async({"action": 1}) for env in envs]]
+
+
+@pytest.mark.parametrize("says_none", [True, False])
+def test_players_are_out_one_after_the_other(says_none: bool) -> None:
+    with table(3, lives=[1, 3, 2], says_none=says_none) as (_, (a, b, c)):
+        for _ in range(2):
+            assert [step.step_type for step in step_all(a, b, c)] == [FIRST] * 3
+            steps = step_all(a, b, c)
+            assert [step.step_type for step in steps] == [LAST, MID, MID]
+            assert [step.discount for step in steps] == [0.0, 1.0, 1.0]
+            # Nobody waits for the player that is out, and its action is not asked for.
+            steps = step_all(b, c)
+            assert [step.step_type for step in steps] == [MID, LAST]
+            assert steps[0].observation["observation"].tolist() == [2, 0b110]
+            (last,) = step_all(b)
+            assert (last.step_type, last.reward) == (LAST, 1.0)
+
+
+def test_the_next_step_of_a_player_that_is_out_waits_for_the_next_sequence() -> None:
+    with table(2, lives=[1, 3]) as (_, (a, b)):
+        step_all(a, b)
+        assert step_all(a, b)[0].last()
+        waiting = a.step_async({})
+        for kind in (MID, LAST):
+            assert step_all(b)[0].step_type is kind
+        assert not waiting.done()
+        assert step_all(b)[0].first()
+        assert waiting.result(20).first()
+
+
+def test_a_player_that_waits_outlives_the_timeout_while_steps_are_taken() -> None:
+    with table(2, step_timeout=1.2, lives=[1, 1000]) as (_, (a, b)):
+        step_all(a, b)
+        step_all(a, b)
+        waiting = a.step_async({})
+        quiet = threading.Event()
+        for _ in range(5):
+            quiet.wait(0.3)
+            assert step_all(b)[0].mid()
+        assert not waiting.done()
+        with pytest.raises(DmEnvRpcError, match="player 1 has not stepped"):
+            waiting.result(20)
+
+
+def test_the_others_go_on_if_a_player_leaves_that_is_out() -> None:
+    with table(3, lives=[1, 4, 3]) as (made, (a, b, c)):
+        step_all(a, b, c)
+        assert step_all(a, b, c)[0].last()
+        a.close()
+        assert [step.step_type for step in step_all(b, c)] == [MID, MID]
+        # One that takes its place waits for the next sequence, and then nobody waits for it.
+        late = made.join()[1].step_async({})
+        assert [step.step_type for step in step_all(b, c)] == [MID, LAST]
+        assert step_all(b)[0].last()
+        assert [step.step_type for step in step_all(b, c)] == [FIRST, FIRST]
+        assert late.result(20).first()
+
+
+def test_the_sequence_is_over_when_the_only_player_in_it_leaves() -> None:
+    with table(2, lives=[1, 9], min_players=1) as (_, (a, b)):
+        step_all(a, b)
+        assert step_all(a, b)[0].last()
+        waiting = a.step_async({})
+        b.close()
+        assert waiting.result(20).first()
+
+
+def test_players_that_take_part_later_or_not_at_all() -> None:
+    with table(3, lives=[4, 0, -2]) as (_, (a, b, c)):
+        never, later = b.step_async({}), c.step_async({})
+        assert step_all(a)[0].first()
+        assert step_all(a)[0].mid()
+        assert not later.done()
+        assert step_all(a)[0].mid()
+        assert later.result(20).first()
+        steps = step_all(a, c)
+        assert [step.step_type for step in steps] == [MID, MID]
+        assert steps[0].observation["observation"].tolist() == [3, 0b101]
+        assert [step.step_type for step in step_all(a, c)] == [LAST, LAST]
+        assert not never.done()
+
+
+def test_out_of_lock_step_each_player_hears_of_its_own_end() -> None:
+    with table(2, lives=[2, 3], is_lock_step=False) as (_, (a, b)):
+        assert step_all(a)[0].first()
+        assert step_all(b)[0].first()
+        # This step is the second of the sequence, which ends it for the other one.
+        assert step_all(b)[0].mid()
+        assert step_all(a)[0].last()
+        waiting = a.step_async({})
+        assert step_all(b)[0].last()
+        assert waiting.result(20).first()
+
+
+def test_a_reset_of_the_world_does_not_wait_for_players_that_are_out() -> None:
+    with table(2, lives=[1, 9]) as (made, (a, b)):
+        step_all(a, b)
+        assert step_all(a, b)[0].last()
+        waiting = a.step_async({})
+        reset = threading.Thread(target=reset_world, args=(made.owner, made.world))
+        reset.start()
+        heard = step_all(b)[0]
+        while heard.mid():  # The request may arrive after the step.
+            heard = step_all(b)[0]
+        assert (heard.step_type, heard.discount) == (LAST, 1.0)
+        reset.join(20)
+        assert not reset.is_alive()
+        assert step_all(b)[0].first()
+        assert waiting.result(20).first()
+
+
+def test_games_that_break_the_rules_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("CRITICAL")
+    with (
+        table(1, lives=[0]) as (_, (a,)),
+        pytest.raises(DmEnvRpcError, match="in which no player takes part"),
+    ):
+        a.step({})
+
+    class Vanishing(Elimination):
+        def timestep(self, player: Any) -> dm_env.TimeStep | None:
+            return None if self._turn == 1 else super().timestep(player)
+
+    with (
+        serve(Vanishing) as server,
+        connect(server.address) as owner,
+        connect(server.address) as other,
+        join_world(other, create_world(owner, {"lives": [5]})) as env,
+    ):
+        env.reset()
+        with pytest.raises(DmEnvRpcError, match="its last step must be a LAST one"):
+            env.step({"action": 1})
+        assert settles(lambda: len(server.errors) == 1)
