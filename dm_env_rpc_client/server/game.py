@@ -22,7 +22,7 @@ class Game(abc.ABC):
 
     Each player has its own actions and observations, which are structures as in dm_env,
     nested or not. All players share one sequence: it begins and ends for all of them at the
-    same time.
+    same time. The property `players.missing` tells a player how many others must join first.
     """
 
     is_lock_step: bool = True
