@@ -86,10 +86,11 @@ def play(
     *,
     access: arguments.Access,
 ) -> None:
-    """Plays an environment in this terminal with the keyboard.
+    """Plays an environment in this terminal with the keyboard. Needs the extra play.
 
     An action with few values is chosen by digits, or by arrow keys if it has 2 to 5; + and -
     change other numbers. Space takes a step, r resets, q quits. The screen shows all keys.
+    Images are shown as such if the terminal can, otherwise as characters.
     """
     create_settings = arguments.parse_settings(create)
     join_settings = arguments.parse_settings(join)

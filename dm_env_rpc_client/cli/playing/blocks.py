@@ -69,7 +69,8 @@ def _fit(pixels: Pixels, width: int, height: int) -> Pixels:
         size = (2 * columns * int(scale), rows * int(scale))
         fitted = np.asarray(image.resize(size, PIL.Image.Resampling.NEAREST))
     else:
-        size = (2 * max(1, int(columns * scale)), max(1, int(rows * scale)))
+        # An even number of rows needs no padding.
+        size = (2 * max(1, int(columns * scale)), max(1, int(rows * scale / 2) * 2))
         fitted = np.asarray(image.resize(size, PIL.Image.Resampling.BOX))
     return np.pad(fitted, ((0, len(fitted) % 2), (0, 0), (0, 0)))
 
