@@ -22,7 +22,8 @@ ONLY_IN = {
     "pytest": ["pytest_plugin", "testing.fixtures", "compliance.test_compliance"],
     "typer": ["cli."],
     "rich": ["cli."],
-    "termios": ["cli.play", "cli.playing.keyboard"],
+    "textual": ["cli.playing."],
+    "textual_image": ["cli.playing."],
     "pdoc": ["cli.reference"],
     "gymnasium": [
         "gymnasium",
@@ -46,7 +47,7 @@ ONLY_IN = {
     "ipywidgets": ["notebook."],
     "anywidget": ["notebook.keyboard"],
     "traitlets": ["notebook.keyboard"],
-    "PIL": ["displays.images"],
+    "PIL": ["cli.playing.blocks", "cli.playing.view", "displays.images"],
     "matplotlib": ["displays.images"],
 }
 

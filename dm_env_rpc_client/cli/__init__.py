@@ -1,7 +1,7 @@
 """The command `dm-env-rpc`; see `dm-env-rpc --help`.
 
 Read `app.py` first: it adds the commands. Each command has a file of its own (`run`, `serve`,
-`inspect`, `play`, `properties`, `check`, `bench`), and `playing/` is the terminal of `play`.
+`inspect`, `play`, `properties`, `check`, `bench`), and `playing/` is the application of `play`.
 `entry.py` starts the command, `group.py` and `failures.py` turn errors into lines and exit codes,
 `arguments.py` has the arguments that several commands share. May import every room below it.
 
@@ -38,11 +38,25 @@ dm-env-rpc serve catch --json 2> log.jsonl
 dm-env-rpc serve catch --verbose --idle-seconds 5
 ```
 
-`play` shows frames in colour and makes keys from the action spec; `--keys a=0` sets your own, and
-`--rate 10` plays in real time:
+`play` needs the extra `play`. Keys come from the action spec: digits and arrows choose one of a few
+values, which takes a step at once; + and - change other numbers; Tab goes to the next action. `--keys
+a=0` sets keys of your own, and `--rate 10` plays in real time:
 
 ```sh
 dm-env-rpc play localhost:50051
+dm-env-rpc play localhost:50051 --keys w=throttle:+=0.1 --keys s=throttle:-=0.1
+```
+
+Observations that are images or boards are pictures: real ones in terminals that know sixels or kitty's
+graphics protocol, such as kitty, WezTerm, foot or iTerm2, and quadrant characters elsewhere. A larger
+terminal or a smaller font makes these sharper. If no observation is an image of at least 32x32 pixels,
+the picture is what the environment renders: a served Gymnasium environment with the render mode
+`rgb_array` sends it with each step.
+
+On a game for several players `play` waits until all have joined, and says how many are missing:
+
+```sh
+dm-env-rpc serve dm_env_rpc_client.server:Race
 ```
 
 `bench` shows percentiles of a step and of its phases (encode, send, wait, decode), an estimate of

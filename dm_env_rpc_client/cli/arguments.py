@@ -273,13 +273,20 @@ def waiting(for_what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def open_connection(address: str, timeout: float, access: Access) -> Iterator[Connection]:
+def open_connection(
+    address: str, timeout: float, access: Access, may_wait: bool = False
+) -> Iterator[Connection]:
     """Connects, and closes the connection at the end; raises as `check_address` and `connect`."""
     from dm_env_rpc_client.client.connection import connect
 
     check_address(address, access)
     with waiting(f"connecting to {address}"):
-        connection = connect(address, timeout=timeout, request_timeout=timeout, **access.options())
+        connection = connect(
+            address,
+            timeout=timeout,
+            request_timeout=None if may_wait else timeout,
+            **access.options(),
+        )
     with connection:
         yield connection
 
@@ -292,8 +299,12 @@ def open_environment(
     world: str | None,
     timeout: float,
     access: Access,
+    may_wait: bool = False,
 ) -> Iterator[DmEnvAdaptor]:
-    """Creates and joins a world, or joins an existing one, and undoes this at the end."""
+    """Creates and joins a world, or joins an existing one, and undoes this at the end.
+
+    With `may_wait`, answers may take any time, for instance until other players have acted.
+    """
     from dm_env_rpc_client.environment.worlds import join_world, make
 
     check_address(address, access)
@@ -304,7 +315,7 @@ def open_environment(
                 create,
                 join,
                 timeout=timeout,
-                request_timeout=timeout,
+                request_timeout=None if may_wait else timeout,
                 **access.options(),
             )
         with env:
@@ -312,7 +323,7 @@ def open_environment(
         return
     if create:
         raise UsageError("--create is for a new world, --world joins an existing one")
-    with open_connection(address, timeout, access) as connection:
+    with open_connection(address, timeout, access, may_wait) as connection:
         with waiting(f"joining {world}"):
             env = join_world(connection, world, join)
         with env:

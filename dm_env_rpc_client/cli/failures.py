@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -22,12 +22,14 @@ from dm_env_rpc_client.cli.plain_text import one_line
 from dm_env_rpc_client.runtime.objects import raised_by
 
 __all__ = [
+    "DEFECT",
     "INTERRUPTED",
     "OneLine",
     "Terminated",
     "UsageError",
     "console",
     "end_in_order",
+    "ending",
     "ignore_signals_to_end",
     "log_in_one_line",
     "one_line_errors",
@@ -70,6 +72,35 @@ def end_in_order() -> None:
         # nohup ignores SIGHUP, and that is kept.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, end)
+
+
+@contextlib.contextmanager
+def ending(end: Callable[[BaseException], None]) -> Iterator[None]:
+    """Gives the error of a signal to end to a function, in the place of raising it.
+
+    For an event loop: in the middle of one, an error can be lost.
+
+    Args:
+      end: called with `Terminated`, or with KeyboardInterrupt for SIGINT.
+    """
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            end(KeyboardInterrupt())
+        else:
+            ignore_signals_to_end()
+            end(Terminated())
+
+    previous = {number: signal.getsignal(number) for number in (*_SIGNALS_TO_END, signal.SIGINT)}
+    for number, handler in previous.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            if signal.getsignal(number) is handle:
+                signal.signal(number, handler)
 
 
 def ignore_signals_to_end() -> None:

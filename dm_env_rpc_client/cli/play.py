@@ -11,8 +11,9 @@ import rich.console
 import typer
 
 from dm_env_rpc_client.cli import arguments
-from dm_env_rpc_client.cli.failures import UsageError
+from dm_env_rpc_client.cli.failures import DEFECT, UsageError, ending
 from dm_env_rpc_client.cli.group import examples
+from dm_env_rpc_client.errors import DmEnvRpcClientError, install_command
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.cli.playing.bindings import Binding
@@ -26,6 +27,10 @@ EXAMPLES = examples(
     "dm-env-rpc play localhost:50051 --rate 10 --keys a=0 --keys d=2 --keys idle=1",
     "dm-env-rpc play localhost:50051 --keys w=throttle:+=0.1 --keys s=throttle:-=0.1",
 )
+
+
+_ASK_SECONDS = 2.0
+"""How long a server may take to list its properties."""
 
 
 def _check_rate(rate: float | None) -> float | None:
@@ -68,22 +73,33 @@ def play(
     create: arguments.CreateSettings = None,
     join: arguments.JoinSettings = None,
     world: arguments.World = None,
-    timeout: arguments.Timeout = 10.0,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            callback=arguments.check_seconds,
+            help="Timeout in seconds for connecting. Steps may take longer, for instance until "
+            "all players have joined.",
+        ),
+    ] = 10.0,
     *,
     access: arguments.Access,
 ) -> None:
-    """Plays an environment in this terminal with the keyboard.
+    """Plays an environment in this terminal with the keyboard. Needs the extra play.
 
     An action with few values is chosen by digits, or by arrow keys if it has 2 to 5; + and -
     change other numbers. Space takes a step, r resets, q quits. The screen shows all keys.
+    Images are shown as such if the terminal can, otherwise as characters.
     """
     create_settings = arguments.parse_settings(create)
     join_settings = arguments.parse_settings(join)
-    console = _terminal()
+    _check_terminal()
     from dm_env_rpc_client.cli.embedded import catch_server
     from dm_env_rpc_client.cli.playing.bindings import parse_binding
 
     bindings = [parse_binding(text) for text in keys or []]
+    _check_extra()
     with contextlib.ExitStack() as stack:
         if address is None:
             with arguments.waiting("starting Catch"):
@@ -91,53 +107,79 @@ def play(
             access = arguments.Access()  # The flags are for servers that others started.
         env = stack.enter_context(
             arguments.open_environment(
-                address, create_settings, join_settings, world, timeout, access
+                address, create_settings, join_settings, world, timeout, access, may_wait=True
             )
         )
-        summary = _play(env, address, console, bindings, rate)
+        summary = _play(env, address, bindings, rate, _has_properties(address, access))
     typer.echo(summary)
 
 
-def _terminal() -> rich.console.Console:
-    """Returns the terminal; UsageError if there is none, or if it cannot move its cursor."""
-    try:
-        import termios  # noqa: F401  # not everywhere
-    except ImportError:
-        raise UsageError(
-            "play needs a terminal of a POSIX system, such as Linux or macOS"
-        ) from None
-    for stream, name in ((sys.stdin, "input"), (sys.stdout, "output")):
+def _check_terminal() -> None:
+    """Raises UsageError if there is no terminal, or if it cannot move its cursor."""
+    for stream, name in (
+        (sys.stdin, "input"),
+        (sys.stdout, "output"),
+        (sys.stderr, "error"),  # Textual writes to it.
+    ):
         if not stream.isatty():
             raise UsageError(
                 f"play needs a terminal, but the standard {name} is not one; dm-env-rpc run needs "
                 "none"
             )
-    console = rich.console.Console(highlight=False)
-    if console.is_dumb_terminal:
+    if rich.console.Console().is_dumb_terminal:
         raise UsageError(
             f"play needs a terminal that can move its cursor, but TERM is {os.environ['TERM']!r}; "
             "set it to the type of the terminal, such as xterm-256color"
         )
-    return console
+
+
+def _check_extra() -> None:
+    """Imports what only `play` needs; UsageError if it is missing."""
+    try:
+        # Asks the terminal whether it shows images.
+        import dm_env_rpc_client.cli.playing.app  # noqa: F401
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in ("textual", "textual_image", "PIL"):
+            raise
+        raise UsageError(f"play needs the extra: {install_command('play')}") from None
+
+
+def _has_properties(address: str, access: arguments.Access) -> bool:
+    """Whether a server answers requests for properties.
+
+    Asked over a connection of its own, since a server that knows none may end the connection.
+    """
+    from dm_env_rpc_client.client.connection import connect
+    from dm_env_rpc_client.extensions.properties import PropertiesExtension
+
+    try:
+        with connect(
+            address, timeout=_ASK_SECONDS, request_timeout=_ASK_SECONDS, **access.options()
+        ) as connection:
+            PropertiesExtension(connection).list()
+    except DmEnvRpcClientError:
+        return False
+    return True
 
 
 def _play(
     env: DmEnvAdaptor,
     title: str,
-    console: rich.console.Console,
     bindings: list[Binding],
     rate: float | None,
+    has_properties: bool,
 ) -> str:
-    from dm_env_rpc_client.cli.playing.keyboard import Keyboard
-    from dm_env_rpc_client.cli.playing.play_loop import PlayLoop
-    from dm_env_rpc_client.cli.playing.screen import Screen
+    """Plays until the player quits, and returns how it went."""
+    from dm_env_rpc_client.cli.playing.app import PlayApp
+    from dm_env_rpc_client.cli.playing.player import Player
 
-    screen = Screen(console)
-    keyboard = Keyboard(screen.hide, screen.show)
-    loop = PlayLoop(env, title, bindings, rate, screen, keyboard)
-    with keyboard, screen:
-        loop.play()
-    return (
-        f"{loop.view.episode} episodes, {loop.view.total_steps} steps; "
-        f"return of the last episode: {loop.view.episode_return:g}"
-    )
+    player = Player(env, has_properties)
+    app = PlayApp(player, title, bindings, rate)
+    with ending(app.end_soon):
+        error = app.run(mouse=False)
+    if error is not None:
+        raise error
+    if app.return_code:
+        # Textual has shown why.
+        raise typer.Exit(DEFECT)
+    return player.summary()

@@ -20,12 +20,12 @@ __all__ = ["MAX_SIDE", "Picture", "encode", "is_image", "montage", "picture"]
 Array = npt.NDArray[Any]
 
 MAX_SIDE = 640
-"""The maximum length of the longer side in pixels; a larger image is scaled down."""
+"""The maximum length of the longer side of an image, unless another is asked for, in pixels."""
 
 _SMALLEST = 3
 _COLOURS = (1, 3, 4)
 _MOST_PLANES = 16
-_PHOTO_PIXELS = 128 * 128
+_PHOTO_PIXELS = 256 * 256
 _FEW_VALUES = 16
 
 
@@ -64,7 +64,7 @@ def is_image(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bool:
     return np.dtype(dtype).kind in "biuf" and _layout(shape) is not None
 
 
-def picture(array: Array, low: Any = None, high: Any = None) -> Picture:
+def picture(array: Array, low: Any = None, high: Any = None, most: int = MAX_SIDE) -> Picture:
     """Returns an image of an array for which `is_image` holds.
 
     An array with more than three channels is shown as one image per channel, side by side, unless
@@ -74,8 +74,9 @@ def picture(array: Array, low: Any = None, high: Any = None) -> Picture:
       array: [H, W], [H, W, C] or [C, H, W].
       low: the value at the lower end of the colour scale; None for the minimum of the array.
       high: the value at the upper end; None for the maximum.
+      most: as for `encode`.
     """
-    return encode(_to_image(array, low, high))
+    return encode(_to_image(array, low, high), most)
 
 
 def montage(arrays: Array, low: Any = None, high: Any = None) -> Picture:
@@ -99,12 +100,17 @@ def montage(arrays: Array, low: Any = None, high: Any = None) -> Picture:
     return encode(strip)
 
 
-def encode(image: PIL.Image.Image) -> Picture:
-    """Returns the file of an image: PNG, or JPEG for large RGB images."""
+def encode(image: PIL.Image.Image, most: int = MAX_SIDE) -> Picture:
+    """Returns the file of an image: PNG, or JPEG for large RGB images.
+
+    Args:
+      image: the image.
+      most: the maximum length of the longer side in pixels; a larger image is scaled down.
+    """
     import PIL.Image
 
-    if max(image.size) > MAX_SIDE:
-        image.thumbnail((MAX_SIDE, MAX_SIDE), PIL.Image.Resampling.BILINEAR)
+    if max(image.size) > most:
+        image.thumbnail((most, most), PIL.Image.Resampling.BILINEAR)
     buffer = io.BytesIO()
     is_photo = image.width * image.height > _PHOTO_PIXELS and image.mode == "RGB"
     if is_photo:

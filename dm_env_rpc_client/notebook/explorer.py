@@ -32,8 +32,12 @@ __all__ = ["Explorer", "explore"]
 Policy = Callable[[dm_env.TimeStep], Any]
 
 _ROOT = "action"
+_BY_HAND = "the controls"
 _MIN_RATE, _MAX_RATE = 0.25, 60.0
-_PLOT = (480, 104)
+_PLOT = (520, 140)
+
+_MAX_PLOTTED = 200
+"""The maximum number of steps, and of episodes, in a plot."""
 
 
 def explore(
@@ -50,9 +54,9 @@ def explore(
 
     It shows all observations (images as images, vectors as plots), a control for each action,
     made from its spec, buttons that step, run and reset, plots of the rewards and the
-    returns, and the properties. It begins with a reset. The explorer steps the environment in
-    its own thread, so the kernel is free for other cells; do not use the environment
-    elsewhere until you `close` the explorer.
+    returns, and the properties. The controls follow what a policy does. It begins with a reset.
+    The explorer steps the environment in its own thread, so the kernel is free for other cells;
+    do not use the environment elsewhere until you `close` the explorer.
 
     Keys act while the box that lists them has the focus: those of `keys`, and space for a
     step, Enter for run and stop, r for reset. A key that is held down while the environment
@@ -112,9 +116,10 @@ class Explorer(ipywidgets.VBox):
         self._keyboard = Keyboard(
             default_keys(self._specs) if keys is None else keys, self._specs, _ROOT, self._press
         )
+        self._is_led = False
         self._random = np.random.default_rng()
         self._policies: dict[str, Policy] = {
-            "the controls": lambda _: self._chosen({}),
+            _BY_HAND: lambda _: self._chosen({}),
             "random": lambda _: self._sample(),
         }
         if policy is not None:
@@ -210,12 +215,11 @@ class Explorer(ipywidgets.VBox):
             )
             rows.append(ipywidgets.HBox([label, widget], layout=centred))
         left = ipywidgets.VBox(
-            [self._view.widget],
-            layout=ipywidgets.Layout(flex="0 1 auto", min_width="0", max_width="500px"),
+            [self._view.widget], layout=ipywidgets.Layout(flex="0 1 auto", min_width="0")
         )
         right = ipywidgets.VBox(
             [*rows, self._keyboard.pad, self._plots],
-            layout=ipywidgets.Layout(flex="1 1 360px", max_width="540px", min_width="0"),
+            layout=ipywidgets.Layout(flex="1 1 400px", min_width="0"),
         )
         body = ipywidgets.HBox(
             [left, right],
@@ -251,9 +255,16 @@ class Explorer(ipywidgets.VBox):
     def _act(self, timestep: dm_env.TimeStep) -> Any:
         """Returns the action of a step of a run."""
         pressed = self._keyboard.values()
+        self._is_led = not pressed and self._source.value != _BY_HAND
         if pressed:
             return self._chosen(pressed)
         return self._policies[self._source.value](timestep)
+
+    def _follow(self, action: Any) -> None:
+        """Shows an action that a policy has chosen in the controls."""
+        for name, value in named_leaves(action, _ROOT).items():
+            if name in self._controls:
+                self._controls[name].show(value)
 
     def _chosen(self, pressed: Mapping[str, Any]) -> Any:
         values = {name: control.value() for name, control in self._controls.items()}
@@ -268,9 +279,12 @@ class Explorer(ipywidgets.VBox):
         sent, error = 0, progress.error
         if progress.timestep is not None:
             try:
-                sent = self._view.show(progress.timestep.observation)
+                sent = self._view.show(progress.timestep.observation, progress.is_running)
             except Exception as reason:
                 error = error or f"the observation cannot be shown: {reason!r}"
+        if self._is_led and progress.action is not None:
+            self._is_led = False
+            self._follow(progress.action)
         self._plots.value = _plots(progress)
         self._status.value = _status(progress, error)
         self._run_button.description = "Stop" if progress.is_running else "Run"
@@ -322,10 +336,30 @@ def _action_text(action: Any) -> str:
 
 
 def _plots(progress: Progress) -> str:
-    reward = plots.line(progress.rewards, *_PLOT, title="reward in this episode", dots=True)
-    returns, title = progress.returns, "return by episode"
-    if not progress.is_over:
-        returns = [*returns, progress.episode_return]
-        title = f"{title} (last one unfinished)"
-    by_episode = plots.line(returns, *_PLOT, title=title, dots=True)
-    return reward + by_episode
+    rewards = progress.rewards[-_MAX_PLOTTED:]
+    before = progress.total_steps - len(rewards)
+    per_step = plots.line(
+        rewards,
+        *_PLOT,
+        title="Reward per step",
+        dots=True,
+        axis=plots.Axis(
+            "step, of all episodes" if progress.episode > 1 else "step",
+            "reward",
+            before + 1,
+            [start - before for start in progress.starts if start > before],
+        ),
+    )
+    returns = progress.returns[-_MAX_PLOTTED:]
+    per_episode = plots.line(
+        returns,
+        *_PLOT,
+        title="Return per episode",
+        dots=True,
+        axis=plots.Axis(
+            "finished episode",
+            "return: the sum of its rewards",
+            progress.finished - len(returns) + 1,
+        ),
+    )
+    return f'<div class="dm-env-plots"><div>{per_step}</div><div>{per_episode}</div></div>'

@@ -17,6 +17,9 @@ __all__ = ["ObservationView"]
 SIDE, SIDE_OF_MANY = 480, 230
 """The longer side of an image on the page in pixels, if it is the only one and otherwise."""
 
+SHARP_SIDE = 1280
+"""The longer side of the file of an image that stands still: screens may have two dots a pixel."""
+
 _ROOT = "observation"
 _ANY = Range(None, None)
 
@@ -44,15 +47,24 @@ class ObservationView:
         self._values = ipywidgets.HTML()
         self.widget = ipywidgets.VBox([self._gallery, self._values])
 
-    def show(self, observation: Any) -> int:
-        """Shows an observation; returns the approximate number of bytes sent to the page."""
+    def show(self, observation: Any, moves: bool = False) -> int:
+        """Shows an observation.
+
+        Args:
+          observation: as the specs say.
+          moves: whether the next one follows soon; then large images are sent smaller.
+
+        Returns:
+          The approximate number of bytes sent to the page.
+        """
+        most = images.MAX_SIDE if moves else SHARP_SIDE
         pictures: dict[str, images.Picture] = {}
         rows: list[tuple[str, str]] = []
         for name, value in named_leaves(observation, _ROOT).items():
             bounds = self._ranges.get(name, _ANY)
             array = np.asarray(value)
             if array.dtype.kind in "biuf" and images.is_image(array.shape, array.dtype):
-                pictures[name] = images.picture(array, *bounds)
+                pictures[name] = images.picture(array, *bounds, most=most)
             else:
                 rows.append((f"<b>{markup.escape(name, 200)}</b>", show_value(value, bounds)))
         if pictures.keys() != self._images.keys():
@@ -64,6 +76,9 @@ class ObservationView:
             width, height = picture.shown_size(side)
             with widget.hold_sync():
                 widget.format = picture.format
+                # A browser blurs an image that it enlarges; one that it reduces has to be blurred.
+                is_enlarged = picture.width < width
+                (widget.add_class if is_enlarged else widget.remove_class)("dm-env-pixels")
                 widget.width, widget.height = str(width), str(height)
                 widget.value = picture.data
             sent += len(picture.data)

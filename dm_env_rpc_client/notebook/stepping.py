@@ -22,7 +22,7 @@ __all__ = ["Progress", "Stepper"]
 _log = logging.getLogger(__name__)
 
 MAX_REMEMBERED = 2000
-"""The maximum number of rewards of an episode, and of returns, kept for the plots."""
+"""The maximum number of rewards, and of returns, kept for the plots."""
 
 DRAW_SECONDS = 0.05
 """The minimum time between two reports of a run."""
@@ -46,8 +46,11 @@ class Progress:
       episode: the number of the episode, from 1.
       steps: the number of steps in the episode.
       episode_return: the sum of its rewards; of a reward that is an array, the sum counts.
-      rewards: the last rewards of the episode.
+      total_steps: the number of steps in all episodes.
+      rewards: the last rewards, of all episodes.
+      starts: for each episode whose first reward is in `rewards`, the number of steps before it.
       returns: the returns of the last finished episodes.
+      finished: the number of finished episodes.
       is_running: whether a run is in progress.
       error: the text of the last error; "" if the last call succeeded.
     """
@@ -57,7 +60,10 @@ class Progress:
     episode: int = 0
     steps: int = 0
     episode_return: float = 0.0
+    total_steps: int = 0
     rewards: list[float] = dataclasses.field(default_factory=list)
+    starts: list[int] = dataclasses.field(default_factory=list)
+    finished: int = 0
     returns: list[float] = dataclasses.field(default_factory=list)
     is_running: bool = False
     error: str = ""
@@ -74,17 +80,22 @@ class Progress:
         self.timestep, self.action = timestep, None
         self.episode += 1
         self.steps, self.episode_return = 0, 0.0
-        self.rewards.clear()
 
     def advance(self, action: Any, timestep: dm_env.TimeStep) -> None:
         """Records a step."""
         self.timestep, self.action = timestep, action
+        if not self.steps:
+            self.starts.append(self.total_steps)
         self.steps += 1
+        self.total_steps += 1
         reward = 0.0 if timestep.reward is None else float(np.sum(timestep.reward))
         self.episode_return += reward
         self.rewards.append(reward)
         del self.rewards[:-MAX_REMEMBERED]
+        while self.starts and self.starts[0] < self.total_steps - len(self.rewards):
+            del self.starts[0]
         if self.is_over:
+            self.finished += 1
             self.returns.append(self.episode_return)
             del self.returns[:-MAX_REMEMBERED]
 

@@ -111,6 +111,36 @@ def test_the_axis_names_the_lowest_and_the_highest_value() -> None:
     assert texts == ["-0.01", "5"]
 
 
+def test_an_axis_counts_names_and_marks_where_episodes_begin() -> None:
+    axis = plots.Axis("step", "reward", first=98, boundaries=[3, 10])
+    svg = plots.line(np.arange(20.0), title="Reward per step", axis=axis)
+    tree = parse(svg)
+    texts = ["".join(text.itertext()) for text in tree.iter(f"{SVG}text")]
+    for part in ("Reward per step", "step", "100", "105", "115"):
+        assert part in texts
+    assert any("reward" in text and "new episode" in text for text in texts)
+    begins = [each for each in tree.iter(f"{SVG}line") if each.get("class") == "boundary"]
+    lines = points(svg)
+    assert [len(each) for each in lines] == [3, 7, 10], "no line from one episode to the next"
+    line = [point for each in lines for point in each]
+    for boundary, index in zip(begins, axis.boundaries, strict=True):
+        assert line[index - 1][0] < float(boundary.attrib["x1"]) < line[index][0]
+    assert tree.attrib["width"] == "100%"
+
+
+def test_episodes_that_are_too_short_to_tell_apart_are_not_marked() -> None:
+    axis = plots.Axis("step", "reward", boundaries=range(1, 200))
+    assert "boundary" not in plots.line(np.zeros(200), axis=axis)
+
+
+@pytest.mark.parametrize(("count", "ticks"), [(0, []), (1, [1]), (3, [1, 2, 3]), (7, None)])
+def test_an_axis_has_round_numbers(count: int, ticks: list[int] | None) -> None:
+    tree = parse(plots.line(np.zeros(count), axis=plots.Axis("x", "y")))
+    texts = [text.text for text in tree.iter(f"{SVG}text") if text.get("text-anchor") == "middle"]
+    expected = list(range(1, count + 1)) if ticks is None else ticks
+    assert texts[:-1] == [str(number) for number in expected]
+
+
 def test_a_title_is_escaped() -> None:
     svg = plots.line([1, 2], title="<b>& all")
     assert "&lt;b&gt;&amp; all" in svg

@@ -27,7 +27,7 @@ FLAGS = (
     "--disable-sync",
     "--disable-dev-shm-usage",
     "--hide-scrollbars",
-    "--window-size=1180,1000",
+    "--window-size=1180,1200",
 )
 
 _CONFIG = """

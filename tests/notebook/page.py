@@ -117,18 +117,24 @@ class Page:
     def release(self, key: str) -> None:
         ActionChains(self._chrome).key_up(key).perform()
 
-    def screenshot(self, element: WebElement, path: Path) -> None:
+    def screenshot(self, element: WebElement, path: Path, scale: int = 1) -> None:
         """Writes a picture of an element, without the empty space around what it shows.
+
+        Args:
+          element: the element.
+          path: of the file, a PNG of up to 256 colours if it is not of scale 1.
+          scale: dots for each pixel of the page.
 
         The picture is of the page's own pixels: one of the window, which
         `WebElement.screenshot` takes, is black where the element leaves the window.
         """
         self.scroll_to(element)
         box = self._chrome.execute_script(_BOX, element)
-        clip = {"captureBeyondViewport": True, "clip": {**box, "scale": 1}}
+        clip = {"captureBeyondViewport": True, "clip": {**box, "scale": scale}}
         found = self._chrome.execute_cdp_cmd("Page.captureScreenshot", clip)
         image = PIL.Image.open(io.BytesIO(base64.b64decode(found["data"]))).convert("RGB")
-        without_margins(image).save(path, optimize=True)
+        shown = without_margins(image)
+        (shown if scale == 1 else shown.quantize(256)).save(path, optimize=True)
 
 
 class ExplorerOnPage:
@@ -156,6 +162,12 @@ class ExplorerOnPage:
             return None
         png = images[0].screenshot_as_png
         return np.asarray(PIL.Image.open(io.BytesIO(png)).convert("RGB"))
+
+    def readout(self, action: str) -> str:
+        """The number beside the slider of an action."""
+        path = f".//*[contains(@class, 'widget-hbox')][./*[normalize-space()='{action}']]"
+        row = self.element.find_element(By.XPATH, path)
+        return row.find_element(By.CSS_SELECTOR, ".widget-readout").text
 
     def press(self, label: str) -> None:
         buttons = self.element.find_elements(By.TAG_NAME, "button")

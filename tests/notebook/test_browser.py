@@ -35,6 +35,10 @@ def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrom
 def lab(chrome: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("notebooks")
     lander = sources.up_to(sources.read("02_exploring_with_widgets"), "explorer = explore(")
+    for cell in lander.cells:
+        if "serve(Catch)" in cell.source:  # The first explorer; its imports are for all cells.
+            lines = cell.source.splitlines()
+            cell.source = "\n".join(line for line in lines if "import" in line)
     sources.write(lander, folder / "lander.ipynb")
     sources.write(sources.read("02_exploring_with_widgets"), folder / "whole.ipynb")
     with jupyter_lab(folder, tmp_path_factory.mktemp("jupyter")) as url:
@@ -153,9 +157,13 @@ def test_the_explorer_fits_on_the_page(explorer: ExplorerOnPage, pictures: Path)
     wait_for(lambda: explorer.episode() >= begun + 4, "four episodes")
     explorer.fill(explorer.page.find(".dm-env-explorer .widget-readout")[0], "5")
     explorer.wait_for("step 14")
-    explorer.wait_for("action thrust 1")
+    # The policy brakes, and the controls show it.
+    wait_for(lambda: explorer.readout("thrust") == "1.00", "the thrust of the policy")
     explorer.press("Stop")
     wait_for(lambda: "Stop" not in explorer.text(), "the end of the run")
+    for part in ("Reward per step", "Return per episode", "┆ new episode", "finished episode"):
+        assert part in explorer.text()
+    assert len(explorer.element.find_elements(By.CSS_SELECTOR, "line.boundary")) >= 3
     width = explorer.element.size["width"]
     left = explorer.element.location["x"]
     shown = explorer.element.find_elements(
@@ -166,12 +174,23 @@ def test_the_explorer_fits_on_the_page(explorer: ExplorerOnPage, pictures: Path)
         right = element.location["x"] + element.size["width"]
         assert left <= element.location["x"]
         assert right <= left + width
-    explorer.page.screenshot(explorer.element, pictures / "explorer.png")
+    plots = explorer.element.find_elements(By.CSS_SELECTOR, ".dm-env-plots svg")
+    assert plots[-1].location["x"] + plots[-1].size["width"] > left + 0.95 * width
+    assert plots[-1].size["width"] > 0.5 * width
+    explorer.page.screenshot(explorer.element, pictures / "explorer.png", scale=2)
     with PIL.Image.open(pictures / "explorer.png") as picture:
-        pixels = np.asarray(picture)
+        pixels = np.asarray(picture.convert("RGB"))
     for edge in (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]):
         assert edge.min() > 200, "the explorer is light at its edges"
     assert (pictures / "explorer.png").stat().st_size < 150_000
+
+
+def test_a_small_image_is_enlarged_without_blur(
+    explorer: ExplorerOnPage,
+) -> None:
+    (image,) = explorer.element.find_elements(By.TAG_NAME, "img")
+    assert image.value_of_css_property("image-rendering") == "pixelated"
+    assert image.size["width"] == 2 * 200, "all pixels of the camera are of one size"
 
 
 def test_a_notebook_runs_in_jupyterlab(chrome: webdriver.Chrome, lab: str, pictures: Path) -> None:
@@ -181,6 +200,10 @@ def test_a_notebook_runs_in_jupyterlab(chrome: webdriver.Chrome, lab: str, pictu
     parts = ("DmEnvAdaptor at localhost", "0 … 2", "TimeStep FIRST", "40 TimeSteps", "pod.fuel")
     for part in parts:
         assert part in shown
+    explorers = page.find(".dm-env-explorer")
+    assert len(explorers) == 2, "they are alive at the end"
+    explorers[0].find_element(By.XPATH, ".//button[contains(., 'right')]").click()
+    wait_for(lambda: "action paddle 2" in explorers[0].text, "a step of the first explorer")
     images = page.find(".jp-RenderedHTML img")
     assert len(images) == 2
     assert all(image.size["width"] >= 200 for image in images)

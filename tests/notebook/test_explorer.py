@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import io
 import re
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import dm_env
 import ipywidgets
 import numpy as np
+import PIL.Image
 import pytest
 from dm_env import specs
 
@@ -146,6 +148,75 @@ def test_a_run_follows_what_is_chosen(catch: DmEnvAdaptor) -> None:
         hands.wait_for("action paddle 1")
 
 
+def test_the_controls_follow_a_policy() -> None:
+    torques = [0.25]
+
+    def policy(_: dm_env.TimeStep) -> Any:
+        torque = np.full(3, torques[-1], np.float32)
+        return {"arm": {"torque": torque, "grip": True}, "mode": 3, "speech": "hi"}
+
+    with exploring(Robot(), policy=policy, rate=60.0) as hands:
+        controls = hands.explorer._controls
+
+        def torque() -> list[float]:
+            return list(controls["arm.torque"].value())
+
+        hands.press("Run")
+        wait_for(lambda: torque() == [0.25] * 3, "the torque of the policy")
+        assert controls["speech"].value() == "hi"
+        assert controls["mode"].value() == 3
+        assert controls["arm.grip"].value()
+        torques.append(-0.5)
+        wait_for(lambda: torque() == [-0.5] * 3, "another torque")
+        hands.press("Stop")
+        wait_for(lambda: hands.explorer._run_button.description == "Run", "the stop")
+        (chosen,) = widgets_in(hands.explorer, ipywidgets.Dropdown)
+        chosen.value = "the controls"
+        (sliders,) = [controls["arm.torque"].widget.children]
+        sliders[0].value = 1.0
+        hands.press("Run")
+        hands.wait_for("reward 0 ")
+        assert torque() == [1.0, -0.5, -0.5]
+
+
+def test_the_plots_can_be_read() -> None:
+    with exploring(Catch(rows=4, seed=0)) as hands:
+        for _ in range(7):
+            hands.press("Step")
+        hands.wait_for("episode 2 · step 3")
+        text = hands.text()
+        for part in ("Reward per step", "● reward ┆ new episode", "step, of all episodes"):
+            assert part in text
+        for part in ("Return per episode", "● return: the sum of its rewards", "finished episode"):
+            assert part in text
+        assert hands.explorer._plots.value.count('class="boundary"') == 1
+
+
+def test_a_large_image_is_sharper_when_it_stands_still() -> None:
+    class Camera(Catch):
+        def observation_spec(self) -> Any:
+            return {"camera": specs.Array((900, 1200, 3), np.uint8)}
+
+        def reset(self) -> dm_env.TimeStep:
+            return dm_env.restart({"camera": np.zeros((900, 1200, 3), np.uint8)})
+
+        def step(self, action: Any) -> dm_env.TimeStep:
+            return dm_env.transition(0.0, self.reset().observation)
+
+    def size() -> tuple[int, int]:
+        (data,) = hands.pictures()
+        with PIL.Image.open(io.BytesIO(data)) as image:
+            return image.size
+
+    with exploring(Camera(), rate=50.0) as hands:
+        hands.wait_for("step 0")
+        wait_for(lambda: size() == (1200, 900), "the picture of the reset")
+        hands.press("Run")
+        wait_for(lambda: size() == (640, 480), "a picture of the run")
+        hands.press("Stop")
+        wait_for(lambda: size() == (1200, 900), "the last picture")
+
+
 def test_the_rate_can_be_changed(catch: DmEnvAdaptor) -> None:
     with exploring(catch) as hands:
         (slider,) = widgets_in(hands.explorer, ipywidgets.FloatLogSlider)
@@ -268,7 +339,7 @@ def test_errors_of_the_server_are_shown_in_the_widget() -> None:
 
 
 def test_an_observation_that_cannot_be_shown_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
         raise ValueError("no colours left")
 
     monkeypatch.setattr("dm_env_rpc_client.displays.images.picture", fail)

@@ -203,8 +203,13 @@ def test_memory_of_long_runs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     for number in range(20):
         progress.advance(None, dm_env.termination(float(number), None))
     assert progress.rewards == [15, 16, 17, 18, 19]
+    assert progress.starts == []
+    progress.begin(dm_env.restart(None))
+    progress.advance(None, dm_env.transition(0.0, None))
+    assert (progress.rewards, progress.starts) == ([16, 17, 18, 19, 0], [20])
+    assert (progress.total_steps, progress.finished) == (21, 20)
     assert len(progress.returns) == 5
-    assert progress.episode_return == sum(range(20))
+    assert progress.returns[-1] == sum(range(20))
 
 
 def test_a_reward_that_is_an_array_counts_as_its_sum() -> None:

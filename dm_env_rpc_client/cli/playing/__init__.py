@@ -1,6 +1,8 @@
-"""`dm-env-rpc play`: an environment in a terminal.
+"""`dm-env-rpc play`: an environment in a terminal, as a Textual application.
 
-Read `play_loop` first: it is the only file that steps the environment. `controls` and `panel` map
-keys to actions, `bindings` reads `--keys`, `keyboard` reads keys, `pictures` draws arrays with
-characters, and `screen` lays out the window. May import `tensors`, `errors` and files of `cli`.
+Read `app` first: it shows the game and handles keys. `player` steps the environment, in another
+thread. `controls` and `panel` map keys to actions, `bindings` reads `--keys`. `pictures` finds the
+pictures among observations, `blocks` draws them with characters, and `view` shows them with
+characters or as images. Needs the extra `play`. May import `extensions`, `tensors`, `errors` and
+files of `cli`.
 """

@@ -6,9 +6,13 @@ import re
 from typing import NamedTuple
 
 from dm_env_rpc_client.cli.failures import UsageError
-from dm_env_rpc_client.cli.playing.keyboard import NAMED_KEYS
 
-__all__ = ["IDLE", "Binding", "parse_binding"]
+__all__ = ["IDLE", "NAMED_KEYS", "Binding", "parse_binding"]
+
+NAMED_KEYS = frozenset(
+    ["backspace", "backtab", "down", "enter", "escape", "left", "right", "space", "tab", "up"]
+)
+"""All other keys have the name of their character."""
 
 IDLE = "idle"
 """In place of a key: the value that a control has while no key is pressed."""

@@ -12,7 +12,7 @@ from dm_env import specs
 
 from dm_env_rpc_client.cli.failures import UsageError
 
-__all__ = ["COMMANDS", "Choice", "Control", "Level", "TextEntry", "control_for"]
+__all__ = ["COMMANDS", "Choice", "Control", "Level", "TextEntry", "control_for", "flag", "in_short"]
 
 COMMANDS = {"q": "quit", "r": "reset", "p": "pause", "t": "type", "tab": "next", "backtab": "last"}
 """Keys that are not for actions, unless `--keys` binds them to one."""
@@ -37,9 +37,22 @@ _SYMBOLS = {"left": "←", "right": "→", "up": "↑", "down": "↓"}
 _PRESSES = 20
 """The number of key presses from one bound of a level to the other."""
 
+_SCALE = 8
+"""The number of places on the scale of a level, less one."""
+
 _UNBOUNDED_INCREMENT = 0.1
 _LARGEST_BOUND = 1e6
 """A bound beyond it, such as the limit of a dtype, is treated as no bound."""
+
+
+def flag(value: Any) -> str:
+    """Returns a bool as text."""
+    return "☑ on" if value else "☐ off"
+
+
+def in_short(value: Any) -> str:
+    """Returns the value of a control as text."""
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
 @dataclasses.dataclass
@@ -72,8 +85,12 @@ class Control(abc.ABC):
         """Returns the value after a change of `--keys`; UsageError if the text is invalid."""
 
     @abc.abstractmethod
-    def keys(self, with_symbols: bool) -> str:
+    def keys(self) -> str:
         """Returns the description of its keys."""
+
+    def shown(self) -> str:
+        """Returns its value as text."""
+        return str(self.value)
 
 
 @dataclasses.dataclass
@@ -95,17 +112,20 @@ class Choice(Control):
             raise UsageError(f"{self.label} is one of {', '.join(known)}, got {change}{text}")
         return known[text.lower()]
 
-    def keys(self, with_symbols: bool) -> str:
+    def keys(self) -> str:
         """See `Control.keys`."""
         by_value: dict[Any, list[str]] = {}
         for key, value in self.values.items():
-            name = _SYMBOLS.get(key, key) if with_symbols else key
-            by_value.setdefault(value, []).append(name)
+            by_value.setdefault(value, []).append(_SYMBOLS.get(key, key))
         # A key that is the same as its value needs no explanation.
         return "  ".join(
-            "/".join(names) + ("" if names == [str(value)] else f":{value}")
+            "/".join(names) + ("" if names == [str(value)] else f":{in_short(value)}")
             for value, names in by_value.items()
         )
+
+    def shown(self) -> str:
+        """See `Control.shown`."""
+        return flag(self.value) if isinstance(self.value, bool) else str(self.value)
 
 
 @dataclasses.dataclass
@@ -143,7 +163,7 @@ class Level(Control):
             )
         return number
 
-    def keys(self, with_symbols: bool) -> str:
+    def keys(self) -> str:
         """See `Control.keys`."""
         sides = [
             f"{bound:g}" if abs(bound) < _LARGEST_BOUND else ""
@@ -151,6 +171,14 @@ class Level(Control):
         ]
         within = f" within {sides[0]}..{sides[1]}" if any(sides) else ""
         return f"+/- by {self.increment:g}{within}"
+
+    def shown(self) -> str:
+        """See `Control.shown`; with bounds, their scale is shown, too."""
+        text = f"{self.value:.6g}" if isinstance(self.value, float) else str(self.value)
+        if not self.minimum < self.maximum < _LARGEST_BOUND or self.minimum <= -_LARGEST_BOUND:
+            return text
+        place = round((self.value - self.minimum) / (self.maximum - self.minimum) * _SCALE)
+        return f"{'─' * place}●{'─' * (_SCALE - place)} {text}"
 
     def _within(self, number: Any) -> Any:
         if isinstance(number, float):
@@ -171,9 +199,13 @@ class TextEntry(Control):
         """See `Control.parse`."""
         return self.value + text if change == "+=" else text
 
-    def keys(self, with_symbols: bool) -> str:
+    def keys(self) -> str:
         """See `Control.keys`."""
         return "t types, enter ends"
+
+    def shown(self) -> str:
+        """See `Control.shown`."""
+        return repr(self.value)
 
 
 def control_for(action: str, index: tuple[int, ...], spec: specs.Array) -> Control:

@@ -29,6 +29,7 @@ class Panel:
       bindings: of `--keys`.
 
     Attributes:
+      action_spec: the same.
       controls: in the order of the spec.
       fixed: names of actions that no keys change.
 
@@ -37,6 +38,7 @@ class Panel:
     """
 
     def __init__(self, action_spec: Mapping[str, Any], bindings: Sequence[Binding] = ()):
+        self.action_spec = action_spec
         flat = nesting.flatten_dict(action_spec, nesting.SEPARATOR, strict=False)
         self._neutral: dict[str, Any] = {}
         self.controls: list[Control] = []

@@ -1,0 +1,182 @@
+"""The environment of `dm-env-rpc play`: steps it, counts, and asks for what it renders.
+
+Its methods wait for the server; `app` calls them in another thread, one at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import dm_env
+import numpy as np
+from dm_env import specs
+
+from dm_env_rpc_client.cli.playing.pictures import picture_for
+from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
+from dm_env_rpc_client.errors import DmEnvRpcError
+from dm_env_rpc_client.extensions.properties import PropertiesExtension
+from dm_env_rpc_client.tensors import nesting
+
+__all__ = ["Player"]
+
+_GYMNASIUM = "gymnasium"
+_FRAME = "gymnasium.frame"
+"""Of a served Gymnasium environment: see `bridges.gymnasium_environment`."""
+
+_MISSING = "players.missing"
+"""Of a `Game`: see `server.shared_world`."""
+
+_LEAST_SIDE = 32
+"""An observation with fewer rows or columns, such as a grid of codes, replaces no frame."""
+
+_ASK_SECONDS = 0.25
+"""Between two questions whether players are still missing."""
+
+
+class Player:
+    """Plays an environment.
+
+    Args:
+      env: the environment.
+      has_properties: whether the server answers requests for properties. One that knows none may
+        end the connection at such a request.
+
+    Attributes:
+      timestep: the last one; None before the first.
+      observations: of that TimeStep, by flat name.
+      observation_specs: by flat name.
+      frame: what the environment renders, if no observation is a picture of some size; None
+        otherwise.
+      missing: the number of players that must join before an episode begins; None if the
+        environment is not a game for several players.
+      episode: its number, from 1.
+      steps: of the episode.
+      episode_return: the sum of its rewards; of a reward that is an array, its sum counts.
+      total_steps: of all episodes.
+      returns: of the finished episodes.
+    """
+
+    def __init__(self, env: DmEnvAdaptor, has_properties: bool):
+        self._env = env
+        self._properties = PropertiesExtension(env.connection) if has_properties else None
+        self._renders: bool | None = None
+        self.timestep: dm_env.TimeStep | None = None
+        self.observations: Mapping[str, Any] = {}
+        self.observation_specs: Mapping[str, specs.Array] = _flat(env.observation_spec())
+        self.frame: Any = None
+        self.missing: int | None = None
+        self.episode = 0
+        self.steps = 0
+        self.episode_return = 0.0
+        self.total_steps = 0
+        self.returns: list[float] = []
+        self._is_quitting = threading.Event()
+
+    @property
+    def action_spec(self) -> Mapping[str, Any]:
+        """The specs of actions; a reset may change them."""
+        spec: Mapping[str, Any] = self._env.action_spec()
+        return spec
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no episode is running."""
+        return self.timestep is None or bool(self.timestep.last())
+
+    def begin(self) -> None:
+        """Begins an episode, when all players are there.
+
+        Raises:
+          As `DmEnvAdaptor.reset`.
+        """
+        self._wait_for_players()
+        settings: dict[str, Any] = {}
+        if self._renders is None:
+            self._renders, settings = self._ask_to_render()
+        try:
+            timestep = self._env.reset(settings)
+        except DmEnvRpcError:
+            if not settings:
+                raise
+            self._renders = False
+            timestep = self._env.reset()
+        self.observation_specs = _flat(self._env.observation_spec())
+        self._record(timestep)
+
+    def step(self, action: Mapping[str, Any]) -> None:
+        """Takes a step, or begins an episode after the end of one.
+
+        Raises:
+          As `DmEnvAdaptor.step`.
+        """
+        if self.is_over:
+            self._wait_for_players()
+        self._record(self._env.step(action))
+
+    def quit(self) -> None:
+        """Ends a call in the other thread; the environment is to be closed then."""
+        self._is_quitting.set()
+        self._env.connection.close()
+
+    def summary(self) -> str:
+        """Returns how the game went, as a line."""
+        count = len(self.returns)
+        text = f"{count} episode{'' if count == 1 else 's'} finished"
+        if count:
+            text += f", the last with return {self.returns[-1]:g}"
+        return f"{text}; {self.total_steps} step{'' if self.total_steps == 1 else 's'}"
+
+    def _record(self, timestep: dm_env.TimeStep) -> None:
+        self.timestep = timestep
+        self.observations = _flat(timestep.observation)
+        if timestep.first():
+            self.episode += 1
+            self.steps = 0
+            self.episode_return = 0.0
+        else:
+            self.steps += 1
+            self.total_steps += 1
+            self.episode_return += float(np.sum(timestep.reward))
+        if timestep.last():
+            self.returns.append(self.episode_return)
+        if self._renders:
+            frame = self._read(_FRAME)
+            self.frame = frame if isinstance(frame, np.ndarray) else None
+
+    def _wait_for_players(self) -> None:
+        self.missing = self._read(_MISSING)
+        while self.missing:
+            if self._is_quitting.wait(_ASK_SECONDS):
+                return
+            self.missing = self._read(_MISSING)
+
+    def _ask_to_render(self) -> tuple[bool, dict[str, Any]]:
+        """Returns whether there are frames, and the settings of a reset that this takes."""
+        for spec in self.observation_specs.values():
+            if spec.dtype.kind in "biuf" and min(spec.shape, default=1) >= 0:
+                picture = picture_for(spec.generate_value(), spec)
+                if picture is not None and min(picture.pixels.shape[:2]) >= _LEAST_SIDE:
+                    return False, {}
+        text = self._read(_GYMNASIUM)
+        described = json.loads(text) if isinstance(text, str) else {}
+        if described.get("render_mode") is not None:
+            return True, {}
+        if "rgb_array" in described.get("metadata", {}).get("render_modes", []):
+            return True, {"render_mode": "rgb_array"}
+        return False, {}
+
+    def _read(self, key: str) -> Any:
+        """Returns a property; None if there is none."""
+        if self._properties is None:
+            return None
+        try:
+            return self._properties.read(key)
+        except DmEnvRpcError:
+            return None
+
+
+def _flat(structure: Mapping[str, Any]) -> dict[str, Any]:
+    return nesting.flatten_dict(structure, nesting.SEPARATOR, strict=False)
