@@ -122,6 +122,21 @@ class ClientConnection:
             self.flush()
         return call
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is open."""
+        return not self.is_closed and self._framing.failure is None
+
+    @property
+    def stream_count(self) -> int:
+        """The number of streams on it."""
+        return len(self._users)
+
+    @property
+    def serving_processes(self) -> int:
+        """How many processes serve the connections of the server."""
+        return self._framing.serving_processes
+
     def fileno(self) -> int:
         """Returns the descriptor of the socket; -1 if it was closed on this side."""
         descriptor: int = -1 if self.is_closed else self._socket.fileno()
