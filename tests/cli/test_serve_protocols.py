@@ -67,7 +67,7 @@ def test_a_gym_socket_server_re_served_over_dm_env_rpc() -> None:
 def test_a_dm_env_rpc_server_re_served_over_gym_socket(catch_server: Server) -> None:
     command = [f"dm-env-rpc://{catch_server.address}", "--protocol", "gym-socket"]
     with (
-        served(*command, "--name", "Catch", "--create", "rows=4", "--processes") as address,
+        served(*command, "--name", "Catch", "--create", "rows=4", "--isolate") as address,
         gym_socket.GymSocketEnvironment(address, "Catch") as env,
     ):
         assert env.reset().observation.shape == (4, 5)

@@ -30,7 +30,7 @@ _FIELDS = (
     "expected",  # What `opened` will be when each has opened a stream.
 )
 
-_EXPECTED_NANOSECONDS = 250_000_000
+_EXPECTED_NANOSECONDS = 1_000_000_000
 """For how long a connection that was handed over is expected to open a stream."""
 
 _OFFSETS = {name: offset for offset, name in enumerate(_FIELDS)}
@@ -151,16 +151,20 @@ class Slot(Share):
         with self._lock:
             self.board.set(self.index, name, self.board.get(self.index, name) + count)
 
-    def where_to_create(self, is_fresh: bool) -> int:
+    def where_to_create(self, is_fresh: bool, spreads: bool) -> int:
         """Returns the serial number of the worker that a new world is made in.
 
         That is this one, unless another has fewer worlds, without the new one.
 
         Args:
           is_fresh: whether the stream was counted as one that will make a world; it no longer is.
+          spreads: whether the client spreads its streams over the workers. Its first world on a
+            stream is where the stream is, even if other streams have not arrived yet.
         """
         if is_fresh:
             self.add("fresh", -1)
+            if spreads:
+                return self.serial
         board = self.board
         least = min(board.ready(), key=board.load, default=self.index)
         if board.load(least) < board.load(self.index):

@@ -51,9 +51,7 @@ class RoutedStream:
       slot: what this worker knows of all.
       connect: opens a link to the worker with a serial number.
       limits: what a request may contain.
-
-    Raises:
-      StreamStatusError: there are too many streams.
+      spreads: whether the client spreads its streams over the workers.
     """
 
     def __init__(
@@ -62,8 +60,10 @@ class RoutedStream:
         slot: Slot,
         connect: Callable[[int], Link],
         limits: Limits,
+        spreads: bool,
     ):
         self.may_wait = False
+        self._spreads = spreads
         self._local = local
         self._slot = slot
         self._connect = connect
@@ -85,7 +85,7 @@ class RoutedStream:
         target: ServerStream | None = joined or self._local
         name = ""
         if field == "create_world":
-            target = self._of_worker(self._slot.where_to_create(self._use()))
+            target = self._of_worker(self._slot.where_to_create(self._use(), self._spreads))
         elif field in ("reset_world", "destroy_world") or (field == "join_world" and not joined):
             name = getattr(request, field).world_name
             found = _NAME.fullmatch(name)

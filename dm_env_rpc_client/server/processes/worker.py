@@ -30,6 +30,7 @@ from dm_env_rpc_client.server.processes.routing import RoutedStream, world_prefi
 from dm_env_rpc_client.server.site import Host, Site
 from dm_env_rpc_client.transports.listeners import open_worker
 from dm_env_rpc_client.transports.message_pipe import MessagePipe
+from dm_env_rpc_client.transports.metadata import SPREADS
 from dm_env_rpc_client.transports.server_streams import Peer, ServerStream, StreamStatusError
 from dm_env_rpc_client.transports.tls import Tls
 
@@ -187,6 +188,7 @@ class _Worker:
             slot,
             lambda serial: self._connect(serial, peer.address),
             self._site.limits,
+            SPREADS in peer.metadata,
         )
 
     def _connect(self, serial: int, peer: str) -> Link:

@@ -72,7 +72,7 @@ class _Worker:
     Attributes:
       index: its place on the board.
       serial: its number among all that there ever were.
-      process: the process.
+      pid: the id of the process.
       control: to it.
       is_ready: whether it has begun to serve.
       failure: what it said why it did not.
@@ -84,7 +84,8 @@ class _Worker:
     def __init__(self, index: int, serial: int, process: Any, control: MessagePipe):
         self.index = index
         self.serial = serial
-        self.process = process
+        self.pid: int = process.pid
+        self._process = process
         self.control = control
         self.is_ready = False
         self.failure = self.ended = ""
@@ -114,17 +115,31 @@ class _Worker:
             if stats is not None:
                 return
 
-    def how_it_ended(self) -> str:
-        """Says how it has ended; ends it if it has not."""
-        self.process.join(_END_SECONDS)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
-        code = self.process.exitcode
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return not self.ended and self._process.is_alive()
+
+    def kill(self) -> None:
+        """Kills the process, if it runs."""
+        with contextlib.suppress(ValueError):  # It was closed meanwhile.
+            self._process.kill()
+
+    def bury(self) -> None:
+        """Waits until the process has ended, kills it if it does not, and says how it ended."""
+        process = self._process
+        process.join(_END_SECONDS)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        code = process.exitcode
+        ended = f"ended with exit code {code}"
         if code is not None and code < 0:
             with contextlib.suppress(ValueError):
-                return f"was ended by {signal.Signals(-code).name}"
-        return f"ended with exit code {code}"
+                ended = f"was ended by {signal.Signals(-code).name}"
+        self.ended = ended
+        self.control.close()
+        process.close()
 
 
 class Workers:
@@ -234,9 +249,9 @@ class Workers:
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         for worker in list(self._workers.values()):
-            if worker.process.is_alive():
+            if worker.is_alive:
                 _log.warning("worker %d did not stop in time and is killed", worker.serial)
-                worker.process.kill()
+                worker.kill()
         for thread in self._threads:
             thread.join(_END_SECONDS)
         self._stopped.set()
@@ -348,7 +363,7 @@ class Workers:
             while True:
                 while not control.wait(_LOOK_SECONDS):
                     # What it has started may keep its end of the pipe open.
-                    if not worker.process.is_alive():
+                    if not worker.is_alive:
                         return
                     self._tell_levels()
                 received = control.receive()
@@ -385,15 +400,13 @@ class Workers:
             self._ended_stats.append(worker.stats)
             self._ended_stats[:] = [added_up(self._ended_stats)]
             worker.stats = None
-        how = worker.how_it_ended()
-        worker.control.close()
+        worker.bury()
         if self._is_serving and not self._stopping.is_set():
             what = (
                 f"its {lost} worlds are lost" if worker.is_ready else worker.failure or "at start"
             )
-            text = f"worker process {worker.process.pid} {how}, {what}; it is replaced"
+            text = f"worker process {worker.pid} {worker.ended}, {what}; it is replaced"
             self._error_log.add(ChildProcessError(text), text)
-        worker.ended = how
         worker.has_begun.set()
 
     def _pass_on(self, descriptor: int, serial: int, peer: str) -> None:
@@ -455,7 +468,10 @@ def _answer(properties: Properties, pipe: MessagePipe) -> None:
 def _pickled(setup: in_worker.Setup) -> bytes:
     site = setup.site
     parts: dict[str, Any] = {
-        **{f"environment {name!r}": hosted for name, hosted in site.factories.items()},
+        **{
+            f"environment {name!r}" if name else "environment": hosted
+            for name, hosted in site.factories.items()
+        },
         "default_actions": site.default_actions,
         "extensions": site.extensions,
     }
@@ -464,7 +480,7 @@ def _pickled(setup: in_worker.Setup) -> bytes:
             pickle.dumps(part)
         except Exception as error:
             raise SpecError(
-                f"{name.removesuffix(repr(''))} cannot be given to worker processes: "
+                f"{name} cannot be given to worker processes: "
                 f"{type(error).__name__}: {error}; {_ADVICE}"
             ) from error
     return pickle.dumps(setup)

@@ -54,6 +54,7 @@ class ClientConnection:
         plaintext.
       timeout: seconds until the server must have accepted the connection; None for no limit.
       allocate: gives the memory for large messages.
+      *more: headers that are sent beside the metadata of the endpoint.
 
     Attributes:
       address: the server's.
@@ -71,13 +72,20 @@ class ClientConnection:
       ProtocolError: something else than an HTTP/2 server listens there.
     """
 
-    def __init__(self, endpoint: Endpoint, timeout: float | None, allocate: Allocate):
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        timeout: float | None,
+        allocate: Allocate,
+        *more: tuple[str, str],
+    ):
         address = self.address = endpoint.address
         self._allocate = allocate
         self._max_message_bytes = endpoint.max_message_bytes
         target = Target.parse(address)
         tls = tls_context(endpoint.credentials, address)
         self._request = request_headers(target, tls is not None, endpoint.metadata)
+        self._request.extend(more)
         self.lock = threading.Lock()
         # Held by the thread that receives.
         self._receiving = threading.Lock()
@@ -106,6 +114,11 @@ class ClientConnection:
             except OSError as error:
                 attempts.failed(error)
             time.sleep(RETRY_SECONDS)
+
+    def send_always(self, header: tuple[str, str]) -> None:
+        """Sends a header with all streams from here on."""
+        if header not in self._request:
+            self._request.append(header)
 
     def open_call(self) -> ClientStream | None:
         """Opens another stream; None if the server allows no more, or the connection is over."""
