@@ -39,6 +39,7 @@ SECTIONS: dict[str, Callable[[Settings], Section]] = {
     "memory": memory.memory,
     "served": serving.served,
     "served-together": serving.served_together,
+    "served-computing": serving.served_computing,
 }
 ROUNDS = 40
 QUICK_ROUNDS = 5

@@ -87,6 +87,15 @@ def test_gymnasium_environments_by_id_and_by_factory() -> None:
             np.testing.assert_array_equal(env.step(1)[0], local.step(1)[0])
 
 
+def test_environments_run_in_processes() -> None:
+    with (
+        served("gymnasium://CartPole-v1", "--processes", "2") as address,
+        dm_env_rpc_client.BatchedEnvironment(address, 2) as envs,
+    ):
+        assert envs.reset().first().all()
+        assert envs.step({"action": np.ones(2, np.int64)}).mid().all()
+
+
 def test_gymnasium_environments_over_gym_socket(tmp_path: Path) -> None:
     command = ["gymnasium://CartPole-v1", "--protocol", "gym-socket", "--dialect", "latest"]
     with (

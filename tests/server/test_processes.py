@@ -12,12 +12,18 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
+from dm_env_rpc.v1 import connection as reference_connection
+from dm_env_rpc.v1 import dm_env_adaptor as reference_adaptor
+from dm_env_rpc.v1 import dm_env_rpc_pb2 as reference_pb2
+from dm_env_rpc.v1 import tensor_utils
 from google.rpc import code_pb2
 
 from dm_env_rpc_client import (
@@ -160,6 +166,24 @@ def test_streams_on_one_connection_of_grpcio_are_spread_by_forwarding(server: Se
         assert own_forwarded(server) == 4
 
 
+def test_a_client_on_the_references_modules_plays(server: Server) -> None:
+    # grpcio gives all of its channels in a process one socket.
+    created = {"environment": tensor_utils.pack_tensor("where")}
+    with contextlib.ExitStack() as stack:
+        pids = []
+        for _ in range(2):
+            channel = stack.enter_context(grpc.insecure_channel(server.address))
+            connection = reference_connection.Connection(channel)
+            stack.callback(connection.close)
+            env, name = reference_adaptor.create_and_join_world(connection, created, {})
+            stack.callback(connection.send, reference_pb2.DestroyWorldRequest(world_name=name))
+            stack.callback(connection.send, reference_pb2.LeaveWorldRequest())
+            pids.append(int(env.reset().observation["pid"]))
+            for _ in range(3):
+                assert env.step({"do": np.int32(0)}).observation["pid"] == pids[-1]
+        assert set(pids) == set(processes_of(server))
+
+
 def test_a_world_of_another_process_is_used_as_any_other(server: Server) -> None:
     with elsewhere(server.address) as (connection, name):
         for factor in (1, 2):
@@ -248,6 +272,13 @@ def test_worlds_that_do_not_exist_are_named(server: Server) -> None:
                 with pytest.raises(DmEnvRpcError, match=text) as caught:
                     connection.send(request)
                 assert caught.value.code == code_pb2.NOT_FOUND
+
+
+def test_an_idle_server_takes_no_processor_time(server: Server) -> None:
+    assert server.world_count == 0
+    begin = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - begin < 0.1
 
 
 def test_an_environment_may_have_processes_of_its_own(server: Server) -> None:

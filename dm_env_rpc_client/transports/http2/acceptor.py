@@ -72,6 +72,8 @@ class Acceptor:
                 for descriptor, _ in self._poll.poll():
                     if descriptor in self._doors:
                         self._accept(descriptor)
+                    else:
+                        self._bell.drain()
         finally:
             self._release()
 
