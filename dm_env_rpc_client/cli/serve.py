@@ -23,7 +23,7 @@ __all__ = ["EXAMPLES", "serve"]
 EXAMPLES = examples(
     "dm-env-rpc serve catch                                # at localhost:50051",
     "dm-env-rpc serve my_envs:make --create rows=6 --address localhost:0 --json",
-    "dm-env-rpc serve gymnasium://CartPole-v1",
+    "dm-env-rpc serve gymnasium://CartPole-v1 --processes 4",
     "dm-env-rpc serve --c-library ./libengine.so:engine_connect",
     "dm-env-rpc serve catch --tls-cert crt.pem --tls-key key.pem --token-file token",
 )
@@ -103,9 +103,18 @@ def serve(
         _Dialect, typer.Option(help="gym-socket: version of the protocol that the clients use.")
     ] = _Dialect.FIRST,
     processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Number of processes that the environments run in, for those that compute in "
+            "Python. If not given, that of the server.",
+        ),
+    ] = None,
+    isolates: Annotated[
         bool,
         typer.Option(
-            "--processes", help="gym-socket: run each client's environment in its own process."
+            "--isolate", help="gym-socket: run each client's environment in its own process."
         ),
     ] = False,
     monitor: Annotated[
@@ -160,6 +169,11 @@ def serve(
             "the protocol gym-socket has neither TLS nor tokens; leave out --tls-ca, --tls-cert, "
             "--tls-key and --token-file, also in the environment"
         )
+    if protocol is _Protocol.GYM_SOCKET and processes is not None:
+        raise UsageError(
+            "the protocol gym-socket has no --processes; --isolate runs each client's environment "
+            "in its own process"
+        )
     if environment is not None and library is None:
         source = sources.find_source(environment, access.insecure)
     elif library is not None and environment is None:
@@ -172,13 +186,20 @@ def serve(
         sources.try_source(source, settings, environment or str(library))
     source = source.with_settings(settings)
     signal.signal(signal.SIGTERM, _interrupt)
+    shows_table = (
+        protocol is _Protocol.DM_ENV_RPC
+        and not (verbose or as_json)
+        and serve_reports.can_show_table()
+    )
+    if not shows_table:
+        serve_reports.log_activity(verbose, as_json)
     server: hosting.Server | gym_socket.Server
     if protocol is _Protocol.GYM_SOCKET:
         server = gym_socket.serve(
             {name or source.name: source.factory},
             address,
             dialect=dialect.value,
-            processes=processes,
+            processes=isolates,
             insecure=access.insecure,
             monitor_directory=monitor,
             max_connections=max_connections,
@@ -189,15 +210,9 @@ def serve(
             address,
             max_connections=max_connections,
             idle_world_seconds=idle_world_seconds,
+            processes=processes,
             **access.options(),
         )
-    shows_table = (
-        isinstance(server, hosting.Server)
-        and not (verbose or as_json)
-        and serve_reports.can_show_table()
-    )
-    if not shows_table:
-        serve_reports.log_activity(verbose, as_json)
     with server:
         if as_json:
             print_json({"address": server.address})

@@ -1,9 +1,9 @@
 """Serving environments to dm_env_rpc clients; see `serve`.
 
 Read `world.py` first: the interface of what is served. `session.py` answers the requests of one
-stream, `hosting.py` puts worlds behind a listener, `games/` holds the example environments. May
-import `protocol`, `tensors`, `transports`, `displays`, `errors` and, of `bridges`, the one to
-Gymnasium, but not `client`.
+stream, `hosting.py` puts worlds behind a listener, `processes/` puts them into other processes,
+`games/` holds the example environments. May import `protocol`, `tensors`, `transports`, `displays`,
+`errors` and, of `bridges`, the one to Gymnasium, but not `client`.
 
 ## An environment
 
@@ -103,6 +103,40 @@ with serve(Race) as server, dm_env_rpc_client.connect(server.address) as owner:
 
 From a shell that is `dm-env-rpc serve race`. If neither fits, implement `World` and `Agent`
 themselves.
+
+## Several processes
+
+Environments that compute in Python do so one at a time in each process. With `processes` the worlds
+live in so many worker processes:
+
+```text
+from my_envs import Walker
+
+if __name__ == "__main__":  # As for every program that starts processes.
+    with serve(Walker, "localhost:50051", processes=4) as server:
+        server.wait()
+```
+
+From a shell that is `dm-env-rpc serve my_envs:Walker --processes 4`. `BatchedEnvironment`,
+`RemoteVectorEnv` and clients with connections of their own use all processes. Each connection is
+given to the process with the fewest worlds, and its worlds are there, unless other processes have
+fewer. A world can be joined from any connection: its requests are forwarded if they have to be, at
+the cost of another hop.
+
+- What is served is imported by each process: a function or class of a module, `functools.partial`
+  of one, or the text "module:factory". A lambda, an object that exists already, and what was
+  defined in a notebook are refused when the server starts. Write the latter to a file and import
+  it.
+- Handlers of `extensions` and `default_actions` are given to each process, too. `properties` stay
+  in the process that serves.
+- All limits, `stats()`, `errors` and the log count all processes together.
+- A process that ends, by a segmentation fault or by a signal, takes its worlds with it: their
+  clients get a `ConnectionLostError`. It is in `Server.errors`, another takes its place, and
+  clients of other processes go on. All end with the process that serves.
+- The transport is http2, on Linux, and credentials are a `Tls`.
+
+`python -m tests.benchmarks --only served-computing` in the repository compares one and two
+processes with Gymnasium's AsyncVectorEnv.
 
 ## Who may connect
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dm_env_rpc_client.server.error_log import Allowance
 from dm_env_rpc_client.tensors.limits import shortened
 
-__all__ = ["Activity", "Counts", "ServerStats"]
+__all__ = ["Activity", "Counts", "ServerStats", "added_up"]
 
 # Refusals are in the log of failures; clients that come and go are not, and can be left out.
 _log = logging.getLogger("dm_env_rpc_client.server")
@@ -85,9 +85,14 @@ class Counts:
 
 
 class Activity:
-    """Counts and logs what happens on the streams of a server. Thread-safe."""
+    """Counts and logs what happens on the streams of a server. Thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+      tells_clients: whether to log who connects.
+    """
+
+    def __init__(self, tells_clients: bool = True) -> None:
+        self._tells_clients = tells_clients
         self._began = time.monotonic()
         self._lock = threading.Lock()
         self._open: set[Counts] = set()
@@ -103,7 +108,7 @@ class Activity:
         with self._lock:
             self._all_streams += 1
             self._open.add(counts)
-        self._connects.log(_clients_log, logging.INFO, f"{client} connected")
+        self._tell(f"{client} connected")
         return counts
 
     def ended(self, client: str, counts: Counts) -> None:
@@ -111,7 +116,7 @@ class Activity:
         with self._lock:
             self._open.remove(counts)
             self._ended.add([counts])
-        self._connects.log(_clients_log, logging.INFO, f"{client} disconnected")
+        self._tell(f"{client} disconnected")
 
     def refused_stream(self, client: str, reason: str) -> None:
         """A stream was refused."""
@@ -126,6 +131,10 @@ class Activity:
         if _log.isEnabledFor(level):
             text = shortened(reason, _TEXT_BYTES)
             self._refusals.log(_log, level, f"refused a {kind} request of {client}: {text}")
+
+    def _tell(self, text: str) -> None:
+        if self._tells_clients:
+            self._connects.log(_clients_log, logging.INFO, text)
 
     def stats(self, worlds: int, agents: int, errors: int) -> ServerStats:
         """Adds everything up."""
@@ -147,3 +156,24 @@ class Activity:
             refusals=total.refusals,
             errors=errors,
         )
+
+
+def added_up(stats: Iterable[ServerStats]) -> ServerStats:
+    """Returns the sums of what several parts of a server have done; the longest uptime."""
+    each = list(stats)
+    total = Counts()
+    for one in each:
+        for kind, count in one.requests.items():
+            total.requests[kind] += count
+    return ServerStats(
+        uptime=max((one.uptime for one in each), default=0.0),
+        streams=sum(one.streams for one in each),
+        all_streams=sum(one.all_streams for one in each),
+        refused_streams=sum(one.refused_streams for one in each),
+        worlds=sum(one.worlds for one in each),
+        agents=sum(one.agents for one in each),
+        steps=total.requests["step"],
+        requests=total.requests,
+        refusals=sum(one.refusals for one in each),
+        errors=sum(one.errors for one in each),
+    )

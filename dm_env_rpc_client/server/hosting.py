@@ -2,52 +2,98 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from google.protobuf import message as protobuf_message
 
-from dm_env_rpc_client._proto import properties_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.step_codec import answer_memory
-from dm_env_rpc_client.server.activity import Activity, ServerStats
-from dm_env_rpc_client.server.construction import construct
-from dm_env_rpc_client.server.environment_world import EnvironmentWorld
+from dm_env_rpc_client.server.activity import ServerStats
 from dm_env_rpc_client.server.error_log import ErrorLog
-from dm_env_rpc_client.server.extension_handlers import ExtensionHandlers, Handler
+from dm_env_rpc_client.server.extension_handlers import Handler
 from dm_env_rpc_client.server.game import Game
-from dm_env_rpc_client.server.idle_worlds import IDLE_WORLD_SECONDS
-from dm_env_rpc_client.server.offered_properties import Properties, answer_property_request
-from dm_env_rpc_client.server.session import Session
+from dm_env_rpc_client.server.idle_worlds import IDLE_WORLD_SECONDS, check_idle_seconds
+from dm_env_rpc_client.server.offered_properties import Properties
+from dm_env_rpc_client.server.processes.worker import Setup
+from dm_env_rpc_client.server.processes.workers import Workers
 from dm_env_rpc_client.server.shared_world import STEP_TIMEOUT, SharedWorld
+from dm_env_rpc_client.server.site import Host, Hosted, Site, factories_of, make_world
 from dm_env_rpc_client.server.world import World
-from dm_env_rpc_client.server.world_registry import UNNAMED, WorldRegistry
+from dm_env_rpc_client.server.world_registry import UNNAMED
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.endpoint import Transport
-from dm_env_rpc_client.transports.listeners import open_listener
+from dm_env_rpc_client.transports.listeners import check_processes, open_listener
 from dm_env_rpc_client.transports.server_streams import (
     Listener,
     Peer,
     ServerStream,
-    StreamStatusError,
     check_may_listen,
 )
-from dm_env_rpc_client.transports.tokens import requiring_token
+from dm_env_rpc_client.transports.tokens import bearer
 
-__all__ = ["WAITING_FOR", "Server", "serve", "try_out"]
-
-# A gymnasium.Env, too; its name is not written here, because Gymnasium is an extra.
-Hosted = Callable[..., Any]
-
-WAITING_FOR = "waiting_for."
-"""Before the name of a world: the property with what the steps of its agents wait for, "" for
-nothing. It is not listed. A client reads it over another connection than the one that waits."""
+__all__ = ["Server", "serve", "try_out"]
 
 STOP_SECONDS = 1.0
 """How long open streams may continue when the server stops."""
+
+
+class _Serving(Protocol):
+    """What does the work of a `Server`, whose attributes and methods these are."""
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def errors(self) -> list[BaseException]: ...
+
+    @property
+    def world_count(self) -> int: ...
+
+    @property
+    def agent_count(self) -> int: ...
+
+    def stats(self) -> ServerStats: ...
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+    def stop(self, grace: float) -> None: ...
+
+    def abort(self) -> None:
+        """Stops without waiting."""
+
+
+class _InThisProcess:
+    """Serves with the threads of this process."""
+
+    def __init__(self, listener: Listener, host: Host):
+        self.address = listener.address
+        self.wait = listener.wait
+        self.abort = listener.abort
+        self._listener = listener
+        self._host = host
+
+    @property
+    def errors(self) -> list[BaseException]:
+        return self._host.error_log.kept
+
+    @property
+    def world_count(self) -> int:
+        return len(self._host.worlds)
+
+    @property
+    def agent_count(self) -> int:
+        return self._host.worlds.agent_count
+
+    def stats(self) -> ServerStats:
+        host = self._host
+        return host.activity.stats(self.world_count, self.agent_count, host.error_log.count)
+
+    def stop(self, grace: float) -> None:
+        self._listener.stop(grace)
+        self._host.worlds.close()
 
 
 class Server:
@@ -57,20 +103,11 @@ class Server:
       address: where it listens, such as "localhost:40123".
     """
 
-    def __init__(
-        self,
-        listener: Listener,
-        worlds: WorldRegistry,
-        error_log: ErrorLog,
-        activity: Activity,
-    ):
-        self.address = listener.address
-        self._error_log = error_log
-        self._activity = activity
-        self._listener = listener
-        self._worlds = worlds
+    def __init__(self, serving: _Serving):
+        self.address = serving.address
+        self._serving = serving
         # Runs when the server is garbage-collected, and when the interpreter exits.
-        self._finalizer = weakref.finalize(self, listener.abort)
+        self._finalizer = weakref.finalize(self, serving.abort)
 
     @property
     def errors(self) -> list[BaseException]:
@@ -78,25 +115,25 @@ class Server:
 
         The client that caused one received it as an INTERNAL error.
         """
-        return self._error_log.kept
+        return self._serving.errors
 
     @property
     def world_count(self) -> int:
         """The number of worlds."""
-        return len(self._worlds)
+        return self._serving.world_count
 
     @property
     def agent_count(self) -> int:
         """The number of agents that are joined to worlds."""
-        return self._worlds.agent_count
+        return self._serving.agent_count
 
     def stats(self) -> ServerStats:
         """Returns what the server has done, and what there is now."""
-        return self._activity.stats(self.world_count, self.agent_count, self._error_log.count)
+        return self._serving.stats()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until the server stops, or `timeout` seconds; returns whether it stopped."""
-        return self._listener.wait(timeout)
+        return self._serving.wait(timeout)
 
     def stop(self, grace: float = STOP_SECONDS) -> None:
         """Stops serving and closes the worlds; a second call does nothing.
@@ -105,8 +142,7 @@ class Server:
           grace: seconds after which streams that are still open are cancelled.
         """
         if self._finalizer.detach() is not None:
-            self._listener.stop(grace)
-            self._worlds.close()
+            self._serving.stop(grace)
 
     def __repr__(self) -> str:
         return f"<Server at {self.address}: {self.world_count} worlds, {self.agent_count} agents>"
@@ -146,6 +182,7 @@ def serve(
     send_tracebacks: bool | None = None,
     limits: Limits = DEFAULT,
     transport: Transport = "auto",
+    processes: int | None = None,
 ) -> Server:
     """Serves environments to dm_env_rpc clients.
 
@@ -163,9 +200,9 @@ def serve(
     Args:
       environment: a callable that takes the settings of a CreateWorld as keyword
         arguments and returns a dm_env.Environment, a gymnasium.Env, an environment of PettingZoo,
-        a `Game` or a `World`; or a dict of such callables by name, from which the create setting
-        "environment" selects one; or a `Game` or a `World` itself, which is then the only world
-        and has the empty name.
+        a `Game` or a `World`, or the text "module:factory", which names one; or a dict of those by
+        name, from which the create setting "environment" selects one; or a `Game` or a `World`
+        itself, which is then the only world and has the empty name.
       address: `host:port` or `unix:path`; port 0 selects a free port.
       credentials: TLS credentials: a `Tls` with `cert` and `key`, and with `ca` if clients need a
         certificate; an ssl.SSLContext; or grpcio's; None for plaintext.
@@ -195,6 +232,8 @@ def serve(
       transport: "http2" is this package's own transport over sockets, the fastest; "grpc" is
         grpcio's server; "auto" selects http2 unless the credentials or the address require
         grpcio, or the system is not Linux.
+      processes: the number of processes that the worlds live in, for environments that compute in
+        Python; see "Several processes" in the guide. None: this one.
 
     Returns:
       The running Server.
@@ -202,9 +241,12 @@ def serve(
     Raises:
       SpecError: plaintext on an address that other machines can reach, without `insecure`;
         what makes an environment is not callable; `credentials` without a certificate, or with
-        a file that cannot be read; a token of other characters than printable ASCII; or
-        `idle_world_seconds` is negative or not finite.
-      OSError: the address is taken, or does not belong to this machine.
+        a file that cannot be read; a token of other characters than printable ASCII;
+        `idle_world_seconds` is negative or not finite; or what `processes` need is not given: the
+        transport http2, no other credentials than a Tls, and environments that another process
+        can import.
+      OSError: the address is taken, or does not belong to this machine; or a worker process ended
+        while it started (ChildProcessError).
     """
     check_may_listen(address, credentials, insecure)
     factories: Mapping[str, Hosted] = {}
@@ -215,54 +257,48 @@ def serve(
         only = SharedWorld(environment, step_timeout, default_actions or {})
     else:
         factories = environment if isinstance(environment, Mapping) else {UNNAMED: environment}
-    for name, factory in factories.items():
-        if not callable(factory):
-            raise SpecError(
-                f"environment {name!r} must be a callable that makes environments, got "
-                f"{type(factory).__name__}"
-            )
-    makers = {
-        name: functools.partial(_make_world, factory, default_actions or {}, step_timeout)
-        for name, factory in factories.items()
-    }
-    error_log = ErrorLog()
-    worlds = WorldRegistry(
-        makers, max_worlds, error_log, only, limits.held_bytes, idle_world_seconds
-    )
-    universal = properties or Properties()
-    handlers = ExtensionHandlers(
-        {
-            properties_pb2.PropertyRequest: functools.partial(_answer_property, universal, worlds),
-            **(extensions or {}),
-        }
-    )
-
-    activity = Activity()
-
-    def open_session(peer: Peer) -> Session:
-        return Session(worlds, handlers, error_log, activity, send_tracebacks, limits, peer.address)
-
+    factories_of(factories)
     if token is not None:
-        open_checked = requiring_token(token, open_session)
+        bearer(token)
+    check_idle_seconds(idle_world_seconds)
+    site = Site(
+        factories,
+        default_actions or {},
+        extensions or {},
+        step_timeout,
+        max_connections,
+        max_worlds,
+        idle_world_seconds,
+        send_tracebacks,
+        limits,
+        token,
+    )
+    if processes is not None:
+        if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
+            raise SpecError(f"processes must be a number from 1 on, or None, got {processes!r}")
+        if only is not None:
+            raise SpecError(
+                f"processes={processes}: a {type(environment).__name__} that exists already "
+                "belongs to this process; pass what makes one, such as its class"
+            )
+        tls = check_processes(address, credentials, transport)
+        return Server(Workers(Setup(site, tls, processes), address, properties))
+    host = Host(site, ErrorLog(), properties or Properties(), only)
 
     def open_stream(peer: Peer) -> ServerStream:
-        try:
-            return open_session(peer) if token is None else open_checked(peer)
-        except StreamStatusError as error:
-            activity.refused_stream(peer.address, f"{error.code}: {error}")
-            raise
+        return host.open_session(peer.address)
 
     listener = open_listener(
-        open_stream,
+        host.admitting(open_stream),
         address,
         credentials,
         transport,
         max_connections,
         limits.message_bytes,
         answer_memory,
-        activity.refused_stream,
+        host.activity.refused_stream,
     )
-    return Server(listener, worlds, error_log, activity)
+    return Server(_InThisProcess(listener, host))
 
 
 def try_out(environment: Hosted, settings: Mapping[str, Any]) -> None:
@@ -276,40 +312,5 @@ def try_out(environment: Hosted, settings: Mapping[str, Any]) -> None:
       RequestError: the environment does not take these settings.
       Exception: whatever making or closing it raises; or what it made cannot be served.
     """
-    _make_world(environment, {}, None, settings).close()
-
-
-def _make_world(
-    factory: Hosted,
-    default_actions: Mapping[str, Any],
-    step_timeout: float | None,
-    settings: Mapping[str, Any],
-) -> World:
-    made = construct(factory, settings)
-    if isinstance(made, World):
-        return made
-    if isinstance(made, Game):
-        return SharedWorld(made, step_timeout, default_actions)
-    if not hasattr(made, "step") or not hasattr(made, "reset"):
-        raise RuntimeError(
-            f"the factory returned {type(made).__name__}; expected a dm_env.Environment, Game or "
-            "World"
-        )
-    return EnvironmentWorld(factory, made, settings, default_actions)
-
-
-def _answer_property(
-    universal: Properties,
-    worlds: WorldRegistry,
-    request: properties_pb2.PropertyRequest,
-    world: World | None,
-) -> properties_pb2.PropertyResponse:
-    layers = [universal]
-    key = request.read_property.key
-    if key.startswith(WAITING_FOR) and not universal.knows(key):
-        asked_for = worlds.get(key.removeprefix(WAITING_FOR))
-        layers = [Properties.of_getters({key: asked_for.waiting_for})]
-    if world is None:
-        return answer_property_request(layers, request)
-    with world.access() as own:
-        return answer_property_request(layers if own is None else [own, *layers], request)
+    (factory,) = factories_of({UNNAMED: environment}).values()
+    make_world(factory, {}, None, settings).close()

@@ -14,12 +14,21 @@ from collections.abc import Callable
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.world import World
 
-__all__ = ["IDLE_WORLD_SECONDS", "IdleWorlds"]
+__all__ = ["IDLE_WORLD_SECONDS", "IdleWorlds", "check_idle_seconds"]
 
 IDLE_WORLD_SECONDS = 60.0
 """Default for how long a world that nobody uses or keeps stays."""
 
 _JOIN_SECONDS = 1.0
+
+
+def check_idle_seconds(seconds: float | None) -> None:
+    """Raises SpecError if a time after which idle worlds end is negative or not finite."""
+    if seconds is not None and not 0 <= seconds < math.inf:
+        raise SpecError(
+            f"idle_world_seconds must be finite and at least 0, or None to keep worlds, got "
+            f"{seconds}"
+        )
 
 
 class IdleWorlds:
@@ -30,9 +39,6 @@ class IdleWorlds:
       lock: the registry's.
       remove: takes a world out of the registry and returns it; called with the lock.
       close: closes that world; called without the lock.
-
-    Raises:
-      SpecError: `seconds` is negative or not finite.
     """
 
     def __init__(
@@ -42,11 +48,6 @@ class IdleWorlds:
         remove: Callable[[str], World],
         close: Callable[[str, World], None],
     ):
-        if seconds is not None and not 0 <= seconds < math.inf:
-            raise SpecError(
-                f"idle_world_seconds must be finite and at least 0, or None to keep worlds, got "
-                f"{seconds}"
-            )
         self._seconds = seconds
         self._remove = remove
         self._close = close

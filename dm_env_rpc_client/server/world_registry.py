@@ -24,7 +24,7 @@ from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.world import Agent, World
 from dm_env_rpc_client.tensors.limits import DEFAULT, listed
 
-__all__ = ["ENVIRONMENT", "WorldRegistry"]
+__all__ = ["ENVIRONMENT", "UNNAMED", "Share", "WorldRegistry"]
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +44,24 @@ ONLY_WORLD = (
 WorldFactory = Callable[[Mapping[str, Any]], World]
 
 
+class Share:
+    """What the worlds of one process take of the limits of a server that may have several.
+
+    Attributes:
+      worlds: worlds, and those that are being made.
+      agents: agents that are joined to them.
+      held_bytes: the memory for their settings.
+      other_worlds: worlds of the other processes.
+      other_held_bytes: the memory for their settings.
+    """
+
+    worlds: int = 0
+    agents: int = 0
+    held_bytes: int = 0
+    other_worlds: int = 0
+    other_held_bytes: int = 0
+
+
 class WorldRegistry:
     """Creates, finds and destroys worlds. Thread-safe.
 
@@ -58,6 +76,8 @@ class WorldRegistry:
       held_bytes: the memory that the settings of all worlds may take together.
       idle_seconds: after how long a world is destroyed that has no agents and whose creator is
         gone; None for never.
+      share: told what the worlds take; None for a server of one process.
+      prefix: what the names of worlds begin with.
     """
 
     def __init__(
@@ -68,8 +88,12 @@ class WorldRegistry:
         only: World | None = None,
         held_bytes: int = DEFAULT.held_bytes,
         idle_seconds: float | None = None,
+        share: Share | None = None,
+        prefix: str = "world-",
     ):
         self._factories = factories
+        self._share = share or Share()
+        self._prefix = prefix
         self._limit = limit
         self._error_log = error_log
         self._lock = threading.Lock()
@@ -104,20 +128,30 @@ class WorldRegistry:
         settings = dict(settings)
         factory = self._pick(settings)
         with self._lock:
-            if len(self._worlds) + self._being_made >= self._limit:
-                raise RequestError(
-                    code_pb2.RESOURCE_EXHAUSTED,
-                    f"the server has reached its limit of {self._limit} worlds; destroy one first",
-                )
-            name = f"world-{next(self._numbers)}"
-            self._hold(name, settings)
+            # Told to other processes before theirs are looked at: two that create a world at the
+            # same time do not both take the last place.
             self._being_made += 1
+            self._count_worlds()
+            try:
+                if self._share.worlds + self._share.other_worlds > self._limit:
+                    raise RequestError(
+                        code_pb2.RESOURCE_EXHAUSTED,
+                        f"the server has reached its limit of {self._limit} worlds; destroy one "
+                        "first",
+                    )
+                name = f"{self._prefix}{next(self._numbers)}"
+                self._hold(name, settings)
+            except BaseException:
+                self._being_made -= 1
+                self._count_worlds()
+                raise
         try:
             world = factory(settings)
         except BaseException:
             with self._lock:
-                self._held.pop(name, None)  # Gone already if the server stops meanwhile.
+                self._let_go(name)
                 self._being_made -= 1
+                self._count_worlds()
             raise
         with self._lock:
             self._being_made -= 1
@@ -126,6 +160,7 @@ class WorldRegistry:
                 self._agents[name] = 0
                 self._creators[name] = creator
                 return name
+            self._count_worlds()
         world.close()
         raise RequestError.not_now("the server has stopped")
 
@@ -154,7 +189,9 @@ class WorldRegistry:
         except BaseException:
             with self._lock:
                 if name in self._held:
+                    self._let_go(name)
                     self._held[name] = former
+                    self._share.held_bytes += sum(former.values())
             raise
 
     def join(self, name: str, settings: Mapping[str, Any]) -> Agent:
@@ -163,6 +200,7 @@ class WorldRegistry:
             world = self._find(name)
             # Counted before it joins, so that the world is not destroyed in the meantime.
             self._agents[name] += 1
+            self._share.agents += 1
             self._idle.cancel(name)
         try:
             return world.join(settings)
@@ -181,6 +219,7 @@ class WorldRegistry:
             # The server may have been stopped, and its worlds closed, during a step.
             if name in self._agents:
                 self._agents[name] -= 1
+                self._share.agents -= 1
                 self._look_idle(name)
 
     def reset(self, name: str, settings: Mapping[str, Any], caller: Agent | None) -> None:
@@ -212,6 +251,8 @@ class WorldRegistry:
             self._agents.clear()
             self._creators.clear()
             self._held.clear()
+            self._share.agents = self._share.held_bytes = 0
+            self._count_worlds()
             self._idle.clear()
         for name, world in worlds:
             self._close(name, world)
@@ -225,8 +266,17 @@ class WorldRegistry:
         """Forgets a world, which the caller closes; called with the lock."""
         del self._agents[name]
         self._creators.pop(name, None)
-        self._held.pop(name, None)
-        return self._worlds.pop(name)
+        self._let_go(name)
+        world = self._worlds.pop(name)
+        self._count_worlds()
+        return world
+
+    def _count_worlds(self) -> None:
+        self._share.worlds = len(self._worlds) + self._being_made
+
+    def _let_go(self, name: str) -> None:
+        """Forgets the settings of a world; they are gone already if the server has stopped."""
+        self._share.held_bytes -= sum(self._held.pop(name, {}).values())
 
     def _close_idle(self, name: str, world: World) -> None:
         _log.info("world %r is destroyed: it has no agents, and its creator is gone", name)
@@ -242,8 +292,11 @@ class WorldRegistry:
         """Counts settings of a world; returns its counts before."""
         former = self._held.get(name, {})
         sizes = {**former, **{key: held_bytes(key, value) for key, value in settings.items()}}
-        others = sum(sum(held.values()) for held in self._held.values()) - sum(former.values())
+        share, more = self._share, sum(sizes.values()) - sum(former.values())
+        share.held_bytes += more
+        others = share.held_bytes + share.other_held_bytes - sum(sizes.values())
         if others + sum(sizes.values()) > self._max_held:
+            share.held_bytes -= more
             raise RequestError(
                 code_pb2.RESOURCE_EXHAUSTED,
                 f"the settings take {sum(sizes.values())} bytes, those of other worlds {others}; "

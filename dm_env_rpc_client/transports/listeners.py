@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import select
 import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.credentials import ServerCredentials
@@ -12,7 +14,11 @@ from dm_env_rpc_client.transports.server_streams import Listener, OpenStream, Re
 from dm_env_rpc_client.transports.streams import Allocate, plain_memory
 from dm_env_rpc_client.transports.tls import Tls
 
-__all__ = ["open_listener"]
+if TYPE_CHECKING:
+    from dm_env_rpc_client.transports.http2.acceptor import Acceptor
+    from dm_env_rpc_client.transports.http2.listener import Http2Listener
+
+__all__ = ["check_processes", "open_acceptor", "open_listener", "open_worker"]
 
 
 def open_listener(
@@ -70,6 +76,76 @@ def open_listener(
         credentials.set_alpn_protocols(["h2"])
     return Http2Listener(
         open_stream, address, credentials, max_streams, max_message_bytes, allocate, refused
+    )
+
+
+def check_processes(
+    address: str, credentials: ServerCredentials | None, transport: Transport
+) -> Tls | None:
+    """Checks that several processes can serve an address, and returns the credentials.
+
+    Args:
+      address: `host:port` or `unix:path`.
+      credentials: a Tls, which each process reads for itself; None for plaintext.
+      transport: "http2" or "auto".
+
+    Raises:
+      SpecError: only http2 on Linux, with these credentials, can be served by several processes.
+    """
+    check_transport(transport)
+    reason = "" if transport == "grpc" else _why_not_http2(address, credentials)
+    if transport == "grpc":
+        reason = "takes transport 'http2' or 'auto', got 'grpc'"
+    elif isinstance(credentials, ssl.SSLContext):
+        reason = "takes a Tls, got an ssl.SSLContext, which other processes cannot be given"
+    if reason:
+        raise SpecError(f"a server with processes {reason}")
+    assert credentials is None or isinstance(credentials, Tls)
+    if credentials is not None:
+        credentials.server_context()
+    return credentials
+
+
+def open_acceptor(address: str, hand_over: Callable[[int], None]) -> Acceptor:
+    """Listens on an address for other processes; see `Acceptor`.
+
+    Args:
+      address: `host:port` or `unix:path`.
+      hand_over: called with the descriptor of each accepted socket.
+
+    Raises:
+      OSError: the address is taken, or does not belong to this machine.
+    """
+    from dm_env_rpc_client.transports.http2.acceptor import Acceptor
+
+    return Acceptor(address, hand_over)
+
+
+def open_worker(
+    open_stream: OpenStream,
+    credentials: Tls | None,
+    max_streams: int,
+    max_message_bytes: int,
+    allocate: Allocate,
+    refused: Refused,
+    processes: int,
+) -> Http2Listener:
+    """Opens a listener for connections that another process accepts.
+
+    Args:
+      open_stream: makes the server's end of each stream.
+      credentials: None for plaintext.
+      max_streams: streams beyond this are refused with RESOURCE_EXHAUSTED.
+      max_message_bytes: the size of the largest request.
+      allocate: gives the memory for large requests.
+      refused: told of each stream beyond `max_streams`.
+      processes: how many processes serve the connections of the server.
+    """
+    from dm_env_rpc_client.transports.http2.listener import Http2Listener
+
+    context = None if credentials is None else credentials.server_context()
+    return Http2Listener(
+        open_stream, None, context, max_streams, max_message_bytes, allocate, refused, processes
     )
 
 

@@ -17,10 +17,14 @@ from dm_env_rpc_client.transports.http2.async_stream import open_http2_stream_as
 from dm_env_rpc_client.transports.http2.client_connection import ClientConnection
 from dm_env_rpc_client.transports.http2.stream import Http2Stream
 from dm_env_rpc_client.transports.http2.target import can_reach
+from dm_env_rpc_client.transports.metadata import SPREADS
 from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Stream, plain_memory
 from dm_env_rpc_client.transports.tls import Tls
 
 __all__ = ["StreamGroup", "open_stream", "open_stream_async"]
+
+_MAX_CONNECTIONS = 64
+"""For the streams to one server, as long as it takes more streams on them."""
 
 
 def open_stream(
@@ -67,6 +71,8 @@ async def open_stream_async(
 class StreamGroup:
     """Opens streams to one server, on as few connections as it allows. One thread at a time.
 
+    A server of several processes is connected to as often, so that each serves some streams.
+
     Args:
       endpoint: the server and how to connect to it.
       allocate: gives the memory for large messages.
@@ -86,11 +92,17 @@ class StreamGroup:
         """
         if not _uses_http2(self._endpoint):
             return None
-        for connection in self._connections:
-            call = connection.open_call()
-            if call is not None:
-                return Http2Stream(connection, call)
-        connection = ClientConnection(self._endpoint, timeout, self._allocate)
+        usable = [connection for connection in self._connections if connection.is_usable]
+        wanted = max((connection.serving_processes for connection in usable), default=1)
+        told = [SPREADS] if wanted > 1 else []
+        if len(usable) >= min(wanted, _MAX_CONNECTIONS):
+            for connection in sorted(usable, key=lambda each: each.stream_count):
+                for header in told:
+                    connection.send_always(header)
+                call = connection.open_call()
+                if call is not None:
+                    return Http2Stream(connection, call)
+        connection = ClientConnection(self._endpoint, timeout, self._allocate, *told)
         self._connections.add(connection)
         call = connection.open_call()
         assert call is not None, "the first call is opened with the connection"

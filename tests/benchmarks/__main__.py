@@ -40,6 +40,7 @@ SECTIONS: dict[str, Callable[[Settings], Section]] = {
     "served": serving.served,
     "served-to-cpp": serving.served_to_cpp,
     "served-together": serving.served_together,
+    "served-computing": serving.served_computing,
 }
 ROUNDS = 40
 QUICK_ROUNDS = 5

@@ -11,6 +11,7 @@ import functools
 import multiprocessing
 import tempfile
 import time
+import timeit
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
@@ -30,7 +31,7 @@ from tests.benchmarks.rounds import Contender, alternate
 from tests.benchmarks.settings import Settings
 from tests.benchmarks.steppers import REFERENCE, BareCpp, Reference
 
-__all__ = ["served", "served_to_cpp", "served_together"]
+__all__ = ["served", "served_computing", "served_to_cpp", "served_together"]
 
 _CONTEXT = multiprocessing.get_context("spawn")
 
@@ -59,20 +60,44 @@ _MOST_OF_ASYNC = {"float32 [1]": 1.0, "uint8 84x84x4": 1.0, "float32 84x84x4": 1
 _LEAST_OF_REFERENCE = {"float32 [1]": 5.0, "uint8 84x84x4": 5.0, "float32 84x84x4": 12.0}
 _MOST_OF_PIPE = 1.6
 _MOST_OF_CPP = 2.0
+_COMPUTING = 8
+_STEPS_COMPUTING = 10
+_COMPUTED_SECONDS = 0.001
+_CALIBRATIONS = 20
+_LEAST_OF_ASYNC_RATE = 0.9
+_LEAST_OF_ONE_PROCESS = 1.8
+
 _MOST_TOGETHER = {"float32 [1]": 0.4, "uint8 84x84x4": 0.4, "float32 84x84x4": 0.8}
 
 
-class Cheap(dm_env.Environment):
-    """Returns the same observation in every step."""
+def _compute(work: int) -> int:
+    """Computes in Python for a time that does not depend on what else runs."""
+    total = 0
+    for number in range(work):
+        total += number & 3
+    return total
 
-    def __init__(self, payload: str):
+
+def _work_of(seconds: float) -> int:
+    """Returns the work that takes so long on a machine that does nothing else."""
+    work = 100_000
+    shortest = min(timeit.repeat(lambda: _compute(work), number=1, repeat=_CALIBRATIONS))
+    return round(work * seconds / shortest)
+
+
+class Cheap(dm_env.Environment):
+    """Returns the same observation in every step, after some work."""
+
+    def __init__(self, payload: str, work: int = 0):
         shape, dtype = PAYLOADS[payload]
         self._observation = np.zeros(shape, dtype)
+        self._work = work
 
     def reset(self) -> dm_env.TimeStep:
         return dm_env.restart({"observation": self._observation})
 
     def step(self, action: Any) -> dm_env.TimeStep:
+        _compute(self._work)
         return dm_env.transition(1.0, {"observation": self._observation})
 
     def observation_spec(self) -> Any:
@@ -86,9 +111,10 @@ class Cheap(dm_env.Environment):
 class CheapGym(gymnasium.Env[Any, Any]):
     """The same for Gymnasium."""
 
-    def __init__(self, payload: str):
+    def __init__(self, payload: str, work: int = 0):
         shape, dtype = PAYLOADS[payload]
         self._observation = np.zeros(shape, dtype)
+        self._work = work
         self.observation_space = gymnasium.spaces.Box(0, 255, shape, dtype)
         self.action_space = gymnasium.spaces.Discrete(2)
 
@@ -97,6 +123,7 @@ class CheapGym(gymnasium.Env[Any, Any]):
         return self._observation, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        _compute(self._work)
         return self._observation, 1.0, False, False, {}
 
 
@@ -164,9 +191,11 @@ def _through_a_pipe(stack: contextlib.ExitStack, payload: str) -> Callable[[], A
     return step
 
 
-def _async_vector(stack: contextlib.ExitStack, payload: str, count: int) -> Callable[[], Any]:
+def _async_vector(
+    stack: contextlib.ExitStack, payload: str, count: int, work: int = 0
+) -> Callable[[], Any]:
     # Forks of a process that uses grpcio, as the reference does, may crash.
-    makers = [functools.partial(CheapGym, payload)] * count
+    makers = [functools.partial(CheapGym, payload, work)] * count
     envs = AsyncVectorEnv(makers, shared_memory=True, context="spawn")
     stack.callback(envs.close)
     envs.reset()
@@ -277,3 +306,42 @@ def served_together(settings: Settings) -> Section:
     ]
     title = f"A step of one of {count} Python environments in other processes"
     return Section("served-together", title, rows, targets)
+
+
+def served_computing(settings: Settings) -> Section:
+    """A step of one of 8 environments that compute in Python, in other processes."""
+    (payload, *_) = PAYLOADS
+    work = _work_of(_COMPUTED_SECONDS)
+    steps: dict[str, Callable[[], Any]] = {}
+    with contextlib.ExitStack() as stack:
+        for processes in (1, 2):
+            server = stack.enter_context(serve(Cheap, processes=processes))
+            created = {"payload": payload, "work": work}
+            batched = BatchedEnvironment(server.address, _COMPUTING, created)
+            stack.callback(batched.close)
+            vector = RemoteVectorEnv(server.address, _COMPUTING, created)
+            stack.callback(vector.close)
+            batched.reset()
+            vector.reset()
+            actions = np.ones(_COMPUTING, np.int32)
+            steps[_of(BATCHED, processes)] = functools.partial(batched.step, {"action": actions})
+            steps[_of(VECTOR, processes)] = functools.partial(vector.step, actions)
+        steps[ASYNC] = _async_vector(stack, payload, _COMPUTING, work)
+        contenders = {
+            name: _timed(step, _STEPS_COMPUTING, _COMPUTING) for name, step in steps.items()
+        }
+        progress = settings.progress("served, computing")
+        row = Row("1 ms in Python", alternate(contenders, settings.rounds, progress))
+    targets = []
+    for name in (BATCHED, VECTOR):
+        ours = _of(name, 2)
+        text = f"{ours}: times the rate of {ASYNC}"
+        targets.append(Target(text, row.ratio(ASYNC, ours), _LEAST_OF_ASYNC_RATE))
+        text = f"{ours}: times the rate of one process"
+        targets.append(Target(text, row.ratio(_of(name, 1), ours), _LEAST_OF_ONE_PROCESS))
+    title = f"A step of one of {_COMPUTING} Python environments that compute for 1 ms"
+    return Section("served-computing", title, [row], targets)
+
+
+def _of(name: str, processes: int) -> str:
+    return f"{name}, {processes} process{'es' if processes > 1 else ''}"

@@ -113,6 +113,13 @@ def test_served_environments_share_a_socket_and_are_compared(quick: Settings) ->
         assert row.ratio(serving.ASYNC, serving.BATCHED) > 0.1
 
 
+def test_environments_that_compute_are_compared(quick: Settings) -> None:
+    section = SECTIONS["served-computing"](quick)
+    (row,) = section.rows
+    assert len(row.samples) == 5
+    assert row.ratio(serving.ASYNC, f"{serving.BATCHED}, 2 processes") > 0.1
+
+
 @pytest.mark.parametrize("name", ["growth", "growth-environments"])
 def test_cost_grows_about_linearly(quick: Settings, name: str) -> None:
     for target in SECTIONS[name](quick).targets:

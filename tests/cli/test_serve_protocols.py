@@ -67,7 +67,7 @@ def test_a_gym_socket_server_re_served_over_dm_env_rpc() -> None:
 def test_a_dm_env_rpc_server_re_served_over_gym_socket(catch_server: Server) -> None:
     command = [f"dm-env-rpc://{catch_server.address}", "--protocol", "gym-socket"]
     with (
-        served(*command, "--name", "Catch", "--create", "rows=4", "--processes") as address,
+        served(*command, "--name", "Catch", "--create", "rows=4", "--isolate") as address,
         gym_socket.GymSocketEnvironment(address, "Catch") as env,
     ):
         assert env.reset().observation.shape == (4, 5)
@@ -85,6 +85,15 @@ def test_gymnasium_environments_by_id_and_by_factory() -> None:
             assert env.observation_space == local.observation_space
             np.testing.assert_array_equal(env.reset(seed=3)[0], local.reset(seed=3)[0])
             np.testing.assert_array_equal(env.step(1)[0], local.step(1)[0])
+
+
+def test_environments_run_in_processes() -> None:
+    with (
+        served("gymnasium://CartPole-v1", "--processes", "2") as address,
+        dm_env_rpc_client.BatchedEnvironment(address, 2) as envs,
+    ):
+        assert envs.reset().first().all()
+        assert envs.step({"action": np.ones(2, np.int64)}).mid().all()
 
 
 def test_gymnasium_environments_over_gym_socket(tmp_path: Path) -> None:

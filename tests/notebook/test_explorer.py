@@ -206,7 +206,7 @@ def test_a_large_image_is_sharper_when_it_stands_still() -> None:
     def size() -> tuple[int, int]:
         (data,) = hands.pictures()
         with PIL.Image.open(io.BytesIO(data)) as image:
-            return image.size
+            return image.width, image.height
 
     with exploring(Camera(), rate=50.0) as hands:
         hands.wait_for("step 0")

@@ -58,6 +58,7 @@ class ClientConnection:
         plaintext.
       timeout: seconds until the server must have accepted the connection; None for no limit.
       allocate: gives the memory for large messages.
+      *more: headers that are sent beside the metadata of the endpoint.
 
     Attributes:
       address: the server's.
@@ -75,13 +76,20 @@ class ClientConnection:
       ProtocolError: something else than an HTTP/2 server listens there.
     """
 
-    def __init__(self, endpoint: Endpoint, timeout: float | None, allocate: Allocate):
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        timeout: float | None,
+        allocate: Allocate,
+        *more: tuple[str, str],
+    ):
         address = self.address = endpoint.address
         self._allocate = allocate
         self._max_message_bytes = endpoint.max_message_bytes
         target = Target.parse(address)
         tls = tls_context(endpoint.credentials, address)
         self._request = request_headers(target, tls is not None, endpoint.metadata)
+        self._request.extend(more)
         self.lock = threading.Lock()
         # Held by the thread that receives.
         self._receiving = threading.Lock()
@@ -112,6 +120,11 @@ class ClientConnection:
                 attempts.failed(error)
             time.sleep(RETRY_SECONDS)
 
+    def send_always(self, header: tuple[str, str]) -> None:
+        """Sends a header with all streams from here on."""
+        if header not in self._request:
+            self._request.append(header)
+
     def open_call(self) -> ClientStream | None:
         """Opens another stream; None if the server allows no more, or the connection is over."""
         with self.lock:
@@ -126,6 +139,21 @@ class ClientConnection:
             self.is_shared = True
             self.flush()
         return call
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is open."""
+        return not self.is_closed and self._framing.failure is None
+
+    @property
+    def stream_count(self) -> int:
+        """The number of streams on it."""
+        return len(self._users)
+
+    @property
+    def serving_processes(self) -> int:
+        """How many processes serve the connections of the server."""
+        return self._framing.serving_processes
 
     def fileno(self) -> int:
         """Returns the descriptor of the socket; -1 if it was closed on this side."""

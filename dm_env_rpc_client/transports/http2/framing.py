@@ -48,6 +48,7 @@ from dm_env_rpc_client.transports.http2.frames import (
     PROTOCOL_ERROR,
     PUSH_PROMISE,
     RST_STREAM,
+    SERVING_PROCESSES,
     SETTING,
     SETTINGS,
     SMALLEST_MAX_FRAME,
@@ -151,6 +152,7 @@ class Framing:
       failure: why nothing more will be received; None while something may be.
       is_ready: whether the peer has proved to speak HTTP/2.
       has_table_size: whether the peer has set the size of its HPACK table.
+      serving_processes: how many processes serve the connections of the peer, a server.
       is_behind: whether received bytes are not parsed, because there were `frames_at_once`;
         the shell calls `go_on` before it receives more.
       receptions: how often something was received.
@@ -171,6 +173,7 @@ class Framing:
         self.receiving: dict[int, MessageAssembler] = {}
         self.failure: DmEnvRpcClientError | None = None
         self.is_ready = self.has_table_size = self.is_behind = False
+        self.serving_processes = 1
         self._frames_at_once = frames_at_once
         self.receptions = 0
         self._role = role
@@ -514,6 +517,8 @@ class Framing:
                 raise ViolationError(f"set ENABLE_PUSH to {value}")
             elif name == HEADER_TABLE_SIZE:
                 self.has_table_size = True
+            elif name == SERVING_PROCESSES:
+                self.serving_processes = value
         if windows:
             # Each in turn has no other effect (section 6.5.3), and a frame may hold thousands.
             self.sending.set_initial_window(max(windows))

@@ -16,6 +16,7 @@ client's window for requests stays closed. So what one client can make the serve
 from __future__ import annotations
 
 import collections
+import functools
 import logging
 import os
 import select
@@ -170,12 +171,14 @@ class Http2Listener:
 
     Args:
       open_stream: makes the server's end of each stream.
-      address: `host:port` or `unix:path`; port 0 takes a free one.
+      address: `host:port` or `unix:path`; port 0 takes a free one. None to serve only connections
+        that another process accepts, see `adopt`.
       tls: the context for TLS, with the ALPN protocol h2; None for plaintext.
       max_streams: streams beyond this are refused with RESOURCE_EXHAUSTED.
       max_message_bytes: the size of the largest request.
       allocate: gives the memory for large requests.
       refused: told of each stream beyond `max_streams`.
+      processes: how many processes serve the connections of this server.
 
     Raises:
       OSError: the address is taken, or does not belong to this machine.
@@ -184,12 +187,13 @@ class Http2Listener:
     def __init__(
         self,
         open_stream: OpenStream,
-        address: str,
+        address: str | None,
         tls: ssl.SSLContext | None,
         max_streams: int,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         allocate: Allocate = plain_memory,
         refused: Refused = lambda *_: None,
+        processes: int = 1,
     ):
         self._open_stream = open_stream
         self._refused = refused
@@ -197,6 +201,7 @@ class Http2Listener:
         self._max_streams = max_streams
         self._max_message_bytes = max_message_bytes
         self._allocate = allocate
+        self._processes = processes
         self._poll = select.epoll()
         self._doors = Doors(self._poll)
         self._connections: dict[int, ServerConnection] = {}
@@ -216,7 +221,7 @@ class Http2Listener:
         self._is_ending = self._is_stopped = False
         self._next_look = 0.0
         try:
-            self.address = listening.listen(self._doors.add, address)
+            self.address = "" if address is None else listening.listen(self._doors.add, address)
             self._poll.register(self._bell.fileno(), select.EPOLLIN)
             self._start(self._lead, "leads")
         except BaseException:
@@ -250,6 +255,20 @@ class Http2Listener:
     def abort(self) -> None:
         """See `Listener.abort`."""
         self._command(self._end)
+
+    def adopt(self, descriptor: int) -> None:
+        """Serves a connection that another process has accepted.
+
+        Args:
+          descriptor: its socket, which belongs to the listener from then on.
+        """
+        accepted = socket.socket(fileno=descriptor)
+        try:
+            where = accepted.getpeername()
+        except OSError:
+            accepted.close()  # The client is gone.
+        else:
+            self._command(functools.partial(self._admit, accepted, where))
 
     # Connections.
 
@@ -288,6 +307,7 @@ class Http2Listener:
                 self._max_message_bytes,
                 min(self._max_streams + _MORE_STREAMS, _MAX_STREAMS_OF_CONNECTION),
                 self._allocate,
+                self._processes,
             )
             connection = ServerConnection(made, address, half, self._poll)
         except (OSError, ValueError) as error:

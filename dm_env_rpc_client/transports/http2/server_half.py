@@ -30,6 +30,7 @@ from dm_env_rpc_client.transports.http2.frames import (
     NO_ERROR,
     PREFACE,
     REFUSED_STREAM,
+    SERVING_PROCESSES,
     STREAM_CLOSED,
     goaway,
     header_frames,
@@ -258,6 +259,7 @@ class ServerHalf:
       max_message_bytes: the largest message that is accepted.
       max_streams: how many streams there may be at a time.
       allocate: gives the memory for large messages.
+      processes: how many processes serve the connections of the server.
 
     Attributes:
       framing: the connection.
@@ -266,8 +268,18 @@ class ServerHalf:
       last_stream: the last stream that the client has opened.
     """
 
-    def __init__(self, client: str, max_message_bytes: int, max_streams: int, allocate: Allocate):
-        greeting = settings_frame({MAX_CONCURRENT_STREAMS: max_streams, **_GREETED})
+    def __init__(
+        self,
+        client: str,
+        max_message_bytes: int,
+        max_streams: int,
+        allocate: Allocate,
+        processes: int = 1,
+    ):
+        greeted = {MAX_CONCURRENT_STREAMS: max_streams, **_GREETED}
+        if processes > 1:
+            greeted[SERVING_PROCESSES] = processes
+        greeting = settings_frame(greeted)
         greeting += window_update(0, CONNECTION_WINDOW - FIRST_WINDOW)
         self.framing: Framing = Framing(
             self,

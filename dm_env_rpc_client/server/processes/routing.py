@@ -1,0 +1,184 @@
+"""Decides for each request of a stream which worker answers it.
+
+A world is created where there are fewest, and its name says where that is. All that is about a
+world goes there. A stream that is joined sends its other requests there, too; one that is not is
+answered by the worker that has the connection.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from google.rpc import code_pb2, status_pb2
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.protocol.envelopes import DECODE_ERRORS
+from dm_env_rpc_client.server.processes.board import Slot
+from dm_env_rpc_client.server.processes.forwarding import Link, WorkerGoneError
+from dm_env_rpc_client.tensors import bounded_parsing
+from dm_env_rpc_client.tensors.limits import Budget, Limits
+from dm_env_rpc_client.transports.server_streams import ServerStream, StreamStatusError
+
+__all__ = ["RoutedStream", "world_prefix"]
+
+_REQUEST = dm_env_rpc_pb2.EnvironmentRequest
+_RESPONSE = dm_env_rpc_pb2.EnvironmentResponse
+
+
+def _tag(field: str) -> bytes:
+    """Returns the first byte of a message with this payload only."""
+    return bytes([_REQUEST.DESCRIPTOR.fields_by_name[field].number << 3 | 2])
+
+
+# The answer has the field of the same number.
+_STEP, _JOIN, _LEAVE = _tag("step"), _tag("join_world"), _tag("leave_world")
+
+_NAME = re.compile(r"world-([0-9]{1,18})-[0-9]{1,18}")
+
+
+def world_prefix(serial: int) -> str:
+    """Returns what the names of a worker's worlds begin with."""
+    return f"world-{serial}-"
+
+
+class RoutedStream:
+    """The server's end of one stream; a `ServerStream`.
+
+    Args:
+      local: answers what is for this worker.
+      slot: what this worker knows of all.
+      connect: opens a link to the worker with a serial number.
+      limits: what a request may contain.
+      spreads: whether the client spreads its streams over the workers.
+    """
+
+    def __init__(
+        self,
+        local: ServerStream,
+        slot: Slot,
+        connect: Callable[[int], Link],
+        limits: Limits,
+        spreads: bool,
+    ):
+        self.may_wait = False
+        self._spreads = spreads
+        self._local = local
+        self._slot = slot
+        self._connect = connect
+        self._limits = limits
+        self._links: dict[int, Link] = {}
+        self._joined: ServerStream | None = None
+        self._is_fresh = True
+        self._is_gone = False
+
+    def answer(self, message: bytes) -> bytes:
+        """See `ServerStream.answer`."""
+        joined = self._joined
+        if joined is not None and message[:1] == _STEP:
+            if joined is self._local:
+                return joined.answer(message)
+            return self._forwarded(joined, message, "")
+        request = self._parsed(message)
+        field = request.WhichOneof("payload") or ""
+        target: ServerStream | None = joined or self._local
+        name = ""
+        if field == "create_world":
+            target = self._of_worker(self._slot.where_to_create(self._use(), self._spreads))
+        elif field in ("reset_world", "destroy_world") or (field == "join_world" and not joined):
+            name = getattr(request, field).world_name
+            found = _NAME.fullmatch(name)
+            if found is not None:
+                target = self._of_worker(int(found.group(1)))
+        if target is None:
+            return _gone(name)
+        if target is self._local:
+            answer = target.answer(message)
+        else:
+            answer = self._forwarded(target, message, name)
+        if field == "join_world" and answer[:1] == _JOIN:
+            self._joined = target
+            self.may_wait = target.may_wait
+            if self._use():
+                self._slot.add("fresh", -1)
+        elif field == "leave_world" and answer[:1] == _LEAVE:
+            self._joined = None
+            self.may_wait = False
+        return answer
+
+    def abandon(self) -> None:
+        """See `ServerStream.abandon`."""
+        self._is_gone = True
+        self._local.abandon()
+        for link in list(self._links.values()):
+            link.abandon()
+
+    def close(self) -> None:
+        """See `ServerStream.close`."""
+        if self._use():
+            self._slot.add("fresh", -1)
+        self._slot.add("streams", -1)
+        for link in self._links.values():
+            link.close()
+        self._local.close()
+
+    def _use(self) -> bool:
+        """Returns whether the stream is fresh; it no longer is."""
+        was, self._is_fresh = self._is_fresh, False
+        return was
+
+    def _of_worker(self, serial: int) -> ServerStream | None:
+        """Returns what answers for a worker; None if that has ended."""
+        if serial == self._slot.serial:
+            return self._local
+        link = self._links.get(serial)
+        if link is None and self._slot.board.find(serial) is not None:
+            link = self._links[serial] = self._connect(serial)
+            if self._is_gone:
+                link.abandon()
+        return link
+
+    def _forwarded(self, link: ServerStream, message: bytes, name: str) -> bytes:
+        """Forwards a request.
+
+        Args:
+          link: to whom.
+          message: the request.
+          name: of the world that it is about, unless that is the one that this stream is joined
+            to or is to be created.
+        """
+        try:
+            return link.answer(message)
+        except WorkerGoneError as error:
+            if link is self._joined:
+                raise StreamStatusError(
+                    "UNAVAILABLE",
+                    "the process that this stream's world was in has ended, and its worlds with "
+                    "it; connect again and create another",
+                ) from error
+            self._links = {serial: one for serial, one in self._links.items() if one is not link}
+            link.close()
+            if name:
+                return _gone(name)
+            return _refusal(
+                code_pb2.UNAVAILABLE,
+                "the process that was to create the world has ended; create it again",
+            )
+
+    def _parsed(self, message: bytes) -> dm_env_rpc_pb2.EnvironmentRequest:
+        """Returns a request; an empty one if it cannot be parsed, which the session reports."""
+        try:
+            return bounded_parsing.parse(_REQUEST, message, Budget(self._limits), "the request")
+        except (SpecError, *DECODE_ERRORS):
+            return _REQUEST()
+
+
+def _gone(name: str) -> bytes:
+    text = f"no world {name!r}: the process that it was in has ended; create another"
+    return _refusal(code_pb2.NOT_FOUND, text)
+
+
+def _refusal(code: int, text: str) -> bytes:
+    status = status_pb2.Status(code=code, message=text)
+    return _RESPONSE(error=status).SerializeToString()

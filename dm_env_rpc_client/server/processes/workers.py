@@ -1,0 +1,501 @@
+"""The workers as the server's own process sees them: started, given connections, replaced, ended.
+
+One thread accepts connections and hands them out; one for each worker hears what it says and
+replaces it when it has ended.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import itertools
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.server.activity import ServerStats, added_up
+from dm_env_rpc_client.server.error_log import ErrorLog
+from dm_env_rpc_client.server.offered_properties import Properties
+from dm_env_rpc_client.server.processes import worker as in_worker
+from dm_env_rpc_client.server.processes.asked_properties import answer_questions
+from dm_env_rpc_client.server.processes.board import Board
+from dm_env_rpc_client.transports.listeners import open_acceptor
+from dm_env_rpc_client.transports.message_pipe import MessagePipe, Received
+
+__all__ = ["Workers"]
+
+_log = logging.getLogger("dm_env_rpc_client.server")
+
+_LOGGERS = ("", *(f"dm_env_rpc_client{name}" for name in ("", ".server", ".server.clients")))
+"""Whose levels the workers have, too."""
+
+_ADVICE = (
+    "pass what another process can import: a function or a class of a module, functools.partial of "
+    "one, or a text such as 'my_module:make'"
+)
+
+_LOOK_SECONDS = 1.0
+"""How often a silent worker is looked at."""
+
+_STATS_SECONDS = 1.0
+"""How long a worker may take to count; one that is busy is left out until then."""
+
+_STOP_SECONDS = 10.0
+"""How long a worker may take to end beyond the grace."""
+
+_END_SECONDS = 5.0
+"""How long a worker may take to exit when it has closed its pipe."""
+
+_MAX_DELAY_SECONDS = 5.0
+"""Between attempts to start a worker that ends while it starts."""
+
+_MAX_UNADOPTED = 64
+"""Connections that a worker was handed and has not taken; then others get them."""
+
+_WAIT_SECONDS = 0.02
+
+
+class _RaisedInWorkerError(Exception):
+    """The cause of an exception that came from a worker: its traceback there, as text."""
+
+
+class _Worker:
+    """A worker process.
+
+    Attributes:
+      index: its place on the board.
+      serial: its number among all that there ever were.
+      pid: the id of the process.
+      control: to it.
+      is_ready: whether it has begun to serve.
+      failure: what it said why it did not.
+      ended: how it ended.
+      has_begun: set when one of both is known, or when it has ended.
+      stats: what it said last.
+    """
+
+    def __init__(self, index: int, serial: int, process: Any, control: MessagePipe):
+        self.index = index
+        self.serial = serial
+        self.pid: int = process.pid
+        self._process = process
+        self.control = control
+        self.is_ready = False
+        self.failure = self.ended = ""
+        self.has_begun = threading.Event()
+        self.stats: ServerStats | None = None
+        self._asked: collections.deque[threading.Event] = collections.deque()
+
+    def say(self, *message: Any, descriptor: int | None = None) -> None:
+        """Tells it something; OSError if it has ended."""
+        self.control.send(pickle.dumps(message), descriptor=descriptor)
+
+    def ask_stats(self) -> threading.Event:
+        """Asks for `stats`; the event is set when they have come, or it has ended."""
+        asked = threading.Event()
+        self._asked.append(asked)
+        try:
+            self.say("stats")
+        except OSError:
+            asked.set()
+        return asked
+
+    def have_stats(self, stats: ServerStats | None) -> None:
+        """Takes the answer; None if it has ended."""
+        self.stats = stats or self.stats
+        while self._asked:
+            self._asked.popleft().set()
+            if stats is not None:
+                return
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return not self.ended and self._process.is_alive()
+
+    def kill(self) -> None:
+        """Kills the process, if it runs."""
+        with contextlib.suppress(ValueError):  # It was closed meanwhile.
+            self._process.kill()
+
+    def bury(self) -> None:
+        """Waits until the process has ended, kills it if it does not, and says how it ended."""
+        process = self._process
+        process.join(_END_SECONDS)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        code = process.exitcode
+        ended = f"ended with exit code {code}"
+        if code is not None and code < 0:
+            with contextlib.suppress(ValueError):
+                ended = f"was ended by {signal.Signals(-code).name}"
+        self.ended = ended
+        self.control.close()
+        process.close()
+
+
+class Workers:
+    """The worker processes of a server, and the address that they share.
+
+    Args:
+      setup: what the workers are told.
+      address: where to listen.
+      properties: those that all clients have; None for none.
+
+    Attributes:
+      address: where it listens, with the port that it got.
+
+    Raises:
+      SpecError: something in `setup` cannot be given to another process.
+      ChildProcessError: a worker ended while it started.
+      OSError: the address is taken, or does not belong to this machine.
+    """
+
+    def __init__(self, setup: in_worker.Setup, address: str, properties: Properties | None):
+        self._setup = _pickled(setup)
+        self._properties = properties
+        self._pid = os.getpid()
+        self._error_log = ErrorLog()
+        self._board = Board(setup.processes)
+        self._serials = itertools.count(1)
+        self._began = time.monotonic()
+        self._ended_stats: list[ServerStats] = []
+        self._levels = _levels()
+        self._last = 0
+        # Protects `_workers`, and that none is started when all are to stop.
+        self._lock = threading.Lock()
+        self._is_serving = False
+        self._stopping = threading.Event()
+        self._stopped = threading.Event()
+        self._workers: dict[int, _Worker] = {}
+        self._threads: list[threading.Thread] = []
+        self._acceptor: Any = None
+        try:
+            for index in range(setup.processes):
+                thread = threading.Thread(
+                    target=self._supervise,
+                    args=(self._start(index),),
+                    name=f"dm_env_rpc supervises worker {index}",
+                    daemon=True,
+                )
+                self._threads.append(thread)
+                thread.start()
+            for worker in list(self._workers.values()):
+                worker.has_begun.wait()
+                _check(worker)
+            self._is_serving = True
+            self._acceptor = open_acceptor(address, self._hand_over)
+            self.address: str = self._acceptor.address
+        except BaseException:
+            self.stop(0.0)
+            raise
+
+    @property
+    def errors(self) -> list[BaseException]:
+        """See `Server.errors`."""
+        self._ask_stats()  # What a worker said before that has been heard then.
+        return self._error_log.kept
+
+    @property
+    def world_count(self) -> int:
+        """See `Server.world_count`."""
+        return self._board.total("worlds")
+
+    @property
+    def agent_count(self) -> int:
+        """See `Server.agent_count`."""
+        return self._board.total("agents")
+
+    def stats(self) -> ServerStats:
+        """See `Server.stats`."""
+        self._tell_levels()
+        total = added_up([*self._ended_stats, *self._ask_stats()])
+        return ServerStats(
+            uptime=time.monotonic() - self._began,
+            streams=self._board.total("streams"),
+            all_streams=total.all_streams,
+            refused_streams=total.refused_streams,
+            worlds=self.world_count,
+            agents=self.agent_count,
+            steps=total.steps,
+            requests=total.requests,
+            refusals=total.refusals,
+            errors=self._error_log.count,
+        )
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """See `Server.wait`."""
+        return self._stopped.wait(timeout)
+
+    def stop(self, grace: float) -> None:
+        """Ends all workers, and returns when they have ended; see `Server.stop`."""
+        if os.getpid() != self._pid:
+            return  # A forked child has no workers.
+        self._begin_to_stop()
+        if self._acceptor is not None:
+            self._acceptor.close()
+        for worker in list(self._workers.values()):
+            with contextlib.suppress(OSError):
+                worker.say("stop", grace)
+        deadline = time.monotonic() + grace + _STOP_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        for worker in list(self._workers.values()):
+            if worker.is_alive:
+                _log.warning("worker %d did not stop in time and is killed", worker.serial)
+                worker.kill()
+        for thread in self._threads:
+            thread.join(_END_SECONDS)
+        self._stopped.set()
+
+    def abort(self) -> None:
+        """Has all workers end, without waiting."""
+        if os.getpid() != self._pid:
+            return
+        self._begin_to_stop()
+        if self._acceptor is not None:
+            self._acceptor.close_soon()
+        for worker in list(self._workers.values()):
+            worker.control.shut_down()
+        self._stopped.set()
+
+    def _begin_to_stop(self) -> None:
+        with self._lock:
+            self._stopping.set()
+
+    # Connections.
+
+    def _hand_over(self, descriptor: int) -> None:
+        """Hands a connection to the worker with the fewest worlds; waits if there is none."""
+        board = self._board
+        while not self._stopping.is_set():
+            ready = [
+                index
+                for index in board.ready()
+                if board.get(index, "handed") - board.get(index, "adopted") < _MAX_UNADOPTED
+            ]
+            if not ready:
+                self._stopping.wait(_WAIT_SECONDS)
+                continue
+            index = min(
+                ready, key=lambda one: (board.load(one), (one - self._last - 1) % board.size)
+            )
+            worker = self._workers[index]
+            board.handed(index)
+            try:
+                worker.say("client", descriptor=descriptor)
+            except OSError:
+                board.set(index, "serial", 0)  # It has ended, which its thread notices soon.
+            else:
+                self._last = index
+                return
+
+    # Each worker has a thread that does this.
+
+    def _supervise(self, worker: _Worker) -> None:
+        """Hears a worker, and starts another when it has ended."""
+        delay = 0.0
+        while True:
+            self._hear(worker)
+            self._bury(worker)
+            if not self._is_serving:
+                return
+            delay = 0.0 if worker.is_ready else min(_MAX_DELAY_SECONDS, 2 * delay + 0.1)
+            while True:
+                if self._stopping.wait(delay):
+                    return
+                try:
+                    worker = self._start(worker.index)
+                    break
+                except _StoppingError:
+                    return
+                except Exception:
+                    _log.exception("a worker process could not be started")
+                    delay = _MAX_DELAY_SECONDS
+
+    def _start(self, index: int) -> _Worker:
+        context = multiprocessing.get_context("spawn")
+        with self._lock:
+            if self._stopping.is_set():
+                raise _StoppingError
+            serial = next(self._serials)
+            control, others = MessagePipe.pair()
+            questions: tuple[MessagePipe, MessagePipe] | None = None
+            if self._properties is not None:
+                questions = MessagePipe.pair()
+                threading.Thread(
+                    target=_answer,
+                    args=(self._properties, questions[0]),
+                    name=f"dm_env_rpc answers worker {index}",
+                    daemon=True,
+                ).start()
+            asks = None if questions is None else questions[1]
+            process = context.Process(
+                target=in_worker.run,
+                args=(self._setup, others, asks, self._board, index, serial, self._levels),
+                name=f"dm_env_rpc worker {serial}",
+                daemon=True,
+            )
+            try:
+                process.start()
+            except BaseException:
+                control.close()
+                raise
+            finally:
+                others.close()
+                if asks is not None:
+                    asks.close()
+            worker = self._workers[index] = _Worker(index, serial, process, control)
+        return worker
+
+    def _hear(self, worker: _Worker) -> None:
+        """Does what a worker says, until it has ended."""
+        control = worker.control
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                while not control.wait(_LOOK_SECONDS):
+                    # What it has started may keep its end of the pipe open.
+                    if not worker.is_alive:
+                        return
+                    self._tell_levels()
+                received = control.receive()
+                try:
+                    self._take(worker, received)
+                except Exception:
+                    _log.exception("what a worker process said cannot be taken")
+
+    def _take(self, worker: _Worker, received: Received) -> None:
+        what, *arguments = pickle.loads(received.message)
+        if what == "ready":
+            worker.is_ready = True
+            self._board.set(worker.index, "serial", worker.serial)
+            worker.has_begun.set()
+        elif what == "failed":
+            (worker.failure,) = arguments
+        elif what == "stats":
+            worker.have_stats(*arguments)
+        elif what == "error":
+            self._have_error(*arguments)
+        elif what == "log":
+            _log_here(*arguments)
+        else:
+            assert what == "link"
+            assert received.descriptor is not None
+            self._pass_on(received.descriptor, *arguments)
+
+    def _bury(self, worker: _Worker) -> None:
+        """Forgets a worker that has ended."""
+        lost = self._board.get(worker.index, "worlds")
+        self._board.clear(worker.index)
+        worker.have_stats(None)
+        if worker.stats is not None:
+            self._ended_stats.append(worker.stats)
+            self._ended_stats[:] = [added_up(self._ended_stats)]
+            worker.stats = None
+        worker.bury()
+        if self._is_serving and not self._stopping.is_set():
+            what = (
+                f"its {lost} worlds are lost" if worker.is_ready else worker.failure or "at start"
+            )
+            text = f"worker process {worker.pid} {worker.ended}, {what}; it is replaced"
+            self._error_log.add(ChildProcessError(text), text)
+        worker.has_begun.set()
+
+    def _pass_on(self, descriptor: int, serial: int, peer: str) -> None:
+        """Gives the other end of a pipe to the worker that it is for, if that is there."""
+        try:
+            for worker in list(self._workers.values()):
+                if worker.serial == serial:
+                    with contextlib.suppress(OSError):
+                        worker.say("link", peer, descriptor=descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _have_error(self, pickled: bytes, shown: str, where: str, text: str) -> None:
+        try:
+            error = pickle.loads(pickled)
+        except Exception:
+            error = RuntimeError(shown)  # Its class is known to the worker only.
+        error.__cause__ = _RaisedInWorkerError(f"in a worker process:\n{where}")
+        self._error_log.add(error, text)
+
+    # All of them.
+
+    def _ask_stats(self) -> list[ServerStats]:
+        workers = [worker for worker in list(self._workers.values()) if worker.is_ready]
+        asked = [worker.ask_stats() for worker in workers]
+        deadline = time.monotonic() + _STATS_SECONDS
+        for event in asked:
+            event.wait(max(0.0, deadline - time.monotonic()))
+        return [worker.stats for worker in workers if worker.stats is not None]
+
+    def _tell_levels(self) -> None:
+        levels = _levels()
+        if levels != self._levels:
+            self._levels = levels
+            for worker in list(self._workers.values()):
+                with contextlib.suppress(OSError):
+                    worker.say("levels", levels)
+
+
+class _StoppingError(Exception):
+    """No worker is started, because all are to stop."""
+
+
+def _levels() -> Mapping[str, int]:
+    return {name: logging.getLogger(name).getEffectiveLevel() for name in _LOGGERS}
+
+
+def _log_here(record: logging.LogRecord) -> None:
+    logger = logging.getLogger(record.name)
+    if logger.isEnabledFor(record.levelno):
+        logger.handle(record)
+
+
+def _answer(properties: Properties, pipe: MessagePipe) -> None:
+    answer_questions(properties, pipe)
+    pipe.close()
+
+
+def _pickled(setup: in_worker.Setup) -> bytes:
+    site = setup.site
+    parts: dict[str, Any] = {
+        **{
+            f"environment {name!r}" if name else "environment": hosted
+            for name, hosted in site.factories.items()
+        },
+        "default_actions": site.default_actions,
+        "extensions": site.extensions,
+    }
+    for name, part in parts.items():
+        try:
+            pickle.dumps(part)
+        except Exception as error:
+            raise SpecError(
+                f"{name} cannot be given to worker processes: "
+                f"{type(error).__name__}: {error}; {_ADVICE}"
+            ) from error
+    return pickle.dumps(setup)
+
+
+def _check(worker: _Worker) -> None:
+    """Raises if a worker has not begun to serve."""
+    if worker.is_ready:
+        return
+    if not worker.failure:
+        raise ChildProcessError(
+            f"a worker process {worker.ended} while it started; what it printed says why. A script "
+            "that serves needs `if __name__ == '__main__':` around what it does"
+        )
+    raise SpecError(
+        f"a worker process cannot load what it is to serve: {worker.failure}; {_ADVICE}. What is "
+        "defined in a notebook or at a prompt cannot be imported: write it to a file"
+    )

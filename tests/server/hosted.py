@@ -1,0 +1,82 @@
+"""Environments that say which process they are in; light, because worker processes import them."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import dm_env
+import numpy as np
+from dm_env import specs
+
+RAISE, END, SLEEP, WARN = 1, 2, 3, 4
+"""Actions; others do nothing."""
+
+SLEEP_SECONDS = 0.5
+
+OPENED = "opened"
+
+
+class OwnError(Exception):
+    """An exception that cannot be made from its arguments."""
+
+    def __init__(self, first: str, second: str):
+        super().__init__(first)
+        self.lock = threading.Lock()  # Nor can it be pickled.
+
+
+class Where(dm_env.Environment):
+    """Observes the id of its process. Actions do something to it."""
+
+    def __init__(self, note: str = "", doubled: int = 0):
+        self._factor = 2 if doubled else 1
+
+    def action_spec(self) -> dict[str, specs.Array]:
+        return {"do": specs.DiscreteArray(5, dtype=np.int32, name="do")}
+
+    def observation_spec(self) -> dict[str, specs.Array]:
+        return {"pid": specs.Array((), np.int64, "pid")}
+
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart(self._observed())
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        if action["do"] == RAISE:
+            raise OwnError("told to", "raise")
+        if action["do"] == END:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if action["do"] == SLEEP:
+            time.sleep(SLEEP_SECONDS)
+        if action["do"] == WARN:
+            logging.getLogger("tests.hosted").warning("warned by %s", "an environment")
+        return dm_env.transition(0.0, self._observed())
+
+    def _observed(self) -> dict[str, Any]:
+        return {"pid": np.int64(os.getpid() * self._factor)}
+
+
+def _report(where: Any) -> None:
+    where.put(os.getpid())
+
+
+class WithProcess(Where):
+    """Has a process of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        context = multiprocessing.get_context("spawn")
+        queue = context.SimpleQueue()
+        child = context.Process(target=_report, args=(queue,))
+        child.start()
+        child.join()
+        assert queue.get() == child.pid
+
+
+def make(**settings: Any) -> Where:
+    """A factory."""
+    return Where(**settings)
