@@ -270,13 +270,22 @@ def test_mutated_answers_are_read_as_protobuf_reads_them(count: int) -> None:
         300: "text",
         5: np.int32(3),
     }
-    codec = codec_of(values)
-    messages = [response(values), response({uid: values[uid] for uid in (2, 5)})]
-    codecs = [codec, codec_of({uid: values[uid] for uid in (2, 5)})]
+    # All scalars that are stored as in memory, an array between them, and what needs a check.
+    fixed = {
+        1: np.float32(0.5),
+        2: np.float64(-2.25),
+        3: np.arange(3, dtype=np.float32),
+        4: np.uint8(200),
+        5: np.int8(-100),
+        6: np.bool_(True),
+    }
+    cases = [values, {uid: values[uid] for uid in (2, 5)}, fixed]
+    messages = [response(case) for case in cases]
+    codecs = [codec_of(case) for case in cases]
     rng = random.Random(6)
     short = 0
     for _ in range(count):
-        which = rng.randint(0, 1)
+        which = rng.randrange(len(cases))
         message = mutated(messages[which], rng)
         codec = codecs[which]
 
