@@ -27,7 +27,12 @@ from dm_env_rpc_client.environment.worlds import (
     reset_world,
     undo,
 )
-from dm_env_rpc_client.errors import AgentsFailedError, DmEnvRpcError, SpecError
+from dm_env_rpc_client.errors import (
+    AgentsFailedError,
+    ConnectionClosedError,
+    DmEnvRpcError,
+    SpecError,
+)
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.pipeline import Pending
@@ -87,6 +92,11 @@ class Players:
     def pending(self) -> Collection[AgentId]:
         """The agents that have sent a Step whose answer was not read yet."""
         return self._pending.keys()
+
+    def check_open(self) -> None:
+        """Raises ConnectionClosedError after `close`, which a failure calls, too."""
+        if self._is_closed:
+            raise ConnectionClosedError("the agents have left the world")
 
     def join(self, agent: AgentId, settings: Mapping[str, Any]) -> DmEnvAdaptor:
         """Joins the world with another agent; errors are those of `join_world`."""
