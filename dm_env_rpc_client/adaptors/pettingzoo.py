@@ -149,7 +149,9 @@ class RemoteParallelEnv(ParallelEnv):
         Raises:
           DmEnvRpcError: the environment raised an error, whose text it has.
           AgentsFailedError: some agents failed, and this environment is closed.
+          ConnectionClosedError: it was closed before.
         """
+        self._players.check_open()
         self._players.end_sequence(self._settings(seed, options))
         self.agents = []
         ready = [agent for agent in self.possible_agents if agent not in self._players.pending]
@@ -183,7 +185,9 @@ class RemoteParallelEnv(ParallelEnv):
           SpecError: an action is missing or does not conform; nothing was sent.
           DmEnvRpcError: the environment raised an error, whose text it has.
           AgentsFailedError: some agents failed, and this environment is closed.
+          ConnectionClosedError: it was closed before.
         """
+        self._players.check_open()
         if not self.agents:
             raise gymnasium.error.ResetNeeded("no agent takes part in an episode: call reset()")
         unknown = [agent for agent in actions if agent not in self._seats]
@@ -316,6 +320,7 @@ class RemoteParallelEnv(ParallelEnv):
 
     def _read(self, key: str) -> Any:
         """Reads a property of the world over the stream of an agent that waits for nothing."""
+        self._players.check_open()
         for agent, env in self._players.environments.items():
             if agent not in self._players.pending:
                 return PropertiesExtension(env.connection).read(key)

@@ -18,7 +18,7 @@ from dm_env_rpc_client.client.connection_group import ConnectionGroup
 from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, check_keywords
 from dm_env_rpc_client.environment.connection_selector import ConnectionSelector
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedReset
-from dm_env_rpc_client.environment.pool import CONNECTING, close_all
+from dm_env_rpc_client.environment.pool import CONNECTING, NO_ACTION, close_all
 from dm_env_rpc_client.environment.worlds import (
     create_world,
     destroy_and_close,
@@ -27,7 +27,13 @@ from dm_env_rpc_client.environment.worlds import (
     reset_world,
     undo,
 )
-from dm_env_rpc_client.errors import AgentsFailedError, DmEnvRpcError, SpecError
+from dm_env_rpc_client.errors import (
+    AgentsFailedError,
+    ConnectionClosedError,
+    DmEnvRpcError,
+    SpecError,
+)
+from dm_env_rpc_client.protocol.envelopes import EncodedRequest
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.pipeline import Pending
 
@@ -68,6 +74,8 @@ class Players:
         self._numbers: dict[AgentId, int] = {}
         self._pending: dict[AgentId, Pending] = {}
         self._is_closed = False
+        # Whether some agents have not left the world by a request, but vanish from it.
+        self._has_lost = False
         self._control = self._group.open()
         self._is_own = world_name is None
         try:
@@ -84,6 +92,11 @@ class Players:
     def pending(self) -> Collection[AgentId]:
         """The agents that have sent a Step whose answer was not read yet."""
         return self._pending.keys()
+
+    def check_open(self) -> None:
+        """Raises ConnectionClosedError after `close`, which a failure calls, too."""
+        if self._is_closed:
+            raise ConnectionClosedError("the agents have left the world")
 
     def join(self, agent: AgentId, settings: Mapping[str, Any]) -> DmEnvAdaptor:
         """Joins the world with another agent; errors are those of `join_world`."""
@@ -161,7 +174,7 @@ class Players:
             self._pending[agent] = self.environments[agent].start_step(prepared[agent])
 
         with self._group.together():
-            failures = _for_each(prepared, start)
+            failures = _for_each([*prepared, *self._refused(prepared)], start)
         self._check(failures)
 
     def any_answered(self) -> AgentId:
@@ -201,6 +214,9 @@ class Players:
             return
         self._is_closed = True
         self._selector.close()
+        self._has_lost = bool(self._pending) or not all(
+            env.connection.is_usable for env in self.environments.values()
+        )
         with contextlib.ExitStack() as stack:
             stack.callback(self._close_world)
             # The server would answer a LeaveWorld after the Step that it has not answered.
@@ -211,7 +227,7 @@ class Players:
     def _close_world(self) -> None:
         if not self._is_own:
             self._control.close()
-        elif self._pending and self._control.is_usable:
+        elif self._has_lost and self._control.is_usable:
             with self._control:
                 # The server may not have noticed yet that these agents have left.
                 undo(
@@ -220,6 +236,21 @@ class Players:
                 )
         else:
             destroy_and_close(self._control, self.world_name)
+
+    def _refused(self, prepared: dict[AgentId, EncodedRequest]) -> list[AgentId]:
+        """Prepares the Steps of agents that wait to take part, and wait no longer.
+
+        A server may limit how long a Step waits for the others, who may act seldom.
+        """
+        refused = []
+        for agent, pending in self._pending.items():
+            if self.environments[agent].connection.poll(pending):
+                try:
+                    pending.result()
+                except DmEnvRpcError:
+                    prepared[agent] = self.environments[agent].prepare_step(NO_ACTION)
+                    refused.append(agent)
+        return refused
 
     def _check(self, failures: Mapping[AgentId, Exception]) -> None:
         if failures:

@@ -170,9 +170,10 @@ def test_pettingzoos_own_tests(name: str) -> None:
         assert settles(lambda: (server.agent_count, server.world_count) == (0, 0))
 
 
-def test_agents_that_begin_late_or_not_at_all(arena_server: Server) -> None:
+@pytest.mark.parametrize("transport", ["http2", "grpc"])
+def test_agents_that_begin_late_or_not_at_all(arena_server: Server, transport: str) -> None:
     local = Arena()
-    with remote(arena_server) as env:
+    with remote(arena_server, transport=transport) as env:
         # 3: in the middle; 9: never, since the others are out by then.
         for late in (3, 9, 1, 0):
             options = {"late": late}
@@ -182,6 +183,21 @@ def test_agents_that_begin_late_or_not_at_all(arena_server: Server) -> None:
                 actions = arena_actions(local)
                 assert same(env.step(actions), tuple(map(dict, local.step(actions))))
             assert env.agents == []
+
+
+def test_agents_that_begin_late_outlive_the_timeout_of_the_server() -> None:
+    with serve(Arena, step_timeout=1.0) as server, remote(server) as env:
+
+        def is_refused(times: int) -> bool:
+            return settles(lambda: server.stats().refusals == times)
+
+        env.reset(options={"late": 3})
+        for step in (1, 2):
+            assert is_refused(step)  # The step of agent 2, which is sent again with the next one.
+            env.step(arena_actions(env))
+        env.step(arena_actions(env))
+        assert env.agents == [("drone", 1), 2]
+        assert server.stats().refusals == 2
 
 
 def test_seeds_and_options_reach_the_environment_also_in_the_middle(arena_server: Server) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,10 +59,27 @@ def test_if_one_agent_fails_all_are_ended(arena_server: Server) -> None:
     assert list(caught.value.failures) == [("drone", 1)]
     assert isinstance(caught.value.__cause__, ConnectionLostError)
     assert settles(lambda: (arena_server.agent_count, arena_server.world_count) == (0, 0))
-    for again in (env.reset, lambda: env.step(dict.fromkeys(AGENTS, 0))):
-        with pytest.raises((ConnectionClosedError, AgentsFailedError, SpecError)):
+    for again in (env.reset, lambda: env.step({}), env.state):
+        with pytest.raises(ConnectionClosedError, match="have left the world"):
             again()
     env.close()
+
+
+class SlowToLeave(Race):
+    def leave(self, player: Any) -> None:
+        time.sleep(0.2)
+        super().leave(player)
+
+
+def test_the_world_is_destroyed_when_the_server_has_seen_that_agents_are_lost() -> None:
+    with serve(SlowToLeave) as server:
+        env = RemoteParallelEnv(server.address, ["left", "right"])
+        env.reset()
+        right = env._players.environments["right"].connection
+        right._pipeline.poison(ConnectionLostError("cable cut"))
+        with pytest.raises(AgentsFailedError, match="agent 'right'"):
+            env.step({"left": 1, "right": 1})
+        assert server.world_count == 0
 
 
 def test_a_server_that_is_killed() -> None:
