@@ -37,6 +37,10 @@ dm-env-rpc serve catch --json 2> log.jsonl
 dm-env-rpc serve catch --verbose --idle-seconds 5
 ```
 
+In a game, `run` takes one player's part. While it waits for others it says on stderr who is missing
+and how they join: `--world` with the name of the world. `--timeout` is how long it waits. Episodes
+that `--max-steps` cuts off do not count in the mean return and length.
+
 `play` shows frames in colour and makes keys from the action spec; `--keys a=0` sets your own, and
 `--rate 10` plays in real time:
 
