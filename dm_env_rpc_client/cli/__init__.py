@@ -38,9 +38,13 @@ dm-env-rpc serve catch --json 2> log.jsonl
 dm-env-rpc serve catch --verbose --idle-seconds 5
 ```
 
-`play` needs the extra `play`. Keys come from the action spec: digits and arrows choose one of a few
-values, which takes a step at once; + and - change other numbers; Tab goes to the next action. `--keys
-a=0` sets keys of your own, and `--rate 10` plays in real time:
+In a game, `run` takes one player's part. While it waits for others it says on stderr who is missing
+and how they join: `--world` with the name of the world. `--timeout` is how long it waits. Episodes
+that `--max-steps` cuts off do not count in the mean return and length.
+
+`play` needs the extra `play`. Keys come from the action spec: digits and arrows choose one of a
+few values, which takes a step at once; + and - change other numbers; Tab goes to the next action.
+`--keys a=0` sets keys of your own, and `--rate 10` plays in real time:
 
 ```sh
 dm-env-rpc play localhost:50051

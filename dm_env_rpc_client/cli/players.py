@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Watch"]
 
-_PATIENCE_SECONDS = 0.7
+_PATIENCE_SECONDS = 1.5
 """How long a step may take before the server is asked why."""
 
 _BETWEEN_SECONDS = 0.3

@@ -101,6 +101,9 @@ with serve(Race) as server, dm_env_rpc_client.connect(server.address) as owner:
     dm_env_rpc_client.destroy_world(owner, world)
 ```
 
+While a player waits, the property `waiting_for.NAME`, NAME being that of the world, says for whom.
+Any connection may read it, joined or not.
+
 From a shell that is `dm-env-rpc serve race`. If neither fits, implement `World` and `Agent`
 themselves.
 

@@ -13,6 +13,8 @@ import pytest
 import tree
 from absl.testing import absltest
 from dm_env import specs, test_utils
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dm_env_rpc_client import BatchedEnvironment, SpecError, make
 from dm_env_rpc_client.adaptors.wrappers import (
@@ -531,6 +533,32 @@ class TestActionScale:
         with pytest.raises(SpecError, match=text):
             ActionScale(Other(), **kwargs)
 
+    @given(
+        st.floats(-1e3, 1e3, width=32), st.floats(0, 1e6, width=32),
+        st.lists(st.floats(-1, 1), min_size=2, max_size=5), st.sampled_from([np.float32, float]),
+    )  # fmt: skip
+    def test_scaled_actions_are_within_the_bounds_and_in_order(
+        self, low: float, range_: float, actions: list[float], dtype: Any
+    ) -> None:
+        taken: list[Any] = []
+
+        class Other(Catch):
+            def action_spec(self) -> Any:
+                return specs.BoundedArray((), dtype, low, dtype(low) + dtype(range_))
+
+            def step(self, action: Any) -> dm_env.TimeStep:
+                self.action_spec().validate(action)
+                taken.append(action)
+                return self.reset()
+
+        env = ActionScale(Other())
+        for action in (*sorted(actions), -1, 1):
+            env.step(action)
+        assert taken[:-2] == sorted(taken[:-2])
+        spec = env.environment.action_spec()
+        assert taken[-2:] == [spec.minimum, spec.maximum]
+
+    @pytest.mark.filterwarnings("ignore")
     def test_it_is_dm_controls(self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)  # MuJoCo writes a log to where it runs.
         from dm_control import suite
