@@ -167,7 +167,7 @@ class ExplorerOnPage:
         """The number beside the slider of an action."""
         path = f".//*[contains(@class, 'widget-hbox')][./*[normalize-space()='{action}']]"
         row = self.element.find_element(By.XPATH, path)
-        return row.find_element(By.CSS_SELECTOR, ".widget-readout").text
+        return str(row.find_element(By.CSS_SELECTOR, ".widget-readout").text)
 
     def press(self, label: str) -> None:
         buttons = self.element.find_elements(By.TAG_NAME, "button")

@@ -12,6 +12,7 @@ import numpy as np
 import PIL.Image
 import pytest
 from dm_env import specs
+from textual import events
 from textual_image.widget import SixelImage
 
 from dm_env_rpc_client.bridges import gymnasium_environment
@@ -73,6 +74,9 @@ async def test_several_actions_are_set_one_by_one_and_sent_together() -> None:
         await game.sees(r"  arm.grip      = ☑ on")
         await game.press("t", "h", "q", "space", "backspace", "backspace", "i")
         await game.sees("speech        = 'hi_'")
+        game.app.post_message(events.Paste("!\nthere"))
+        await game.sees("speech        = 'hi! there_'")
+        await game.press(*["backspace"] * 7)
         await game.press("enter")
         assert "step 0" in await game.sees("speech        = 'hi'"), "nothing was sent so far"
         await game.press("space")
