@@ -232,6 +232,21 @@ async def test_an_environment_that_cannot_render_is_played_without_a_picture() -
         await game.sees("step 1")
 
 
+class Misleading(Changing):
+    """Has other properties of the names that `play` knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.properties = {"gymnasium": lambda: "no JSON", "players.missing": lambda: [1, 2]}
+
+
+@in_event_loop
+async def test_properties_of_other_kinds_are_none_of_the_games() -> None:
+    async with playing(Misleading) as game:
+        await game.sees("step 0")
+        assert (game.app.player.missing, game.app.player.frame) == (None, None)
+
+
 def test_the_keys_of_properties_are_those_of_the_servers() -> None:
     assert player._FRAME == gymnasium_environment.FRAME
     assert player._GYMNASIUM == gymnasium_environment.DESCRIPTION
