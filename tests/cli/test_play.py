@@ -21,10 +21,11 @@ import typer.testing
 
 from dm_env_rpc_client.cli import play as command
 from dm_env_rpc_client.cli.app import app
-from dm_env_rpc_client.cli.failures import UsageError
+from dm_env_rpc_client.cli.arguments import Access
+from dm_env_rpc_client.cli.failures import Terminated, UsageError, ending
 from dm_env_rpc_client.server import Race, Server, serve
 from tests.cli.commands import COMMAND as PROGRAM
-from tests.cli.commands import ROOT
+from tests.cli.commands import ROOT, Peers
 from tests.cli.terminals import COMMAND, Terminal
 from tests.scripted import settles
 
@@ -196,6 +197,32 @@ for missing in ("textual_image", "PIL", "textual"):
     )
     assert re.findall(r"play needs the extra: pip install .*\[play\]", ran.stdout) != []
     assert len(ran.stdout.splitlines()) == 3
+
+
+def test_a_server_is_asked_for_properties_over_a_connection_of_its_own(peers: Peers) -> None:
+    assert command._has_properties(peers.catch, Access())
+    assert not command._has_properties(peers.hangs_up, Access())
+
+
+def test_signals_end_an_event_loop_in_order() -> None:
+    def handlers() -> list[object]:
+        return [signal.getsignal(number) for number in numbers]
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = handlers()
+    ended: list[BaseException] = []
+    try:
+        with ending(ended.append):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert handlers() == before
+        with ending(ended.append):
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert [type(error) for error in ended] == [KeyboardInterrupt, Terminated]
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN, "the process cleans up"
+    finally:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
 
 
 def test_rates_that_are_none() -> None:
