@@ -51,17 +51,11 @@ dm-env-rpc play localhost:50051
 dm-env-rpc play localhost:50051 --keys w=throttle:+=0.1 --keys s=throttle:-=0.1
 ```
 
-Observations that are images or boards are pictures: real ones in terminals that know sixels or kitty's
-graphics protocol, such as kitty, WezTerm, foot or iTerm2, and quadrant characters elsewhere. A larger
-terminal or a smaller font makes these sharper. If no observation is an image of at least 32x32 pixels,
-the picture is what the environment renders: a served Gymnasium environment with the render mode
-`rgb_array` sends it with each step.
-
-On a game for several players `play` waits until all have joined, and says how many are missing:
-
-```sh
-dm-env-rpc serve dm_env_rpc_client.server:Race
-```
+Observations that are images or boards are pictures: real ones in terminals that know sixels or
+kitty's graphics protocol, and quadrant characters elsewhere, which a larger terminal or a smaller
+font makes sharper. If no observation is an image of at least 32x32 pixels, the picture is what the
+environment renders: a served Gymnasium environment with the render mode `rgb_array` sends it with
+each step. On a game for several players `play` says how many are missing, until all have joined.
 
 `bench` shows percentiles of a step and of its phases (encode, send, wait, decode), an estimate of
 what part of the wait is the server's, and steps/s with 1 to 64 pending steps:

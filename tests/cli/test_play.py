@@ -21,10 +21,11 @@ import typer.testing
 
 from dm_env_rpc_client.cli import play as command
 from dm_env_rpc_client.cli.app import app
-from dm_env_rpc_client.cli.failures import UsageError
+from dm_env_rpc_client.cli.arguments import Access
+from dm_env_rpc_client.cli.failures import Terminated, UsageError, ending
 from dm_env_rpc_client.server import Race, Server, serve
 from tests.cli.commands import COMMAND as PROGRAM
-from tests.cli.commands import ROOT
+from tests.cli.commands import ROOT, Peers
 from tests.cli.terminals import COMMAND, Terminal
 from tests.scripted import settles
 
@@ -127,6 +128,9 @@ def test_a_terminal_that_shows_sixels_gets_images(catch_server: Server) -> None:
     mine, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 90, 900, 600))
     before = termios.tcgetattr(its)
+    # The answer to the query of Primary Device Attributes, where 4 is sixels. It is there before
+    # the query, for which the answer must not take longer than 0.1 s.
+    os.write(mine, b"\x1b[?62;4c")
     variables = {**os.environ, "PYTHONPATH": ROOT, "TERM": "xterm-256color"}
     game = subprocess.Popen(
         [*PROGRAM, "play", catch_server.address],
@@ -143,8 +147,6 @@ def test_a_terminal_that_shows_sixels_gets_images(catch_server: Server) -> None:
             if not select.select([mine], [], [], 0.1)[0]:
                 continue
             read = os.read(mine, 65536)
-            if b"\x1b[c" in read:
-                os.write(mine, b"\x1b[?62;4c")  # Primary Device Attributes; 4 is sixels.
             if b"\x1bP" in read and b"\x1bP" not in seen:
                 os.write(mine, b"q")
             seen += read
@@ -195,6 +197,32 @@ for missing in ("textual_image", "PIL", "textual"):
     )
     assert re.findall(r"play needs the extra: pip install .*\[play\]", ran.stdout) != []
     assert len(ran.stdout.splitlines()) == 3
+
+
+def test_a_server_is_asked_for_properties_over_a_connection_of_its_own(peers: Peers) -> None:
+    assert command._has_properties(peers.catch, Access())
+    assert not command._has_properties(peers.hangs_up, Access())
+
+
+def test_signals_end_an_event_loop_in_order() -> None:
+    def handlers() -> list[object]:
+        return [signal.getsignal(number) for number in numbers]
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = handlers()
+    ended: list[BaseException] = []
+    try:
+        with ending(ended.append):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert handlers() == before
+        with ending(ended.append):
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert [type(error) for error in ended] == [KeyboardInterrupt, Terminated]
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN, "the process cleans up"
+    finally:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
 
 
 def test_rates_that_are_none() -> None:

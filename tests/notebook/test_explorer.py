@@ -203,7 +203,7 @@ def test_a_large_image_is_sharper_when_it_stands_still() -> None:
         def step(self, action: Any) -> dm_env.TimeStep:
             return dm_env.transition(0.0, self.reset().observation)
 
-    def size() -> tuple[int, int]:
+    def size() -> Any:
         (data,) = hands.pictures()
         with PIL.Image.open(io.BytesIO(data)) as image:
             return image.width, image.height

@@ -125,9 +125,12 @@ class PlayApp(App[BaseException]):
         """Takes keys before Textual uses them, for instance tab to move the focus."""
         if isinstance(event, events.Key) and event.key not in ("ctrl+c", "ctrl+q", "ctrl+z"):
             self._press(_name_of(event))
-            self._show_controls()
+        elif isinstance(event, events.Paste) and self._typing is not None:
+            self._typing.value += one_line(event.text)
+        else:
+            await super().on_event(event)
             return
-        await super().on_event(event)
+        self._show_controls()
 
     def action_interrupt(self) -> None:
         """Ends the game as Ctrl-C ends other commands."""

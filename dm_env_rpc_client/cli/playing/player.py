@@ -147,11 +147,12 @@ class Player:
             self.frame = frame if isinstance(frame, np.ndarray) else None
 
     def _wait_for_players(self) -> None:
-        self.missing = self._read(_MISSING)
-        while self.missing:
-            if self._is_quitting.wait(_ASK_SECONDS):
+        while True:
+            missing = np.asarray(self._read(_MISSING))
+            is_number = missing.shape == () and missing.dtype.kind in "iu"
+            self.missing = int(missing) if is_number else None
+            if not self.missing or self._is_quitting.wait(_ASK_SECONDS):
                 return
-            self.missing = self._read(_MISSING)
 
     def _ask_to_render(self) -> tuple[bool, dict[str, Any]]:
         """Returns whether there are frames, and the settings of a reset that this takes."""
@@ -160,12 +161,15 @@ class Player:
                 picture = picture_for(spec.generate_value(), spec)
                 if picture is not None and min(picture.pixels.shape[:2]) >= _LEAST_SIDE:
                     return False, {}
-        text = self._read(_GYMNASIUM)
-        described = json.loads(text) if isinstance(text, str) else {}
-        if described.get("render_mode") is not None:
-            return True, {}
-        if "rgb_array" in described.get("metadata", {}).get("render_modes", []):
-            return True, {"render_mode": "rgb_array"}
+        try:
+            described = json.loads(self._read(_GYMNASIUM))
+        except (TypeError, ValueError, RecursionError):
+            return False, {}  # There is no such property, or it is something else.
+        match described:
+            case {"render_mode": str()}:
+                return True, {}
+            case {"metadata": {"render_modes": [*modes]}} if "rgb_array" in modes:
+                return True, {"render_mode": "rgb_array"}
         return False, {}
 
     def _read(self, key: str) -> Any:

@@ -8,6 +8,7 @@ import PIL.Image
 import textual_image.renderable
 import textual_image.widget
 from rich.segment import Segment
+from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.strip import Strip
 from textual.widget import Widget
@@ -69,7 +70,7 @@ class _Image(Vertical):
         self._image = textual_image.widget.Image()
         self._image.styles.width = self._image.styles.height = "auto"
 
-    def compose(self):  # type: ignore[no-untyped-def]
+    def compose(self) -> ComposeResult:
         yield self._image
 
     def show(self, picture: Picture) -> None:

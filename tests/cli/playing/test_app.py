@@ -12,6 +12,7 @@ import numpy as np
 import PIL.Image
 import pytest
 from dm_env import specs
+from textual import events
 from textual_image.widget import SixelImage
 
 from dm_env_rpc_client.bridges import gymnasium_environment
@@ -73,6 +74,9 @@ async def test_several_actions_are_set_one_by_one_and_sent_together() -> None:
         await game.sees(r"  arm.grip      = ☑ on")
         await game.press("t", "h", "q", "space", "backspace", "backspace", "i")
         await game.sees("speech        = 'hi_'")
+        game.app.post_message(events.Paste("!\nthere"))
+        await game.sees("speech        = 'hi! there_'")
+        await game.press(*["backspace"] * 7)
         await game.press("enter")
         assert "step 0" in await game.sees("speech        = 'hi'"), "nothing was sent so far"
         await game.press("space")
@@ -226,6 +230,21 @@ async def test_an_environment_that_cannot_render_is_played_without_a_picture() -
         assert "▀" not in await game.sees("step 0")
         await game.press("space")
         await game.sees("step 1")
+
+
+class Misleading(Changing):
+    """Has other properties of the names that `play` knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.properties = {"gymnasium": lambda: "no JSON", "players.missing": lambda: [1, 2]}
+
+
+@in_event_loop
+async def test_properties_of_other_kinds_are_none_of_the_games() -> None:
+    async with playing(Misleading) as game:
+        await game.sees("step 0")
+        assert (game.app.player.missing, game.app.player.frame) == (None, None)
 
 
 def test_the_keys_of_properties_are_those_of_the_servers() -> None:
