@@ -31,6 +31,8 @@ FORWARDED = 2
 PAUSE_SECONDS = 0.001
 """Between steps, so that a worker can be started meanwhile on a machine with two cores."""
 
+RETRY_SECONDS = 0.1
+
 NOTICED_SECONDS = 1.0
 REPLACED_SECONDS = 60.0
 
@@ -107,8 +109,11 @@ class Client(threading.Thread):
             name = create_world(connection)
             processes = pids_of(self._server)
             here = process_of_connection(connection, list(processes.values()))
-            while self._is_forwarded and processes[_serial(name)] == here:
+            if self._is_forwarded and processes[_serial(name)] == here:
                 name = create_world(other)
+                if processes[_serial(name)] == here:
+                    time.sleep(RETRY_SECONDS)  # The other process is not there yet.
+                    return
             with join_world(connection, name) as env:
                 env.reset()
                 self.pids = frozenset((here, processes[_serial(name)]))
@@ -118,8 +123,9 @@ class Client(threading.Thread):
                         self.steps += 1
                         time.sleep(PAUSE_SECONDS)
                 except ConnectionLostError as error:
-                    self.lost.append((time.monotonic(), self.pids, error))
-                    self.pids = frozenset()
+                    # What was lost is told last.
+                    pids, self.pids = self.pids, frozenset()
+                    self.lost.append((time.monotonic(), pids, error))
 
 
 def _serial(world: str) -> int:
@@ -129,6 +135,11 @@ def _serial(world: str) -> int:
 def workers_of(server: Server) -> Workers:
     assert isinstance(server._serving, Workers)
     return server._serving
+
+
+def is_complete(server: Server) -> bool:
+    """Whether all workers serve."""
+    return len(workers_of(server)._board.ready()) == PROCESSES
 
 
 def pids_of(server: Server) -> dict[int, int]:
@@ -144,7 +155,6 @@ def test_workers_that_are_killed_take_their_own_worlds_only(count: int, seen: Se
     slowest_error = slowest_replacement = 0.0
     said = set()
     with serve(Echo, processes=PROCESSES, idle_world_seconds=0.1) as server:
-        board = workers_of(server)._board
         clients = [Client(server, index < FORWARDED) for index in range(CLIENTS)]
         for client in clients:
             client.start()
@@ -167,7 +177,7 @@ def test_workers_that_are_killed_take_their_own_worlds_only(count: int, seen: Se
                 else:
                     assert settles(lambda: client.steps > steps + 10)  # noqa: B023
                     assert len(client.lost) == lost
-            assert settles(lambda: len(board.ready()) == PROCESSES, REPLACED_SECONDS)
+            assert settles(lambda: is_complete(server), REPLACED_SECONDS)
             slowest_replacement = max(slowest_replacement, time.monotonic() - begin)
         assert settles(lambda: all(c.pids or c.failure for c in clients), REPLACED_SECONDS)
         for client in clients:
