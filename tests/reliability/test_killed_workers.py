@@ -32,6 +32,7 @@ PAUSE_SECONDS = 0.001
 """Between steps, so that a worker can be started meanwhile on a machine with two cores."""
 
 RETRY_SECONDS = 0.1
+MAX_WORLDS = 20
 
 NOTICED_SECONDS = 1.0
 REPLACED_SECONDS = 60.0
@@ -109,11 +110,14 @@ class Client(threading.Thread):
             name = create_world(connection)
             processes = pids_of(self._server)
             here = process_of_connection(connection, list(processes.values()))
-            if self._is_forwarded and processes[_serial(name)] == here:
+            for _ in range(MAX_WORLDS if self._is_forwarded else 0):
+                # Until this process has more worlds than the other.
+                if processes[_serial(name)] != here:
+                    break
                 name = create_world(other)
-                if processes[_serial(name)] == here:
-                    time.sleep(RETRY_SECONDS)  # The other process is not there yet.
-                    return
+            if self._is_forwarded and processes[_serial(name)] == here:
+                time.sleep(RETRY_SECONDS)  # The other process is not there yet.
+                return
             with join_world(connection, name) as env:
                 env.reset()
                 self.pids = frozenset((here, processes[_serial(name)]))
