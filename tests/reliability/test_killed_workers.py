@@ -152,7 +152,6 @@ def pids_of(server: Server) -> dict[int, int]:
 
 
 @pytest.mark.row(45)
-@pytest.mark.timeout(120)
 @counts(2, 50)
 def test_workers_that_are_killed_take_their_own_worlds_only(count: int, seen: Seen) -> None:
     threads, descriptors = thread_count(), descriptor_count()

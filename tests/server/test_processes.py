@@ -406,6 +406,7 @@ def test_stopping_lets_steps_end_and_ends_the_processes(tmp_path: Path) -> None:
     assert have_ended(pids)
     assert not (tmp_path / "socket").exists()
     assert server.wait(0.0)
+    assert server.stats().steps == 2
     server.stop()
 
 

@@ -165,6 +165,7 @@ class _Worker:
         self._listener.stop(grace)
         self._forwarded.stop(deadline)
         self._host.worlds.close()
+        self._told.say("stats", self._stats())
 
     def _obey(self, what: str, arguments: list[Any], descriptor: int | None) -> None:
         if what == "stats":
