@@ -401,11 +401,12 @@ def test_stopping_lets_steps_end_and_ends_the_processes(tmp_path: Path) -> None:
         future = env.step_async({"do": hosted.SLEEP})
         assert settles(lambda: server.stats().steps == 2)
         with time_limit(10):
-            server.stop(5.0)
+            server.stop(2.0)
         assert future.result().mid()
     assert have_ended(pids)
     assert not (tmp_path / "socket").exists()
     assert server.wait(0.0)
+    assert server.stats().steps == 2
     server.stop()
 
 

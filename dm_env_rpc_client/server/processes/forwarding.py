@@ -93,7 +93,11 @@ class Forwarded:
         with self._lock:
             self._open[descriptor] = pipe, stream
         self._poll.register(descriptor, select.EPOLLRDHUP | select.EPOLLONESHOT)
-        self._start(f"serves {peer}", self._serve, descriptor)
+        try:
+            self._start(f"serves {peer}", self._serve, descriptor)
+        except RuntimeError:
+            _log.exception("no thread can be started for %s", peer)
+            self._close(descriptor)
 
     def stop(self, deadline: float) -> None:
         """Waits until all streams have ended, and ends those that have not at a deadline.
@@ -119,13 +123,16 @@ class Forwarded:
                 while _answer(pipe, stream):
                     pass
         finally:
-            with self._lock:
-                del self._open[descriptor]
-                pipe.close()  # Removes it from the poll as well.
-            try:
-                stream.close()
-            except BaseException:
-                _log.exception("closing a forwarded stream failed")
+            self._close(descriptor)
+
+    def _close(self, descriptor: int) -> None:
+        with self._lock:
+            pipe, stream = self._open.pop(descriptor)
+            pipe.close()  # Removes it from the poll as well.
+        try:
+            stream.close()
+        except BaseException:
+            _log.exception("closing a forwarded stream failed")
 
     def _watch(self) -> None:
         """Tells streams whose clients are gone: they may be waiting for others."""

@@ -36,6 +36,8 @@ from dm_env_rpc_client.transports.tls import Tls
 
 __all__ = ["Setup", "run"]
 
+_log = logging.getLogger("dm_env_rpc_client.server")
+
 _LOOK_SECONDS = 1.0
 """How often a worker compares the id of its parent process: a process that was forked from the
 parent may keep the pipe open."""
@@ -151,27 +153,39 @@ class _Worker:
                         raise EOFError
                 received = control.receive()
                 what, *arguments = pickle.loads(received.message)
-                if what == "client":
-                    assert received.descriptor is not None
-                    self._listener.adopt(received.descriptor)
-                    self._slot.add("adopted", 1)
-                elif what == "link":
-                    assert received.descriptor is not None
-                    self._forwarded.adopt(received.descriptor, *arguments)
-                elif what == "stats":
-                    self._told.say("stats", self._stats())
-                elif what == "levels":
-                    _set_levels(*arguments)
-                else:
-                    assert what == "stop"
+                if what == "stop":
                     (grace,) = arguments
                     break
+                try:
+                    self._obey(what, arguments, received.descriptor)
+                except OSError:
+                    _log.exception("what the server's own process said cannot be done")
         except (EOFError, OSError):
             _exit_in(_EXIT_SECONDS)
         deadline = time.monotonic() + grace
         self._listener.stop(grace)
         self._forwarded.stop(deadline)
         self._host.worlds.close()
+        self._told.say("stats", self._stats())
+
+    def _obey(self, what: str, arguments: list[Any], descriptor: int | None) -> None:
+        if what == "stats":
+            self._told.say("stats", self._stats())
+        elif what == "levels":
+            _set_levels(*arguments)
+        else:
+            self._adopt(what, arguments, descriptor)
+
+    def _adopt(self, what: str, arguments: list[Any], descriptor: int | None) -> None:
+        if what == "client":
+            self._slot.add("adopted", 1)
+        if descriptor is None:
+            _log.warning("a connection is dropped: this process has no descriptor for it")
+        elif what == "client":
+            self._listener.adopt(descriptor)
+        else:
+            assert what == "link"
+            self._forwarded.adopt(descriptor, *arguments)
 
     def _open_stream(self, peer: Peer) -> ServerStream:
         slot, most = self._slot, self._site.max_connections

@@ -488,7 +488,7 @@ def _pickled(setup: in_worker.Setup) -> bytes:
 
 def _check(worker: _Worker) -> None:
     """Raises if a worker has not begun to serve."""
-    if worker.is_ready:
+    if worker.is_ready and not worker.ended:
         return
     if not worker.failure:
         raise ChildProcessError(
