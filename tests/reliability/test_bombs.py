@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import grpc
 import pytest
 
-from dm_env_rpc_client import DmEnvRpcError, Limits, connect, dm_env_rpc_pb2, make
+from dm_env_rpc_client import DmEnvRpcError, Limits, connect, dm_env_rpc_pb2, make, make_async
 from dm_env_rpc_client.protocol import pipeline
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest, decode_response
 from dm_env_rpc_client.server import Catch, serve
@@ -88,7 +89,17 @@ def _number(message: bytes) -> int:
     return (message[0] & 0x7F | (message[1] << 7 if message[0] > 0x7F else 0)) >> 3
 
 
-def _be_a_client(address: str, transport: str, told: Pipe) -> None:
+def _reset(address: str) -> None:
+    with make(address) as env:
+        env.reset()
+
+
+async def _reset_async(address: str) -> None:
+    async with await make_async(address) as env:
+        await env.reset()
+
+
+def _be_a_client(address: str, transport: str, is_async: bool, told: Pipe) -> None:
     """Steps once when told to, and tells what came of it and how long the answers took."""
     obey(transport)
     seconds = 0.0
@@ -104,13 +115,12 @@ def _be_a_client(address: str, transport: str, told: Pipe) -> None:
 
     pipeline.Pipeline.answer = timed  # type: ignore[method-assign]
     # Everything is imported and used once before anything is measured.
-    with serve(Catch) as server, make(server.address) as env:
-        env.reset()
+    with serve(Catch) as server:
+        asyncio.run(_reset_async(server.address)) if is_async else _reset(server.address)
     told.send("ready")
     told.recv()
     try:
-        with make(address) as env:
-            env.reset()
+        asyncio.run(_reset_async(address)) if is_async else _reset(address)
         text = "accepted"
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
@@ -118,10 +128,10 @@ def _be_a_client(address: str, transport: str, told: Pipe) -> None:
     told.recv()
 
 
-def bombed_client(address: str) -> tuple[str, float, int]:
+def bombed_client(address: str, is_async: bool = False) -> tuple[str, float, int]:
     """What came of a client in a process of its own: text, slowest answer, memory in bytes."""
     told, heard = forks.context.Pipe()
-    process = forks.context.Process(target=_be_a_client, args=(address, forced(), heard))
+    process = forks.context.Process(target=_be_a_client, args=(address, forced(), is_async, heard))
     process.start()
     heard.close()
     try:
@@ -152,9 +162,21 @@ def check(bomb: bytes, grown: int, seconds: float, seen: Seen) -> None:
     assert seconds < SECONDS
 
 
+TO_COROUTINES = [
+    "64 observations of one element each",
+    "16 MB of empty Any",
+    "100,000 specs",
+    "an error text of 100 MB",
+]
+"""All answers are decoded by the same code; these go to an AsyncConnection, too."""
+
+
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("name", list(bombs.answers(1)))
-def test_row_33_answers(name: str, scale: int, seen: Seen) -> None:
+@pytest.mark.parametrize(
+    ("name", "is_async"),
+    [*((name, False) for name in bombs.answers(1)), *((name, True) for name in TO_COROUTINES)],
+)
+def test_row_33_answers(name: str, is_async: bool, scale: int, seen: Seen) -> None:
     """Row 33: an answer takes at most 4 times its size and 64 MiB, and is refused in 0.5 s."""
     bomb = bombs.answers(scale)[name]()
     field = dm_env_rpc_pb2.EnvironmentResponse.DESCRIPTOR.fields_by_number[_number(bomb)].name
@@ -162,7 +184,7 @@ def test_row_33_answers(name: str, scale: int, seen: Seen) -> None:
         lambda peer: _Bomber("step" if field == "error" else field, bomb), "localhost:0", None, 4
     )
     try:
-        text, seconds, grown = bombed_client(listener.address)
+        text, seconds, grown = bombed_client(listener.address, is_async)
     finally:
         listener.stop(0.0)
     check(bomb, grown, seconds, seen)
