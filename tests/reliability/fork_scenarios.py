@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from dm_env_rpc_client import connect, connect_async, make
 from tests.both_transports import obey
-from tests.reliability.fork_children import use_everything_async
+from tests.reliability.fork_children import use_everything, use_everything_async
 from tests.reliability.forking import Child
 from tests.scripted import extension
 
