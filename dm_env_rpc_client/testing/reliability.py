@@ -51,6 +51,8 @@ protocol.
 - grpcio: local credentials over TCP are plaintext. Two servers can listen on one port, unless
   `grpc.so_reuseport` is 0. A request iterator that waits without end keeps the interpreter from
   exiting.
+- grpcio decompresses a message up to the limit of its size before it refuses it; the transport
+  `http2` does not decompress (row 21).
 - Answers carry no id: only their order tells to which request they belong, so a client that is in
   doubt gives up the connection (rows 6 to 12).
 - What small parts of a message ask for adds up, so budgets are for messages, not for tensors

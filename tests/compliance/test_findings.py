@@ -16,6 +16,7 @@ from dm_env_rpc_client.testing import Request, Response, ScriptedServer
 from tests.compliance import playground
 from tests.compliance.broken_servers import BROKEN
 from tests.compliance.minimal_server import MinimalServer
+from tests.reliability.recording import Seen
 from tests.scripted import ServerProcess
 
 OPTIONS = Options(
@@ -36,9 +37,11 @@ def the_finding(address: str, options: Options = OPTIONS) -> tuple[Result, list[
     return found[0], [result for result in results if result.outcome is Outcome.SKIPPED]
 
 
-def test_a_server_that_ends_the_stream_after_an_error() -> None:
+@pytest.mark.row(30)
+def test_a_server_that_ends_the_stream_after_an_error(seen: Seen) -> None:
     with playground.serve(BROKEN["ends the stream after an error"][1]) as address:
         finding, skipped = the_finding(address)
+    seen(servers_with_one_cause=1, their_findings=1)
     assert (finding.name, finding.outcome) == ("the_stream_survives_errors", Outcome.WARNED)
     assert "may close the stream" in finding.reason
     because = {r.name for r in skipped if "errors end the stream" in r.reason}
@@ -116,6 +119,7 @@ def worlds_session(worlds: type[playground.Worlds]) -> type[playground.Session]:
     return type("Broken", (playground.Session,), {"worlds_class": worlds})
 
 
+@pytest.mark.row(30)
 @pytest.mark.parametrize(
     ("session_class", "sent", "received", "advice"),
     [
@@ -124,10 +128,11 @@ def worlds_session(worlds: type[playground.Worlds]) -> type[playground.Session]:
     ],
 )
 def test_a_server_on_which_nothing_can_be_checked(
-    session_class: type[playground.Session], sent: str, received: str, advice: str
+    session_class: type[playground.Session], sent: str, received: str, advice: str, seen: Seen
 ) -> None:
     with playground.serve(session_class) as address:
         finding, skipped = the_finding(address)
+    seen(servers_with_one_cause=1, their_findings=1)
     assert (finding.name, finding.outcome) == ("the_server_can_be_checked", Outcome.FAILED)
     assert finding.sent.startswith(sent)
     assert received in finding.received
@@ -173,9 +178,11 @@ with playground.serve(Dies) as address:
 """
 
 
-def test_a_server_that_dies_of_an_unknown_uid() -> None:
+@pytest.mark.row(30)
+def test_a_server_that_dies_of_an_unknown_uid(seen: Seen) -> None:
     with ServerProcess(_DIES) as server:
         finding, skipped = the_finding(server.address)
+        seen(servers_with_one_cause=1, their_findings=1)
         assert server.process.wait(10) == 1
     assert finding.outcome is Outcome.FAILED
     assert finding.sent.startswith("StepRequest")

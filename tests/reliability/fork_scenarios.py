@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from dm_env_rpc_client import connect, connect_async, make
 from tests.both_transports import obey
-from tests.reliability.fork_children import use_everything_async
+from tests.reliability.fork_children import use_everything, use_everything_async
 from tests.reliability.forking import Child
 from tests.scripted import extension
 
@@ -59,6 +59,14 @@ def leaves(address: str) -> None:
     os._exit(0)
 
 
+def use(address: str) -> None:
+    """A child is refused the parent's connection, and opens connections of its own."""
+    with connect(address, request_timeout=20) as connection:
+        assert connection.send(extension(50)) == extension(50)
+        assert Child(lambda: use_everything(connection, [], [])).result() == "refused"
+        assert connection.send(extension(51)) == extension(51)
+
+
 def same_loop(address: str) -> None:
     """A coroutine that forks and goes on in the child, on the parent's loop and selector."""
 
@@ -93,6 +101,7 @@ def same_loop(address: str) -> None:
 
 
 SCENARIOS: dict[str, Callable[[str], None]] = {
+    "use in the child": use,
     "the exit of the child": exits,
     "the parent's loop in the child": same_loop,
 }

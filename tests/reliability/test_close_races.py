@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import subprocess
 import sys
 import threading
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from dm_env_rpc_client import (
     ConnectionLostError,
     DeadlineExceededError,
     connect,
+    connect_async,
 )
 from dm_env_rpc_client.testing import ScriptedServer
 from tests.reliability.echoing import Echoing
@@ -71,6 +75,48 @@ def test_row_36_close_beside_submit_send_and_deadlines(
         connection.close()
     seen(rounds=count, errors_that_blame_the_server=len(unexpected))
     assert unexpected == []
+
+
+@pytest.mark.row(36)
+@counts(100, 5_000)  # with each of two transports and two servers
+def test_row_36_close_beside_send_and_deadlines_of_coroutines(
+    echo_server: Echoing, count: int, seen: Seen
+) -> None:
+    unexpected: list[BaseException] = []
+    right = 0
+    chance = random.Random(0)
+
+    async def attempt(act: Coroutine[Any, Any, Any], expected: Any) -> None:
+        nonlocal right
+        for _ in range(chance.randrange(4)):
+            await asyncio.sleep(0)
+        try:
+            answer = await act
+        except (ConnectionClosedError, ConnectionLostError, DeadlineExceededError) as error:
+            if "closed" not in str(error) and "in time" not in str(error):
+                unexpected.append(error)
+        except BaseException as error:
+            unexpected.append(error)
+        else:
+            assert answer == expected
+            right += 1
+
+    async def scenario() -> None:
+        for number in range(count):
+            connection = await connect_async(echo_server.address, request_timeout=20)
+            first, second = extension(number), extension(number + 1)
+            late = 0.0005 if number % 3 == 0 else None
+            await asyncio.gather(
+                attempt(connection.send(first), first),
+                attempt(connection.send(second, timeout=late), second),
+                attempt(connection.close(), None),
+            )
+            await connection.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 3600))
+    seen(rounds_of_coroutines=count, errors_that_blame_the_server=len(unexpected))
+    assert unexpected == []
+    assert right >= count  # Each close, at least.
 
 
 INTERRUPTED = """

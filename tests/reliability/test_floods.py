@@ -180,6 +180,65 @@ def test_row_31_acknowledgements_do_not_pile_up(name: str, is_async: bool, seen:
     assert peak < 4 << 20
 
 
+OF_CONNECTIONS = [
+    *("PING", "SETTINGS"),
+    *(
+        pytest.param(name, marks=pytest.mark.soak)
+        for name in ("PING answers", "SETTINGS answers", "WINDOW_UPDATE", "unknown frames")
+    ),
+]
+
+
+def answer_a_probe_and_flood(name: str) -> Callable[[socket.socket], None]:
+    """As `flood`, for a client of grpcio, which asks for the server's health first."""
+
+    def script(connected: socket.socket) -> None:
+        received = b""
+        connected.sendall(frames.settings() + frame(SETTINGS, flags=ACK))
+        while frame(HEADERS, b"", frames.END_HEADERS, 1)[3:] not in received:
+            received += connected.recv(1 << 16)
+        read_for_ever(connected)
+        connected.sendall(frames.headers(*frames.RESPONSE, ("grpc-status", "12"), end=True))
+        once, _ = FLOODS[name]
+        blob = once * (1 + (1 << 16) // len(once))
+        while True:
+            connected.sendall(blob)
+
+    return script
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("name", OF_CONNECTIONS)
+def test_row_31_floods_of_a_client_of_grpcio(name: str, is_async: bool, seen: Seen) -> None:
+    """What grpcio does about a flood is its own affair; each wait ends in time all the same."""
+    took: list[float] = []
+
+    def send(address: str) -> None:
+        with connect(address, transport="grpc", timeout=5.0) as connection:
+            started = time.monotonic()
+            with pytest.raises((DeadlineExceededError, ConnectionLostError)):
+                connection.send(extension(1), timeout=1.0)
+            took.append(time.monotonic() - started)
+
+    async def send_async(address: str) -> None:
+        async with await connect_async(address, transport="grpc", timeout=5.0) as connection:
+            started = time.monotonic()
+            with pytest.raises((DeadlineExceededError, ConnectionLostError)):
+                await connection.send(extension(1), timeout=1.0)
+            took.append(time.monotonic() - started)
+
+    with answering_socket(answer_a_probe_and_flood(name)) as address:
+        started = time.monotonic()
+        try:
+            asyncio.run(send_async(address)) if is_async else send(address)
+        except (DeadlineExceededError, ConnectionLostError):
+            took.append(0.0)  # It did not get as far as a request.
+        assert time.monotonic() - started < 5.0 + 1.0 + 2.0 + LATE_SECONDS
+    late = took[0] - 1.0
+    seen(floods=1, end_after_the_deadline_s=max(late, 0.0))
+    assert late < LATE_SECONDS
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_row_31_a_greeting_that_trickles_ends_connect_in_time(is_async: bool) -> None:
     stop = threading.Event()

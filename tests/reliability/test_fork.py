@@ -19,6 +19,9 @@ from tests.scripted import BUSY_SECONDS, settles
 PENDING = range(10)
 """Numbers of requests that the server answers later, so that they are pending at the fork."""
 
+AT_ONCE_SECONDS = 0.5
+"""A refusal takes a millisecond, if the processor is free."""
+
 MODULE = "tests.reliability.fork_scenarios"
 ROUNDS = "tests.reliability.fork_rounds"
 
@@ -30,7 +33,7 @@ def slow_server() -> Iterator[Echoing]:
         yield server
 
 
-@pytest.mark.row(16, 32)
+@pytest.mark.row(32)
 @counts(12, 200)
 @pytest.mark.parametrize("kind", ["started", "futures", "callbacks", "coroutines"])
 def test_row_32_forks_with_requests_pending(
@@ -57,7 +60,7 @@ def test_row_32_forks_with_requests_pending(
     )
     assert found["forks"] == count
     assert found["refusals"] >= count
-    assert found["slowest"] < 0.1 + BUSY_SECONDS
+    assert found["slowest"] < AT_ONCE_SECONDS + BUSY_SECONDS
     # Each round has those that were pending, and one more.
     assert found["right"] == sum(number % 3 + 1 for number in range(count))
     assert (found["wrong"], found["lost"]) == (0, 0), finished.stderr

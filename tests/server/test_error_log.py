@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+import os
+from typing import Any, Literal
 
 import pytest
 
@@ -13,6 +14,8 @@ from dm_env_rpc_client.server.activity import Activity
 from dm_env_rpc_client.server.error_log import KEPT_ERRORS, ErrorLog
 from tests.environments import Broken
 from tests.reliability.recording import Seen
+from tests.reliability.scorecard import counts
+from tests.reliability.soak import resident_bytes
 
 
 @pytest.mark.row(41)
@@ -28,6 +31,42 @@ def test_row_41_errors_and_log_lines_are_bounded(
     assert [error.args[0] for error in errors.kept] == list(range(100_000 - KEPT_ERRORS, 100_000))
     assert 10 <= len(caplog.records) <= 100
     assert caplog.records[0].exc_info is not None
+
+
+@pytest.mark.row(41)
+@pytest.mark.parametrize("transport", ["http2", "grpc"])
+@counts(1_000, 100_000)
+def test_row_41_steps_that_fail_in_the_environment(
+    transport: Literal["http2", "grpc"], count: int, caplog: pytest.LogCaptureFixture, seen: Seen
+) -> None:
+    failed = 0
+    with (
+        caplog.at_level(logging.ERROR),
+        serve(Broken, transport=transport) as server,
+        make(server.address, {"at": "step"}) as env,
+    ):
+        env.reset()
+        # An error fails its own request only; the first comes from the environment.
+        for first in range(0, count, 100):
+            futures = [env.step_async({"a": 1}) for _ in range(min(100, count - first))]
+            for future in futures:
+                error = future.exception()
+                assert isinstance(error, DmEnvRpcError), error
+                assert "broken in step" in error.message
+                failed += 1
+            if first == 0:
+                before = resident_bytes(os.getpid())
+        grown = resident_bytes(os.getpid()) - before
+        seen(
+            steps_that_fail=failed,
+            errors_that_are_kept=float(len(server.errors)),
+            lines_of_log=float(len(caplog.records)),
+            memory_mib=grown / (1 << 20),
+        )
+        assert server.stats().errors == failed == count
+        assert len(server.errors) == KEPT_ERRORS
+    assert 10 <= len(caplog.records) <= 100 + count / 100
+    assert grown < 16 << 20
 
 
 def test_what_was_not_logged_is_counted(

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from dm_env_rpc_client import Limits, SpecError, dm_env_rpc_pb2, pack_tensor, unpack_tensor
 from dm_env_rpc_client.tensors import codecs
+from tests.reliability.recording import Seen
 from tests.tensors import strategies
 
 Tensor: TypeAlias = dm_env_rpc_pb2.Tensor
@@ -287,17 +288,20 @@ BOMBS = [
 ]
 
 
+@pytest.mark.row(21)
 @pytest.mark.parametrize("bomb", BOMBS, ids=lambda bomb: bomb.WhichOneof("payload"))
-def test_a_bomb_is_refused_before_memory_is_taken(bomb: Tensor) -> None:
+def test_a_bomb_is_refused_before_memory_is_taken(bomb: Tensor, seen: Seen) -> None:
     def unpack() -> None:
         with pytest.raises(SpecError, match="bytes more than in the message"):
             unpack_tensor(bomb)
 
     seconds, peak = strategies.cost(unpack)
+    seen(tensors=1, tensor_refused_after_ms=seconds * 1e3, memory_mib=peak / 2**20)
     assert seconds < 0.05
     assert peak < 1 << 20
 
 
+@pytest.mark.row(21)
 def test_strings_of_different_lengths_are_not_padded() -> None:
     texts = ["x" * 100_000] + [""] * 1000
     message = Tensor(shape=[1001], strings=Tensor.StringArray(array=texts))
