@@ -163,7 +163,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("serve catch --address {catch}", 1, "cannot listen"),
     ("serve catch --protocol gym-socket --address {catch}", 1, "in use"),
     ("serve catch --protocol gym-socket --processes 2", 2, "has no --processes; --isolate"),
-    ("serve catch --processes 0", 2, "0 is not in the range"),
+    ("serve catch --processes 0", 2, "'--processes'"),
     ("serve catch --protocol gym-socket --address 5001", 2, "looks like localhost:50051"),
     ("serve catch --protocol gym-socket --address 0.0.0.0:0", 2, "insecure"),
     # Play has no terminal here.
