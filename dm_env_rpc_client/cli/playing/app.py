@@ -91,7 +91,7 @@ class PlayApp(App[BaseException]):
         self._rate = rate
         self._panel = self._make_panel()
         self._typing: TextEntry | None = None
-        self._is_paused = False
+        self._is_paused = self._is_ending = False
         self._message = self._sent = ""
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._step_due: float | None = None
@@ -100,14 +100,21 @@ class PlayApp(App[BaseException]):
 
     def compose(self) -> ComposeResult:
         """See `App.compose`."""
-        yield Static(id="status", markup=False)
+        # Kept, because they cannot be found any more while the application ends.
+        self._status, self._observations, self._controls, self._shown_message, self._keys = (
+            Static(id=name, markup=False)
+            for name in ("status", "observations", "controls", "message", "keys")
+        )
+        self._gallery = Gallery(shows_images())
+        self._side = VerticalScroll(id="side", can_focus=False)
+        yield self._status
         with Container(id="body"):
-            yield Gallery(shows_images())
-            with VerticalScroll(id="side", can_focus=False):
-                yield Static(id="observations", markup=False)
-                yield Static(id="controls", markup=False)
-        yield Static(id="message", markup=False)
-        yield Static(id="keys", markup=False)
+            yield self._gallery
+            with self._side:
+                yield self._observations
+                yield self._controls
+        yield self._shown_message
+        yield self._keys
 
     async def on_mount(self) -> None:
         """Begins the first episode."""
@@ -147,6 +154,7 @@ class PlayApp(App[BaseException]):
         self._own_loop.call_soon_threadsafe(self._end, error)
 
     def _end(self, error: BaseException | None) -> None:
+        self._is_ending = True
         if self._busy_since is not None:
             # Closing waits for the server for a moment.
             threading.Thread(target=self.player.quit).start()
@@ -163,7 +171,8 @@ class PlayApp(App[BaseException]):
                     self._show_controls()
                 await self._attempt(await self._next())
         except Exception as error:
-            self.exit(error)
+            if not self._is_ending:
+                self.exit(error)
 
     async def _next(self) -> Callable[[], None]:
         """Waits for the next call of the environment, and returns it."""
@@ -277,22 +286,19 @@ class PlayApp(App[BaseException]):
             else:
                 pictures[name] = picture
         texts.rstrip()
-        observations = self.query_one("#observations", Static)
-        observations.display = bool(texts)
-        observations.update(texts)
-        gallery = self.query_one(Gallery)
-        gallery.display = bool(pictures)
-        self.query_one("#side").set_class(not pictures, "alone")
-        await gallery.show(pictures)
+        self._observations.display = bool(texts)
+        self._observations.update(texts)
+        self._gallery.display = bool(pictures)
+        self._side.set_class(not pictures, "alone")
+        await self._gallery.show(pictures)
 
     def _show_controls(self) -> None:
         """Shows all but the observations, which keys do not change."""
-        self.query_one("#controls", Static).update(self._controls_text())
+        self._controls.update(self._controls_text())
         self.call_after_refresh(self._show_selected)
-        message = self.query_one("#message", Static)
-        message.display = bool(self._message)
-        message.update(self._message)
-        self.query_one("#keys", Static).update(self._keys_text())
+        self._shown_message.display = bool(self._message)
+        self._shown_message.update(self._message)
+        self._keys.update(self._keys_text())
         self._show_status()
 
     def _show_status(self) -> None:
@@ -317,7 +323,7 @@ class PlayApp(App[BaseException]):
             text.append(waiting, Style(color="yellow"))
         elif self._sent and timestep is not None and not timestep.first():
             text.append(one_line(f"after {self._sent}"), _DIM)
-        self.query_one("#status", Static).update(text)
+        self._status.update(text)
 
     def _waiting_text(self) -> str:
         missing = self.player.missing
@@ -351,10 +357,9 @@ class PlayApp(App[BaseException]):
 
     def _show_selected(self) -> None:
         """Scrolls to the selected control if not all of them fit."""
-        side, controls = self.query_one("#side"), self.query_one("#controls")
-        panel = self._panel
+        side, panel = self._side, self._panel
         line = panel.controls.index(panel.selected) if panel.selected else 0
-        top = controls.virtual_region.y + line - side.size.height // 2
+        top = self._controls.virtual_region.y + line - side.size.height // 2
         side.scroll_to(y=max(0, top), animate=False)
 
     def _keys_text(self) -> str:

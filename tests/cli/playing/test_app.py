@@ -278,6 +278,7 @@ async def test_images_are_given_to_the_terminal_enlarged(monkeypatch: pytest.Mon
         await game.sees("step 0")
         assert await until(lambda: len(game.app.query(SixelImage)) == 1)
         shown = game.app.query_one(SixelImage)
+        assert await until(lambda: shown.image is not None)
         before = shown.image
         assert isinstance(before, PIL.Image.Image)
         assert max(before.size) >= 1024
