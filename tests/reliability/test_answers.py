@@ -39,7 +39,7 @@ def run(main: Callable[[], Awaitable[None]], seconds: float = 600) -> None:
 
 
 @pytest.mark.row(7)
-@counts(100, 1_000)
+@counts(50, 1_000)
 def test_cancelled_coroutines_leave_no_stale_answer(
     echo_server: Echoing, count: int, seen: Seen
 ) -> None:
@@ -77,7 +77,7 @@ def test_cancelled_coroutines_leave_no_stale_answer(
 
 
 @pytest.mark.row(8)
-@counts(3_000, 10_000)
+@counts(2_000, 10_000)
 def test_gathered_requests_get_their_own_answers(
     echo_server: Echoing, count: int, seen: Seen
 ) -> None:
@@ -93,7 +93,7 @@ def test_gathered_requests_get_their_own_answers(
 
 
 @pytest.mark.row(9)
-@counts(500, 5_000)
+@counts(250, 5_000)
 def test_8_threads_with_many_requests_each_get_their_own_answers(
     echo_server: Echoing, count: int, seen: Seen
 ) -> None:
