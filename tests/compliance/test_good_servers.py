@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import dm_env
@@ -70,19 +70,21 @@ pytestmark = pytest.mark.row(30)
 QUICK: dict[str, Any] = {"timeout": 10.0, "quiet_seconds": 0.05}
 
 
-# The results of each run of the suite in a test.
-runs: list[list[Result]] = []
+record: list[Seen] = []
 
 
 @pytest.fixture(autouse=True)
-def false_alarms(seen: Seen) -> Iterator[None]:
-    """Says how many there were."""
-    runs.clear()
-    yield
-    found = [result for results in runs for result in results]
-    seen(
-        good_servers=1,
-        checks_of_good_servers=sum(result.outcome is not Outcome.SKIPPED for result in found),
+def recorded(seen: Seen) -> None:
+    """Has `count` say what it counts."""
+    record[:] = [seen]
+
+
+def count(results: Iterable[Result]) -> None:
+    """Says how many checks there were on a good server, and how many false alarms."""
+    found = list(results)
+    record[0](
+        runs_on_good_servers=1,
+        checks=sum(result.outcome is not Outcome.SKIPPED for result in found),
         false_alarms=sum(result.is_finding for result in found),
     )
 
@@ -91,7 +93,7 @@ def outcomes(address: str, options: Options, about: str = "") -> dict[str, Resul
     """Runs all checks, or those with `about` in their names; returns what was not skipped."""
     checks = [check for check in CHECKS if about in check.name]
     results = {result.name: result for result in run(address, options, checks)}
-    runs.append(list(results.values()))
+    count(results.values())
     assert list(results) == [check.name for check in checks]
     assert [str(result) for result in results.values() if result.is_finding] == []
     for result in results.values():
@@ -314,6 +316,6 @@ def test_our_server_resets_the_world_of_two_agents() -> None:
     options = Options(several_agents=True, **{**QUICK, "timeout": 2.0})
     with serve(Race) as server:
         results = list(run(server.address, options, checks))
-    runs.append(results)
+    count(results)
     assert [result.name for result in results] == [check.name for check in checks]
     assert [result.outcome for result in results] == [Outcome.PASSED] * 2

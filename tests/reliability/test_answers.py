@@ -39,7 +39,7 @@ def run(main: Callable[[], Awaitable[None]], seconds: float = 600) -> None:
 
 
 @pytest.mark.row(7)
-@counts(100, 1_000)
+@counts(50, 1_000)
 def test_cancelled_coroutines_leave_no_stale_answer(
     echo_server: Echoing, count: int, seen: Seen
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
@@ -26,6 +25,7 @@ from tests.both_transports import forced, obey
 from tests.reliability import bombs
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import is_strict
+from tests.scripted import own_seconds
 
 SLACK = 64 << 20
 SECONDS = 0.5 if is_strict() else 5.0
@@ -82,12 +82,6 @@ class _Bomber:
 
     def close(self) -> None:
         pass
-
-
-def own_seconds() -> float:
-    """A clock that stands still while this thread waits for a processor that other programs have."""
-    waited = Path("/proc/thread-self/schedstat").read_text().split()[1]
-    return time.monotonic() - int(waited) / 1e9
 
 
 def _number(message: bytes) -> int:

@@ -23,7 +23,8 @@ from dm_env_rpc_client import (
 )
 from tests.reliability.raw_peers import answering_socket, read_for_ever
 from tests.reliability.recording import Seen
-from tests.scripted import BUSY_SECONDS, extension
+from tests.reliability.scorecard import is_strict
+from tests.scripted import BUSY_SECONDS, extension, own_seconds
 from tests.transports import frames
 from tests.transports.frames import (
     ACK,
@@ -98,13 +99,13 @@ def test_row_31_a_request_ends_in_time_or_by_an_error_that_names_the_flood(
     with answering_socket(flood(name, begun)) as address:
         with connect(address, transport="http2") as connection:
             begun.set()
-            started = time.monotonic()
+            started = own_seconds()
             with pytest.raises((ProtocolError, DeadlineExceededError, ConnectionLostError)):
                 connection.send(extension(1), timeout=1.0)
-            late = time.monotonic() - started - 1.0
+            late = own_seconds() - started - 1.0
             assert late < LATE_SECONDS
-            closing = time.monotonic()
-        assert time.monotonic() - closing < 2.0 + BUSY_SECONDS
+            closing = own_seconds()
+        assert own_seconds() - closing < 2.0 + BUSY_SECONDS
     seen(floods=1, end_after_the_deadline_s=max(late, 0.0))
 
 
@@ -215,25 +216,25 @@ def test_row_31_floods_of_a_client_of_grpcio(name: str, is_async: bool, seen: Se
 
     def send(address: str) -> None:
         with connect(address, transport="grpc", timeout=5.0) as connection:
-            started = time.monotonic()
+            started = own_seconds()
             with pytest.raises((DeadlineExceededError, ConnectionLostError)):
                 connection.send(extension(1), timeout=1.0)
-            took.append(time.monotonic() - started)
+            took.append(own_seconds() - started)
 
     async def send_async(address: str) -> None:
         async with await connect_async(address, transport="grpc", timeout=5.0) as connection:
-            started = time.monotonic()
+            started = own_seconds()
             with pytest.raises((DeadlineExceededError, ConnectionLostError)):
                 await connection.send(extension(1), timeout=1.0)
-            took.append(time.monotonic() - started)
+            took.append(own_seconds() - started)
 
     with answering_socket(answer_a_probe_and_flood(name)) as address:
-        started = time.monotonic()
+        started = own_seconds()
         try:
             asyncio.run(send_async(address)) if is_async else send(address)
         except (DeadlineExceededError, ConnectionLostError):
             took.append(0.0)  # It did not get as far as a request.
-        assert time.monotonic() - started < 5.0 + 1.0 + 2.0 + LATE_SECONDS
+        assert own_seconds() - started < 5.0 + 1.0 + 2.0 + LATE_SECONDS
     late = took[0] - 1.0
     seen(floods=1, end_after_the_deadline_s=max(late, 0.0))
     assert late < LATE_SECONDS
