@@ -23,7 +23,6 @@ from dm_env_rpc_client import (
 )
 from tests.reliability.raw_peers import answering_socket, read_for_ever
 from tests.reliability.recording import Seen
-from tests.reliability.scorecard import is_strict
 from tests.scripted import BUSY_SECONDS, extension, own_seconds
 from tests.transports import frames
 from tests.transports.frames import (
