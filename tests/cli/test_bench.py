@@ -43,7 +43,7 @@ def test_the_numbers_add_up(catch_server: Server, transport: str) -> None:
     found = measured(catch_server.address, "--seconds", "0.5", "--transport", transport)
     assert found["address"] == catch_server.address
     assert found["transport"] == transport
-    assert found["steps"] > 5
+    assert found["steps"] > 0
     latency = found["latency_us"]
     assert latency["p50"] <= latency["p90"] <= latency["p99"] <= latency["p99.9"] <= latency["max"]
     assert 0 < latency["mean"] <= latency["max"]

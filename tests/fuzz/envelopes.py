@@ -294,6 +294,10 @@ class _NoListener:
     def abort(self) -> None:
         """Nothing listens."""
 
+    def wait(self, timeout: float | None = None) -> bool:
+        """Nothing listens."""
+        return True
+
     def stop(self, grace: float) -> None:
         """Nothing listens."""
 

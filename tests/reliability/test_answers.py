@@ -73,7 +73,7 @@ def test_cancelled_coroutines_leave_no_stale_answer(
     run(main)
     seen(cancellations=count, stale_answers=stale, unusable_connections=dead)
     assert stale == 0
-    assert dead > count / 10
+    assert dead > 0
 
 
 @pytest.mark.row(8)
