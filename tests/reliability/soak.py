@@ -5,7 +5,8 @@
 A twentieth of the steps is waited for one by one, and their durations are compared; the others are
 pipelined. Other programs slow steps down, too. For that reason, a process that only sends back what
 it gets through a pipe takes turns with the steps that are waited for: how its durations drift is
-the drift of the machine. The program prints, as JSON, how memory and the numbers of threads grew,
+the drift of the machine. How long client and server had a processor depends less on others. The
+program prints, as JSON, how memory and the numbers of threads grew,
 and how the durations drifted; what it did so far is written to stderr.
 """
 
@@ -24,7 +25,7 @@ import numpy as np
 from dm_env_rpc_client import DmEnvAdaptor, make
 from tests import forks
 from tests.both_transports import obey
-from tests.scripted import served_echo
+from tests.scripted import served_echo, settles
 
 CHUNK = 500
 """How many steps are pipelined at a time."""
@@ -43,6 +44,12 @@ def resident_bytes(pid: int) -> int:
 
 def threads_of(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def processor_seconds(pid: int) -> float:
+    """The time for which all threads of a process had a processor."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _send_back(pipe: Pipe) -> None:
@@ -68,6 +75,7 @@ def main(steps: int) -> dict[str, float]:
     alone = of_part // ALONE
     durations = np.zeros((2, alone))
     percentiles = np.zeros((2, PARTS))
+    processor = np.zeros(PARTS + 1)
     ours, theirs = forks.context.Pipe()
 
     def turn_around() -> None:
@@ -96,9 +104,11 @@ def main(steps: int) -> dict[str, float]:
             take(env)  # What is made once has been made.
         memory = [resident_bytes(pid) for pid in pids]
         threads = sum(map(threads_of, pids))
+        processor[0] = sum(map(processor_seconds, pids))
         began = time.perf_counter()
         for part in range(PARTS):
             take(env)
+            processor[part + 1] = sum(map(processor_seconds, pids))
             percentiles[:, part] = np.percentile(durations, 99, axis=1)
             grown = [resident_bytes(pid) - had for pid, had in zip(pids, memory, strict=True)]
             print(
@@ -112,7 +122,11 @@ def main(steps: int) -> dict[str, float]:
             )
         took = time.perf_counter() - began
         of_steps, of_pipe = map(drift, percentiles)
-        threads = sum(map(threads_of, pids)) - threads
+        # A step that was slow has a thread of the server for a while.
+        settles(lambda: sum(map(threads_of, pids)) <= threads)
+        more = sum(map(threads_of, pids)) - threads
+        first_tenth = processor[PARTS // 10] - processor[0]
+        last_tenth = processor[-1] - processor[-1 - PARTS // 10]
     ours.send_bytes(b"")
     forks.end(echo)
     return {
@@ -120,10 +134,11 @@ def main(steps: int) -> dict[str, float]:
         "steps_per_second": of_part * PARTS / took,
         "memory_mib": grown[0] / (1 << 20),
         "server_memory_mib": grown[1] / (1 << 20),
-        "threads_more": threads,
+        "threads_more": more,
         "steps_drift_percent": (of_steps - 1) * 100,
         "pipe_drift_percent": (of_pipe - 1) * 100,
         "drift_percent": (of_steps / of_pipe - 1) * 100,
+        "processor_drift_percent": (last_tenth / first_tenth - 1) * 100 if first_tenth else 0.0,
         "load": os.getloadavg()[0],
     }
 

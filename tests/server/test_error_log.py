@@ -66,7 +66,8 @@ def test_row_41_steps_that_fail_in_the_environment(
         assert server.stats().errors == failed == count
         assert len(server.errors) == KEPT_ERRORS
     assert 10 <= len(caplog.records) <= 100 + count / 100
-    assert grown < 16 << 20
+    # All of them would take hundreds.
+    assert grown < 32 << 20
 
 
 def test_what_was_not_logged_is_counted(
