@@ -18,15 +18,15 @@ medians in microseconds per step:
 
 | observation | dm-env-rpc 1.1.7 | http2 | grpc | bare C++ gRPC | plain TCP |
 | --- | --- | --- | --- | --- | --- |
-| float32 scalar | 285 | 108 | 258 | 80 | 16 |
-| float64 [256] | 289 | 107 | 227 | 78 | 15 |
-| int32 84x84 | 586 | 174 | 297 | 121 | 59 |
-| uint8 84x84x4 | 294 | 108 | 247 | 83 | 16 |
-| float32 84x84x4 | 1,191 | 174 | 311 | 138 | 64 |
-| uint8 1080x1920x3 | 10,050 | 1,867 | 4,365 | 2,489 | 2,005 |
+| float32 scalar | 414 | 156 | 347 | 118 | 21 |
+| float64 [256] | 438 | 170 | 346 | 127 | 19 |
+| int32 84x84 | 867 | 271 | 450 | 197 | 65 |
+| uint8 84x84x4 | 368 | 148 | 305 | 110 | 17 |
+| float32 84x84x4 | 1,467 | 183 | 354 | 198 | 67 |
+| uint8 1080x1920x3 | 15,913 | 2,479 | 5,529 | 3,725 | 2,464 |
 
-With 16 steps pending, as `unroll` sends them, a step with a float32 scalar takes 24 microseconds
-over http2 and one with float32 84x84x4 takes 40; dm-env-rpc has to wait for each answer. Both
+With 16 steps pending, as `unroll` sends them, a step with a float32 scalar takes 27 microseconds
+over http2 and one with float32 84x84x4 takes 47; dm-env-rpc has to wait for each answer. Both
 columns of the picture are of the same run, each chart with a scale of its own:
 
 ![A step in microseconds, by observation, of six contenders](../../notebooks/pictures/benchmark.png)
@@ -56,9 +56,22 @@ with serve(Catch) as server:
 `serve(transport=...)` takes the same names. The http2 server is for Linux: one thread reads a
 request, has it answered and writes the answer, and other threads take part only for streams whose
 answers take long or wait for others. Clients on either transport, and those of other gRPC
-libraries, cannot tell which one serves them. `python -m tests.benchmarks --only served --only
-served-together` compares it with Gymnasium's AsyncVectorEnv, a multiprocessing Pipe and dm-env-rpc
-1.1.7 at both ends.
+libraries, cannot tell which one serves them.
+
+One run of `python -m tests.benchmarks --only served --only served-together` on a machine with two
+cores, microseconds for a step of a cheap Python environment in another process; the last three are
+for each of 16 environments, of which one server process has all but AsyncVectorEnv's:
+
+| | float32 [1] | uint8 84x84x4 | float32 84x84x4 |
+| --- | --- | --- | --- |
+| `make` and `serve` | 174 | 199 | 226 |
+| the same over a unix socket | 164 | 184 | 201 |
+| Gymnasium's AsyncVectorEnv | 195 | 205 | 231 |
+| a multiprocessing Pipe | 124 | 137 | 164 |
+| dm-env-rpc 1.1.7, both ends | 809 | 782 | 4,163 |
+| `BatchedEnvironment` | 50 | 54 | 101 |
+| `RemoteVectorEnv` | 51 | 56 | 110 |
+| AsyncVectorEnv, 16 processes | 98 | 85 | 168 |
 
 Both probe the server while they wait: a machine that is frozen or unreachable is noticed within 20
 seconds, also if there is no `request_timeout`. With `"grpc"`, which probes with PINGs, one that
