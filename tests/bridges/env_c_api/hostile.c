@@ -320,13 +320,13 @@ static EnvCApi_EnvironmentStatus KillsItself(void* context, int steps, double* r
   return kError;
 }
 static EnvCApi_EnvironmentStatus Scribbles(void* context, int steps, double* reward) {
-  for (int fd = 3; fd < 64; ++fd) {
+  for (int fd = 3; fd < 1024; ++fd) {
     if (write(fd, "The quick brown fox jumps over the lazy dog", 43) < 0) continue;
   }
   return Advance(context, steps, reward);
 }
 static EnvCApi_EnvironmentStatus ClosesAll(void* context, int steps, double* reward) {
-  for (int fd = 3; fd < 64; ++fd) close(fd);
+  for (int fd = 3; fd < 1024; ++fd) close(fd);
   return Advance(context, steps, reward);
 }
 static int Recurse(char* above) {
