@@ -35,6 +35,8 @@ class _Exit:
         return max(0.0, cls.deadline - time.monotonic())
 
 
+_is_first_at_exit = False
+
 # Locked until what runs in the background is done; with the process that it belongs to.
 _running: dict[threading.Lock, int] = {}
 
@@ -45,6 +47,12 @@ def in_background(action: Callable[[], None]) -> None:
     Args:
       action: takes a limited time.
     """
+    global _is_first_at_exit
+    if not _is_first_at_exit:
+        # Called before everything that was registered earlier, so before the finalizers of
+        # `weakref`, which end the connections that threads of ours use.
+        _is_first_at_exit = True
+        atexit.register(_wait_for_background)
     done = threading.Lock()
     done.acquire()
     _running[done] = os.getpid()
@@ -83,7 +91,6 @@ def _guarded(action: Callable[[], None]) -> None:
         _log.warning("could not end an environment that was not closed", exc_info=True)
 
 
-@atexit.register
 def _wait_for_background() -> None:
     try:
         for done, pid in list(_running.items()):
@@ -91,3 +98,7 @@ def _wait_for_background() -> None:
                 done.acquire(timeout=_Exit.remaining())
     except KeyboardInterrupt:
         _Exit.deadline = 0.0
+
+
+# Called after the finalizers, some of which call `in_background`.
+atexit.register(_wait_for_background)

@@ -134,8 +134,25 @@ LEFT = {
 def test_a_world_does_not_outlive_the_program(server: Server, how: str) -> None:
     program = Program(LEFT[how], server.address)
     stderr = program.end()
-    assert is_empty(server) or settles(lambda: is_empty(server))
+    assert settles(lambda: is_empty(server)), stderr
     assert (program.process.returncode, stderr) == (0, "")
+
+
+class SlowToClose(Echo):
+    """So that its client exits while the world is destroyed."""
+
+    def close(self) -> None:
+        time.sleep(0.5)
+
+
+@pytest.mark.parametrize("how", ["in a function", "in a coroutine"])
+def test_the_exit_waits_for_a_world_that_is_being_destroyed(how: str) -> None:
+    with serve(SlowToClose, idle_world_seconds=None) as server:
+        # Until the request to destroy the world is under way.
+        wait = "\ntime.sleep(0.2)\n"
+        program = Program(textwrap.dedent(LEFT[how]) + wait, server.address)
+        assert program.end() == ""
+        assert is_empty(server)
 
 
 CTRL_C = {
