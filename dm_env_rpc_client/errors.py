@@ -303,14 +303,7 @@ class EnvironmentsFailedError(DmEnvRpcClientError):
     def __str__(self) -> str:
         (index, failure), *others = self.failures.items()
         text = f"environment {index} at {self.addresses[index]} failed: {failure}"
-        if others:
-            indices = ", ".join(str(index) for index, _ in others[:_LISTED])
-            more = ", ..." if len(others) > _LISTED else ""
-            text += f" (and {len(others)} more: {indices}{more}; see .failures)"
-        return text
-
-
-_LISTED = 8
+        return text + _more([index for index, _ in others])
 
 
 class AgentsFailedError(DmEnvRpcClientError):
@@ -332,11 +325,18 @@ class AgentsFailedError(DmEnvRpcClientError):
     def __str__(self) -> str:
         (agent, failure), *others = self.failures.items()
         text = f"agent {agent!r} at {self.address} failed: {failure}"
-        if others:
-            names = ", ".join(repr(name) for name, _ in others[:_LISTED])
-            more = ", ..." if len(others) > _LISTED else ""
-            text += f" (and {len(others)} more: {names}{more}; see .failures)"
-        return f"{text}; all agents have left the world"
+        return f"{text}{_more([name for name, _ in others])}; all agents have left the world"
+
+
+_LISTED = 8
+
+
+def _more(others: Sequence[Hashable]) -> str:
+    """Returns what names those that failed beside the first."""
+    if not others:
+        return ""
+    named = ", ".join(map(repr, others[:_LISTED])) + (", ..." if len(others) > _LISTED else "")
+    return f" (and {len(others)} more: {named}; see .failures)"
 
 
 class LibraryError(DmEnvRpcClientError):

@@ -51,15 +51,21 @@ class Share:
       worlds: worlds, and those that are being made.
       agents: agents that are joined to them.
       held_bytes: the memory for their settings.
-      other_worlds: worlds of the other processes.
-      other_held_bytes: the memory for their settings.
     """
 
     worlds: int = 0
     agents: int = 0
     held_bytes: int = 0
-    other_worlds: int = 0
-    other_held_bytes: int = 0
+
+    @property
+    def other_worlds(self) -> int:
+        """Worlds of the other processes."""
+        return 0
+
+    @property
+    def other_held_bytes(self) -> int:
+        """The memory for their settings."""
+        return 0
 
 
 class WorldRegistry:

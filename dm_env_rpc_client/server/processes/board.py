@@ -132,12 +132,12 @@ class Slot(Share):
         self.board.set(self.index, "held_bytes", value)
 
     @property
-    def other_worlds(self) -> int:  # type: ignore[override]  # nobody sets it
+    def other_worlds(self) -> int:
         """Worlds of the other workers."""
         return self.board.total("worlds") - self.worlds
 
     @property
-    def other_held_bytes(self) -> int:  # type: ignore[override]  # nobody sets it
+    def other_held_bytes(self) -> int:
         """The memory for their settings."""
         return self.board.total("held_bytes") - self.held_bytes
 
