@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import gc
 import signal
 from pathlib import Path
 from types import FrameType
@@ -213,6 +214,9 @@ def serve(
             processes=processes,
             **access.options(),
         )
+    # What was imported stays. The collector would go through all of it, while clients wait.
+    gc.collect()
+    gc.freeze()
     with server:
         if as_json:
             print_json({"address": server.address})

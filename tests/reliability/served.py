@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection as Pipe
@@ -54,6 +55,9 @@ def _be_a_server(told: Pipe, options: dict[str, Any], seconds: dict[str, float])
     for name, value in seconds.items():
         assert hasattr(listener, name)
         setattr(listener, name, value)
+    # As the command line does.
+    gc.collect()
+    gc.freeze()
     extensions: dict[Any, Any] = {dm_env_rpc_pb2.Tensor: lambda message, world: _LARGE}
     with serve(Catch, transport="http2", extensions=extensions, **options) as server:
         told.send(server.address)

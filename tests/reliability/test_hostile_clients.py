@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import time
 from collections.abc import Callable
@@ -70,13 +71,17 @@ def _flood(address: str, contents: bytes) -> list[Outcome]:
     """Sends the same frames until the server has enough."""
     with RawClient(address, window=0) as client:
         client.send(request(1))
-        for _ in range(FLOOD // 500):
-            if not client.send(contents * 500):
-                break
-            # So that the server's last word arrives.
-            client.read(0.0)
-            client.frames = client.found(GOAWAY)
-        return [_end(client)]
+        return _flood_on(client, contents)
+
+
+def _flood_on(client: RawClient, contents: bytes) -> list[Outcome]:
+    for _ in range(FLOOD // 500):
+        if not client.send(contents * 500):
+            break
+        # So that the server's last word arrives.
+        client.read(0.0)
+        client.frames = client.found(GOAWAY)
+    return [_end(client)]
 
 
 def rapid_resets(address: str, count: int) -> list[Outcome]:
@@ -204,14 +209,22 @@ def many_streams(address: str, count: int) -> list[Outcome]:
 
 
 def windows_in_settings(address: str, count: int) -> list[Outcome]:
-    """Frames of 10,000 windows each, while 100 streams are open."""
+    """A frame of 10,000 windows, while 100 streams are open."""
     contents = frame(4, struct.pack(">HIHI", 4, 1_000, 4, 2_000) * 5_000)
-    with RawClient(address) as client:
+    outcomes = []
+    for _ in range(max(1, count // 1_000)):
+        with RawClient(address) as client:
+            client.send(b"".join(map(request, range(1, 201, 2))) + contents)
+            outcomes.append(_end(client))
+    return outcomes
+
+
+def small_windows_in_settings(address: str, count: int) -> list[Outcome]:
+    """Frames of 100 windows each, while 100 streams are open."""
+    contents = frame(4, struct.pack(">HIHI", 4, 1_000, 4, 2_000) * 50)
+    with RawClient(address, window=0) as client:
         client.send(b"".join(map(request, range(1, 201, 2))))
-        for _ in range(max(1, count // 1_000)):
-            client.send(contents)
-        assert client.ping()
-    return []
+        return _flood_on(client, contents)
 
 
 def unread_answers(address: str, count: int) -> list[Outcome]:
@@ -252,7 +265,8 @@ ATTACKS: dict[Attack, Outcome | None] = {
     tiny_increments: Outcome(CALM, None),
     overflows: Outcome(FLOW, None),
     many_streams: Outcome(CALM, 0),
-    windows_in_settings: None,
+    windows_in_settings: Outcome(CALM, None),
+    small_windows_in_settings: Outcome(CALM, None),
     unread_answers: None,
 }
 """Attacks, and how each of their connections ends; None if it need not."""
@@ -266,6 +280,8 @@ SOAKED = {settings, acknowledged_pings, priorities, empty_data, unknown_frames, 
 
 def _attack(told: Pipe) -> None:
     """Attacks when told to, and tells what came of it."""
+    # An attacker has a computer of its own. What it does with the processor is not measured.
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     told.send("ready")
     while True:
         try:

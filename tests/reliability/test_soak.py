@@ -37,8 +37,6 @@ def test_many_steps_leave_memory_threads_and_durations_as_they_were(
         )
     assert finished.returncode == 0, progress.read_text()
     found = json.loads(finished.stdout)
-    # So few steps as in the gate say nothing about durations, nor does a machine that changes.
-    is_judged = is_strict() and abs(found["pipe_drift_percent"]) < 10
     seen(
         steps=found["steps"],
         **{f"{transport}_steps_per_second": round(found["steps_per_second"])},
@@ -49,12 +47,14 @@ def test_many_steps_leave_memory_threads_and_durations_as_they_were(
         p99_of_a_pipe_beside_them_drift_percent=found["pipe_drift_percent"],
         ratio_of_both_drift_percent=found["drift_percent"],
         processor_time_drift_percent=found["processor_drift_percent"],
-        durations_that_were_judged=int(is_judged),
         load=found["load"],
     )
     assert found["steps"] == count
     assert found["memory_mib"] <= 5
     assert found["server_memory_mib"] <= 5
     assert found["threads_more"] <= 0
-    if is_judged:
-        assert found["drift_percent"] < 10
+    if is_strict():  # So few steps as in the gate say nothing about durations.
+        steps, pipe = found["steps_drift_percent"], found["pipe_drift_percent"]
+        # The machine drifts, too; as long as that is little, the pipe says by how much.
+        drift = found["drift_percent"] if abs(pipe) < 30 else steps
+        assert min(steps, drift) < 10, f"{steps:.0f} %; a pipe beside them {pipe:.0f} %"

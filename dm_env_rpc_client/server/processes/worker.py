@@ -7,6 +7,7 @@ forwarded streams, counts, and stops. Log records and exceptions of environments
 from __future__ import annotations
 
 import dataclasses
+import gc
 import logging
 import logging.handlers
 import multiprocessing.process
@@ -93,6 +94,9 @@ def run(
     except BaseException as error:
         told.say("failed", f"{type(error).__name__}: {error}")
         return
+    # What was imported stays. The collector would go through all of it, while clients wait.
+    gc.collect()
+    gc.freeze()
     told.say("ready")
     worker.run(control)
 

@@ -83,11 +83,14 @@ _MODEST = 1 << 12
 """After so many frames without content so few bytes are received at a time: they cost far more to
 parse than content, and other connections of a server wait meanwhile."""
 
-_HEADERS_COST = 8
-"""A HEADERS frame takes as much time as so many others."""
+_COST = {HEADERS: 8, SETTINGS: 8}
+"""Frames that take as much time as so many others. SETTINGS may change all streams' windows."""
 
 _MAX_UNSENT_ACKNOWLEDGEMENTS = 1_000
 """Acknowledgements that wait because the peer reads nothing."""
+
+_MAX_SETTINGS = 100
+"""Settings in a frame. There are less than ten; each of them takes time, and others wait."""
 
 _MAX_CONTROL_FRAME = (1 << 16) - 1024
 """The largest payload of frames other than DATA, which are parsed as a whole."""
@@ -339,8 +342,8 @@ class Framing:
                     continue
             if not self._begin_frame(size, kind, flags, stream & _STREAM):
                 break
-            if kind == HEADERS:
-                left_at_once -= _HEADERS_COST - 1
+            if kind in _COST:
+                left_at_once -= _COST[kind] - 1
         buffer.compact(9 + _MAX_CONTROL_FRAME)
 
     def _take_preface(self) -> bool:
@@ -501,6 +504,11 @@ class Framing:
             raise ViolationError("sent broken SETTINGS", code)
         if flags & ACK:
             return
+        if len(payload) > 6 * _MAX_SETTINGS:
+            raise ViolationError(
+                f"sent {len(payload) // 6} settings in a frame; {_MAX_SETTINGS} are allowed",
+                ENHANCE_YOUR_CALM,
+            )
         windows: list[int] = []
         for name, value in SETTING.iter_unpack(payload):
             if name == INITIAL_WINDOW_SIZE:
@@ -520,7 +528,7 @@ class Framing:
             elif name == SERVING_PROCESSES:
                 self.serving_processes = value
         if windows:
-            # Each in turn has no other effect (section 6.5.3), and a frame may hold thousands.
+            # Each in turn has no other effect (section 6.5.3).
             self.sending.set_initial_window(max(windows))
             self.sending.set_initial_window(windows[-1])
         self.is_ready = True

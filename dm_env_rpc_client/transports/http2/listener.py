@@ -93,7 +93,7 @@ _CLOSE_SECONDS = 5.0
 _PAUSE_SECONDS = 0.2
 """How long clients wait when there are no descriptors for them."""
 
-_SHARE_SECONDS = 0.0005
+_SHARE_SECONDS = 0.0003
 """How long the requests of one connection are answered before it is the turn of others."""
 
 _MAX_WAITING = 64
@@ -391,9 +391,15 @@ class Http2Listener:
                     self._bell.drain()
             # Nothing is lost if another thread leads from here on: what this thread was told
             # about other sockets, that one is told again.
+            elif connection.is_queued:
+                # It has had its turn. What it sent stays in its socket until the next one.
+                if mask & select.EPOLLOUT:
+                    with connection.lock:
+                        connection.flush(is_writable=True)
             elif not self._serve(me, connection, mask):
                 return False
-        for _ in range(len(self._ready)):
+        # One of them: those that send less than they may do not wait for all that send more.
+        if self._ready:
             queued = self._ready.popleft()
             queued.is_queued = False
             if not self._serve(me, queued, 0):
