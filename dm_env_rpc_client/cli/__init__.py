@@ -55,7 +55,7 @@ Observations that are images or boards are pictures: real ones in terminals that
 kitty's graphics protocol, and quadrant characters elsewhere, which a larger terminal or a smaller
 font makes sharper. If no observation is an image of at least 32x32 pixels, the picture is what the
 environment renders: a served Gymnasium environment with the render mode `rgb_array` sends it with
-each step. On a game for several players `play` says how many are missing, until all have joined.
+each step. On a game for several players `play` says what it waits for, too.
 
 `bench` shows percentiles of a step and of its phases (encode, send, wait, decode), an estimate of
 what part of the wait is the server's, and steps/s with 1 to 64 pending steps:

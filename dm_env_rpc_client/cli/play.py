@@ -170,13 +170,15 @@ def _play(
     has_properties: bool,
 ) -> str:
     """Plays until the player quits, and returns how it went."""
+    from dm_env_rpc_client.cli.players import Watch
     from dm_env_rpc_client.cli.playing.app import PlayApp
     from dm_env_rpc_client.cli.playing.player import Player
 
-    player = Player(env, has_properties)
-    app = PlayApp(player, title, bindings, rate)
-    with ending(app.end_soon):
-        error = app.run(mouse=False)
+    with Watch(env) as watch:
+        player = Player(env, has_properties, watch)
+        app = PlayApp(player, title, bindings, rate)
+        with ending(app.end_soon):
+            error = app.run(mouse=False)
     if error is not None:
         raise error
     if app.return_code:

@@ -1,11 +1,11 @@
-"""Tells on stderr what a step waits for, if the world waits for other players."""
+"""What a step waits for, if the world waits for other players."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from dm_env_rpc_client.cli.failures import console
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.client.connection import Connection
     from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 
-__all__ = ["Watch"]
+__all__ = ["Watch", "on_stderr"]
 
-_PATIENCE_SECONDS = 1.5
+_PATIENCE_SECONDS = 1.0
 """How long a step may take before the server is asked why."""
 
 _BETWEEN_SECONDS = 0.3
@@ -31,10 +31,16 @@ class Watch:
 
     Args:
       env: the environment that is stepped.
+      tell: called in another thread with what a step waits for, each time that it changes.
+
+    Attributes:
+      waiting_for: what the step waits for; "" if that is not known.
     """
 
-    def __init__(self, env: DmEnvAdaptor):
+    def __init__(self, env: DmEnvAdaptor, tell: Callable[[DmEnvAdaptor, str], None] | None = None):
+        self.waiting_for = ""
         self._env = env
+        self._tell = tell
         self._since: float | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -55,16 +61,14 @@ class Watch:
             yield
         finally:
             self._since = None
+            self.waiting_for = ""
 
     def _watch(self) -> None:
         with contextlib.ExitStack() as stack:
             connection = None
-            told = ""
             while not self._ended.wait(_BETWEEN_SECONDS):
                 since = self._since
-                if since is None:
-                    told = ""
-                elif time.monotonic() - since > _PATIENCE_SECONDS:
+                if since is not None and time.monotonic() - since > _PATIENCE_SECONDS:
                     try:
                         if connection is None:
                             reopen = self._env.connection.reopen
@@ -72,9 +76,10 @@ class Watch:
                         text = self._ask(connection)
                     except Exception:
                         return  # The server does not know, or takes no more connections.
-                    if text and text != told:
-                        self._tell(text)
-                    told = text
+                    if self._since is since and text != self.waiting_for:
+                        self.waiting_for = text
+                        if text and self._tell is not None:
+                            self._tell(self._env, text)
 
     def _ask(self, connection: Connection) -> str:
         from dm_env_rpc_client.extensions.properties import PropertiesExtension
@@ -83,12 +88,13 @@ class Watch:
         key = f"{WAITING_FOR}{self._env.world_name}"
         return str(PropertiesExtension(connection).read(key))
 
-    def _tell(self, text: str) -> None:
-        address = self._env.connection.address
-        name = self._env.world_name
-        console.print(
-            one_line(
-                f"waiting: {text}; others join with: dm-env-rpc play {address} --world {name!r}"
-            ),
-            markup=False,
-        )
+
+def on_stderr(env: DmEnvAdaptor, text: str) -> None:
+    """Tells what a step waits for, and how others join.
+
+    Args:
+      env: the environment that is stepped.
+      text: what it waits for.
+    """
+    command = f"dm-env-rpc play {env.connection.address} --world {env.world_name!r}"
+    console.print(one_line(f"waiting: {text}; others join with: {command}"), markup=False)

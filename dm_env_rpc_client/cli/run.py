@@ -15,7 +15,7 @@ import typer
 from dm_env_rpc_client.cli import arguments
 from dm_env_rpc_client.cli.failures import console
 from dm_env_rpc_client.cli.group import examples
-from dm_env_rpc_client.cli.players import Watch
+from dm_env_rpc_client.cli.players import Watch, on_stderr
 
 if TYPE_CHECKING:
     import dm_env
@@ -102,7 +102,7 @@ def run(
         act = make_policy(policy, env.action_spec(), seed)
         latencies: list[float] = []
         done = []
-        with _progress(as_json) as progress, Watch(env) as watch:
+        with _progress(as_json) as progress, Watch(env, on_stderr) as watch:
             task = progress.add_task(f"{policy} policy at {address}", total=episodes, steps=0)
             for _ in range(episodes):
                 done.append(_run_episode(env, act, max_steps, latencies, progress, task, watch))

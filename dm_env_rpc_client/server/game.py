@@ -23,8 +23,7 @@ class Game(abc.ABC):
 
     Each player has its own actions and observations, which are structures as in dm_env,
     nested or not. All players share one sequence, which begins for all of them at the same time.
-    It may end for some players before the others; these wait for the next one. The property
-    `players.missing` tells a player how many others must join first.
+    It may end for some players before the others; these wait for the next one.
 
     A game may have an attribute `properties`, a `Properties`, for the clients that are joined.
     """

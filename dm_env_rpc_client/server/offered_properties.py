@@ -13,7 +13,7 @@ that returns the value.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dm_env import specs as dm_env_specs
@@ -89,14 +89,6 @@ class Properties:
         for key, getter in getters.items():
             properties.add(key, getter)
         return properties
-
-    @classmethod
-    def merged(cls, several: Iterable[Properties]) -> Properties:
-        """Returns the properties of several registries; of two with one key, the earlier one."""
-        merged = cls()
-        for each in several:
-            merged._properties = {**each._properties, **merged._properties}
-        return merged
 
     def expose(self, owner: Any, *names: str, prefix: str = "") -> None:
         """Adds Python attributes and properties of an object.

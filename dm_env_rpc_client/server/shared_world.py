@@ -36,9 +36,6 @@ from dm_env_rpc_client.server.world import SEQUENCE_LOST, Agent, World
 
 __all__ = ["STEP_TIMEOUT", "SharedWorld"]
 
-MISSING = "players.missing"
-"""The property with the number of players that must join before a sequence can begin."""
-
 STEP_TIMEOUT = 60.0
 """Default for how many seconds a step waits for the other agents."""
 
@@ -64,12 +61,6 @@ class SharedWorld(World):
         self._default_actions = {**game.default_actions, **default_actions}
         self._lock_step = game.is_lock_step
         self._step_timeout = step_timeout
-        self._players = Properties()
-        self._players.add(
-            MISSING,
-            self._short,
-            description="number of players that must join before a sequence can begin",
-        )
         # Guards everything below and every call of the game; notified of every change.
         self._changed = threading.Condition()
         self._agents: list[_SharedAgent] = []
@@ -123,8 +114,7 @@ class SharedWorld(World):
         """See `World.access`."""
         with self._changed:
             properties = getattr(self._game, "properties", None)
-            own = [properties] if isinstance(properties, Properties) else []
-            yield Properties.merged([*own, self._players])
+            yield properties if isinstance(properties, Properties) else None
 
     def waiting_for(self) -> str:
         """See `World.waiting_for`."""
@@ -322,13 +312,10 @@ class SharedWorld(World):
             self._uninformed = None
             self._is_running = False
 
-    def _short(self) -> int:
-        return max(0, self._game.min_players - len(self._agents))
-
     def _missing(self) -> list[str]:
         """What the steps that wait, wait for."""
         missing = [each for each in self._taking_part() if self._lock_step and not each.is_waiting]
-        short = self._short()
+        short = self._game.min_players - len(self._agents)
         reasons = [f"player {agent.player!r} has not stepped" for agent in missing]
         if short > 0:
             reasons.append(f"{short} more player(s) must join")

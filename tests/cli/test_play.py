@@ -92,7 +92,7 @@ def test_the_terminal_is_restored_and_the_world_destroyed_however_the_game_ends(
 ) -> None:
     with serve(Race) as server:
         terminal.run(f"{COMMAND} play {server.address}; echo code: $?")
-        terminal.waits_for("waiting for 1 more player to join")
+        terminal.waits_for("waiting: 1 more player")
         end(terminal)
         shown = terminal.waits_for(f"code: {code}")
         assert said in shown

@@ -85,6 +85,10 @@ def served(seconds: dict[str, float] | None = None, **options: Any) -> Iterator[
         forks.end(process)
 
 
+_PAUSE_SECONDS = 0.0005
+"""Between two steps, so that the others have a processor, too."""
+
+
 class Honest:
     """A client that plays, and measures how long its steps take."""
 
@@ -100,6 +104,7 @@ class Honest:
 
     def step(self) -> float:
         """Returns how long a step took, in seconds."""
+        time.sleep(_PAUSE_SECONDS)
         begin = time.perf_counter()
         self._env.step({"paddle": 0})
         return time.perf_counter() - begin

@@ -45,7 +45,10 @@ pytestmark = pytest.mark.row(42)
 TRANSPORTS = ["http2"]
 
 SLACK = 16 << 20
-SCALES = [pytest.param(20, id="twentieth"), pytest.param(1, id="whole", marks=pytest.mark.soak)]
+SCALES = [
+    pytest.param(20, id="twentieth"),
+    pytest.param(1, id="whole", marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
+]
 QUIET_STEPS = 400
 FLOOD = 105_000
 """Frames of a flood; the server takes 100,000."""

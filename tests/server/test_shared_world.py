@@ -30,8 +30,7 @@ from dm_env_rpc_client import (
     make,
     reset_world,
 )
-from dm_env_rpc_client.extensions.properties import PropertiesExtension
-from dm_env_rpc_client.server import Properties, Race, Server, serve
+from dm_env_rpc_client.server import Race, Server, serve
 from tests.scripted import settles, time_limit
 
 FIRST, MID, LAST = dm_env.StepType
@@ -151,28 +150,6 @@ def test_there_are_as_many_places_as_there_are(server: Server) -> None:
             future = env.step_async(STAY)
             assert players.envs[1].step(STAY).observation["lane"] == 1
             assert future.result(5).observation["lane"] == 0
-
-
-def test_a_player_is_told_how_many_others_must_join(server: Server) -> None:
-    class Windy(Race):
-        """Has a property of its own."""
-
-        properties = Properties()
-
-    Windy.properties.add("wind", lambda: 3.0)
-    with serve(Windy(players=2)) as only, connect(only.address) as first:
-        properties = PropertiesExtension(first)
-        with join_world(first, ""):
-            assert properties["players.missing"] == 1
-            assert {spec.key for spec in properties.walk()} == {
-                "players",
-                "players.missing",
-                "wind",
-            }
-            with first.reopen() as second, join_world(second, ""):
-                assert properties["players.missing"] == 0
-                assert properties["wind"] == 3.0
-        assert "players.missing" not in {spec.key for spec in properties.walk()}
 
 
 @pytest.mark.parametrize("vanish", [True, False])

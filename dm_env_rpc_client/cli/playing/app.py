@@ -326,14 +326,12 @@ class PlayApp(App[BaseException]):
         self._status.update(text)
 
     def _waiting_text(self) -> str:
-        missing = self.player.missing
         seconds = 0.0 if self._busy_since is None else time.monotonic() - self._busy_since
         if self.player.timestep is not None and seconds < _WAITING_SECONDS:
             return ""
-        if missing:
-            return f"waiting for {missing} more player{'' if missing == 1 else 's'} to join"
-        whom = "the server" if missing is None else "the other players"
-        return f"waiting for {whom}" + (f", {seconds:.0f} s" if seconds >= 1 else "")
+        what = self.player.waiting_for
+        text = f"waiting: {what}" if what else "waiting for the server"
+        return one_line(text) + (f", {seconds:.0f} s" if seconds >= 1 else "")
 
     def _controls_text(self) -> Text:
         panel = self._panel

@@ -6,7 +6,6 @@ Its methods wait for the server; `app` calls them in another thread, one at a ti
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
+from dm_env_rpc_client.cli.players import Watch
 from dm_env_rpc_client.cli.playing.pictures import picture_for
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import DmEnvRpcError
@@ -26,14 +26,8 @@ _GYMNASIUM = "gymnasium"
 _FRAME = "gymnasium.frame"
 """Of a served Gymnasium environment: see `bridges.gymnasium_environment`."""
 
-_MISSING = "players.missing"
-"""Of a `Game`: see `server.shared_world`."""
-
 _LEAST_SIDE = 32
 """An observation with fewer rows or columns, such as a grid of codes, replaces no frame."""
-
-_ASK_SECONDS = 0.25
-"""Between two questions whether players are still missing."""
 
 
 class Player:
@@ -43,6 +37,7 @@ class Player:
       env: the environment.
       has_properties: whether the server answers requests for properties. One that knows none may
         end the connection at such a request.
+      watch: finds out what a step waits for.
 
     Attributes:
       timestep: the last one; None before the first.
@@ -50,8 +45,6 @@ class Player:
       observation_specs: by flat name.
       frame: what the environment renders, if no observation is a picture of some size; None
         otherwise.
-      missing: the number of players that must join before an episode begins; None if the
-        environment is not a game for several players.
       episode: its number, from 1.
       steps: of the episode.
       episode_return: the sum of its rewards; of a reward that is an array, its sum counts.
@@ -59,21 +52,20 @@ class Player:
       returns: of the finished episodes.
     """
 
-    def __init__(self, env: DmEnvAdaptor, has_properties: bool):
+    def __init__(self, env: DmEnvAdaptor, has_properties: bool, watch: Watch):
         self._env = env
+        self._watch = watch
         self._properties = PropertiesExtension(env.connection) if has_properties else None
         self._renders: bool | None = None
         self.timestep: dm_env.TimeStep | None = None
         self.observations: Mapping[str, Any] = {}
         self.observation_specs: Mapping[str, specs.Array] = _flat(env.observation_spec())
         self.frame: Any = None
-        self.missing: int | None = None
         self.episode = 0
         self.steps = 0
         self.episode_return = 0.0
         self.total_steps = 0
         self.returns: list[float] = []
-        self._is_quitting = threading.Event()
 
     @property
     def action_spec(self) -> Mapping[str, Any]:
@@ -82,27 +74,31 @@ class Player:
         return spec
 
     @property
+    def waiting_for(self) -> str:
+        """What a step waits for; "" if that is not known."""
+        return self._watch.waiting_for
+
+    @property
     def is_over(self) -> bool:
         """Whether no episode is running."""
         return self.timestep is None or bool(self.timestep.last())
 
     def begin(self) -> None:
-        """Begins an episode, when all players are there.
+        """Begins an episode.
 
         Raises:
           As `DmEnvAdaptor.reset`.
         """
-        self._wait_for_players()
         settings: dict[str, Any] = {}
         if self._renders is None:
             self._renders, settings = self._ask_to_render()
         try:
-            timestep = self._env.reset(settings)
+            timestep = self._reset(settings)
         except DmEnvRpcError:
             if not settings:
                 raise
             self._renders = False
-            timestep = self._env.reset()
+            timestep = self._reset({})
         self.observation_specs = _flat(self._env.observation_spec())
         self._record(timestep)
 
@@ -112,13 +108,12 @@ class Player:
         Raises:
           As `DmEnvAdaptor.step`.
         """
-        if self.is_over:
-            self._wait_for_players()
-        self._record(self._env.step(action))
+        with self._watch.step():
+            timestep = self._env.step(action)
+        self._record(timestep)
 
     def quit(self) -> None:
         """Ends a call in the other thread; the environment is to be closed then."""
-        self._is_quitting.set()
         self._env.connection.close()
 
     def summary(self) -> str:
@@ -146,13 +141,9 @@ class Player:
             frame = self._read(_FRAME)
             self.frame = frame if isinstance(frame, np.ndarray) else None
 
-    def _wait_for_players(self) -> None:
-        while True:
-            missing = np.asarray(self._read(_MISSING))
-            is_number = missing.shape == () and missing.dtype.kind in "iu"
-            self.missing = int(missing) if is_number else None
-            if not self.missing or self._is_quitting.wait(_ASK_SECONDS):
-                return
+    def _reset(self, settings: dict[str, Any]) -> dm_env.TimeStep:
+        with self._watch.step():
+            return self._env.reset(settings)
 
     def _ask_to_render(self) -> tuple[bool, dict[str, Any]]:
         """Returns whether there are frames, and the settings of a reset that this takes."""

@@ -14,6 +14,7 @@ from typing import Any
 import rich.console
 from textual.pilot import Pilot
 
+from dm_env_rpc_client.cli.players import Watch
 from dm_env_rpc_client.cli.playing.app import PlayApp
 from dm_env_rpc_client.cli.playing.bindings import parse_binding
 from dm_env_rpc_client.cli.playing.player import Player
@@ -99,6 +100,7 @@ async def playing(
             env = stack.enter_context(join_world(connection, ""))
         else:
             env = stack.enter_context(make(server.address, create or {}))
-        app = PlayApp(Player(env, True), server.address, [parse_binding(key) for key in keys], rate)
+        player = Player(env, True, stack.enter_context(Watch(env)))
+        app = PlayApp(player, server.address, [parse_binding(key) for key in keys], rate)
         async with app.run_test(size=size) as pilot:
             yield Game(app, pilot, server)

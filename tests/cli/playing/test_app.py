@@ -23,7 +23,7 @@ from dm_env_rpc_client.cli.playing.view import Gallery
 from dm_env_rpc_client.client.connection import connect
 from dm_env_rpc_client.environment.worlds import join_world
 from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError
-from dm_env_rpc_client.server import Catch, Race, shared_world
+from dm_env_rpc_client.server import Catch, Race
 from tests.cli.playing.screens import in_event_loop, playing, until
 from tests.environments import Broken, Robot
 
@@ -131,7 +131,7 @@ async def test_a_server_that_goes_away_ends_the_game() -> None:
 @in_event_loop
 async def test_a_game_that_lacks_players_says_so_and_hears_keys(key: str, error: type) -> None:
     async with playing(Race, create={"players": 3}) as game:
-        await game.sees("waiting for 2 more players to join")
+        await game.sees("waiting: 2 more player")
         pressed = time.monotonic()
         await game.press(key)
         assert isinstance(await game.ends(), error)
@@ -141,13 +141,13 @@ async def test_a_game_that_lacks_players_says_so_and_hears_keys(key: str, error:
 @in_event_loop
 async def test_a_game_begins_when_all_have_joined_and_waits_for_their_steps() -> None:
     async with playing(Race()) as game:
-        await game.sees("waiting for 1 more player to join")
+        await game.sees("waiting: 1 more player")
         with connect(game.server.address) as connection, join_world(connection, "") as other:
             begun = asyncio.get_running_loop().run_in_executor(None, other.reset)
             await game.sees("step 0")
             await begun
             await game.press("1")
-            await game.sees("waiting for the other players, 1 s")
+            await game.sees("has not stepped, 1 s")
             pressed = time.monotonic()
             await game.press("q")
             assert await game.ends() is None
@@ -233,24 +233,23 @@ async def test_an_environment_that_cannot_render_is_played_without_a_picture() -
 
 
 class Misleading(Changing):
-    """Has other properties of the names that `play` knows."""
+    """Has another property of the name that `play` knows."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.properties = {"gymnasium": lambda: "no JSON", "players.missing": lambda: [1, 2]}
+        self.properties = {"gymnasium": lambda: "no JSON"}
 
 
 @in_event_loop
 async def test_properties_of_other_kinds_are_none_of_the_games() -> None:
     async with playing(Misleading) as game:
         await game.sees("step 0")
-        assert (game.app.player.missing, game.app.player.frame) == (None, None)
+        assert game.app.player.frame is None
 
 
-def test_the_keys_of_properties_are_those_of_the_servers() -> None:
+def test_the_keys_of_properties_are_those_of_the_bridge() -> None:
     assert player._FRAME == gymnasium_environment.FRAME
     assert player._GYMNASIUM == gymnasium_environment.DESCRIPTION
-    assert player._MISSING == shared_world.MISSING
 
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 20), (2, 1)])
