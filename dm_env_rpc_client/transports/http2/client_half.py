@@ -6,6 +6,7 @@ The shell talks to `ClientHalf.framing` in bytes and to each `ClientStream` in m
 from __future__ import annotations
 
 import collections
+import logging
 import urllib.parse
 from collections.abc import Sequence
 
@@ -30,7 +31,8 @@ from dm_env_rpc_client.transports.http2.frames import (
     window_update,
 )
 from dm_env_rpc_client.transports.http2.framing import Framing
-from dm_env_rpc_client.transports.http2.header_block import MAX_HEADER_BYTES, Header
+from dm_env_rpc_client.transports.http2.header_block import MAX_HEADER_BYTES
+from dm_env_rpc_client.transports.http2.header_decoder import Header
 from dm_env_rpc_client.transports.http2.message_assembler import MessageAssembler
 from dm_env_rpc_client.transports.http2.request import Header as RequestHeader
 from dm_env_rpc_client.transports.http2.violations import RefusedMessageError, ViolationError
@@ -38,6 +40,9 @@ from dm_env_rpc_client.transports.status import HTTP2_ERRORS, code_of_http_statu
 from dm_env_rpc_client.transports.streams import Allocate
 
 __all__ = ["ClientHalf", "ClientStream"]
+
+# hpack logs all headers at the level DEBUG, and a token may be among them.
+logging.getLogger("hpack").setLevel(logging.INFO)
 
 _GREETING = (
     PREFACE

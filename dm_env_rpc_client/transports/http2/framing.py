@@ -58,11 +58,8 @@ from dm_env_rpc_client.transports.http2.frames import (
     rst_stream,
     window_update,
 )
-from dm_env_rpc_client.transports.http2.header_block import (
-    MAX_HEADER_BYTES,
-    Header,
-    HeaderBlock,
-)
+from dm_env_rpc_client.transports.http2.header_block import MAX_HEADER_BYTES, HeaderBlock
+from dm_env_rpc_client.transports.http2.header_decoder import Header
 from dm_env_rpc_client.transports.http2.message_assembler import MessageAssembler
 from dm_env_rpc_client.transports.http2.receive_buffer import SIZE, ReceiveBuffer
 from dm_env_rpc_client.transports.http2.send_queue import SendingStream, SendQueue

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-
-import hpack
-
 from dm_env_rpc_client.transports.http2.frames import (
-    COMPRESSION_ERROR,
     END_HEADERS,
     END_STREAM,
     ENHANCE_YOUR_CALM,
@@ -15,14 +10,10 @@ from dm_env_rpc_client.transports.http2.frames import (
     PADDED,
     WITH_PRIORITY,
 )
+from dm_env_rpc_client.transports.http2.header_decoder import Header, HeaderDecoder
 from dm_env_rpc_client.transports.http2.violations import ViolationError
 
-__all__ = ["MAX_HEADER_BYTES", "Header", "HeaderBlock"]
-
-# hpack logs all headers at the level DEBUG, and a token may be among them.
-logging.getLogger("hpack").setLevel(logging.INFO)
-
-Header = tuple[bytes, bytes]
+__all__ = ["MAX_HEADER_BYTES", "HeaderBlock"]
 
 MAX_HEADER_BYTES = 1 << 16
 """The largest header block that a client accepts."""
@@ -48,7 +39,7 @@ class HeaderBlock:
         self.is_open = False
         self.ends_stream = False
         self._max_bytes = max_bytes
-        self._decoder = hpack.Decoder(max_bytes)
+        self._decoder = HeaderDecoder(max_bytes)
         self._block = bytearray()
         self._continuations = 0
 
@@ -102,23 +93,10 @@ class HeaderBlock:
         depends on it (section 4.3).
         """
         block, self._block = bytes(self._block), bytearray()
-        try:
-            return [(bytes(name), bytes(value)) for name, value in self._decode(block)]
-        except hpack.OversizedHeaderListError as error:
-            # The rest of the block is not decoded, so the decoder's table is lost.
-            raise ViolationError(
-                f"sent headers that cannot be decoded: {error!r}", ENHANCE_YOUR_CALM
-            ) from error
-        except hpack.HPACKError as error:
-            raise ViolationError(
-                f"sent headers that cannot be decoded: {error!r}", COMPRESSION_ERROR
-            ) from error
+        return self._decoder.decode(block)
 
     def _check_size(self) -> None:
         if len(self._block) > self._max_bytes:
             raise ViolationError(
                 f"sent more than {self._max_bytes} bytes of headers", ENHANCE_YOUR_CALM
             )
-
-    def _decode(self, block: bytes) -> list[Header]:
-        return self._decoder.decode(block, raw=True)  # type: ignore[return-value]

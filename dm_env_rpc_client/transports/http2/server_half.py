@@ -39,7 +39,7 @@ from dm_env_rpc_client.transports.http2.frames import (
     window_update,
 )
 from dm_env_rpc_client.transports.http2.framing import Framing
-from dm_env_rpc_client.transports.http2.header_block import Header
+from dm_env_rpc_client.transports.http2.header_decoder import Header
 from dm_env_rpc_client.transports.http2.message_assembler import MessageAssembler
 from dm_env_rpc_client.transports.http2.violations import RefusedMessageError, ViolationError
 from dm_env_rpc_client.transports.status import GRPC_CODES

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import hpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dm_env_rpc_client.transports.http2.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM
+from dm_env_rpc_client.transports.http2.header_decoder import TABLE_BYTES, Header, HeaderDecoder
+from dm_env_rpc_client.transports.http2.violations import ViolationError
+
+LIMIT = 1 << 16
+
+
+def theirs(decoder: hpack.Decoder, block: bytes) -> list[Header] | None:
+    """The headers; None if the block is refused."""
+    try:
+        return [(bytes(name), bytes(value)) for name, value in decoder.decode(block, raw=True)]
+    except hpack.HPACKError:
+        return None
+
+
+def ours(decoder: HeaderDecoder, block: bytes) -> list[Header] | None:
+    try:
+        return decoder.decode(block)
+    except ViolationError:
+        return None
+
+
+names = st.sampled_from([b":path", b"content-type", b"te", b"x", b"a-long-name" * 5])
+values = st.binary(max_size=40) | st.sampled_from([b"POST", b"trailers", b"y" * 3_000])
+lists = st.lists(st.tuples(names | st.binary(min_size=1, max_size=12), values), max_size=8)
+
+
+@given(
+    st.lists(st.tuples(lists, st.booleans()), max_size=6),
+    st.sampled_from([0, 100, 1_000, TABLE_BYTES]),
+)
+def test_what_hpack_encodes_is_decoded(
+    blocks: list[tuple[list[Header], bool]], table_bytes: int
+) -> None:
+    encoder, decoder = hpack.Encoder(), HeaderDecoder(LIMIT)
+    encoder.header_table_size = table_bytes
+    for headers, huffman in blocks:
+        assert decoder.decode(encoder.encode(headers, huffman=huffman)) == headers
+
+
+@given(st.lists(lists, min_size=1, max_size=3), st.data())
+def test_changed_blocks_are_decoded_or_refused_as_by_hpack(
+    several: list[list[Header]], data: st.DataObject
+) -> None:
+    encoder, decoder, other = hpack.Encoder(), HeaderDecoder(LIMIT), hpack.Decoder(LIMIT)
+    for headers in several:
+        block = bytearray(encoder.encode(headers))
+        if block:
+            for _ in range(data.draw(st.integers(0, 3))):
+                block[data.draw(st.integers(0, len(block) - 1))] = data.draw(st.integers(0, 255))
+        found, expected = ours(decoder, bytes(block)), theirs(other, bytes(block))
+        assert found == expected
+        if found is None:
+            return
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_decoded_or_refused_as_by_hpack(block: bytes) -> None:
+    assert ours(HeaderDecoder(LIMIT), block) == theirs(hpack.Decoder(LIMIT), block)
+
+
+# RFC 7541, appendix C.4 and C.6: requests and responses in Huffman's code.
+REQUESTS = [
+    "8286 8441 8cf1 e3c2 e5f2 3a6b a0ab 90f4 ff",
+    "8286 84be 5886 a8eb 1064 9cbf",
+    "8287 85bf 4088 25a8 49e9 5ba9 7d7f 8925 a849 e95b b8e8 b4bf",
+]
+
+
+def test_the_documents_requests() -> None:
+    decoder = HeaderDecoder(LIMIT)
+    first, second, third = (decoder.decode(bytes.fromhex(text)) for text in REQUESTS)
+    assert first == [
+        (b":method", b"GET"),
+        (b":scheme", b"http"),
+        (b":path", b"/"),
+        (b":authority", b"www.example.com"),
+    ]
+    assert second == [*first, (b"cache-control", b"no-cache")]
+    assert third == [
+        (b":method", b"GET"),
+        (b":scheme", b"https"),
+        (b":path", b"/index.html"),
+        (b":authority", b"www.example.com"),
+        (b"custom-key", b"custom-value"),
+    ]
+
+
+REFUSED = {
+    "entry 0": b"\x80",
+    "an entry that is not there": b"\xbe",
+    "a name that is not there": b"\x7e\x01a",
+    "half an integer": b"\x7f\xff",
+    "a large integer": b"\x7f" + b"\xff" * 4 + b"\x0f",
+    "an endless integer": b"\x7f" + b"\xff" * 200,
+    "half a name": b"\x40\x0aabc",
+    "no value": b"\x40\x01a",
+    "half a value": b"\x40\x01a\x05abc",
+    "a size behind a header": b"\x82\x20",
+    "a size beyond the limit": b"\x3f\xe2\x1f",
+    "padding of zeros": b"\x40\x01a\x81\x00",
+    "padding of eight ones": b"\x40\x01a\x82\x1f\xff",
+    "the end of strings": b"\x40\x01a\x84\xff\xff\xff\xff",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_malformed_blocks_are_refused(name: str) -> None:
+    with pytest.raises(ViolationError) as refused:
+        HeaderDecoder(LIMIT).decode(REFUSED[name])
+    assert refused.value.code == COMPRESSION_ERROR
+    assert theirs(hpack.Decoder(LIMIT), REFUSED[name]) is None
+
+
+def test_a_list_of_limited_size_is_taken() -> None:
+    block = hpack.Encoder().encode([(b"x", b"y" * 67)])
+    assert HeaderDecoder(100).decode(block) == [(b"x", b"y" * 67)]
+    for smaller in (99, 1):
+        with pytest.raises(ViolationError, match="headers of more than") as refused:
+            HeaderDecoder(smaller).decode(block)
+        assert refused.value.code == ENHANCE_YOUR_CALM
+
+
+def test_an_entry_larger_than_the_table_empties_it() -> None:
+    decoder = HeaderDecoder(LIMIT)
+    decoder.decode(hpack.Encoder().encode([(b"a", b"b")]))
+    assert decoder.decode(b"\xbe") == [(b"a", b"b")]
+    large = b"\x40\x01x\x7f" + bytes([0xA1, 0x1F]) + b"y" * 4_128
+    assert decoder.decode(large) == [(b"x", b"y" * 4_128)]
+    assert ours(decoder, b"\xbe") is None
+
+
+def test_it_is_faster_than_hpack() -> None:
+    block = hpack.Encoder().encode([(b"x", b"y" * 4_000)])
+
+    def seconds(decode: Callable[[], object]) -> float:
+        begin = time.perf_counter()
+        decode()
+        return time.perf_counter() - begin
+
+    ratios = [
+        seconds(lambda: hpack.Decoder(LIMIT).decode(block, raw=True))
+        / seconds(lambda: HeaderDecoder(LIMIT).decode(block))
+        for _ in range(50)
+    ]
+    assert statistics.median(ratios) > 1.5
