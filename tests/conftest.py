@@ -61,14 +61,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One process more than cores, since many tests wait; none if files or tests are named.
+    """Two processes more than cores, since many tests wait; none if files or tests are named.
 
     Starting processes takes longer than running some files.
     """
     if all(".py" in argument for argument in config.args):
         config.option.dist = "no"
         return 0
-    return len(os.sched_getaffinity(0)) + 1
+    return len(os.sched_getaffinity(0)) + 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
