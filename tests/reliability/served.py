@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from dm_env_rpc_client import dm_env_rpc_pb2, make
 from dm_env_rpc_client.server import Catch, serve
-from dm_env_rpc_client.transports.http2 import listener
+from dm_env_rpc_client.transports.http2 import clients
 from tests import forks
 
 __all__ = ["LARGE_REQUEST", "Honest", "Served", "percentile", "served"]
@@ -53,8 +53,8 @@ class Served(NamedTuple):
 
 def _be_a_server(told: Pipe, options: dict[str, Any], seconds: dict[str, float]) -> None:
     for name, value in seconds.items():
-        assert hasattr(listener, name)
-        setattr(listener, name, value)
+        assert hasattr(clients, name)
+        setattr(clients, name, value)
     # As the command line does.
     gc.collect()
     gc.freeze()
@@ -70,7 +70,7 @@ def served(seconds: dict[str, float] | None = None, **options: Any) -> Iterator[
     """Runs a server.
 
     Args:
-      seconds: times of the listener's module, by name.
+      seconds: times of the module `clients`, by name.
       options: of `serve`.
     """
     told, heard = forks.context.Pipe()

@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from dm_env_rpc_client.transports.http2 import listener as module
-from dm_env_rpc_client.transports.http2 import server_half
+from dm_env_rpc_client.transports.http2 import clients, lead, server_half, stream_threads
 from dm_env_rpc_client.transports.http2.listener import Http2Listener
 from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
 from tests.scripted import settles
@@ -212,7 +211,7 @@ def test_a_slow_close_delays_nobody_also_after_a_rest(host: Host, client: RawCli
     client.send(request(1) + requests(1, b"echo:x"))
     assert client.read_until(lambda: client.answers(1) == [b"x"])
     # The watcher rests after half a second without answers.
-    assert settles(lambda: host.listener._is_resting)
+    assert settles(lambda: host.listener._lead.is_resting)
     host.on_close = lambda: assert_(go_on.wait(WAIT_SECONDS))
     client.send(frame(DATA, b"", END_STREAM, 1))
     try:
@@ -232,19 +231,19 @@ def test_the_watcher_does_not_rest_through_an_answer_that_begins_at_that_moment(
 ) -> None:
     go_on = threading.Event()
     host.scripts["block"] = lambda rest: str(go_on.wait(WAIT_SECONDS)).encode()
-    enter = module.Http2Listener._enter
+    enter = lead.Lead.enter
 
     def slowly(*arguments: Any) -> None:
-        assert settles(lambda: host.listener._is_resting)
+        assert settles(lambda: host.listener._lead.is_resting)
         time.sleep(0.05)
         enter(*arguments)
 
     client.send(request(1) + requests(1, b"echo:x"))
     assert client.read_until(lambda: client.answers(1) == [b"x"])
     with monkeypatch.context() as patched:
-        patched.setattr(module.Http2Listener, "_enter", slowly)
+        patched.setattr(lead.Lead, "enter", slowly)
         client.send(requests(1, b"block:"))
-        assert settles(lambda: host.listener._is_resting)
+        assert settles(lambda: host.listener._lead.is_resting)
         time.sleep(0.1)
     try:
         assert is_served(host)
@@ -304,7 +303,7 @@ def test_a_window_that_opens_while_the_thread_stops_is_not_missed(
     with RawClient(host.address, window=20) as client:
         client.send(request(1) + requests(1, b"slow:a"))
         assert client.read_until(lambda: client.answers(1) == [b"a"])
-        for connection in host.listener._connections.values():
+        for connection in host.listener._clients.connections.values():
             connection.stalled = Slow()
         # Of the next two answers the first does not fit into the window.
         client.send(requests(1, b"slow:" + b"b" * 30, b"slow:c"))
@@ -318,7 +317,7 @@ def test_a_window_that_opens_while_the_thread_stops_is_not_missed(
 def test_a_stream_that_ends_at_the_moment_when_its_thread_gives_up_is_closed(
     host: Host, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_LINGER_SECONDS", 0.002)
+    monkeypatch.setattr(stream_threads, "_LINGER_SECONDS", 0.002)
 
     def slow(rest: bytes) -> bytes:
         time.sleep(0.0021)
@@ -336,8 +335,8 @@ def test_streams_change_between_threads_without_losing_or_reordering_anything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Answers of all durations, so that streams change hands often."""
-    monkeypatch.setattr(module, "_LINGER_SECONDS", 0.001)
-    monkeypatch.setattr(module, "_TICK_SECONDS", 0.001)
+    monkeypatch.setattr(stream_threads, "_LINGER_SECONDS", 0.001)
+    monkeypatch.setattr(lead, "TICK_SECONDS", 0.001)
     host = Host()
 
     def sleep(rest: bytes) -> bytes:
@@ -401,7 +400,7 @@ def test_who_reads_nothing_gets_no_further_answers(host: Host) -> None:
 
 
 def test_who_sends_requests_only_is_ended(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MAX_AHEAD_BYTES", 1 << 16)
+    monkeypatch.setattr(stream_threads, "_MAX_AHEAD_BYTES", 1 << 16)
     go_on = threading.Event()
     host.scripts["block"] = lambda rest: str(go_on.wait(WAIT_SECONDS)).encode()
     with RawClient(host.address) as client:
@@ -522,7 +521,7 @@ def test_no_thread_is_left_after_many_stops_at_odd_moments() -> None:
 def test_without_descriptors_clients_wait_and_the_processor_rests(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    accept = host.listener._doors.accept
+    accept = host.listener._clients.doors.accept
     failures = 0
 
     def refuse(descriptor: int) -> Any:
@@ -534,7 +533,7 @@ def test_without_descriptors_clients_wait_and_the_processor_rests(
         client.send(request(1) + requests(1, b"echo:x"))
         assert client.read_until(lambda: client.answers(1) == [b"x"])
         with monkeypatch.context() as patched:
-            patched.setattr(host.listener._doors, "accept", refuse)
+            patched.setattr(host.listener._clients.doors, "accept", refuse)
             with RawClient(host.address) as waiting:
                 waiting.send(request(1) + requests(1, b"echo:y"))
                 begin = time.monotonic()
@@ -543,7 +542,7 @@ def test_without_descriptors_clients_wait_and_the_processor_rests(
                 # The others do not notice.
                 client.send(requests(1, b"echo:z"))
                 assert client.read_until(lambda: client.answers(1) == [b"x", b"z"])
-                patched.setattr(host.listener._doors, "accept", accept)
+                patched.setattr(host.listener._clients.doors, "accept", accept)
                 assert waiting.read_until(lambda: waiting.answers(1) == [b"y"])
 
 
@@ -562,7 +561,9 @@ def test_a_forked_child_keeps_no_connection_open(host: Host) -> None:
             # The child has changed nothing for the parent.
             client.send(requests(1, b"echo:y"))
             assert client.read_until(lambda: client.answers(1) == [b"x", b"y"])
-            own = {os.readlink(f"/proc/self/fd/{one}") for one in host.listener._connections}
+            own = {
+                os.readlink(f"/proc/self/fd/{one}") for one in host.listener._clients.connections
+            }
 
             def child_has() -> set[str]:
                 folder = f"/proc/{child}/fd"
@@ -583,8 +584,8 @@ def test_a_forked_child_keeps_no_connection_open(host: Host) -> None:
 def test_a_client_that_reads_nothing_for_long_is_dropped(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(module, "_UNREAD_SECONDS", 0.3)
+    monkeypatch.setattr(clients, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(clients, "_UNREAD_SECONDS", 0.3)
     host.scripts["large"] = lambda rest: bytes(30_000_000)
     with RawClient(host.address, window=(1 << 31) - 1) as client:
         client.send(window_update(0, 1 << 30) + request(1) + requests(1, b"large:"))
@@ -596,7 +597,7 @@ def test_connections_of_machines_that_are_gone_are_ended_by_the_kernel(
     host: Host, client: RawClient
 ) -> None:
     assert client.read_until(lambda: client.is_greeted)
-    (connection,) = host.listener._connections.values()
+    (connection,) = host.listener._clients.connections.values()
     option = connection._socket.getsockopt
     assert option(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     seconds = option(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
@@ -629,7 +630,7 @@ def test_without_threads_a_stream_ends_with_a_status(
 
     host.scripts["slow"] = slow
     # On a busy machine the watcher would take over before the stream is known to be slow.
-    monkeypatch.setattr(module, "_TICK_SECONDS", 1.0)
+    monkeypatch.setattr(lead, "TICK_SECONDS", 1.0)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     # The third is known to be slow.
     client.send(request(1) + requests(1, *[b"slow:a"] * 20))

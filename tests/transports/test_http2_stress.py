@@ -16,7 +16,7 @@ import pytest
 
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.endpoint import Endpoint
-from dm_env_rpc_client.transports.http2 import listener as module
+from dm_env_rpc_client.transports.http2 import stream_threads
 from dm_env_rpc_client.transports.http2.listener import Http2Listener
 from dm_env_rpc_client.transports.http2.stream import Http2Stream
 from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
@@ -98,7 +98,7 @@ class Host:
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     # So that streams change hands more often.
-    monkeypatch.setattr(module, "_LINGER_SECONDS", 0.01)
+    monkeypatch.setattr(stream_threads, "_LINGER_SECONDS", 0.01)
     made = Host()
     yield made
     made.go_on.set()

@@ -1,0 +1,189 @@
+"""The connections of a listener: how they are accepted, and which of them are closed in time."""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import ssl
+import time
+import urllib.parse
+from collections.abc import Callable
+from typing import Any
+
+from dm_env_rpc_client.transports.http2.doors import Doors
+from dm_env_rpc_client.transports.http2.server_connection import ServerConnection
+from dm_env_rpc_client.transports.http2.server_half import Event, ServerHalf
+from dm_env_rpc_client.transports.http2.sockets import set_options
+
+__all__ = ["Clients"]
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+"""How often silent connections are looked for."""
+
+_GREET_SECONDS = 10.0
+"""How long a client may take until it has opened a stream."""
+
+_UNREAD_SECONDS = 600.0
+"""How long a client may leave answers unread. Programs do when they train, or are in a debugger.
+
+There are no probes: a program that reads only when it waits for an answer does not respond to
+them. Connections of machines that are gone are ended by the kernel (`set_options`).
+"""
+
+_PAUSE_SECONDS = 0.2
+"""How long clients wait when there are no descriptors for them."""
+
+_ACCEPTED_AT_ONCE = 64
+
+
+class Clients:
+    """The open connections, by descriptor. Only the thread that leads uses them.
+
+    Args:
+      poll: is to tell what their sockets are ready for.
+      tls: the context for TLS; None for plaintext.
+      make_half: makes the state of a connection of the client at an address.
+      most: how many there may be.
+      closed: told of each connection that was closed, whose streams are to be closed.
+
+    Attributes:
+      doors: where they are accepted.
+      connections: the open ones.
+      next_look: when to `look`, in seconds of the monotonic clock; 0.0 if there is no need.
+    """
+
+    def __init__(
+        self,
+        poll: select.epoll,
+        tls: ssl.SSLContext | None,
+        make_half: Callable[[str], ServerHalf],
+        most: int,
+        closed: Callable[[ServerConnection], None],
+    ):
+        self.doors = Doors(poll)
+        self.connections: dict[int, ServerConnection] = {}
+        self.next_look = 0.0
+        self._poll = poll
+        self._tls = tls
+        self._make_half = make_half
+        self._most = most
+        self._closed = closed
+
+    def accept(self, descriptor: int) -> None:
+        """Accepts connections at one of the doors."""
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                accepted = self.doors.accept(descriptor)
+            except OSError as error:
+                _log.warning("could not accept a connection: %s", error)
+                if self._drop_silent():
+                    continue
+                self.doors.pause()
+                self.next_look = time.monotonic() + _PAUSE_SECONDS
+                return
+            if accepted is None:
+                return
+            self.admit(*accepted)
+
+    def admit(self, accepted: socket.socket, where: Any) -> None:
+        """Makes a connection of a socket, if there is room for it.
+
+        Args:
+          accepted: the socket.
+          where: the address of the client, in the form of the socket's family.
+        """
+        if len(self.connections) >= self._most and not self._drop_silent():
+            accepted.close()
+            return
+        made: Any = accepted
+        try:
+            accepted.setblocking(False)
+            set_options(accepted)
+            if self._tls is not None:
+                made = self._tls.wrap_socket(
+                    accepted, server_side=True, do_handshake_on_connect=False
+                )
+            address = _peer_address(accepted.family, where)
+            connection = ServerConnection(made, address, self._make_half(address), self._poll)
+        except (OSError, ValueError) as error:
+            _log.info("a client was gone before it was served: %s", error)
+            made.close()
+            return
+        self.connections[connection.fileno()] = connection
+        if self.next_look == 0.0:
+            self.next_look = time.monotonic() + _LOOK_SECONDS
+        with connection.lock:
+            connection.flush()
+
+    def look(self) -> None:
+        """Closes connections that do not greet, and those whose clients do not read."""
+        now = time.monotonic()
+        self.doors.go_on()
+        self.next_look = now + _LOOK_SECONDS if self.connections else 0.0
+        for connection in list(self.connections.values()):
+            if not connection.half.last_stream and now - connection.accepted_at > _GREET_SECONDS:
+                _log.info("%s did not open a stream in time", connection.address)
+                self.close(connection)
+            elif connection.unsent and now - connection.taken_at > _UNREAD_SECONDS:
+                _log.info("%s does not read its answers", connection.address)
+                self.close(connection, resets=True)
+            else:
+                with connection.lock:
+                    connection.half.forgive()
+
+    def close(self, connection: ServerConnection, resets: bool = False) -> None:
+        """Closes a connection; its streams are closed as their events are processed.
+
+        Args:
+          connection: the connection; one that is closed already stays so.
+          resets: whether what was not sent is dropped.
+        """
+        with connection.lock:
+            if not connection.is_open:
+                return
+            connection.flush()
+            self.connections.pop(connection.fileno(), None)
+            if resets:
+                connection.reset()
+            else:
+                connection.close()
+            half = connection.half
+            half.end_all()
+            # Also streams whose calls were over: their clients have not taken all answers.
+            half.events.extend((each.call, Event.GONE) for each in list(connection.served))
+        self._closed(connection)
+
+    def abandon(self) -> None:
+        """Closes a forked child's copies of the sockets."""
+        self.doors.abandon()
+        for connection in self.connections.values():
+            connection.abandon()
+
+    def _drop_silent(self) -> bool:
+        """Closes a connection without a stream, if there is one, to make room.
+
+        Those that never had one are first, and of them the oldest.
+        """
+        silent = (
+            connection
+            for connection in self.connections.values()
+            if not any(served.is_counted for served in connection.served)
+        )
+        oldest = min(
+            silent, key=lambda one: (one.half.last_stream > 0, one.accepted_at), default=None
+        )
+        if oldest is not None:
+            self.close(oldest)
+        return oldest is not None
+
+
+def _peer_address(family: int, where: Any) -> str:
+    """Returns the address of a client as gRPC writes it."""
+    if family == socket.AF_INET:
+        return f"ipv4:{where[0]}:{where[1]}"
+    if family == socket.AF_INET6:
+        return f"ipv6:{urllib.parse.quote(f'[{where[0]}]', safe=':')}:{where[1]}"
+    return "unix:"
