@@ -15,7 +15,7 @@ from dm_env_rpc_client.client.base_connection import (
     BaseConnection,
     endpoint_of,
 )
-from dm_env_rpc_client.protocol import envelopes
+from dm_env_rpc_client.protocol import envelopes, telemetry
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.transports.credentials import Credentials
@@ -211,8 +211,11 @@ async def open_connection_async(
     limits: Limits | None,
 ) -> AsyncConnection:
     """`connect_async` with the server and how to connect to it as one value."""
-    stream = await open_stream_async(endpoint, timeout, answer_memory)
-    connection = AsyncConnection(stream, request_timeout=request_timeout, limits=limits)
+    with telemetry.span("connect", endpoint.address):
+        stream = await open_stream_async(
+            endpoint.with_metadata(telemetry.context()), timeout, answer_memory
+        )
+        connection = AsyncConnection(stream, request_timeout=request_timeout, limits=limits)
     connection._reopen = lambda timeout: open_connection_async(
         endpoint, timeout, request_timeout, limits
     )

@@ -17,7 +17,8 @@ from dm_env_rpc_client.errors import (
     ConnectionLostError,
     DmEnvRpcClientError,
 )
-from dm_env_rpc_client.protocol.pipeline import Pending, Pipeline
+from dm_env_rpc_client.protocol.observed_pipeline import pipeline_to
+from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.runtime import forking
 from dm_env_rpc_client.transports.streams import AsyncStream
 
@@ -34,7 +35,7 @@ class AsyncPipeline:
     def __init__(self, stream: AsyncStream):
         self.address = stream.address
         self._stream = stream
-        self._pipeline = Pipeline(stream.address)
+        self._pipeline = pipeline_to(stream.address)
         self._pid = os.getpid()
         self._outbound: collections.deque[bytes] = collections.deque()
         # Requests that wait until the number and the size of pending ones permit them.

@@ -34,7 +34,8 @@ from dm_env_rpc_client.errors import (
     DmEnvRpcClientError,
     ProtocolError,
 )
-from dm_env_rpc_client.protocol.pipeline import Pending, Pipeline
+from dm_env_rpc_client.protocol.observed_pipeline import pipeline_to
+from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.runtime import forking
 from dm_env_rpc_client.transports.streams import Buffer, Stream
 
@@ -66,7 +67,7 @@ class ThreadedPipeline:
     def __init__(self, stream: Stream):
         self.address = stream.address
         self._stream = stream
-        self._pipeline = Pipeline(stream.address)
+        self._pipeline = pipeline_to(stream.address)
         self._futures_thread: threading.Thread | None = None
         self._is_closed = False
         self._prepare()

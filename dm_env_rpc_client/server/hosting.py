@@ -28,8 +28,6 @@ from dm_env_rpc_client.transports.endpoint import Transport
 from dm_env_rpc_client.transports.listeners import check_processes, open_listener
 from dm_env_rpc_client.transports.server_streams import (
     Listener,
-    Peer,
-    ServerStream,
     check_may_listen,
 )
 from dm_env_rpc_client.transports.tokens import bearer
@@ -285,11 +283,8 @@ def serve(
         return Server(Workers(Setup(site, tls, processes), address, properties))
     host = Host(site, ErrorLog(), properties or Properties(), only)
 
-    def open_stream(peer: Peer) -> ServerStream:
-        return host.open_session(peer.address)
-
     listener = open_listener(
-        host.admitting(open_stream),
+        host.admitting(host.open_session),
         address,
         credentials,
         transport,

@@ -84,14 +84,17 @@ class StreamGroup:
         # Not kept alive: they are open as long as one of their streams is.
         self._connections: weakref.WeakSet[ClientConnection] = weakref.WeakSet()
 
-    def open(self, timeout: float | None) -> Stream | None:
-        """Opens another stream; None if the transport does not share connections.
+    @property
+    def is_possible(self) -> bool:
+        """Whether the transport can have several streams on a connection."""
+        return _uses_http2(self._endpoint)
+
+    def open(self, timeout: float | None) -> Stream:
+        """Opens another stream, if that is possible.
 
         Raises:
           As `open_stream`.
         """
-        if not _uses_http2(self._endpoint):
-            return None
         usable = [connection for connection in self._connections if connection.is_usable]
         wanted = max((connection.serving_processes for connection in usable), default=1)
         told = [SPREADS] if wanted > 1 else []
