@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable
@@ -38,6 +39,9 @@ __all__ = [
     "create_secure_async_channel_and_connect",
     "open_connection_async",
 ]
+
+
+_log = logging.getLogger(__name__)
 
 
 class AsyncConnection(BaseConnection):
@@ -216,6 +220,7 @@ async def open_connection_async(
             endpoint.with_metadata(telemetry.context()), timeout, answer_memory
         )
         connection = AsyncConnection(stream, request_timeout=request_timeout, limits=limits)
+    _log.debug("connected to %s", endpoint.address)
     connection._reopen = lambda timeout: open_connection_async(
         endpoint, timeout, request_timeout, limits
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
+import logging
 import time
 import weakref
 from collections.abc import Callable, Iterable
@@ -49,6 +50,8 @@ __all__ = [
     "open_connection",
 ]
 
+
+_log = logging.getLogger(__name__)
 
 Reopen: TypeAlias = "Callable[[float | None], Connection]"
 """Opens another connection to the same server; takes a timeout in seconds."""
@@ -358,6 +361,7 @@ def open_connection(
     with telemetry.span("connect", endpoint.address):
         stream = open_stream(endpoint.with_metadata(telemetry.context()), timeout, answer_memory)
         connection = Connection(stream, request_timeout=request_timeout, limits=limits)
+    _log.debug("connected to %s", endpoint.address)
     connection._reopen = lambda timeout: open_connection(endpoint, timeout, request_timeout, limits)
     return connection
 

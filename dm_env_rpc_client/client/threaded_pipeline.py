@@ -225,10 +225,14 @@ class ThreadedPipeline:
             raise
 
     def _end(self, cause: BaseException) -> None:
+        is_first = self.remains.cause is None
         self._fail_pending(cause)
         self._stream.abort()
         # Ends the thread that waits for futures.
         self._futures.put(None)
+        if is_first:
+            name = type(cause).__name__
+            _log.info("the connection to %s is unusable: %s: %s", self.address, name, cause)
 
     def close(self, timeout: float) -> None:
         """Ends the stream, gracefully if no request is pending. Never raises."""
@@ -240,6 +244,8 @@ class ThreadedPipeline:
         was_usable = self._pipeline.poisoned_by is None
         try:
             failed = self._fail_pending(closed)
+            if was_usable:
+                _log.debug("%s", closed)
             if was_usable and not failed:
                 self._stream.close(timeout)
         finally:

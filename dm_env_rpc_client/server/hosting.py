@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -33,6 +34,8 @@ from dm_env_rpc_client.transports.server_streams import (
 from dm_env_rpc_client.transports.tokens import bearer
 
 __all__ = ["Server", "serve", "try_out"]
+
+_log = logging.getLogger(__name__)
 
 STOP_SECONDS = 1.0
 """How long open streams may continue when the server stops."""
@@ -106,6 +109,7 @@ class Server:
         self._serving = serving
         # Runs when the server is garbage-collected, and when the interpreter exits.
         self._finalizer = weakref.finalize(self, serving.abort)
+        _log.info("serving at %s", self.address)
 
     @property
     def errors(self) -> list[BaseException]:
@@ -141,6 +145,7 @@ class Server:
         """
         if self._finalizer.detach() is not None:
             self._serving.stop(grace)
+            _log.info("stopped serving at %s", self.address)
 
     def __repr__(self) -> str:
         return f"<Server at {self.address}: {self.world_count} worlds, {self.agent_count} agents>"

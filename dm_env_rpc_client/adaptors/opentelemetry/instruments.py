@@ -15,7 +15,7 @@ from typing import TypeAlias
 from opentelemetry import metrics, trace
 from opentelemetry.metrics import CallbackOptions, Observation
 
-__all__ = ["CALL", "KIND", "Attributes", "End", "Tally", "error_type", "type_of"]
+__all__ = ["CALL", "KIND", "Attributes", "End", "Tally", "error_type", "outcome", "type_of"]
 
 KIND = "dm_env_rpc.request"
 """The attribute with the kind of a request: those of a connection are messages of one call."""
@@ -102,24 +102,9 @@ class End:
         """A stream has ended. The garbage collector may call this, in the middle of anything."""
         self._closed.append(tally)
 
-    def ended(
-        self,
-        kind: str,
-        seconds: float,
-        where: Attributes,
-        error: BaseException | None,
-        code: str,
-        is_error: bool,
-    ) -> None:
-        """A request has an outcome."""
-        attributes = {**CALL, **where, KIND: kind}
-        if code:
-            attributes["rpc.response.status_code"] = code
-        if is_error:
-            attributes["error.type"] = error_type(error, code)
+    def ended(self, seconds: float, attributes: Attributes) -> None:
+        """A request has an outcome; see `outcome` for the attributes."""
         self._duration.record(seconds, attributes)
-        if code != "OK" or error is not None:
-            self.failed(kind, where, error, code)
 
     def failed(self, kind: str, where: Attributes, error: BaseException | None, code: str) -> None:
         """Counts an error."""
@@ -165,6 +150,26 @@ class End:
                 counts[key] = counts.get(key, 0) + tally.is_connection
         for key, count in counts.items():
             yield Observation(count, {**CALL, **dict(key)})
+
+
+@functools.lru_cache(maxsize=4096)
+def outcome(
+    where: frozenset[tuple[str, str | int]], kind: str, code: str, error_type: str
+) -> Attributes:
+    """Returns the attributes of a request that has an outcome.
+
+    Args:
+      where: the attributes of the stream.
+      kind: of the request.
+      code: the name of the status in the answer; "" if there was none.
+      error_type: "" if it is no error at this end.
+    """
+    attributes = {**CALL, **dict(where), KIND: kind}
+    if code:
+        attributes["rpc.response.status_code"] = code
+    if error_type:
+        attributes["error.type"] = error_type
+    return attributes
 
 
 def error_type(error: BaseException | None, code: str) -> str:

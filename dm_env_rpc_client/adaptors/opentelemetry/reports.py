@@ -17,6 +17,7 @@ from dm_env_rpc_client.adaptors.opentelemetry.instruments import (
     Attributes,
     End,
     error_type,
+    outcome,
 )
 
 __all__ = ["ClientReports", "ServerReports", "end_span", "harmless"]
@@ -53,6 +54,7 @@ class _Reports:
     def __init__(self, end: End, where: Attributes, is_connection: bool):
         self._end = end
         self._where = where
+        self._key = frozenset(where.items())
         self._tally = end.opened(where, is_connection)
         self._is_closed = False
 
@@ -68,6 +70,23 @@ class _Reports:
         tally.requests[kind] = tally.requests.get(kind, 0) + 1
         tally.begun_bytes += size
         return kind != "step" or self._end.step_spans
+
+    def _measure(
+        self, kind: str, seconds: float, error: BaseException | None, code: str, is_error: bool
+    ) -> None:
+        """Measures a request.
+
+        Args:
+          kind: its kind.
+          seconds: how long it took.
+          error: why it failed.
+          code: see `telemetry.Reports.end`.
+          is_error: whether this end is the one that failed.
+        """
+        failed = error_type(error, code) if is_error else ""
+        self._end.ended(seconds, outcome(self._key, kind, code, failed))
+        if error is not None or code != "OK":
+            self._end.failed(kind, self._where, error, code)
 
 
 _Begun: TypeAlias = "tuple[()] | tuple[str, float, trace.Span | None, Any]"
@@ -108,7 +127,7 @@ class ClientReports(_Reports):
         kind, began, span, _ = begun
         self._tally.ended_bytes += size
         is_error = error is not None or code != "OK"
-        self._end.ended(kind, at - began, self._where, error, code, is_error)
+        self._measure(kind, at - began, error, code, is_error)
         if span is not None:
             end_span(span, error, code, is_error)
 
@@ -146,7 +165,7 @@ class ServerReports(_Reports):
         kind, began, span, token = begun
         self._tally.ended_bytes += size
         is_error = not code or code in _SERVER_ERRORS
-        self._end.ended(kind, at - began, self._where, error, code, is_error)
+        self._measure(kind, at - began, error, code, is_error)
         if span is not None:
             contexts.detach(token)
             end_span(span, error, code, is_error)
