@@ -7,8 +7,13 @@ The public names stand once, in `__init__.pyi`. Each is imported when it is firs
 pytest plugin is a part of this package and is loaded by every pytest run.
 """
 
+import logging
+
 import lazy_loader
 
 __version__ = "0.1.0"
+
+# What is logged is for programs that ask for it.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -47,6 +47,7 @@ ONLY_IN = {
     "ipywidgets": ["notebook."],
     "anywidget": ["notebook.keyboard"],
     "traitlets": ["notebook.keyboard"],
+    "opentelemetry": ["adaptors.opentelemetry."],
     "PIL": ["cli.playing.blocks", "cli.playing.view", "displays.images"],
     "matplotlib": ["displays.images"],
 }
@@ -137,5 +138,5 @@ def test_importing_the_package_imports_nothing_optional() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     ).stdout.split()
     optional = {"typer", "rich", "gymnasium", "cffi", "pytest", "ray", "IPython", "matplotlib"}
-    optional |= {"ipywidgets", "pettingzoo", "PIL"}
+    optional |= {"ipywidgets", "opentelemetry", "pettingzoo", "PIL"}
     assert optional & set(loaded) == set()

@@ -144,7 +144,7 @@ def named_commands() -> Iterator[str]:
 
 def test_every_command_that_is_mentioned_exists() -> None:
     names = set(named_commands())
-    assert {"run", "serve", "inspect", "play", "properties", "check", "bench"} <= names
+    assert {"run", "serve", "inspect", "play", "properties", "check", "health", "bench"} <= names
     for name in sorted(names):
         result = typer.testing.CliRunner().invoke(app, [name, "--help"])
         assert result.exit_code == 0, name

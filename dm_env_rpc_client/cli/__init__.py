@@ -1,7 +1,8 @@
 """The command `dm-env-rpc`; see `dm-env-rpc --help`.
 
 Read `app.py` first: it adds the commands. Each command has a file of its own (`run`, `serve`,
-`inspect`, `play`, `properties`, `check`, `bench`), and `playing/` is the application of `play`.
+`inspect`, `play`, `properties`, `check`, `health`, `bench`), and `playing/` is the application of
+`play`.
 `entry.py` starts the command, `group.py` and `failures.py` turn errors into lines and exit codes,
 `arguments.py` has the arguments that several commands share. May import every room below it.
 
@@ -13,6 +14,7 @@ Read `app.py` first: it adds the commands. Each command has a file of its own (`
 | `dm-env-rpc serve WHAT` | serves an environment |
 | `dm-env-rpc inspect ADDRESS` | shows actions and observations |
 | `dm-env-rpc check ADDRESS` | checks that a server follows the protocol |
+| `dm-env-rpc health ADDRESS` | asks a server whether it is serving |
 | `dm-env-rpc bench ADDRESS` | measures steps, and where their time goes |
 | `dm-env-rpc properties list` / `get` / `set` | reads and writes properties |
 | `dm-env-rpc play ADDRESS` | plays an environment in the terminal |
@@ -65,6 +67,14 @@ dm-env-rpc bench localhost:50051
 dm-env-rpc bench localhost:50051 --seconds 30 --transport grpc --json
 ```
 
+`health` asks any gRPC server that has the health service, for scripts and orchestrators: exit code
+0 says that it serves. It waits up to `--timeout` for a server that does not listen yet.
+`dm_env_rpc_client.server.deployment` has a Dockerfile and a manifest for Kubernetes with it:
+
+```sh
+dm-env-rpc health localhost:50051 --timeout 60
+```
+
 For a server with TLS, `--tls-ca` names the PEM file of the authority to trust (`system`: those that
 the machine trusts), `--tls-cert` and `--tls-key` the client's own certificate, and `--token-file`
 the file with the token that the server requires. On `serve` they are the server's: its certificate,
@@ -77,6 +87,8 @@ dm-env-rpc serve catch --tls-cert server.crt --tls-key server.key --token-file t
 dm-env-rpc inspect localhost:50051 --tls-ca ca.crt --token-file token
 ```
 
-`--json` prints results for programs. An error is one line; `dm-env-rpc --help` lists the exit
+`DM_ENV_RPC_LOG=debug` in the environment has a command print what the package logs, from that level
+on; see `dm_env_rpc_client.adaptors.opentelemetry`. `--json` prints results for programs. An error
+is one line; `dm-env-rpc --help` lists the exit
 codes. `dm-env-rpc --install-completion` teaches your shell to complete commands.
 """

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dm_env_rpc_client.cli import bench, check, inspect, play, properties, run, serve
+from dm_env_rpc_client.cli import bench, check, health, inspect, play, properties, run, serve
 from dm_env_rpc_client.cli.group import Commands, examples
 
 __all__ = ["app"]
@@ -63,4 +63,5 @@ app.add_typer(
     help="Lists, reads and writes properties of a server or world.",
 )
 app.command("check", epilog=check.EXAMPLES)(check.check)
+app.command("health", epilog=health.EXAMPLES)(health.health)
 app.command("bench", epilog=bench.EXAMPLES)(bench.bench)

@@ -1,6 +1,7 @@
 """Errors as one line with a stable exit code; a user of the command sees no traceback.
 
-`DM_ENV_RPC_TRACEBACK=1` in the environment shows the traceback before that line.
+`DM_ENV_RPC_TRACEBACK=1` in the environment shows the traceback before that line, and
+`DM_ENV_RPC_LOG=debug` all that the package logs.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ INTERRUPTED = 130
 TERMINATED = 143
 
 TRACEBACK_VARIABLE = "DM_ENV_RPC_TRACEBACK"
+
+LOG_VARIABLE = "DM_ENV_RPC_LOG"
+"""The level from which on the package's log is printed, such as "debug"."""
+
+_LEVELS = ("debug", "info", "warning", "error")
 
 console = rich.console.Console(stderr=True, soft_wrap=True, highlight=False)
 """Stderr, for everything but results, which go to stdout."""
@@ -143,6 +149,15 @@ def log_in_one_line() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(OneLine())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    level = os.environ.get(LOG_VARIABLE, "")
+    if level:
+        if level not in _LEVELS:
+            console.print(
+                f"[bold yellow]warning:[/] {LOG_VARIABLE} is one of {', '.join(_LEVELS)}; "
+                f"got {rich.markup.escape(one_line(repr(level)))}"
+            )
+            return
+        logging.getLogger("dm_env_rpc_client").setLevel(level.upper())
 
 
 def _show_traceback(error: BaseException) -> None:

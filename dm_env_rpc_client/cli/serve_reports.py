@@ -30,6 +30,9 @@ _ECHOED = len("^C") + 1
 """Columns that stay free: what the terminal echoes must not begin another line."""
 
 _SERVER = "dm_env_rpc_client.server"
+_HOSTING = f"{_SERVER}.hosting"
+"""Tells where the server listens, which the command prints itself."""
+
 _LOGGERS = (_SERVER, "dm_env_rpc_client.bridges.gym_socket")
 
 
@@ -46,6 +49,7 @@ def log_activity(verbose: bool, as_json: bool) -> None:
             handler.setFormatter(formatter)
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.INFO)
+    logging.getLogger(_HOSTING).setLevel(logging.WARNING)
     if verbose:
         for name in ("dm_env_rpc_client", *_LOGGERS):
             logging.getLogger(name).setLevel(logging.DEBUG)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable
@@ -15,7 +16,7 @@ from dm_env_rpc_client.client.base_connection import (
     BaseConnection,
     endpoint_of,
 )
-from dm_env_rpc_client.protocol import envelopes
+from dm_env_rpc_client.protocol import envelopes, telemetry
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.transports.credentials import Credentials
@@ -38,6 +39,9 @@ __all__ = [
     "create_secure_async_channel_and_connect",
     "open_connection_async",
 ]
+
+
+_log = logging.getLogger(__name__)
 
 
 class AsyncConnection(BaseConnection):
@@ -211,8 +215,12 @@ async def open_connection_async(
     limits: Limits | None,
 ) -> AsyncConnection:
     """`connect_async` with the server and how to connect to it as one value."""
-    stream = await open_stream_async(endpoint, timeout, answer_memory)
-    connection = AsyncConnection(stream, request_timeout=request_timeout, limits=limits)
+    with telemetry.span("connect", endpoint.address):
+        stream = await open_stream_async(
+            endpoint.with_metadata(telemetry.context()), timeout, answer_memory
+        )
+        connection = AsyncConnection(stream, request_timeout=request_timeout, limits=limits)
+    _log.debug("connected to %s", endpoint.address)
     connection._reopen = lambda timeout: open_connection_async(
         endpoint, timeout, request_timeout, limits
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import logging
 import os
 from typing import Any
 
@@ -17,11 +18,15 @@ from dm_env_rpc_client.errors import (
     ConnectionLostError,
     DmEnvRpcClientError,
 )
-from dm_env_rpc_client.protocol.pipeline import Pending, Pipeline
+from dm_env_rpc_client.protocol.observed_pipeline import pipeline_to
+from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.runtime import forking
 from dm_env_rpc_client.transports.streams import AsyncStream
 
 __all__ = ["AsyncPipeline"]
+
+
+_log = logging.getLogger(__name__)
 
 
 class AsyncPipeline:
@@ -34,7 +39,7 @@ class AsyncPipeline:
     def __init__(self, stream: AsyncStream):
         self.address = stream.address
         self._stream = stream
-        self._pipeline = Pipeline(stream.address)
+        self._pipeline = pipeline_to(stream.address)
         self._pid = os.getpid()
         self._outbound: collections.deque[bytes] = collections.deque()
         # Requests that wait until the number and the size of pending ones permit them.
@@ -104,8 +109,12 @@ class AsyncPipeline:
             return
         self._is_closed = True
         # With pending requests the stream is cancelled: their answers are not used any more.
-        is_idle = self.poisoned_by is None and not len(self._pipeline)
-        self._poison(ConnectionClosedError(f"the connection to {self.address} was closed"), is_idle)
+        was_usable = self.poisoned_by is None
+        is_idle = was_usable and not len(self._pipeline)
+        closed = ConnectionClosedError(f"the connection to {self.address} was closed")
+        self._poison(closed, is_idle)
+        if was_usable:
+            _log.debug("%s", closed)
         tasks = [task for task in (self._writer, self._reader) if task is not None]
         # A cancelled task refers to its frames, and these to the pipeline and its socket.
         self._writer = self._reader = None
@@ -219,12 +228,16 @@ class AsyncPipeline:
         pending.wake()
 
     def _poison(self, cause: BaseException, keep_stream: bool = False) -> None:
+        was_usable = self.poisoned_by is None
         for pending in self._pipeline.poison(cause):
             pending.wake()
         while self._line:
             _set(self._line.popleft())
         if not keep_stream:
             self._stream.abort()
+        if was_usable and not self._is_closed:
+            name = type(cause).__name__
+            _log.info("the connection to %s is unusable: %s: %s", self.address, name, cause)
 
 
 def _set(future: asyncio.Future[None]) -> None:

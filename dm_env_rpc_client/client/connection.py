@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
+import logging
 import time
 import weakref
 from collections.abc import Callable, Iterable
@@ -21,7 +22,7 @@ from dm_env_rpc_client.client.base_connection import (
 )
 from dm_env_rpc_client.client.remains import Remains
 from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
-from dm_env_rpc_client.protocol import envelopes
+from dm_env_rpc_client.protocol import envelopes, telemetry
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.transports.credentials import Credentials
@@ -49,6 +50,8 @@ __all__ = [
     "open_connection",
 ]
 
+
+_log = logging.getLogger(__name__)
 
 Reopen: TypeAlias = "Callable[[float | None], Connection]"
 """Opens another connection to the same server; takes a timeout in seconds."""
@@ -355,11 +358,10 @@ def open_connection(
     limits: Limits | None,
 ) -> Connection:
     """`connect` with the server and how to connect to it as one value."""
-    connection = Connection(
-        open_stream(endpoint, timeout, answer_memory),
-        request_timeout=request_timeout,
-        limits=limits,
-    )
+    with telemetry.span("connect", endpoint.address):
+        stream = open_stream(endpoint.with_metadata(telemetry.context()), timeout, answer_memory)
+        connection = Connection(stream, request_timeout=request_timeout, limits=limits)
+    _log.debug("connected to %s", endpoint.address)
     connection._reopen = lambda timeout: open_connection(endpoint, timeout, request_timeout, limits)
     return connection
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dm_env_rpc_client.client.base_connection import endpoint_of
 from dm_env_rpc_client.client.connection import Connection, open_connection
+from dm_env_rpc_client.protocol import telemetry
 from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.transports.credentials import Credentials
 from dm_env_rpc_client.transports.endpoint import Transport
@@ -61,21 +62,25 @@ class ConnectionGroup:
         self._request_timeout = request_timeout
         self._limits = limits
         self._lock = threading.Lock()
-        self._streams = StreamGroup(self._endpoint, answer_memory)
+        # One context for all: the streams of a connection have their metadata in common.
+        traced = self._endpoint.with_metadata(telemetry.context())
+        self._streams = StreamGroup(traced, answer_memory)
 
     def open(self) -> Connection:
         """Opens another connection; errors are those of `connect`. Any thread may call this."""
-        with self._lock:
-            stream = self._streams.open(self._timeout)
-        if stream is None:
-            return open_connection(
-                self._endpoint, self._timeout, self._request_timeout, self._limits
+        if not self._streams.is_possible:
+            return self._open_alone(self._timeout)
+        with telemetry.span("connect", self._endpoint.address):
+            with self._lock:
+                stream = self._streams.open(self._timeout)
+            connection = Connection(
+                stream, request_timeout=self._request_timeout, limits=self._limits
             )
-        connection = Connection(stream, request_timeout=self._request_timeout, limits=self._limits)
-        connection._reopen = lambda timeout: open_connection(
-            self._endpoint, timeout, self._request_timeout, self._limits
-        )
+        connection._reopen = self._open_alone
         return connection
+
+    def _open_alone(self, timeout: float | None) -> Connection:
+        return open_connection(self._endpoint, timeout, self._request_timeout, self._limits)
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:

@@ -34,7 +34,8 @@ from dm_env_rpc_client.errors import (
     DmEnvRpcClientError,
     ProtocolError,
 )
-from dm_env_rpc_client.protocol.pipeline import Pending, Pipeline
+from dm_env_rpc_client.protocol.observed_pipeline import pipeline_to
+from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.runtime import forking
 from dm_env_rpc_client.transports.streams import Buffer, Stream
 
@@ -66,7 +67,7 @@ class ThreadedPipeline:
     def __init__(self, stream: Stream):
         self.address = stream.address
         self._stream = stream
-        self._pipeline = Pipeline(stream.address)
+        self._pipeline = pipeline_to(stream.address)
         self._futures_thread: threading.Thread | None = None
         self._is_closed = False
         self._prepare()
@@ -224,10 +225,14 @@ class ThreadedPipeline:
             raise
 
     def _end(self, cause: BaseException) -> None:
+        is_first = self.remains.cause is None
         self._fail_pending(cause)
         self._stream.abort()
         # Ends the thread that waits for futures.
         self._futures.put(None)
+        if is_first:
+            name = type(cause).__name__
+            _log.info("the connection to %s is unusable: %s: %s", self.address, name, cause)
 
     def close(self, timeout: float) -> None:
         """Ends the stream, gracefully if no request is pending. Never raises."""
@@ -239,6 +244,8 @@ class ThreadedPipeline:
         was_usable = self._pipeline.poisoned_by is None
         try:
             failed = self._fail_pending(closed)
+            if was_usable:
+                _log.debug("%s", closed)
             if was_usable and not failed:
                 self._stream.close(timeout)
         finally:

@@ -31,7 +31,7 @@ from dm_env_rpc_client.environment.base_adaptor import (
     take,
 )
 from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError, DmEnvRpcError
-from dm_env_rpc_client.protocol import timesteps
+from dm_env_rpc_client.protocol import telemetry, timesteps
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.pipeline import Pending
@@ -94,21 +94,22 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
     async def reset(self, settings: Mapping[str, Any] | None = None) -> dm_env.TimeStep:
         """Begins a new sequence; see `DmEnvAdaptor.reset`."""
         connection = self._open_connection()
-        packed = pack_settings(settings or {})
-        # With pending steps the state is unknown; a superfluous Reset has no effect.
-        if packed or connection.in_flight or connection.lifecycle.state is State.RUNNING:
-            try:
-                request = dm_env_rpc_pb2.ResetRequest(settings=packed)
-                await connection.send_with(request, self._interpret_reset)
-            except DmEnvRpcError as refusal:
-                if packed or self._rejoin is None:
-                    raise
+        with telemetry.span("reset_environment", connection.address):
+            packed = pack_settings(settings or {})
+            # With pending steps the state is unknown; a superfluous Reset has no effect.
+            if packed or connection.in_flight or connection.lifecycle.state is State.RUNNING:
                 try:
-                    specs = await self._rejoin()
-                except DmEnvRpcError as error:
-                    raise refusal from error
-                self._adopt(specs)
-        return await self.step({})
+                    request = dm_env_rpc_pb2.ResetRequest(settings=packed)
+                    await connection.send_with(request, self._interpret_reset)
+                except DmEnvRpcError as refusal:
+                    if packed or self._rejoin is None:
+                        raise
+                    try:
+                        specs = await self._rejoin()
+                    except DmEnvRpcError as error:
+                        raise refusal from error
+                    self._adopt(specs)
+            return await self.step({})
 
     async def step(self, action: Any) -> dm_env.TimeStep:
         """Takes a step, or begins a sequence if none is running; see `DmEnvAdaptor.step`."""

@@ -27,7 +27,7 @@ from dm_env_rpc_client.errors import (
     DmEnvRpcClientError,
     DmEnvRpcError,
 )
-from dm_env_rpc_client.protocol import timesteps
+from dm_env_rpc_client.protocol import telemetry, timesteps
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.pipeline import Pending
@@ -128,8 +128,9 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         Raises:
           As `step`.
         """
-        self.finish_reset(self.start_reset(settings))
-        return self.step({})
+        with telemetry.span("reset_environment", self._open_connection().address):
+            self.finish_reset(self.start_reset(settings))
+            return self.step({})
 
     def start_reset(self, settings: Mapping[str, Any] | None = None) -> StartedReset:
         """Ends the running sequence, without waiting for the answer.

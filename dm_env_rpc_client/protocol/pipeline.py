@@ -107,6 +107,11 @@ class Pending:
         # Also in a second call: an interrupt may have ended the first just before this.
         self.is_done = True
 
+    @property
+    def error(self) -> BaseException | None:
+        """The error that is the outcome; None if there is none, or no outcome yet."""
+        return None if self._outcome is None else self._outcome[1]
+
     def wake(self) -> None:
         """Calls the waiters."""
         while self.waiters:

@@ -205,6 +205,9 @@ dm-env-rpc serve my_module:Countdown --json 2> log.jsonl
 
 ## More
 
+Containers, Kubernetes, certificates and health checks: see `dm_env_rpc_client.server.deployment`.
+Metrics and traces for OpenTelemetry: see `dm_env_rpc_client.adaptors.opentelemetry`.
+
 Properties are data beside actions and observations: see `dm_env_rpc_client.extensions`. To check
 that a server follows the protocol, see `dm_env_rpc_client.compliance`.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -28,13 +29,13 @@ from dm_env_rpc_client.transports.endpoint import Transport
 from dm_env_rpc_client.transports.listeners import check_processes, open_listener
 from dm_env_rpc_client.transports.server_streams import (
     Listener,
-    Peer,
-    ServerStream,
     check_may_listen,
 )
 from dm_env_rpc_client.transports.tokens import bearer
 
 __all__ = ["Server", "serve", "try_out"]
+
+_log = logging.getLogger(__name__)
 
 STOP_SECONDS = 1.0
 """How long open streams may continue when the server stops."""
@@ -108,6 +109,7 @@ class Server:
         self._serving = serving
         # Runs when the server is garbage-collected, and when the interpreter exits.
         self._finalizer = weakref.finalize(self, serving.abort)
+        _log.info("serving at %s", self.address)
 
     @property
     def errors(self) -> list[BaseException]:
@@ -143,6 +145,7 @@ class Server:
         """
         if self._finalizer.detach() is not None:
             self._serving.stop(grace)
+            _log.info("stopped serving at %s", self.address)
 
     def __repr__(self) -> str:
         return f"<Server at {self.address}: {self.world_count} worlds, {self.agent_count} agents>"
@@ -285,11 +288,8 @@ def serve(
         return Server(Workers(Setup(site, tls, processes), address, properties))
     host = Host(site, ErrorLog(), properties or Properties(), only)
 
-    def open_stream(peer: Peer) -> ServerStream:
-        return host.open_session(peer.address)
-
     listener = open_listener(
-        host.admitting(open_stream),
+        host.admitting(host.open_session),
         address,
         credentials,
         transport,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pkgutil
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -16,12 +17,14 @@ from google.protobuf import message as protobuf_message
 
 from dm_env_rpc_client._proto import properties_pb2
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.protocol import telemetry
 from dm_env_rpc_client.server.activity import Activity
 from dm_env_rpc_client.server.construction import construct
 from dm_env_rpc_client.server.environment_world import EnvironmentWorld
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.extension_handlers import ExtensionHandlers, Handler
 from dm_env_rpc_client.server.game import Game
+from dm_env_rpc_client.server.observed_session import ObservedSession
 from dm_env_rpc_client.server.offered_properties import Properties, answer_property_request
 from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.server.shared_world import SharedWorld
@@ -109,6 +112,9 @@ class Host:
             prefix,
         )
         self.activity = Activity()
+        takes_reports = telemetry.installed()
+        if takes_reports is not None:
+            takes_reports.serve(functools.partial(_count, weakref.ref(self.worlds)))
         self._site = site
         self._handlers = ExtensionHandlers(
             {
@@ -119,23 +125,29 @@ class Host:
             }
         )
 
-    def open_session(self, peer: str, activity: Activity | None = None) -> Session:
+    def open_session(self, peer: Peer, activity: Activity | None = None) -> Session:
         """Returns what answers a stream.
 
         Args:
-          peer: the address of the client.
-          activity: what counts the stream; None for that of this host.
+          peer: the client.
+          activity: what counts the stream, if this process does not have its connection; None for
+            that of this host.
         """
         site = self._site
-        return Session(
+        parts = (
             self.worlds,
             self._handlers,
             self.error_log,
             activity or self.activity,
             site.send_tracebacks,
             site.limits,
-            peer,
+            peer.address,
         )
+        takes_reports = telemetry.installed()
+        if takes_reports is None:
+            return Session(*parts)
+        reports = takes_reports.server(peer.address, peer.metadata, activity is None)
+        return ObservedSession(*parts, reports=reports)
 
     def admitting(self, open_stream: OpenStream) -> OpenStream:
         """Returns what opens streams for those that may have one, and counts the refused."""
@@ -209,6 +221,11 @@ def make_world(
             "World"
         )
     return EnvironmentWorld(factory, made, settings, default_actions)
+
+
+def _count(worlds: weakref.ref[WorldRegistry]) -> int | None:
+    found = worlds()
+    return None if found is None else len(found)
 
 
 def _answer_property(

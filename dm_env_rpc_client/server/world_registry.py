@@ -165,6 +165,7 @@ class WorldRegistry:
                 self._worlds[name] = world
                 self._agents[name] = 0
                 self._creators[name] = creator
+                _log.debug("world %r is created", name)
                 return name
             self._count_worlds()
         world.close()
@@ -246,6 +247,7 @@ class WorldRegistry:
                 )
             self._idle.cancel(name)
             self._remove(name)
+        _log.debug("world %r is destroyed", name)
         world.close()
 
     def close(self) -> None:

@@ -68,6 +68,13 @@ class Endpoint:
             metadata = _with_token(metadata or (), token)
         object.__setattr__(self, "metadata", metadata)
 
+    def with_metadata(self, added: Metadata) -> Endpoint:
+        """Returns the same with further metadata. What is there already under a key is kept."""
+        own = self.metadata or ()
+        keys = {key for key, _ in own}
+        new = [pair for pair in added if pair[0] not in keys]
+        return dataclasses.replace(self, metadata=(*own, *new)) if new else self
+
     @property
     def stays_on_loopback(self) -> bool:
         """Whether the connection is plaintext that must not leave this machine."""

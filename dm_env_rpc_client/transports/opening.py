@@ -21,7 +21,7 @@ from dm_env_rpc_client.transports.metadata import SPREADS
 from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Stream, plain_memory
 from dm_env_rpc_client.transports.tls import Tls
 
-__all__ = ["StreamGroup", "open_stream", "open_stream_async"]
+__all__ = ["StreamGroup", "grpc_credentials", "open_stream", "open_stream_async"]
 
 _MAX_CONNECTIONS = 64
 """For the streams to one server, as long as it takes more streams on them."""
@@ -43,7 +43,7 @@ def open_stream(
     if _uses_http2(endpoint):
         return Http2Stream.open(endpoint, timeout, allocate)
     channel = open_channel(
-        endpoint.address, _grpc_credentials(endpoint), timeout, endpoint.max_message_bytes
+        endpoint.address, grpc_credentials(endpoint), timeout, endpoint.max_message_bytes
     )
     try:
         return GrpcStream(channel, endpoint.metadata, endpoint.address, owns_channel=True)
@@ -59,7 +59,7 @@ async def open_stream_async(
     if _uses_http2(endpoint):
         return await open_http2_stream_async(endpoint, timeout, allocate)
     channel = await open_channel_async(
-        endpoint.address, _grpc_credentials(endpoint), timeout, endpoint.max_message_bytes
+        endpoint.address, grpc_credentials(endpoint), timeout, endpoint.max_message_bytes
     )
     try:
         return AsyncGrpcStream(channel, endpoint.metadata, endpoint.address, owns_channel=True)
@@ -84,14 +84,17 @@ class StreamGroup:
         # Not kept alive: they are open as long as one of their streams is.
         self._connections: weakref.WeakSet[ClientConnection] = weakref.WeakSet()
 
-    def open(self, timeout: float | None) -> Stream | None:
-        """Opens another stream; None if the transport does not share connections.
+    @property
+    def is_possible(self) -> bool:
+        """Whether the transport can have several streams on a connection."""
+        return _uses_http2(self._endpoint)
+
+    def open(self, timeout: float | None) -> Stream:
+        """Opens another stream, if that is possible.
 
         Raises:
           As `open_stream`.
         """
-        if not _uses_http2(self._endpoint):
-            return None
         usable = [connection for connection in self._connections if connection.is_usable]
         wanted = max((connection.serving_processes for connection in usable), default=1)
         told = [SPREADS] if wanted > 1 else []
@@ -123,7 +126,8 @@ def _uses_http2(endpoint: Endpoint) -> bool:
     return endpoint.transport == "http2"
 
 
-def _grpc_credentials(endpoint: Endpoint) -> GrpcCredentials | None:
+def grpc_credentials(endpoint: Endpoint) -> GrpcCredentials | None:
+    """Returns the credentials of an endpoint as grpcio takes them; SpecError if it cannot."""
     if isinstance(endpoint.credentials, Tls):
         return endpoint.credentials.channel_credentials()
     if isinstance(endpoint.credentials, ssl.SSLContext):

@@ -14,7 +14,12 @@ import time
 from collections.abc import Callable
 
 from dm_env_rpc_client.transports.message_pipe import MessagePipe
-from dm_env_rpc_client.transports.server_streams import ServerStream, StreamStatusError
+from dm_env_rpc_client.transports.server_streams import (
+    OpenStream,
+    Peer,
+    ServerStream,
+    StreamStatusError,
+)
 
 __all__ = ["Forwarded", "Link", "WorkerGoneError"]
 
@@ -71,22 +76,22 @@ class Forwarded:
     """Answers the requests of streams of other workers, each in a thread of its own.
 
     Args:
-      open_session: makes the server's end of a stream, from the address of its client.
+      open_session: makes the server's end of a stream.
     """
 
-    def __init__(self, open_session: Callable[[str], ServerStream]):
+    def __init__(self, open_session: OpenStream):
         self._open_session = open_session
         self._lock = threading.Lock()
         self._open: dict[int, tuple[MessagePipe, ServerStream]] = {}
         self._poll = select.epoll()
         self._start("watches", self._watch)
 
-    def adopt(self, descriptor: int, peer: str) -> None:
+    def adopt(self, descriptor: int, peer: Peer) -> None:
         """Answers on a pipe.
 
         Args:
           descriptor: this end of it.
-          peer: the address of the client.
+          peer: the client.
         """
         pipe = MessagePipe.of(descriptor)
         stream = self._open_session(peer)
@@ -94,9 +99,9 @@ class Forwarded:
             self._open[descriptor] = pipe, stream
         self._poll.register(descriptor, select.EPOLLRDHUP | select.EPOLLONESHOT)
         try:
-            self._start(f"serves {peer}", self._serve, descriptor)
+            self._start(f"serves {peer.address}", self._serve, descriptor)
         except RuntimeError:
-            _log.exception("no thread can be started for %s", peer)
+            _log.exception("no thread can be started for %s", peer.address)
             self._close(descriptor)
 
     def stop(self, deadline: float) -> None:

@@ -203,14 +203,14 @@ class _Worker:
         slot.add("fresh", 1)
         slot.add("opened", 1)
         return RoutedStream(
-            self._host.open_session(peer.address),
+            self._host.open_session(peer),
             slot,
-            lambda serial: self._connect(serial, peer.address),
+            lambda serial: self._connect(serial, peer),
             self._site.limits,
             SPREADS in peer.metadata,
         )
 
-    def _connect(self, serial: int, peer: str) -> Link:
+    def _connect(self, serial: int, peer: Peer) -> Link:
         mine, other = MessagePipe.pair()
         self._told.say("link", serial, peer, descriptor=other.fileno())
         other.close()

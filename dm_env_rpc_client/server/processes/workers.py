@@ -28,6 +28,7 @@ from dm_env_rpc_client.server.processes.asked_properties import answer_questions
 from dm_env_rpc_client.server.processes.board import Board
 from dm_env_rpc_client.transports.listeners import open_acceptor
 from dm_env_rpc_client.transports.message_pipe import MessagePipe, Received
+from dm_env_rpc_client.transports.server_streams import Peer
 
 __all__ = ["Workers"]
 
@@ -409,7 +410,7 @@ class Workers:
             self._error_log.add(ChildProcessError(text), text)
         worker.has_begun.set()
 
-    def _pass_on(self, descriptor: int, serial: int, peer: str) -> None:
+    def _pass_on(self, descriptor: int, serial: int, peer: Peer) -> None:
         """Gives the other end of a pipe to the worker that it is for, if that is there."""
         try:
             for worker in list(self._workers.values()):

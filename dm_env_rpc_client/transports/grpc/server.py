@@ -10,12 +10,13 @@ from typing import Any, cast
 
 import grpc
 
-from dm_env_rpc_client.transports import status
+from dm_env_rpc_client.transports import health, status
 from dm_env_rpc_client.transports.listening import listen
 from dm_env_rpc_client.transports.server_streams import (
     OpenStream,
     Peer,
     Refused,
+    ServerStream,
     StreamStatusError,
     full_error,
 )
@@ -75,7 +76,7 @@ class GrpcListener:
         )
         service, method = status.PROCESS.strip("/").split("/")
         self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(service, {method: handler}),)
+            (grpc.method_handlers_generic_handler(service, {method: handler}), _HealthHandler())
         )
         self.address = listen(functools.partial(self._add_port, credentials), address)
         self._server.start()
@@ -96,6 +97,33 @@ class GrpcListener:
         if credentials is None:
             return self._server.add_insecure_port(address)
         return self._server.add_secure_port(address, credentials)
+
+
+class _HealthHandler(grpc.GenericRpcHandler):
+    """Answers the methods of the health service."""
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        """See `grpc.GenericRpcHandler`."""
+        found = health.open_health(handler_call_details.method)
+        if found is None:
+            return None
+        if found.is_unary:
+            return grpc.unary_unary_rpc_method_handler(functools.partial(_check, found.stream))
+        return grpc.unary_stream_rpc_method_handler(functools.partial(_watch, found.stream))
+
+
+def _check(stream: ServerStream, message: bytes, context: grpc.ServicerContext) -> bytes:
+    try:
+        return stream.answer(message)
+    except StreamStatusError as error:
+        context.abort(grpc.StatusCode[error.code], str(error))
+
+
+def _watch(stream: ServerStream, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+    has_ended = threading.Event()
+    if context.add_callback(has_ended.set):
+        yield stream.answer(message)
+        has_ended.wait()
 
 
 class _Room:

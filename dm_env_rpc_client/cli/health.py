@@ -1,0 +1,70 @@
+"""`dm-env-rpc health`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dm_env_rpc_client.cli import arguments
+from dm_env_rpc_client.cli.failures import REFUSED
+from dm_env_rpc_client.cli.group import examples
+
+__all__ = ["EXAMPLES", "health"]
+
+EXAMPLES = examples(
+    "dm-env-rpc health localhost:50051",
+    "dm-env-rpc health localhost:50051 --timeout 60       # wait until it has started",
+    "dm-env-rpc health engine.example:443 --tls-ca system --json",
+)
+
+_LONGEST_NAME = 127
+
+
+def _check_service(name: str) -> str:
+    if len(name.encode()) > _LONGEST_NAME:
+        raise typer.BadParameter(f"a name has at most {_LONGEST_NAME} bytes")
+    return name
+
+
+@arguments.with_access
+def health(
+    address: arguments.Address,
+    service: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            callback=_check_service,
+            help="Service to ask for, such as dm_env_rpc.v1.Environment; if not given, the server "
+            "as a whole.",
+        ),
+    ] = "",
+    timeout: arguments.Timeout = 5.0,
+    *,
+    access: arguments.Access,
+    as_json: arguments.Json = False,
+) -> None:
+    """Asks a server whether it is serving, through the gRPC health service.
+
+    For any gRPC server. A server that does not listen yet is waited for until the timeout. Exit
+    codes: 0 it is serving; 1 it answers that it is not, or it has no health service; 3 no
+    connection, or no answer in time.
+    """
+    from dm_env_rpc_client.cli.results import print_json
+    from dm_env_rpc_client.transports.endpoint import Endpoint
+    from dm_env_rpc_client.transports.health_check import SERVING, UNIMPLEMENTED, check_health
+
+    arguments.check_address(address, access)
+    endpoint = Endpoint(address, access.tls, access.insecure, token=access.token)
+    with arguments.waiting(f"asking {address}"):
+        answered = check_health(endpoint, service, timeout)
+    asked = f"{service} at {address}" if service else address
+    if as_json:
+        result = {"address": address, "service": service, "status": answered.status}
+        print_json({**result, "seconds": answered.seconds})
+    elif answered.status == UNIMPLEMENTED:
+        typer.echo(f"{address} answers, but has no health service ({UNIMPLEMENTED})")
+    else:
+        typer.echo(f"{asked} is {answered.status}, answered in {answered.seconds * 1e3:.1f} ms")
+    if answered.status != SERVING:
+        raise typer.Exit(REFUSED)

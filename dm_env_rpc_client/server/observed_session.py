@@ -1,0 +1,84 @@
+"""A session that reports its requests; `Host.open_session` chooses it if something takes them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from google.rpc import code_pb2, status_pb2
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.protocol.server_step_codec import ServerStepCodec, StepAsked
+from dm_env_rpc_client.protocol.telemetry import Reports
+from dm_env_rpc_client.server.session import Session
+from dm_env_rpc_client.transports.server_streams import StreamStatusError
+
+__all__ = ["ObservedSession"]
+
+
+class ObservedSession(Session):
+    """A `Session` whose requests are reported: from their arrival until there is the answer.
+
+    Args:
+      *parts: of the Session.
+      reports: is told of the requests.
+    """
+
+    def __init__(self, *parts: Any, reports: Reports):
+        super().__init__(*parts)
+        self._reports = reports
+        self._arrived, self._size = 0.0, 0
+        self._begun: Any = None
+        self._code = "OK"
+        self._error: BaseException | None = None
+
+    def answer(self, message: bytes) -> bytes:
+        """See `Session.answer`."""
+        self._arrived, self._size = time.perf_counter(), len(message)
+        self._begun, self._code, self._error = None, "OK", None
+        answer = b""
+        try:
+            answer = super().answer(message)
+        except BaseException as error:
+            self._error = error
+            self._code = error.code if isinstance(error, StreamStatusError) else ""
+            raise
+        finally:
+            if self._begun is None:  # It could not be parsed.
+                self._begin("unknown")
+            at = time.perf_counter()
+            self._reports.end(self._begun, at, len(answer), self._error, self._code)
+        return answer
+
+    def handle(
+        self, request: dm_env_rpc_pb2.EnvironmentRequest
+    ) -> dm_env_rpc_pb2.EnvironmentResponse:
+        """See `Session.handle`."""
+        self._begin(request.WhichOneof("payload") or "unknown")
+        return super().handle(request)
+
+    def close(self) -> None:
+        """See `Session.close`."""
+        try:
+            super().close()
+        finally:
+            self._reports.close()
+
+    def _begin(self, kind: str) -> None:
+        self._begun = self._reports.begin(kind, self._arrived, self._size)
+
+    def _step_fast(self, codec: ServerStepCodec, asked: StepAsked) -> bytes:
+        self._begin("step")
+        return super()._step_fast(codec, asked)
+
+    def _failed(self, field: str, error: Exception) -> status_pb2.Status:
+        self._error = error
+        return super()._failed(field, error)
+
+    def _refused(self, kind: str, code: int, message: str) -> status_pb2.Status:
+        self._code = code_pb2.Code.Name(code)
+        return super()._refused(kind, code, message)
+
+    def _internal(self, error: Exception, field: str) -> status_pb2.Status:
+        self._code = "INTERNAL"
+        return super()._internal(error, field)
