@@ -46,8 +46,9 @@ def row(terminal: Terminal, *cells: str) -> None:
 
 
 @pytest.mark.terminal
-def test_on_a_terminal_there_is_a_table_that_changes(terminal: Terminal) -> None:
-    terminal.run(f"{COMMAND} serve {BROKEN} --address localhost:0 --no-try")
+@pytest.mark.parametrize("options", ["", " --processes 2"])
+def test_on_a_terminal_there_is_a_table_that_changes(terminal: Terminal, options: str) -> None:
+    terminal.run(f"{COMMAND} serve {BROKEN} --address localhost:0 --no-try{options}")
     address = address_on(terminal)
     row(terminal, "clients", "worlds", "agents", "steps/s", "steps", "refused", "errors", "up")
     row(terminal, "0", "0", "0", "0", "0", "0", "0", "0:00")
