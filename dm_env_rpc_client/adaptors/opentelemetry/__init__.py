@@ -54,7 +54,7 @@ worker imports.
 | --- | --- | --- | --- |
 | `dm_env_rpc.END.requests` | | requests that began | kind |
 | `dm_env_rpc.END.request.duration` | s | the time until the answer | kind, status, error |
-| `dm_env_rpc.END.errors` | | requests and attempts to connect that failed | kind, error, exception |
+| `dm_env_rpc.END.errors` | | requests and connects that failed | kind, error, exception |
 | `dm_env_rpc.END.sent`, `.received` | By | sizes of messages, without framing | |
 | `dm_env_rpc.END.connections` | | connections that are open | |
 | `dm_env_rpc.server.worlds` | | worlds that exist | |
