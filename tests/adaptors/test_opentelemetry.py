@@ -10,9 +10,11 @@ import contextlib
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from dm_env_rpc_client.adaptors.opentelemetry import DmEnvRpcInstrumentor
+from dm_env_rpc_client.adaptors.opentelemetry.instruments import peer_attributes, server_attributes
 
 OK = "OK"
 SITE = site.Site({"": Catch}, {}, {}, None, 1, 1, None, None, DEFAULT, None)
@@ -387,6 +390,56 @@ def test_a_connection_that_is_garbage_collected_is_no_longer_open(collected: Col
         gc.collect()
         assert collected.total("client.connections") == 0
     assert collected.by_kind("client.requests") == {"create_world": 1}
+
+
+def test_a_forked_child_reports_nothing(collected: Collected) -> None:
+    """A thread of the parent may have had a lock of the SDK, which is locked for ever there."""
+    collected.instrument(step_spans=True)
+    with serve(lambda: Echo(seconds=0.5)) as server, make(server.address) as env:
+        env.reset()
+        pending = env.step_async({"value": 1})
+        with collected.exporter._lock, warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # There are threads.
+            child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)
+            try:
+                pending.result()
+            except dm_env_rpc_client.ConnectionLostError:
+                os._exit(7)
+            os._exit(1)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 7
+        assert pending.result().observation["value"] == 1
+    assert collected.by_kind("client.request.duration")["step"] == 2
+    assert collected.errors("client") == []
+
+
+@pytest.mark.parametrize(
+    ("address", "attributes"),
+    [
+        ("localhost:50051", {"server.address": "localhost", "server.port": 50051}),
+        ("[::1]:443", {"server.address": "::1", "server.port": 443}),
+        ("dns:///engine.example:443", {"server.address": "engine.example", "server.port": 443}),
+        ("unix:/tmp/e", {"server.address": "/tmp/e", "network.transport": "unix"}),
+        ("engine", {"server.address": "engine"}),
+    ],
+)
+def test_servers_are_named_as_in_the_conventions(address: str, attributes: object) -> None:
+    assert server_attributes(address) == attributes
+
+
+@pytest.mark.parametrize(
+    ("peer", "attributes"),
+    [
+        ("ipv4:127.0.0.1:4711", {"client.address": "127.0.0.1", "client.port": 4711}),
+        ("ipv6:%5B::1%5D:4711", {"client.address": "::1", "client.port": 4711}),
+        ("unix:", {"client.address": "unix:"}),
+    ],
+)
+def test_clients_are_named_as_in_the_conventions(peer: str, attributes: object) -> None:
+    assert peer_attributes(peer) == attributes
 
 
 def test_restarts_are_counted(collected: Collected) -> None:

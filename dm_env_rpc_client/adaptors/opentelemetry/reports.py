@@ -18,6 +18,7 @@ from dm_env_rpc_client.adaptors.opentelemetry.instruments import (
     End,
     error_type,
     outcome,
+    peer_attributes,
 )
 
 __all__ = ["ClientReports", "ServerReports", "end_span", "harmless"]
@@ -125,7 +126,8 @@ class ClientReports(_Reports):
         if not begun:
             return
         kind, began, span, _ = begun
-        self._tally.ended_bytes += size
+        if size:  # Else it may be another thread than the one that reads.
+            self._tally.ended_bytes += size
         is_error = error is not None or code != "OK"
         self._measure(kind, at - began, error, code, is_error)
         if span is not None:
@@ -138,7 +140,7 @@ class ServerReports(_Reports):
     def __init__(self, end: End, parent: contexts.Context, peer: str, is_connection: bool):
         super().__init__(end, {}, is_connection)
         self._parent = parent
-        self._peer = peer
+        self._peer = peer_attributes(peer)
 
     @harmless(())
     def begin(self, kind: str, at: float, size: int) -> _Begun:
@@ -149,7 +151,7 @@ class ServerReports(_Reports):
             f"dm_env_rpc.{kind}",
             self._parent,
             kind=SpanKind.SERVER,
-            attributes={**CALL, "client.address": self._peer, KIND: kind},
+            attributes={**CALL, **self._peer, KIND: kind},
         )
         # So that spans of the environment are its children.
         token = contexts.attach(trace.set_span_in_context(span, self._parent))
