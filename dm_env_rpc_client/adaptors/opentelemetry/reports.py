@@ -49,6 +49,10 @@ def harmless(default: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     return decorate
 
 
+_Begun: TypeAlias = "tuple[()] | tuple[str, float, trace.Span | None, Any]"
+"""The kind, when it began, its span, and what ends the span's context."""
+
+
 class _Reports:
     """What the reports of both ends have in common."""
 
@@ -72,26 +76,29 @@ class _Reports:
         tally.begun_bytes += size
         return kind != "step" or self._end.step_spans
 
-    def _measure(
-        self, kind: str, seconds: float, error: BaseException | None, code: str, is_error: bool
+    @harmless(None)
+    def end(
+        self, begun: _Begun, at: float, size: int, error: BaseException | None, code: str
     ) -> None:
-        """Measures a request.
-
-        Args:
-          kind: its kind.
-          seconds: how long it took.
-          error: why it failed.
-          code: see `telemetry.Reports.end`.
-          is_error: whether this end is the one that failed.
-        """
+        """See `telemetry.Reports`."""
+        if not begun:
+            return
+        kind, began, span, token = begun
+        if size:  # Else it may be another thread than the one that reads.
+            self._tally.ended_bytes += size
+        is_error = self._is_error(error, code)
         failed = error_type(error, code) if is_error else ""
-        self._end.ended(seconds, outcome(self._key, kind, code, failed))
+        self._end.ended(at - began, outcome(self._key, kind, code, failed))
         if error is not None or code != "OK":
             self._end.failed(kind, self._where, error, code)
+        if span is not None:
+            if token is not None:
+                contexts.detach(token)
+            end_span(span, error, code, is_error)
 
-
-_Begun: TypeAlias = "tuple[()] | tuple[str, float, trace.Span | None, Any]"
-"""The kind, when it began, its span, and what ends the span's context."""
+    def _is_error(self, error: BaseException | None, code: str) -> bool:
+        """Whether it is this end that failed."""
+        return error is not None or code != "OK"
 
 
 class ClientReports(_Reports):
@@ -118,21 +125,6 @@ class ClientReports(_Reports):
             )
         return kind, at, span, None
 
-    @harmless(None)
-    def end(
-        self, begun: _Begun, at: float, size: int, error: BaseException | None, code: str
-    ) -> None:
-        """See `telemetry.Reports`."""
-        if not begun:
-            return
-        kind, began, span, _ = begun
-        if size:  # Else it may be another thread than the one that reads.
-            self._tally.ended_bytes += size
-        is_error = error is not None or code != "OK"
-        self._measure(kind, at - began, error, code, is_error)
-        if span is not None:
-            end_span(span, error, code, is_error)
-
 
 class ServerReports(_Reports):
     """One stream of a server; a `telemetry.Reports`."""
@@ -157,20 +149,8 @@ class ServerReports(_Reports):
         token = contexts.attach(trace.set_span_in_context(span, self._parent))
         return kind, at, span, token
 
-    @harmless(None)
-    def end(
-        self, begun: _Begun, at: float, size: int, error: BaseException | None, code: str
-    ) -> None:
-        """See `telemetry.Reports`."""
-        if not begun:
-            return
-        kind, began, span, token = begun
-        self._tally.ended_bytes += size
-        is_error = not code or code in _SERVER_ERRORS
-        self._measure(kind, at - began, error, code, is_error)
-        if span is not None:
-            contexts.detach(token)
-            end_span(span, error, code, is_error)
+    def _is_error(self, error: BaseException | None, code: str) -> bool:
+        return not code or code in _SERVER_ERRORS
 
 
 @harmless(None)
