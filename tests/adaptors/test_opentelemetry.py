@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -39,7 +40,7 @@ from tests.environments import Echo
 
 pytest.importorskip("opentelemetry.sdk")
 
-from opentelemetry import trace
+from opentelemetry import propagate, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
@@ -329,6 +330,25 @@ def test_a_server_that_is_not_there_is_an_error_of_connect(collected: Collected)
     assert connected.status.status_code is StatusCode.ERROR
 
 
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [({"token": "secret"}, "UNAUTHENTICATED"), ({"max_connections": 1}, "RESOURCE_EXHAUSTED")],
+)
+def test_streams_that_are_refused_are_errors_of_the_server(
+    collected: Collected, options: dict[str, Any], code: str
+) -> None:
+    collected.instrument()
+    with (
+        serve(Catch, **options) as server,
+        connect(server.address, token=options.get("token")) as taken,
+    ):
+        create_world(taken)
+        refused = connect(server.address)
+        with pytest.raises(dm_env_rpc_client.ConnectionLostError, match=code):
+            create_world(refused)
+    assert collected.errors("server") == [("connect", code, "")]
+
+
 def test_with_asyncio_it_is_the_same(collected: Collected, server: Server) -> None:
     async def run() -> None:
         async with await dm_env_rpc_client.make_async(server.address) as env:
@@ -454,6 +474,19 @@ def test_restarts_are_counted(collected: Collected) -> None:
     assert second.attributes["server.address"] == "/tmp/engine"
 
 
+def test_context_that_is_no_metadata_is_left_out(
+    collected: Collected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def inject(carrier: dict[str, str]) -> None:
+        carrier.update({"X-Trace": "1", "umlaut": "\u00e4"})
+
+    collected.instrument()
+    monkeypatch.setattr(propagate, "inject", inject)
+    assert telemetry.context() == (("x-trace", "1"),)
+    monkeypatch.setattr(propagate, "inject", lambda carrier: 1 / 0)
+    assert telemetry.context() == ()
+
+
 def test_what_exporters_raise_ends_no_step(
     collected: Collected, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -467,8 +500,12 @@ def test_what_exporters_raise_ends_no_step(
         world = create_world(connection)
         env = dm_env_rpc_client.join_world(connection, world)
         assert env.step({}).first()
+        assert env.step({"paddle": 1}).mid()
         assert server.errors == []
+    warned = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "the disk is full" in caplog.text
+    # Where a connection, a request of a client and one of a server begin; not for each of them.
+    assert len(warned) == 3
 
 
 def test_without_it_connections_and_servers_are_the_plain_ones(collected: Collected) -> None:

@@ -66,7 +66,8 @@ server from the arrival until there is the answer.
 Attributes follow the conventions of OpenTelemetry for [gRPC][]. All requests of a connection are
 messages of one call, `rpc.method` = `dm_env_rpc.v1.Environment/Process`, so their kind is an
 attribute of our own: `dm_env_rpc.request`, such as `step`, `create_world`, `extension`; `unknown`
-if a server could not read it, and `connect` for an attempt to connect. A client adds
+if a server could not read it, and `connect` for an attempt to connect, such as one that a server
+refused for want of the right token. A client adds
 `server.address` and `server.port`. `rpc.response.status_code` is the status in the answer, such as
 `OK` or `INVALID_ARGUMENT`. `error.type` is that status, or, if there was no answer, the class of
 the error, such as `dm_env_rpc_client.errors.DeadlineExceededError`; `exception.type` is the class

@@ -139,10 +139,20 @@ class _Telemetry:
             attributes={**CALL, **where},
         )
 
+    @harmless(())
     def context(self) -> telemetry.Pairs:
         carrier: dict[str, str] = {}
         propagate.inject(carrier)
-        return tuple(carrier.items())
+        # Others are no metadata of gRPC.
+        return tuple(
+            (key.lower(), value)
+            for key, value in carrier.items()
+            if value.isascii() and value.isprintable()
+        )
+
+    @harmless(None)
+    def refused(self, code: str) -> None:
+        self._server.failed("connect", {}, None, code)
 
     @harmless(None)
     def restarted(self, address: str, cause: BaseException | None) -> None:
@@ -155,6 +165,7 @@ class _Telemetry:
         yield Observation(sum(each() or 0 for each in worlds))
 
 
+@harmless(contexts.Context())
 def _context_in(metadata: telemetry.Pairs) -> contexts.Context:
     """Returns the context of a client's call."""
     texts = {key: value for key, value in metadata if isinstance(value, str)}

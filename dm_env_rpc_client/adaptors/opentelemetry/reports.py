@@ -33,15 +33,20 @@ those of its clients."""
 
 
 def harmless(default: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes a function log what it raises and return `default`: exporters do not end a step."""
+    """Makes a function log what it raises and return `default`: exporters do not end a step.
+
+    The first error is a warning. Later ones, perhaps of each step, are logged at DEBUG.
+    """
 
     def decorate(report: Callable[..., Any]) -> Callable[..., Any]:
+        levels = iter([logging.WARNING])
+
         @functools.wraps(report)
         def run(*arguments: Any) -> Any:
             try:
                 return report(*arguments)
             except Exception:
-                _log.warning("telemetry failed", exc_info=True)
+                _log.log(next(levels, logging.DEBUG), "telemetry failed", exc_info=True)
                 return default
 
         return run
