@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import weakref
 from typing import Any
@@ -33,6 +34,7 @@ class ObservedPipeline(Pipeline):
     def __init__(self, address: str, reports: telemetry.Reports):
         super().__init__(address)
         self._reports = reports
+        self._pid = os.getpid()
         # Whoever takes a request out reports its outcome: the thread that reads, or one that
         # poisons the pipeline meanwhile.
         self._begun: dict[Pending, Any] = {}
@@ -58,8 +60,10 @@ class ObservedPipeline(Pipeline):
         """See `Pipeline.poison`."""
         at = time.perf_counter()
         failed = super().poison(cause)
-        for pending in failed:
-            self._ended(pending, at, 0)
+        # A forked child has nothing to report, and its copies of locks may be locked for ever.
+        if os.getpid() == self._pid:
+            for pending in failed:
+                self._ended(pending, at, 0)
         self._reports.close()
         return failed
 

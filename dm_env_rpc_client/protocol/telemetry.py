@@ -78,6 +78,9 @@ class Telemetry(Protocol):
     def serve(self, worlds: Callable[[], int | None]) -> None:
         """There are worlds in this process; the function counts them, None when it is over."""
 
+    def refused(self, code: str) -> None:
+        """A server has refused a stream, with the status of this name."""
+
     def span(self, name: str, address: str) -> AbstractContextManager[object]:
         """A context in which a client does something that takes one or several requests.
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 
+from dm_env_rpc_client.protocol import telemetry
 from dm_env_rpc_client.server.error_log import Allowance
 from dm_env_rpc_client.tensors.limits import shortened
 
@@ -119,9 +120,12 @@ class Activity:
         self._tell(f"{client} disconnected")
 
     def refused_stream(self, client: str, reason: str) -> None:
-        """A stream was refused."""
+        """A stream was refused; the reason begins with the name of the status."""
         with self._lock:
             self._refused_streams += 1
+        takes_reports = telemetry.installed()
+        if takes_reports is not None:
+            takes_reports.refused(reason.partition(":")[0])
         text = shortened(reason, _TEXT_BYTES)
         self._refusals.log(_log, logging.INFO, f"refused the client {client}: {text}")
 

@@ -9,10 +9,13 @@ import asyncio
 import contextlib
 import gc
 import json
+import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,7 +40,7 @@ from tests.environments import Echo
 
 pytest.importorskip("opentelemetry.sdk")
 
-from opentelemetry import trace
+from opentelemetry import propagate, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
@@ -46,6 +49,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from dm_env_rpc_client.adaptors.opentelemetry import DmEnvRpcInstrumentor
+from dm_env_rpc_client.adaptors.opentelemetry.instruments import peer_attributes, server_attributes
 
 OK = "OK"
 SITE = site.Site({"": Catch}, {}, {}, None, 1, 1, None, None, DEFAULT, None)
@@ -326,6 +330,25 @@ def test_a_server_that_is_not_there_is_an_error_of_connect(collected: Collected)
     assert connected.status.status_code is StatusCode.ERROR
 
 
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [({"token": "secret"}, "UNAUTHENTICATED"), ({"max_connections": 1}, "RESOURCE_EXHAUSTED")],
+)
+def test_streams_that_are_refused_are_errors_of_the_server(
+    collected: Collected, options: dict[str, Any], code: str
+) -> None:
+    collected.instrument()
+    with (
+        serve(Catch, **options) as server,
+        connect(server.address, token=options.get("token")) as taken,
+    ):
+        create_world(taken)
+        refused = connect(server.address)
+        with pytest.raises(dm_env_rpc_client.ConnectionLostError, match=code):
+            create_world(refused)
+    assert collected.errors("server") == [("connect", code, "")]
+
+
 def test_with_asyncio_it_is_the_same(collected: Collected, server: Server) -> None:
     async def run() -> None:
         async with await dm_env_rpc_client.make_async(server.address) as env:
@@ -389,6 +412,57 @@ def test_a_connection_that_is_garbage_collected_is_no_longer_open(collected: Col
     assert collected.by_kind("client.requests") == {"create_world": 1}
 
 
+def test_a_forked_child_reports_nothing(collected: Collected) -> None:
+    """A thread of the parent may have had a lock of the SDK, which is locked for ever there."""
+    collected.instrument(step_spans=True)
+    with serve(lambda: Echo(seconds=0.5)) as server, make(server.address) as env:
+        env.reset()
+        pending = env.step_async({"value": 1})
+        with collected.exporter._lock, warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # There are threads.
+            child = os.fork()
+        if child == 0:
+            try:
+                pending.result()
+            except dm_env_rpc_client.ConnectionLostError:
+                os._exit(7)
+            os._exit(1)
+        killer = threading.Timer(20, os.kill, (child, signal.SIGKILL))
+        killer.start()
+        _, status = os.waitpid(child, 0)
+        killer.cancel()
+        assert os.waitstatus_to_exitcode(status) == 7
+        assert pending.result().observation["value"] == 1
+    assert collected.by_kind("client.request.duration")["step"] == 2
+    assert collected.errors("client") == []
+
+
+@pytest.mark.parametrize(
+    ("address", "attributes"),
+    [
+        ("localhost:50051", {"server.address": "localhost", "server.port": 50051}),
+        ("[::1]:443", {"server.address": "::1", "server.port": 443}),
+        ("dns:///engine.example:443", {"server.address": "engine.example", "server.port": 443}),
+        ("unix:/tmp/e", {"server.address": "/tmp/e", "network.transport": "unix"}),
+        ("engine", {"server.address": "engine"}),
+    ],
+)
+def test_servers_are_named_as_in_the_conventions(address: str, attributes: object) -> None:
+    assert server_attributes(address) == attributes
+
+
+@pytest.mark.parametrize(
+    ("peer", "attributes"),
+    [
+        ("ipv4:127.0.0.1:4711", {"client.address": "127.0.0.1", "client.port": 4711}),
+        ("ipv6:%5B::1%5D:4711", {"client.address": "::1", "client.port": 4711}),
+        ("unix:", {"client.address": "unix:"}),
+    ],
+)
+def test_clients_are_named_as_in_the_conventions(peer: str, attributes: object) -> None:
+    assert peer_attributes(peer) == attributes
+
+
 def test_restarts_are_counted(collected: Collected) -> None:
     telemetry.restarted("localhost:1", dm_env_rpc_client.ConnectionLostError("gone"))
     collected.instrument()
@@ -398,6 +472,19 @@ def test_restarts_are_counted(collected: Collected) -> None:
     assert (first.value, second.value) == (1, 1)
     assert first.attributes["error.type"] == "dm_env_rpc_client.errors.ConnectionLostError"
     assert second.attributes["server.address"] == "/tmp/engine"
+
+
+def test_context_that_is_no_metadata_is_left_out(
+    collected: Collected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def inject(carrier: dict[str, str]) -> None:
+        carrier.update({"X-Trace": "1", "umlaut": "\u00e4"})
+
+    collected.instrument()
+    monkeypatch.setattr(propagate, "inject", inject)
+    assert telemetry.context() == (("x-trace", "1"),)
+    monkeypatch.setattr(propagate, "inject", lambda carrier: 1 / 0)
+    assert telemetry.context() == ()
 
 
 def test_what_exporters_raise_ends_no_step(
@@ -413,8 +500,12 @@ def test_what_exporters_raise_ends_no_step(
         world = create_world(connection)
         env = dm_env_rpc_client.join_world(connection, world)
         assert env.step({}).first()
+        assert env.step({"paddle": 1}).mid()
         assert server.errors == []
+    warned = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "the disk is full" in caplog.text
+    # Where a connection, a request of a client and one of a server begin; not for each of them.
+    assert len(warned) == 3
 
 
 def test_without_it_connections_and_servers_are_the_plain_ones(collected: Collected) -> None:

@@ -54,7 +54,7 @@ worker imports.
 | --- | --- | --- | --- |
 | `dm_env_rpc.END.requests` | | requests that began | kind |
 | `dm_env_rpc.END.request.duration` | s | the time until the answer | kind, status, error |
-| `dm_env_rpc.END.errors` | | requests and connects that failed | kind, error, exception |
+| `dm_env_rpc.END.errors` | | requests and attempts to connect that failed | kind, error, class |
 | `dm_env_rpc.END.sent`, `.received` | By | sizes of messages, without framing | |
 | `dm_env_rpc.END.connections` | | connections that are open | |
 | `dm_env_rpc.server.worlds` | | worlds that exist | |
@@ -66,12 +66,13 @@ server from the arrival until there is the answer.
 Attributes follow the conventions of OpenTelemetry for [gRPC][]. All requests of a connection are
 messages of one call, `rpc.method` = `dm_env_rpc.v1.Environment/Process`, so their kind is an
 attribute of our own: `dm_env_rpc.request`, such as `step`, `create_world`, `extension`; `unknown`
-if a server could not read it, and `connect` for an attempt to connect. A client adds
+if a server could not read it, and `connect` for an attempt to connect, such as one that a server
+refused for want of the right token. A client adds
 `server.address` and `server.port`. `rpc.response.status_code` is the status in the answer, such as
 `OK` or `INVALID_ARGUMENT`. `error.type` is that status, or, if there was no answer, the class of
 the error, such as `dm_env_rpc_client.errors.DeadlineExceededError`; `exception.type` is the class
-of the exception, at a server that of the environment. As in those conventions, a duration of a
-server has an `error.type` if the server failed, not if it refused what a client sent.
+of the exception, such as the one that an environment raised. As in those conventions, a duration of
+a server has an `error.type` if the server failed, not if it refused what a client sent.
 
 ## Traces
 

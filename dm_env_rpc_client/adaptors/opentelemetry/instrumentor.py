@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.metadata
 import logging
 import os
@@ -15,7 +14,13 @@ from opentelemetry import metrics, propagate, trace
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.trace import SpanKind
 
-from dm_env_rpc_client.adaptors.opentelemetry.instruments import CALL, Attributes, End, type_of
+from dm_env_rpc_client.adaptors.opentelemetry.instruments import (
+    CALL,
+    Attributes,
+    End,
+    server_attributes,
+    type_of,
+)
 from dm_env_rpc_client.adaptors.opentelemetry.reports import (
     ClientReports,
     ServerReports,
@@ -98,7 +103,7 @@ class _Telemetry:
         )
 
     def client(self, address: str) -> telemetry.Reports:
-        return ClientReports(self._client, _server_of(address))
+        return ClientReports(self._client, server_attributes(address))
 
     def server(
         self, peer: str, metadata: telemetry.Pairs, is_connection: bool
@@ -112,7 +117,7 @@ class _Telemetry:
 
     @contextlib.contextmanager
     def span(self, name: str, address: str) -> Iterator[None]:
-        where = _server_of(address)
+        where = server_attributes(address)
         span = self._begin(name, where)
         failure: BaseException | None = None
         try:
@@ -134,15 +139,25 @@ class _Telemetry:
             attributes={**CALL, **where},
         )
 
+    @harmless(())
     def context(self) -> telemetry.Pairs:
         carrier: dict[str, str] = {}
         propagate.inject(carrier)
-        return tuple(carrier.items())
+        # Others are no metadata of gRPC.
+        return tuple(
+            (key.lower(), value)
+            for key, value in carrier.items()
+            if value.isascii() and value.isprintable()
+        )
+
+    @harmless(None)
+    def refused(self, code: str) -> None:
+        self._server.failed("connect", {}, None, code)
 
     @harmless(None)
     def restarted(self, address: str, cause: BaseException | None) -> None:
         why = {} if cause is None else {"error.type": type_of(cause)}
-        self._restarts.add(1, {**_server_of(address), **why})
+        self._restarts.add(1, {**server_attributes(address), **why})
 
     def _count_worlds(self, _: CallbackOptions) -> Iterable[Observation]:
         with self._lock:
@@ -150,17 +165,7 @@ class _Telemetry:
         yield Observation(sum(each() or 0 for each in worlds))
 
 
-@functools.lru_cache(maxsize=1024)
-def _server_of(address: str) -> Attributes:
-    """Returns the attributes that name a server."""
-    if address.startswith(("unix:", "unix-abstract:")):
-        return {"server.address": address.partition(":")[2], "network.transport": "unix"}
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        return {"server.address": address}
-    return {"server.address": host.rpartition("/")[2].strip("[]"), "server.port": int(port)}
-
-
+@harmless(contexts.Context())
 def _context_in(metadata: telemetry.Pairs) -> contexts.Context:
     """Returns the context of a client's call."""
     texts = {key: value for key, value in metadata if isinstance(value, str)}

@@ -9,13 +9,25 @@ from __future__ import annotations
 import collections
 import functools
 import threading
+import urllib.parse
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from opentelemetry import metrics, trace
 from opentelemetry.metrics import CallbackOptions, Observation
 
-__all__ = ["CALL", "KIND", "Attributes", "End", "Tally", "error_type", "outcome", "type_of"]
+__all__ = [
+    "CALL",
+    "KIND",
+    "Attributes",
+    "End",
+    "Tally",
+    "error_type",
+    "outcome",
+    "peer_attributes",
+    "server_attributes",
+    "type_of",
+]
 
 KIND = "dm_env_rpc.request"
 """The attribute with the kind of a request: those of a connection are messages of one call."""
@@ -150,6 +162,26 @@ class End:
                 counts[key] = counts.get(key, 0) + tally.is_connection
         for key, count in counts.items():
             yield Observation(count, {**CALL, **dict(key)})
+
+
+@functools.lru_cache(maxsize=1024)
+def server_attributes(address: str) -> Attributes:
+    """Returns the attributes that name a server."""
+    if address.startswith(("unix:", "unix-abstract:")):
+        return {"server.address": address.partition(":")[2], "network.transport": "unix"}
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return {"server.address": address}
+    return {"server.address": host.rpartition("/")[2].strip("[]"), "server.port": int(port)}
+
+
+def peer_attributes(peer: str) -> Attributes:
+    """Returns the attributes that name a client, from its address in the syntax of gRPC."""
+    scheme, _, rest = urllib.parse.unquote(peer).partition(":")
+    host, _, port = rest.rpartition(":")
+    if scheme not in ("ipv4", "ipv6") or not port.isdigit():
+        return {"client.address": peer}
+    return {"client.address": host.strip("[]"), "client.port": int(port)}
 
 
 @functools.lru_cache(maxsize=4096)

@@ -18,6 +18,7 @@ from dm_env_rpc_client.adaptors.opentelemetry.instruments import (
     End,
     error_type,
     outcome,
+    peer_attributes,
 )
 
 __all__ = ["ClientReports", "ServerReports", "end_span", "harmless"]
@@ -32,20 +33,29 @@ those of its clients."""
 
 
 def harmless(default: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes a function log what it raises and return `default`: exporters do not end a step."""
+    """Makes a function log what it raises and return `default`: exporters do not end a step.
+
+    The first error is a warning. Later ones, perhaps of each step, are logged at DEBUG.
+    """
 
     def decorate(report: Callable[..., Any]) -> Callable[..., Any]:
+        levels = iter([logging.WARNING])
+
         @functools.wraps(report)
         def run(*arguments: Any) -> Any:
             try:
                 return report(*arguments)
             except Exception:
-                _log.warning("telemetry failed", exc_info=True)
+                _log.log(next(levels, logging.DEBUG), "telemetry failed", exc_info=True)
                 return default
 
         return run
 
     return decorate
+
+
+_Begun: TypeAlias = "tuple[()] | tuple[str, float, trace.Span | None, Any]"
+"""The kind, when it began, its span, and what ends the span's context."""
 
 
 class _Reports:
@@ -71,26 +81,29 @@ class _Reports:
         tally.begun_bytes += size
         return kind != "step" or self._end.step_spans
 
-    def _measure(
-        self, kind: str, seconds: float, error: BaseException | None, code: str, is_error: bool
+    @harmless(None)
+    def end(
+        self, begun: _Begun, at: float, size: int, error: BaseException | None, code: str
     ) -> None:
-        """Measures a request.
-
-        Args:
-          kind: its kind.
-          seconds: how long it took.
-          error: why it failed.
-          code: see `telemetry.Reports.end`.
-          is_error: whether this end is the one that failed.
-        """
+        """See `telemetry.Reports`."""
+        if not begun:
+            return
+        kind, began, span, token = begun
+        if size:  # Else it may be another thread than the one that reads.
+            self._tally.ended_bytes += size
+        is_error = self._is_error(error, code)
         failed = error_type(error, code) if is_error else ""
-        self._end.ended(seconds, outcome(self._key, kind, code, failed))
+        self._end.ended(at - began, outcome(self._key, kind, code, failed))
         if error is not None or code != "OK":
             self._end.failed(kind, self._where, error, code)
+        if span is not None:
+            if token is not None:
+                contexts.detach(token)
+            end_span(span, error, code, is_error)
 
-
-_Begun: TypeAlias = "tuple[()] | tuple[str, float, trace.Span | None, Any]"
-"""The kind, when it began, its span, and what ends the span's context."""
+    def _is_error(self, error: BaseException | None, code: str) -> bool:
+        """Whether it is this end that failed."""
+        return error is not None or code != "OK"
 
 
 class ClientReports(_Reports):
@@ -117,20 +130,6 @@ class ClientReports(_Reports):
             )
         return kind, at, span, None
 
-    @harmless(None)
-    def end(
-        self, begun: _Begun, at: float, size: int, error: BaseException | None, code: str
-    ) -> None:
-        """See `telemetry.Reports`."""
-        if not begun:
-            return
-        kind, began, span, _ = begun
-        self._tally.ended_bytes += size
-        is_error = error is not None or code != "OK"
-        self._measure(kind, at - began, error, code, is_error)
-        if span is not None:
-            end_span(span, error, code, is_error)
-
 
 class ServerReports(_Reports):
     """One stream of a server; a `telemetry.Reports`."""
@@ -138,7 +137,7 @@ class ServerReports(_Reports):
     def __init__(self, end: End, parent: contexts.Context, peer: str, is_connection: bool):
         super().__init__(end, {}, is_connection)
         self._parent = parent
-        self._peer = peer
+        self._peer = peer_attributes(peer)
 
     @harmless(())
     def begin(self, kind: str, at: float, size: int) -> _Begun:
@@ -149,26 +148,14 @@ class ServerReports(_Reports):
             f"dm_env_rpc.{kind}",
             self._parent,
             kind=SpanKind.SERVER,
-            attributes={**CALL, "client.address": self._peer, KIND: kind},
+            attributes={**CALL, **self._peer, KIND: kind},
         )
         # So that spans of the environment are its children.
         token = contexts.attach(trace.set_span_in_context(span, self._parent))
         return kind, at, span, token
 
-    @harmless(None)
-    def end(
-        self, begun: _Begun, at: float, size: int, error: BaseException | None, code: str
-    ) -> None:
-        """See `telemetry.Reports`."""
-        if not begun:
-            return
-        kind, began, span, token = begun
-        self._tally.ended_bytes += size
-        is_error = not code or code in _SERVER_ERRORS
-        self._measure(kind, at - began, error, code, is_error)
-        if span is not None:
-            contexts.detach(token)
-            end_span(span, error, code, is_error)
+    def _is_error(self, error: BaseException | None, code: str) -> bool:
+        return not code or code in _SERVER_ERRORS
 
 
 @harmless(None)
