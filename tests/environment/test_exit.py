@@ -38,8 +38,9 @@ class Program:
 
     def __init__(self, code: str, address: str):
         prelude = """
-            import asyncio, os, signal, sys, time
+            import asyncio, logging, os, signal, sys, time
             from dm_env_rpc_client import make, make_async
+            logging.basicConfig()  # Warnings are printed.
             address = sys.argv[1]
         """
         self.process = subprocess.Popen(
