@@ -34,14 +34,28 @@ def is_empty(server: Server) -> bool:
 
 
 class Program:
-    """Python code in a process of its own."""
+    """Python code in a process of its own.
 
-    def __init__(self, code: str, address: str):
+    Args:
+      code: the code; `address` is the server's.
+      address: the address.
+      is_patient: whether it may take long to end worlds, as on a busy machine.
+    """
+
+    def __init__(self, code: str, address: str, is_patient: bool = True):
         prelude = """
             import asyncio, logging, os, signal, sys, time
             from dm_env_rpc_client import make, make_async
+            from dm_env_rpc_client.environment import async_worlds, forgotten, worlds
+            from dm_env_rpc_client.environment import async_dm_env_adaptor, dm_env_adaptor
             logging.basicConfig()  # Warnings are printed.
             address = sys.argv[1]
+        """
+        if is_patient:
+            prelude += """
+            for module in (async_dm_env_adaptor, async_worlds, dm_env_adaptor, worlds):
+                module.CLEAN_UP_SECONDS = 30.0
+            forgotten.EXIT_SECONDS = 30.0
         """
         self.process = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(prelude) + textwrap.dedent(code), address],
@@ -267,6 +281,7 @@ def test_a_frozen_server_delays_the_exit_once_for_all_environments() -> None:
             sys.stdin.readline()
             """,
             server.address,
+            is_patient=False,
         )
         program.waits_for_line()
         server.signal(signal.SIGSTOP)

@@ -25,11 +25,24 @@ from dm_env_rpc_client import (
     make,
     make_async,
 )
-from dm_env_rpc_client.environment import forgotten
+from dm_env_rpc_client.environment import (
+    async_dm_env_adaptor,
+    async_worlds,
+    dm_env_adaptor,
+    forgotten,
+    worlds,
+)
 from dm_env_rpc_client.server import Server, serve
 from tests.environment import ctrl_c_in_close
 from tests.environments import Echo
 from tests.scripted import settles
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine it may take long to end a world."""
+    for module in (async_dm_env_adaptor, async_worlds, dm_env_adaptor, worlds):
+        monkeypatch.setattr(module, "CLEAN_UP_SECONDS", 30.0)
 
 
 @pytest.fixture
