@@ -175,7 +175,7 @@ def test_errors_and_refusals_come_from_the_other_worker(workers: Workers) -> Non
                 env.step({"value": 1})
             with pytest.raises(DmEnvRpcError, match="join_world request is not allowed"):
                 first.send(dm_env_rpc_pb2.JoinWorldRequest(world_name=far))
-        assert any(what == "error" for what, *_ in workers.said)
+        assert settles(lambda: any(what == "error" for what, *_ in workers.said))
         with (
             workers.connect(1),
             workers.connect(1),
