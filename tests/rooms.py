@@ -30,7 +30,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "runtime", "server", "tensors", "transports",
     },
     "notebook": {"_proto", "displays", "environment", "errors", "extensions", "server", "tensors"},
-    "pytest_plugin": {"compliance", "testing"},
     "gymnasium": set(),
     "__init__": {"_proto", "client", "environment", "errors", "tensors"},
     "adaptors": {"bridges", "environment", "errors", "extensions", "protocol", "tensors"},

@@ -3,6 +3,9 @@
 `fixtures.py` has the bodies of the pytest plugin's fixtures, `fault_proxy.py` stands for a bad
 network. Read `scripted_server.py` first. May import `client`, `server` and below.
 
+The names are imported when they are first used: every pytest run loads `pytest_plugin.py`, and must
+not import more than that.
+
 ## A server in your tests
 
 The package is a pytest plugin. Four fixtures:
@@ -85,25 +88,6 @@ TLS goes through it as well. Bytes that are corrupted without TLS may become oth
 and HTTP/2 have no checksum against that.
 """
 
-from dm_env_rpc_client.testing.fault_proxy import FaultProxy
-from dm_env_rpc_client.testing.scripted_server import (
-    Request,
-    Response,
-    Script,
-    ScriptedServer,
-    answering,
-    echo,
-)
-from dm_env_rpc_client.testing.server_process import ServerProcess, ServerProcessError
+import lazy_loader
 
-__all__ = [
-    "FaultProxy",
-    "Request",
-    "Response",
-    "Script",
-    "ScriptedServer",
-    "ServerProcess",
-    "ServerProcessError",
-    "answering",
-    "echo",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,4 +1,4 @@
-"""Options and fixtures for pytest. What they do is in `testing.fixtures`, imported when used.
+"""Options and fixtures for pytest. What they do is in `fixtures.py`, imported when used.
 
 If this package is installed, every pytest run loads this file. It therefore imports only pytest
 and the table of options, which imports only the standard library.
