@@ -16,7 +16,7 @@ ONLY_IN = {
     "socket": [
         "transports.",
         "testing.fault_proxy",
-        "testing.server_process",
+        "launch.ports",
         "bridges.gym_socket.tcp",
     ],
     "pytest": ["testing.pytest_plugin", "testing.fixtures", "compliance.test_compliance"],
@@ -43,6 +43,7 @@ ONLY_IN = {
     ],
     "pettingzoo": ["adaptors.pettingzoo", "cli.sources", "server.pettingzoo_game"],
     "stable_baselines3": ["adaptors.sb3"],
+    "docker": ["launch.container", "launch.containers"],
     "cffi": ["bridges."],
     "ipywidgets": ["notebook."],
     "anywidget": ["notebook.keyboard"],

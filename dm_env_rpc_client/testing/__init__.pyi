@@ -5,5 +5,3 @@ from .scripted_server import Script as Script
 from .scripted_server import ScriptedServer as ScriptedServer
 from .scripted_server import answering as answering
 from .scripted_server import echo as echo
-from .server_process import ServerProcess as ServerProcess
-from .server_process import ServerProcessError as ServerProcessError
