@@ -27,6 +27,7 @@ from .environment.async_worlds import reset_world_async as reset_world_async
 from .environment.base_adaptor import AutoObservations as AutoObservations
 from .environment.batched import BatchedEnvironment as BatchedEnvironment
 from .environment.dm_env_adaptor import DmEnvAdaptor as DmEnvAdaptor
+from .environment.restarting import Restart as Restart
 from .environment.worlds import DmEnvAndWorldName as DmEnvAndWorldName
 from .environment.worlds import create_and_join_world as create_and_join_world
 from .environment.worlds import create_world as create_world
@@ -42,6 +43,7 @@ from .errors import DeadlineExceededError as DeadlineExceededError
 from .errors import DmEnvRpcClientError as DmEnvRpcClientError
 from .errors import DmEnvRpcError as DmEnvRpcError
 from .errors import EnvironmentsFailedError as EnvironmentsFailedError
+from .errors import LaunchError as LaunchError
 from .errors import LibraryError as LibraryError
 from .errors import PropertyError as PropertyError
 from .errors import PropertyNotFoundError as PropertyNotFoundError

@@ -11,6 +11,7 @@
       DeadlineExceededError     an answer was not received in time     (also a TimeoutError)
       EnvironmentsFailedError   some environments of a batch failed
       AgentsFailedError         some agents of a world failed
+      LaunchError               a server was not started, or has ended
       LibraryError              a library behind the C interface reported a failure
       ProtocolError             the server, or a library, broke the protocol
       SpecError                 a value, spec or name is invalid       (also a ValueError)
@@ -29,6 +30,7 @@ Exceptions carry their data as attributes; `str()` composes the sentence.
 | `ProtocolError` | | the server broke the protocol | is dead if the order is in doubt |
 | `EnvironmentsFailedError` | | some of a batch failed: `.failures` | of the others is usable |
 | `AgentsFailedError` | | some of a world failed: `.failures` | of every agent is closed |
+| `LaunchError` | | a server was not started: `.command`, `.exit_code`, `.logs` | |
 | `LibraryError` | | a C library reported a failure | |
 | `DeadlineExceededError` | `TimeoutError` | no answer in time | is dead |
 | `ConnectionLostError` | `ConnectionError` | there is no connection, or it is dead | is dead |
@@ -76,6 +78,7 @@ __all__ = [
     "DmEnvRpcClientError",
     "DmEnvRpcError",
     "EnvironmentsFailedError",
+    "LaunchError",
     "LibraryError",
     "PropertyError",
     "PropertyNotFoundError",
@@ -337,6 +340,32 @@ def _more(others: Sequence[Hashable]) -> str:
         return ""
     named = ", ".join(map(repr, others[:_LISTED])) + (", ..." if len(others) > _LISTED else "")
     return f" (and {len(others)} more: {named}; see .failures)"
+
+
+class LaunchError(DmEnvRpcClientError):
+    """A server was not started, or has ended.
+
+    Attributes:
+      reason: what happened, such as "ended with exit code 1".
+      command: the command line, or the image of the container.
+      exit_code: its exit code, negative if a signal ended it; None if it has not ended.
+      logs: the end of what it has printed.
+    """
+
+    def __init__(self, reason: str, command: str, exit_code: int | None, logs: str):
+        super().__init__(reason, command, exit_code, logs)
+        self.reason = reason
+        self.command = command
+        self.exit_code = exit_code
+        self.logs = logs
+
+    def __str__(self) -> str:
+        lines = self.logs.splitlines()[-_LOG_LINES:]
+        printed = "\n".join(["Its last lines:", *lines]) if lines else "It has printed nothing."
+        return f"the server {self.reason}: {self.command}\n{printed}"
+
+
+_LOG_LINES = 20
 
 
 class LibraryError(DmEnvRpcClientError):

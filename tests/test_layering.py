@@ -16,10 +16,10 @@ ONLY_IN = {
     "socket": [
         "transports.",
         "testing.fault_proxy",
-        "testing.server_process",
+        "launch.ports",
         "bridges.gym_socket.tcp",
     ],
-    "pytest": ["pytest_plugin", "testing.fixtures", "compliance.test_compliance"],
+    "pytest": ["testing.pytest_plugin", "testing.fixtures", "compliance.test_compliance"],
     "typer": ["cli."],
     "rich": ["cli."],
     "textual": ["cli.playing."],
@@ -43,6 +43,7 @@ ONLY_IN = {
     ],
     "pettingzoo": ["adaptors.pettingzoo", "cli.sources", "server.pettingzoo_game"],
     "stable_baselines3": ["adaptors.sb3"],
+    "docker": ["launch.container", "launch.containers"],
     "cffi": ["bridges."],
     "ipywidgets": ["notebook."],
     "anywidget": ["notebook.keyboard"],
@@ -122,13 +123,13 @@ def test_the_packages_own_file_holds_no_logic() -> None:
 
 
 def test_importing_the_pytest_plugin_imports_nothing_heavy() -> None:
-    program = "import sys, dm_env_rpc_client.pytest_plugin; print(*sys.modules)"
+    program = "import sys, dm_env_rpc_client.testing.pytest_plugin; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     ).stdout.split()
     assert {"grpc", "numpy", "google.protobuf", "dm_env"} & set(loaded) == set()
     ours = {name for name in loaded if name.startswith(NAME)}
-    light = ("pytest_plugin", "compliance", "compliance.options")
+    light = ("testing", "testing.pytest_plugin", "compliance", "compliance.options")
     assert ours == {NAME, *(f"{NAME}.{module}" for module in light)}
 
 

@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 from dm_env import specs
 
-from dm_env_rpc_client.adaptors.gymnasium_proxy import GymnasiumProxy, describe
+from dm_env_rpc_client.adaptors.gymnasium_proxy import GymnasiumProxy, describe, restarted
 from dm_env_rpc_client.adaptors.gymnasium_spaces import from_space, spec_to_space, to_space
 from dm_env_rpc_client.bridges.gymnasium_environment import GymnasiumEnvironment
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS, AutoObservations, BaseAdaptor
+from dm_env_rpc_client.environment.sites import Address
 from dm_env_rpc_client.environment.worlds import make
 from dm_env_rpc_client.errors import ConnectionLostError, SpecError
 from dm_env_rpc_client.protocol.lifecycle import State
@@ -151,7 +152,9 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
           action: an element of `action_space`.
 
         Returns:
-          The observation, reward, terminated, truncated, and `{"discount": float}`.
+          The observation, reward, terminated, truncated, and `{"discount": float}`. If the step of
+          an environment that restarts was lost, it is truncated, with the last observation, and
+          `info["restarted"]` is True.
 
         Raises:
           gymnasium.error.ResetNeeded: no episode is running.
@@ -169,7 +172,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
             0.0 if timestep.reward is None else float(timestep.reward),
             terminated,
             timestep.last() and not terminated,
-            info_of(timestep),
+            {**info_of(timestep), **restarted(self._env)},
         )
 
     def render(self) -> npt.NDArray[np.uint8] | None:
@@ -216,7 +219,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
 
 
 def make_remote(
-    address: str,
+    address: Address,
     create_world_settings: Mapping[str, Any] = NO_SETTINGS,
     join_world_settings: Mapping[str, Any] = NO_SETTINGS,
     *,
@@ -231,7 +234,7 @@ def make_remote(
     """Makes a remote environment for Gymnasium; the entry point of `Remote-v0`.
 
     Args:
-      address: the address of the server.
+      address: the address of the server, or a server to launch, as for `make`.
       create_world_settings: settings with which the world is created.
       join_world_settings: settings with which it is joined.
       unwrap_single: as for `GymnasiumEnv`.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import dm_env
@@ -34,11 +34,13 @@ __all__ = [
     "Extras",
     "GymnasiumProxy",
     "begin",
+    "begin_again",
     "describe",
     "extras_of",
     "observation_of",
     "read_frame",
     "reset_settings",
+    "restarted",
     "wire_action",
 ]
 
@@ -107,6 +109,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         self._max_episode_steps = description.max_episode_steps
         self._is_running = False
         self.render_mode = begin(env, description, render_mode)
+        env.on_restart(begin_again(description, self.render_mode))
 
     @property
     def spec(self) -> EnvSpec | None:
@@ -150,7 +153,9 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
           action: an element of `action_space`.
 
         Returns:
-          The observation, reward, terminated, truncated and info.
+          The observation, reward, terminated, truncated and info. If the step of an environment
+          that restarts was lost, it is truncated, with the last observation, and the info is
+          `{"restarted": True}`.
 
         Raises:
           gymnasium.error.ResetNeeded: no episode is running.
@@ -163,7 +168,8 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         timestep = self.environment.step(wire_action(self.action_space, action))
         is_last = timestep.last()
         self._is_running = not is_last
-        extras = extras_of(timestep.observation)
+        lost = restarted(self.environment)
+        extras = Extras(lost, False) if lost else extras_of(timestep.observation)
         is_terminated = is_last and self.environment.state is State.TERMINATED
         return (
             self._observation(timestep),
@@ -259,6 +265,22 @@ def begin(env: DmEnvAdaptor, description: Description, render_mode: str | None) 
     )
     _ask(env, {"infos": True})
     return None
+
+
+def begin_again(
+    description: Description, render_mode: str | None
+) -> Callable[[DmEnvAdaptor], object]:
+    """Returns what asks an environment that was restarted for the same as `begin` did."""
+    settings: dict[str, Any] = {"infos": True}
+    if render_mode not in (None, description.render_mode):
+        settings["render_mode"] = render_mode
+    return lambda env: _ask(env, settings)
+
+
+def restarted(env: dm_env.Environment) -> dict[str, Any]:
+    """Returns the info of a step that was lost; nothing for one that was answered."""
+    is_lost = isinstance(env, DmEnvAdaptor) and env.interruption is not None
+    return {"restarted": True} if is_lost else {}
 
 
 def read_frame(env: DmEnvAdaptor) -> Any:

@@ -34,6 +34,7 @@ from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.players import Players
 from dm_env_rpc_client.environment.pool import NO_ACTION
+from dm_env_rpc_client.environment.sites import Address
 from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError, ProtocolError, SpecError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol.lifecycle import State
@@ -61,7 +62,7 @@ class RemoteParallelEnv(ParallelEnv):
     and the world is destroyed.
 
     Args:
-      address: the address of the server.
+      address: the address of the server, or a server to launch, as for `make`.
       agents: the agents to play; None for all of the environment, if the server says which there
         are. Of other worlds it has to be given: the names that the agents have on this side, or a
         mapping from these to the settings with which each joins.
@@ -92,7 +93,7 @@ class RemoteParallelEnv(ParallelEnv):
 
     def __init__(
         self,
-        address: str,
+        address: Address,
         agents: Agents | None = None,
         create_world_settings: Mapping[str, Any] = NO_SETTINGS,
         join_world_settings: Mapping[str, Any] = NO_SETTINGS,

@@ -32,6 +32,7 @@ from dm_env_rpc_client.adaptors.gymnasium_proxy import (
     Description,
     Extras,
     begin,
+    begin_again,
     describe,
     extras_of,
     read_frame,
@@ -39,7 +40,7 @@ from dm_env_rpc_client.adaptors.gymnasium_proxy import (
 )
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.batched import BatchedEnvironment, check_ids
-from dm_env_rpc_client.environment.pool import NO_ACTION, EnvironmentPool, Settings
+from dm_env_rpc_client.environment.pool import NO_ACTION, Addresses, EnvironmentPool, Settings
 from dm_env_rpc_client.errors import ConnectionLostError, SpecError
 from dm_env_rpc_client.protocol.lifecycle import State
 
@@ -66,7 +67,9 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
     If environments fail, the answers of all others have been read.
 
     Args:
-      address: one address, or several, over which the environments are distributed in turn.
+      address: one address, or several, over which the environments are distributed in turn. One
+        may be a server to launch, as for `make`: alone, all environments are on it; in a list, each
+        is a server of its own.
       num_envs: the number of environments, N; None for one at each address.
       create_world_settings: settings with which the world of each environment is created:
         for all, one for each, or a function of an environment's index.
@@ -81,8 +84,9 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
       seed_setting: the name of the setting that takes the seed of a reset; None to not send
         seeds.
       render_mode: for Gymnasium environments at the servers, as for `GymnasiumProxy`.
-      **make_kwargs: for `dm_env_rpc_client.make`, such as `request_timeout` or
-        `requested_observations`.
+      **make_kwargs: for `dm_env_rpc_client.make`, such as `request_timeout`,
+        `requested_observations` or `restart`: the episode of an environment that was lost is
+        truncated, with the last observation and `info["restarted"]`.
 
     Raises:
       SpecError: the environments do not have the same specs, or there is no space for them.
@@ -96,7 +100,7 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
 
     def __init__(
         self,
-        address: str | Sequence[str],
+        address: Addresses,
         num_envs: int | None = None,
         create_world_settings: Settings = NO_SETTINGS,
         join_world_settings: Settings = NO_SETTINGS,
@@ -236,6 +240,11 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             return None
         return tuple(map(read_frame, self._pool.environments))
 
+    @property
+    def restarts(self) -> int:
+        """How often environments were started again, which takes `restart`."""
+        return self._pool.restarts
+
     def close_extras(self, **kwargs: Any) -> None:
         """Leaves and destroys all worlds and closes the connections; raises nothing."""
         # Gymnasium 1.1 also calls this for an environment whose constructor failed.
@@ -256,6 +265,7 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         self.render_mode = render_mode
         for environment in self._pool.environments:
             self.render_mode = begin(environment, description, self.render_mode)
+            environment.on_restart(begin_again(description, self.render_mode))
         self._pool.check_specs()
         mode = {"autoreset_mode": self._mode}
         self.metadata = {**description.metadata, **mode}
@@ -299,6 +309,7 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         # The last observation of each environment whose episode has ended in this step.
         self._final_observations = np.full(self.num_envs, None, object)
         self._is_final = np.zeros(self.num_envs, np.bool_)
+        self._was_lost = np.zeros(self.num_envs, np.bool_)
         self._has_begun = np.zeros(self.num_envs, np.bool_)
         self._is_restarting = np.zeros(self.num_envs, np.bool_)
 
@@ -361,13 +372,20 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
     def _put(self, index: int, timestep: dm_env.TimeStep) -> bool:
         """Stores a TimeStep; returns whether to begin the next episode at once."""
         self._has_begun[index] = True
-        extras = Extras({}, False) if self._description is None else extras_of(timestep.observation)
+        was_lost = self._pool.environments[index].interruption is not None
+        if was_lost:
+            extras = Extras({"restarted": True}, False)
+        elif self._description is None:
+            extras = Extras({}, False)
+        else:
+            extras = extras_of(timestep.observation)
         self._own_infos[index] = extras.info
         if self._is_restarting[index]:
             # The rest of the row belongs to the step that ended the episode.
             self._is_restarting[index] = False
             self._observation_batch.put(index, timestep.observation)
             return False
+        self._was_lost[index] = was_lost
         is_last = timestep.step_type is dm_env.StepType.LAST
         terminated = is_last and is_terminated(self._pool.environments[index], timestep)
         self._rewards[index] = 0.0 if timestep.reward is None else timestep.reward
@@ -428,10 +446,13 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         """Returns the infos of environments in Gymnasium's form: `key`, and the mask `_key`."""
         has_discount, is_final = self._has_discount[which], self._is_final[which]
         discounts = self._discounts[which]
+        was_lost = self._was_lost[which]
         infos = _info("discount", discounts, has_discount & ~is_final)
+        infos |= _info("restarted", was_lost.copy(), was_lost & ~is_final)
         if is_final.any():
             finals = self._final_observations[which].copy()
             info = _info("discount", discounts, is_final)
+            info |= _info("restarted", was_lost.copy(), was_lost & is_final)
             infos |= {**_info("final_obs", finals, is_final), **_info("final_info", info, is_final)}
         return infos
 

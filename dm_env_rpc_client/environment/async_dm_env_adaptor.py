@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import contextlib
 import logging
@@ -15,7 +16,7 @@ from collections.abc import (
     Sequence,
 )
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import dm_env
 
@@ -30,16 +31,35 @@ from dm_env_rpc_client.environment.base_adaptor import (
     per_step,
     take,
 )
-from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError, DmEnvRpcError
+from dm_env_rpc_client.environment.restarting import Restart, Supervision
+from dm_env_rpc_client.errors import (
+    ConnectionClosedError,
+    DmEnvRpcClientError,
+    DmEnvRpcError,
+    SpecError,
+)
 from dm_env_rpc_client.protocol import telemetry, timesteps
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.tensors.settings import pack_settings
 
-__all__ = ["AsyncDmEnvAdaptor"]
+__all__ = ["AsyncDmEnvAdaptor", "AsyncJoined"]
 
 _log = logging.getLogger(__name__)
+
+
+AsyncRejoin: TypeAlias = Callable[[], Awaitable[dm_env_rpc_pb2.ActionObservationSpecs]]
+"""Leaves and joins a world again."""
+
+
+class AsyncJoined(NamedTuple):
+    """A connection that has joined a world, for an adaptor."""
+
+    connection: AsyncConnection
+    specs: dm_env_rpc_pb2.ActionObservationSpecs
+    world_name: str
+    rejoin: AsyncRejoin
 
 
 class AsyncDmEnvAdaptor(BaseAdaptor):
@@ -71,10 +91,13 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
         requested_observations: Sequence[str] | AutoObservations | None = None,
         nested_tensors: bool = True,
         extensions: Extensions[AsyncConnection] | None = None,
-        rejoin: Callable[[], Awaitable[dm_env_rpc_pb2.ActionObservationSpecs]] | None = None,
+        rejoin: AsyncRejoin | None = None,
         unwrap_single: bool = False,
     ):
         self._rejoin = rejoin
+        self._join_again: Callable[[], Awaitable[AsyncJoined]] | None = None
+        self._restarting = asyncio.Lock()
+        self._make_extensions = extensions if callable(extensions) else None
         self._on_leave = contextlib.AsyncExitStack()
         self._on_close = contextlib.AsyncExitStack()
         by_name = extensions(connection) if callable(extensions) else extensions
@@ -93,61 +116,127 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
 
     async def reset(self, settings: Mapping[str, Any] | None = None) -> dm_env.TimeStep:
         """Begins a new sequence; see `DmEnvAdaptor.reset`."""
-        connection = self._open_connection()
+        connection = await self._ready()
         with telemetry.span("reset_environment", connection.address):
             packed = pack_settings(settings or {})
             # With pending steps the state is unknown; a superfluous Reset has no effect.
             if packed or connection.in_flight or connection.lifecycle.state is State.RUNNING:
                 try:
-                    request = dm_env_rpc_pb2.ResetRequest(settings=packed)
-                    await connection.send_with(request, self._interpret_reset)
-                except DmEnvRpcError as refusal:
-                    if packed or self._rejoin is None:
-                        raise
-                    try:
-                        specs = await self._rejoin()
-                    except DmEnvRpcError as error:
-                        raise refusal from error
-                    self._adopt(specs)
+                    await self._end_sequence(connection, packed)
+                except DmEnvRpcClientError as error:
+                    self._lose(error, connection)
+                    return await self.reset(settings)
+            if self._supervision is not None:
+                self._supervision.end_sequence()
             return await self.step({})
+
+    async def _end_sequence(self, connection: AsyncConnection, packed: Mapping[str, Any]) -> None:
+        try:
+            request = dm_env_rpc_pb2.ResetRequest(settings=packed)
+            await connection.send_with(request, self._interpret_reset)
+        except DmEnvRpcError as refusal:
+            if packed or self._rejoin is None:
+                raise
+            try:
+                specs = await self._rejoin()
+            except DmEnvRpcError as error:
+                raise refusal from error
+            self._adopt(specs)
 
     async def step(self, action: Any) -> dm_env.TimeStep:
         """Takes a step, or begins a sequence if none is running; see `DmEnvAdaptor.step`."""
-        connection = self._open_connection()
-        timestep: dm_env.TimeStep = await connection.send_with(
-            self._request(action), self._interpret_step
-        )
-        return timestep
+        connection = await self._ready()
+        try:
+            timestep: dm_env.TimeStep = await connection.send_with(
+                self._request(action), self._interpret_step
+            )
+            return timestep
+        except DmEnvRpcClientError as error:
+            self._lose(error, connection)
+            lost = self._lost_step()
+            # It was to begin a sequence, or was sent after the step that was lost.
+            return await self.step(action) if lost is None else lost
 
     def rollout(
         self, actions: Iterable[Any], ahead: int = AHEAD
     ) -> AsyncGenerator[dm_env.TimeStep, None]:
         """Takes a step for each of `actions`; see `DmEnvAdaptor.rollout`."""
-        prepared = map(self._request, per_step(actions))
-        return self._steps_ahead(self._open_connection(), prepared, ahead)
+        self._open_connection()
+        return self._steps_ahead(map(self._request, per_step(actions)), ahead)
 
     async def _steps_ahead(
-        self, connection: AsyncConnection, prepared: Iterator[EncodedRequest], ahead: int
+        self, prepared: Iterator[EncodedRequest], ahead: int
     ) -> AsyncGenerator[dm_env.TimeStep, None]:
+        connection = await self._ready()
         in_flight: collections.deque[Pending] = collections.deque()
+        requests: collections.deque[EncodedRequest] = collections.deque()
         bad: Exception | None = None
         while True:
+            if self._connection is not connection or self.is_lost:
+                # Those after a lost step are taken in the sequence after it.
+                connection = await self._ready()
+                in_flight = collections.deque(await self._start_all(connection, requests))
             if bad is None:
                 more, bad = take(prepared, self._most_ahead(ahead) - len(in_flight))
-                for request in more:
-                    in_flight.append(await connection.start(request, self._interpret_step))
+                in_flight.extend(await self._start_all(connection, more))
+                if self._supervision is not None:
+                    requests.extend(more)
             if not in_flight:
                 if bad is not None:
                     raise bad
                 return
-            yield await connection.wait(in_flight.popleft())
+            if requests:
+                requests.popleft()
+            try:
+                timestep = await connection.wait(in_flight.popleft())
+            except DmEnvRpcClientError as error:
+                self._lose(error, connection)
+                lost = self._lost_step()
+                timestep = await self.step({}) if lost is None else lost
+            yield timestep
+
+    async def _start_all(
+        self, connection: AsyncConnection, requests: Iterable[EncodedRequest]
+    ) -> list[Pending]:
+        started = []
+        for request in requests:
+            try:
+                started.append(await connection.start(request, self._interpret_step))
+            except DmEnvRpcClientError as error:
+                if self._supervision is None or connection.is_usable:
+                    raise
+                started.append(Pending.failed(request, error))
+        return started
 
     async def unroll(self, actions: Any, ahead: int = AHEAD) -> dm_env.TimeStep:
         """Takes many steps and stacks the TimeSteps along time; see `DmEnvAdaptor.unroll`."""
-        connection = self._open_connection()
         prepared = iter([self._request(action) for action in per_step(actions)])
-        steps = self._steps_ahead(connection, prepared, ahead)
+        steps = self._steps_ahead(prepared, ahead)
         return timesteps.stack([step async for step in steps])
+
+    def supervise(self, restart: Restart, join_again: Callable[[], Awaitable[AsyncJoined]]) -> None:
+        """Has the environment started again if it is lost; see `DmEnvAdaptor.supervise`."""
+        self._supervision = Supervision(restart)
+        self._join_again = join_again
+
+    async def restart(self) -> None:
+        """Starts the environment again if it is lost; see `DmEnvAdaptor.restart`."""
+        supervision = self._supervision
+        if supervision is None:
+            return
+        async with self._restarting:
+            while supervision.due is not None:
+                self._open_connection()
+                await asyncio.sleep(supervision.next_pause())
+                try:
+                    await self._move()
+                except (SpecError, ConnectionClosedError):
+                    raise
+                except DmEnvRpcClientError as error:
+                    supervision.failed(error)
+                else:
+                    supervision.check_specs(self._specs())
+                    supervision.succeeded(self._where())
 
     def on_leave(self, callback: Callable[[], Awaitable[object]]) -> None:
         """Awaits `callback` when `close` has left the world; see `DmEnvAdaptor.on_leave`."""
@@ -175,6 +264,23 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
                     pass
             except Exception:
                 _log.warning("could not clean up after an environment", exc_info=True)
+
+    async def _ready(self) -> AsyncConnection:
+        """Returns the connection; a lost environment is started again first."""
+        if self.is_lost:
+            await self.restart()
+        return self._open_connection()
+
+    async def _move(self) -> None:
+        """Goes over to another connection, to a world like the former."""
+        assert self._join_again is not None
+        connection, specs, self.world_name, self._rejoin = await self._join_again()
+        self._connection = connection
+        self._lifecycle = connection.lifecycle
+        self._adopt(specs)
+        if self._make_extensions is not None:
+            for name, extension in self._make_extensions(connection).items():
+                setattr(self, name, extension)
 
     def _open_connection(self) -> AsyncConnection:
         if self._connection is None:

@@ -15,10 +15,13 @@ from dm_env_rpc_client.client.async_connection import AsyncConnection, open_conn
 from dm_env_rpc_client.client.base_connection import endpoint_of
 from dm_env_rpc_client.client.connection import Reopen, open_connection
 from dm_env_rpc_client.environment import forgotten
-from dm_env_rpc_client.environment.async_dm_env_adaptor import AsyncDmEnvAdaptor
+from dm_env_rpc_client.environment.async_dm_env_adaptor import AsyncDmEnvAdaptor, AsyncJoined
 from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS, check_keywords
+from dm_env_rpc_client.environment.restarting import Restart
+from dm_env_rpc_client.environment.sites import Address, Site, is_address
 from dm_env_rpc_client.environment.worlds import (
     DESTROY_AGAIN_SECONDS,
+    HOW,
     destroy_anew,
     may_reopen,
     received_name,
@@ -28,7 +31,7 @@ from dm_env_rpc_client.errors import DmEnvRpcClientError, DmEnvRpcError
 from dm_env_rpc_client.tensors.limits import Limits
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.transports.credentials import Credentials
-from dm_env_rpc_client.transports.endpoint import Transport
+from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
 from dm_env_rpc_client.transports.metadata import Metadata
 
 __all__ = [
@@ -69,8 +72,22 @@ async def join_world_async(
     **adaptor_kwargs: Any,
 ) -> AsyncDmEnvAdaptor:
     """`join_world` for asyncio; arguments, result and errors are the same."""
+    joined = await _join(connection, world_name, join_world_settings)
+    try:
+        env = adaptor_class(connection, joined.specs, **{"rejoin": joined.rejoin, **adaptor_kwargs})
+    except BaseException:
+        if connection.is_usable:
+            await _undo("leave the world", _leave(connection))
+        raise
+    env.world_name = world_name
+    return env
+
+
+async def _join(
+    connection: AsyncConnection, world_name: str, settings: Mapping[str, Any]
+) -> AsyncJoined:
     request = dm_env_rpc_pb2.JoinWorldRequest(
-        world_name=world_name, settings=pack_settings(join_world_settings)
+        world_name=world_name, settings=pack_settings(settings)
     )
 
     async def rejoin() -> dm_env_rpc_pb2.ActionObservationSpecs:
@@ -80,15 +97,7 @@ async def join_world_async(
         specs = (await connection.send_with(request, None)).specs
         return specs
 
-    specs = (await connection.send(request)).specs
-    try:
-        env = adaptor_class(connection, specs, **{"rejoin": rejoin, **adaptor_kwargs})
-    except BaseException:
-        if connection.is_usable:
-            await _undo("leave the world", _leave(connection))
-        raise
-    env.world_name = world_name
-    return env
+    return AsyncJoined(connection, (await connection.send(request)).specs, world_name, rejoin)
 
 
 async def create_and_join_world_async(
@@ -128,7 +137,7 @@ async def destroy_world_async(connection: AsyncConnection, world_name: str) -> N
 
 
 async def make_async(
-    address: str,
+    address: Address,
     create_world_settings: Mapping[str, Any] = NO_SETTINGS,
     join_world_settings: Mapping[str, Any] = NO_SETTINGS,
     *,
@@ -140,6 +149,7 @@ async def make_async(
     token: str | None = None,
     transport: Transport = "auto",
     limits: Limits | None = None,
+    restart: Restart | None = None,
     **adaptor_kwargs: Any,
 ) -> AsyncDmEnvAdaptor:
     """`make` for asyncio; arguments and errors are the same.
@@ -150,21 +160,79 @@ async def make_async(
       garbage-collected, or when the interpreter exits.
     """
     check_keywords(adaptor_kwargs, AsyncDmEnvAdaptor)
-    endpoint = endpoint_of(address, credentials, insecure, metadata, token, transport, limits)
     create_settings = pack_settings(create_world_settings)
     join_settings = pack_settings(join_world_settings)
-    connection = await open_connection_async(endpoint, timeout, request_timeout, limits)
+    how = (credentials, insecure, metadata, token, transport, limits)
+    site = await _site(
+        address, lambda own: endpoint_of(own, *how), timeout, **dict(zip(HOW, how, strict=True))
+    )
     try:
-        env, world_name = await create_and_join_world_async(
-            connection, create_settings, join_settings, **adaptor_kwargs
-        )
+        connection = await open_connection_async(site.target, timeout, request_timeout, limits)
+        try:
+            env, world_name = await create_and_join_world_async(
+                connection, create_settings, join_settings, **adaptor_kwargs
+            )
+        except BaseException:
+            await connection.close()
+            raise
     except BaseException:
-        await connection.close()
+        await _close(site)
         raise
-    env.on_leave(lambda: _destroy_and_close(connection, world_name))
-    reopen = functools.partial(open_connection, endpoint, request_timeout=None, limits=limits)
-    connection.if_not_closed(functools.partial(_end_unclosed, world_name, reopen))
+    world = _OwnWorld(site, limits)
+    world.begin(connection, world_name)
+    env.on_leave(world.end)
+    env.on_close(lambda: _close(site))
+
+    async def join_again() -> AsyncJoined:
+        await world.end()
+        if site.launch is not None:
+            await asyncio.to_thread(site.renew, False)
+        connection = await open_connection_async(site.target, timeout, request_timeout, limits)
+        try:
+            name = await create_world_async(connection, create_settings)
+        except BaseException:
+            await connection.close()
+            raise
+        world.begin(connection, name)
+        return await _join(connection, name, join_settings)
+
+    if restart is not None:
+        env.supervise(restart, join_again)
     return env
+
+
+async def _site(address: Address, *args: Any, **kwargs: Any) -> Site[Endpoint]:
+    if is_address(address):
+        return Site(address, *args, **kwargs)
+    return await asyncio.to_thread(Site, address, *args, **kwargs)
+
+
+async def _close(site: Site[Endpoint]) -> None:
+    if site.launch is not None:
+        await asyncio.to_thread(site.close)
+
+
+class _OwnWorld:
+    """The world that an environment has created, and the connection to it."""
+
+    def __init__(self, site: Site[Endpoint], limits: Limits | None):
+        self._site = site
+        site.use()
+        self._limits = limits
+        self._connection: AsyncConnection | None = None
+        self._name = ""
+
+    def begin(self, connection: AsyncConnection, name: str) -> None:
+        self._connection, self._name = connection, name
+        reopen = functools.partial(
+            open_connection, self._site.target, request_timeout=None, limits=self._limits
+        )
+        connection.if_not_closed(functools.partial(_end_unclosed, name, self._site, reopen))
+
+    async def end(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await _destroy_and_close(connection, self._name)
 
 
 async def _leave(connection: AsyncConnection) -> None:
@@ -190,12 +258,22 @@ async def _destroy_and_close(connection: AsyncConnection, world_name: str) -> No
 
 
 def _end_unclosed(
-    world_name: str, reopen: Reopen, is_exit: bool, cause: type[BaseException] | None
+    world_name: str,
+    site: Site[Endpoint],
+    reopen: Reopen,
+    is_exit: bool,
+    cause: type[BaseException] | None,
 ) -> None:
     """Destroys a world whose environment nobody has closed, without the event loop."""
-    if cause is None or may_reopen(cause):
-        run = forgotten.at_exit if is_exit else forgotten.in_background
-        run(lambda: undo("destroy the world", lambda: destroy_anew(reopen, world_name)))
+
+    def end() -> None:
+        try:
+            if cause is None or may_reopen(cause):
+                undo("destroy the world", lambda: destroy_anew(reopen, world_name))
+        finally:
+            site.forget()
+
+    (forgotten.at_exit if is_exit else forgotten.in_background)(end)
 
 
 async def _destroy_anew(connection: AsyncConnection, world_name: str) -> None:

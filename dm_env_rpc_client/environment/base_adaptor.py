@@ -21,7 +21,8 @@ from dm_env import specs as dm_env_specs
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.base_connection import BaseConnection
-from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.environment.restarting import Supervision
+from dm_env_rpc_client.errors import DmEnvRpcClientError, SpecError
 from dm_env_rpc_client.protocol import lifecycle, timesteps
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest
 from dm_env_rpc_client.protocol.lifecycle import State
@@ -89,6 +90,7 @@ class BaseAdaptor:
     """
 
     world_name: str | None = None
+    _supervision: Supervision | None = None
 
     def __init__(
         self,
@@ -139,8 +141,53 @@ class BaseAdaptor:
 
     @property
     def state(self) -> State:
-        """The state of the environment as of the last answer."""
-        return self._lifecycle.state
+        """The state of the environment as of the last answer; INTERRUPTED after a lost step."""
+        return self._lifecycle.state if self.interruption is None else State.INTERRUPTED
+
+    @property
+    def restarts(self) -> int:
+        """How often the environment was started again, which takes `make(restart=...)`."""
+        return 0 if self._supervision is None else self._supervision.count
+
+    @property
+    def interruption(self) -> DmEnvRpcClientError | None:
+        """The error that the last step was lost with, and its sequence ended; None otherwise."""
+        return None if self._supervision is None else self._supervision.interruption
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the next call starts the environment again."""
+        return self._supervision is not None and self._supervision.due is not None
+
+    def on_loss(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` when the connection is lost and will be replaced by another.
+
+        Args:
+          callback: called without arguments, while the descriptor of the connection is open.
+        """
+        if self._supervision is not None:
+            self._supervision.on_loss = callback
+
+    def _lose(self, error: DmEnvRpcClientError, connection: BaseConnection) -> None:
+        """Takes note of a lost connection; raises the error if nothing restarts the environment."""
+        if self._supervision is None or self._connection is None or connection.is_usable:
+            raise error
+        if connection is self._connection:
+            self._supervision.lose(error, connection.address, self._specs())
+
+    def _lost_step(self) -> dm_env.TimeStep | None:
+        """Returns the TimeStep of a step that was lost; None if it was to begin a sequence."""
+        if self._supervision is None or self._supervision.due is None:
+            return None
+        return self._supervision.lost_step(self._reward_spec, self._discount_spec)
+
+    def _specs(self) -> dict[str, Any]:
+        return {
+            "action_spec": dict(self._action_specs),
+            "observation_spec": dict(self._observation_specs),
+            "reward_spec": self.reward_spec(),
+            "discount_spec": self.discount_spec(),
+        }
 
     def _forget_extensions(self) -> None:
         for name in self._extension_names:
@@ -243,9 +290,12 @@ class BaseAdaptor:
         discount = self.discount(state=state, step_type=step_type, observations=observations)
         for name in self._hidden:
             del observations[name]
-        if self._is_bare(self._observation_specs, OBSERVATION):
-            return dm_env.TimeStep(step_type, reward, discount, observations[OBSERVATION])
-        return dm_env.TimeStep(step_type, reward, discount, self._nest(observations))
+        is_bare = self._is_bare(self._observation_specs, OBSERVATION)
+        observation = observations[OBSERVATION] if is_bare else self._nest(observations)
+        timestep = dm_env.TimeStep(step_type, reward, discount, observation)
+        if self._supervision is not None:
+            self._supervision.saw(timestep)
+        return timestep
 
     def _most_ahead(self, ahead: int) -> int:
         """How many steps may be pending: at most `ahead`, fewer if their answers are large."""

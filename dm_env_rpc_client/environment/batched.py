@@ -11,7 +11,7 @@ import numpy.typing as npt
 from dm_env import specs
 
 from dm_env_rpc_client.environment.base_adaptor import ACTION, NO_SETTINGS, OBSERVATION
-from dm_env_rpc_client.environment.pool import EnvironmentPool, Settings, for_each
+from dm_env_rpc_client.environment.pool import Addresses, EnvironmentPool, Settings, for_each
 from dm_env_rpc_client.environment.rows import Rows, batch_spec, split_action
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import nesting
@@ -33,7 +33,9 @@ class BatchedEnvironment(dm_env.Environment):
     If environments fail, the answers of all others have been read; `reset` may work again.
 
     Args:
-      addresses: one address, or several, over which the environments are distributed in turn.
+      addresses: one address, or several, over which the environments are distributed in turn. One
+        may be a server to launch, as for `make`: alone, all environments are on it; in a list, each
+        is a server of its own.
       num_envs: the number of environments, N; None for one at each address.
       create_world_settings: settings with which the world of each environment is created:
         for all, one for each, or a function of an environment's index.
@@ -42,7 +44,8 @@ class BatchedEnvironment(dm_env.Environment):
       nested_tensors: False for flat dictionaries with the periods left in the names.
       unwrap_single: whether an action that is one array, not a mapping, in the environments at the
         server is one array [N, ...] here, too, and the same for observations; see `DmEnvAdaptor`.
-      **make_kwargs: for `make`, such as `request_timeout` or `requested_observations`.
+      **make_kwargs: for `make`, such as `request_timeout`, `requested_observations` or `restart`:
+        the row of an environment that was lost is LAST, with its last observation, and then FIRST.
 
     Raises:
       SpecError: the environments do not have the same specs.
@@ -51,7 +54,7 @@ class BatchedEnvironment(dm_env.Environment):
 
     def __init__(
         self,
-        addresses: str | Sequence[str],
+        addresses: Addresses,
         num_envs: int | None = None,
         create_world_settings: Settings = NO_SETTINGS,
         join_world_settings: Settings = NO_SETTINGS,
@@ -77,6 +80,11 @@ class BatchedEnvironment(dm_env.Environment):
     def num_envs(self) -> int:
         """The number of environments."""
         return len(self._pool)
+
+    @property
+    def restarts(self) -> int:
+        """How often environments were started again, which takes `restart`."""
+        return self._pool.restarts
 
     def reset(self, settings: Settings | None = None) -> dm_env.TimeStep:
         """Begins a new sequence in every environment.

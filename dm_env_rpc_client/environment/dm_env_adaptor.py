@@ -6,8 +6,9 @@ import collections
 import concurrent.futures
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import dm_env
 
@@ -22,10 +23,12 @@ from dm_env_rpc_client.environment.base_adaptor import (
     per_step,
     take,
 )
+from dm_env_rpc_client.environment.restarting import Restart, Supervision
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     DmEnvRpcClientError,
     DmEnvRpcError,
+    SpecError,
 )
 from dm_env_rpc_client.protocol import telemetry, timesteps
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest
@@ -33,16 +36,28 @@ from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.tensors.settings import pack_settings
 
-__all__ = ["AutoObservations", "DmEnvAdaptor"]
+__all__ = ["AutoObservations", "DmEnvAdaptor", "Joined", "Rejoin", "StartedReset"]
 
 _log = logging.getLogger(__name__)
+
+Rejoin: TypeAlias = Callable[[], dm_env_rpc_pb2.ActionObservationSpecs]
+"""Leaves and joins a world again."""
 
 
 class StartedReset(NamedTuple):
     """A reset whose answer was not read yet."""
 
     pending: Pending | None
-    has_settings: bool
+    settings: Mapping[str, Any]
+
+
+class Joined(NamedTuple):
+    """A connection that has joined a world, for an adaptor."""
+
+    connection: Connection
+    specs: dm_env_rpc_pb2.ActionObservationSpecs
+    world_name: str
+    rejoin: Rejoin
 
 
 class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
@@ -88,10 +103,13 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         requested_observations: Sequence[str] | AutoObservations | None = None,
         nested_tensors: bool = True,
         extensions: Extensions[Connection] | None = None,
-        rejoin: Callable[[], dm_env_rpc_pb2.ActionObservationSpecs] | None = None,
+        rejoin: Rejoin | None = None,
         unwrap_single: bool = False,
     ):
         self._rejoin = rejoin
+        self._join_again: Callable[[], Joined] | None = None
+        self._on_restart: list[Callable[[DmEnvAdaptor], object]] = []
+        self._make_extensions = extensions if callable(extensions) else None
         self._on_leave = contextlib.ExitStack()
         self._on_close = contextlib.ExitStack()
         by_name = extensions(connection) if callable(extensions) else extensions
@@ -128,7 +146,7 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         Raises:
           As `step`.
         """
-        with telemetry.span("reset_environment", self._open_connection().address):
+        with telemetry.span("reset_environment", self._ready().address):
             self.finish_reset(self.start_reset(settings))
             return self.step({})
 
@@ -147,14 +165,18 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         Raises:
           As `reset`; nothing was sent.
         """
-        connection = self._open_connection()
+        connection = self._ready()
         packed = pack_settings(settings or {})
         # With pending steps the state is unknown; a superfluous Reset has no effect.
         if packed or connection.in_flight or connection.lifecycle.state is State.RUNNING:
             request = dm_env_rpc_pb2.ResetRequest(settings=packed)
-            pending = connection.start(request, self._interpret_reset)
-            return StartedReset(pending, bool(packed))
-        return StartedReset(None, False)
+            try:
+                pending = connection.start(request, self._interpret_reset)
+            except DmEnvRpcClientError as error:
+                self._lose(error, connection)
+                return self.start_reset(settings)
+            return StartedReset(pending, packed)
+        return StartedReset(None, packed)
 
     def finish_reset(self, started: StartedReset) -> None:
         """Waits for the answer to `start_reset`; the next step begins a sequence.
@@ -164,12 +186,21 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         """
         if started.pending is None:
             return
+        connection = self._open_connection()
         try:
-            self._open_connection().wait(started.pending)
+            connection.wait(started.pending)
         except DmEnvRpcError as refusal:
-            if started.has_settings or self._rejoin is None:
+            if started.settings or self._rejoin is None:
                 raise
-            self._leave_and_rejoin(refusal)
+            try:
+                self._leave_and_rejoin(refusal)
+            except DmEnvRpcClientError as error:
+                self._lose(error, connection)
+        except DmEnvRpcClientError as error:
+            self._lose(error, connection)
+            self.finish_reset(self.start_reset(started.settings))
+        if self._supervision is not None:
+            self._supervision.end_sequence()
 
     def step(self, action: Any) -> dm_env.TimeStep:
         """Takes a step, or begins a sequence if none is running.
@@ -186,7 +217,8 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
           DmEnvRpcError: the environment refused the step.
           ProtocolError: the server broke the protocol or its own specs.
           DeadlineExceededError, ConnectionLostError, ConnectionClosedError: no answer was
-            received, and the connection is unusable.
+            received, and the connection is unusable. With `make(restart=...)` the step is LAST
+            instead, and this is raised when there are no more attempts.
         """
         return self.finish_step(self.start_step(self.prepare_step(action)))
 
@@ -205,6 +237,8 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         Raises:
           SpecError: the action does not conform to its spec.
         """
+        if self.is_lost:
+            self.restart()
         return self._request(action)
 
     def start_step(self, prepared: EncodedRequest) -> Pending:
@@ -219,7 +253,13 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         Raises:
           ConnectionLostError, ConnectionClosedError: the connection is unusable.
         """
-        return self._open_connection().start(prepared, self._interpret_step)
+        connection = self._ready()
+        try:
+            return connection.start(prepared, self._interpret_step)
+        except DmEnvRpcClientError as error:
+            if self._supervision is None or connection.is_usable:
+                raise
+            return Pending.failed(prepared, error)
 
     def finish_step(self, pending: Pending) -> dm_env.TimeStep:
         """Waits for the answer to a step that was sent.
@@ -230,8 +270,15 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         Returns:
           The TimeStep. Raises as `step` does.
         """
-        timestep: dm_env.TimeStep = self._open_connection().wait(pending)
-        return timestep
+        connection = self._open_connection()
+        try:
+            timestep: dm_env.TimeStep = connection.wait(pending)
+            return timestep
+        except DmEnvRpcClientError as error:
+            self._lose(error, connection)
+            lost = self._lost_step()
+            # A sequence that has not begun is begun anew.
+            return self.step({}) if lost is None else lost
 
     def submit_step(self, action: Any) -> concurrent.futures.Future[dm_env.TimeStep]:
         """Sends a step without waiting for its answer; otherwise as `step`.
@@ -241,7 +288,7 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         Returns:
           A future of the TimeStep. Steps are taken, and answered, in the order sent.
         """
-        return self._open_connection().submit(self._request(action), self._interpret_step)
+        return self._ready().submit(self._request(action), self._interpret_step)
 
     step_async = submit_step
 
@@ -267,7 +314,7 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
           SpecError: as `step`; the steps for the actions before it have been taken.
           Otherwise as `step`.
         """
-        connection = self._open_connection()
+        connection = self._ready()
         prepared = map(self.prepare_step, per_step(actions))
         return self._steps_ahead(connection, prepared, ahead)
 
@@ -276,17 +323,36 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
     ) -> Iterator[dm_env.TimeStep]:
         most = self._most_ahead(ahead)
         in_flight: collections.deque[Pending] = collections.deque()
+        requests: collections.deque[EncodedRequest] = collections.deque()
         bad: Exception | None = None
         while True:
+            if self._connection is not connection or self.is_lost:
+                # Those after a lost step are taken in the sequence after it.
+                connection = self._ready()
+                in_flight = collections.deque(self._start_all(connection, requests))
             # Several requests together take one system call, here and at the server.
             if bad is None and len(in_flight) <= most // 2:
                 more, bad = take(prepared, most - len(in_flight))
-                in_flight.extend(connection.start_all(more, self._interpret_step))
+                in_flight.extend(self._start_all(connection, more))
+                if self._supervision is not None:
+                    requests.extend(more)
             if not in_flight:
                 if bad is not None:
                     raise bad
                 return
+            if requests:
+                requests.popleft()
             yield self.finish_step(in_flight.popleft())
+
+    def _start_all(
+        self, connection: Connection, requests: Sequence[EncodedRequest]
+    ) -> list[Pending]:
+        try:
+            return connection.start_all(requests, self._interpret_step)
+        except DmEnvRpcClientError as error:
+            if self._supervision is None or connection.is_usable:
+                raise
+            return [Pending.failed(request, error) for request in requests]
 
     def unroll(self, actions: Any, ahead: int = AHEAD) -> dm_env.TimeStep:
         """Takes many steps, sending steps before earlier ones are answered.
@@ -304,10 +370,54 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
           SpecError: as `step`, before anything is sent; or there are no actions.
           Otherwise as `step`; the steps that were sent have been taken.
         """
-        connection = self._open_connection()
+        connection = self._ready()
         prepared = [self.prepare_step(action) for action in per_step(actions)]
         steps = self._steps_ahead(connection, iter(prepared), ahead)
         return timesteps.stack(steps, len(prepared))
+
+    def supervise(self, restart: Restart, join_again: Callable[[], Joined]) -> None:
+        """Has the environment started again if its server or connection is lost; see `Restart`.
+
+        `make` calls it.
+
+        Args:
+          restart: how often.
+          join_again: gives up the former connection and joins a world over another.
+        """
+        self._supervision = Supervision(restart)
+        self._join_again = join_again
+
+    def restart(self) -> None:
+        """Starts the environment again if its server or connection is lost; otherwise nothing.
+
+        `step` and `reset` do that themselves.
+
+        Raises:
+          SpecError: it has other specs now.
+          DmEnvRpcClientError: all attempts have failed; what the last one failed with.
+        """
+        supervision = self._supervision
+        while supervision is not None and supervision.due is not None:
+            self._open_connection()
+            time.sleep(supervision.next_pause())
+            try:
+                self._move()
+            except (SpecError, ConnectionClosedError):
+                raise
+            except DmEnvRpcClientError as error:
+                supervision.failed(error)
+            else:
+                supervision.check_specs(self._specs())
+                supervision.succeeded(self._where())
+
+    def on_restart(self, callback: Callable[[DmEnvAdaptor], object]) -> None:
+        """Calls `callback` when the environment was started again, before its specs are compared.
+
+        Args:
+          callback: called with the environment, for what has to be asked of it again. What it
+            raises makes the attempt fail.
+        """
+        self._on_restart.append(callback)
 
     def on_leave(self, callback: Callable[[], object]) -> None:
         """Calls `callback` when `close` has left the world; the last added is called first.
@@ -351,6 +461,25 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
                     pass
             except Exception:
                 _log.warning("could not clean up after an environment", exc_info=True)
+
+    def _ready(self) -> Connection:
+        """Returns the connection; a lost environment is started again first."""
+        if self.is_lost:
+            self.restart()
+        return self._open_connection()
+
+    def _move(self) -> None:
+        """Goes over to another connection, to a world like the former."""
+        assert self._join_again is not None
+        connection, specs, self.world_name, self._rejoin = self._join_again()
+        self._connection = connection
+        self._lifecycle = connection.lifecycle
+        self._adopt(specs)
+        if self._make_extensions is not None:
+            for name, extension in self._make_extensions(connection).items():
+                setattr(self, name, extension)
+        for callback in self._on_restart:
+            callback(self)
 
     def _open_connection(self) -> Connection:
         if self._connection is None:

@@ -14,11 +14,11 @@ from typing import Any, NoReturn, TypeAlias
 
 import dm_env
 
-from dm_env_rpc_client.client.connection_group import ConnectionGroup
 from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, check_keywords
 from dm_env_rpc_client.environment.connection_selector import ConnectionSelector
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedReset
-from dm_env_rpc_client.environment.pool import CONNECTING, NO_ACTION, close_all
+from dm_env_rpc_client.environment.pool import CONNECTING, NO_ACTION, close_all, open_site
+from dm_env_rpc_client.environment.sites import Address
 from dm_env_rpc_client.environment.worlds import (
     create_world,
     destroy_and_close,
@@ -46,7 +46,7 @@ class Players:
     """Agents of one world. Their streams share sockets, with one more to control the world.
 
     Args:
-      address: the address of the server.
+      address: the address of the server, or a server to launch, as for `make`.
       world_name: the world to join; None to create one, which `close` destroys.
       create_world_settings: settings with which it is created.
       **make_kwargs: for `make`.
@@ -60,7 +60,7 @@ class Players:
 
     def __init__(
         self,
-        address: str,
+        address: Address,
         world_name: str | None,
         create_world_settings: Mapping[str, Any],
         **make_kwargs: Any,
@@ -68,7 +68,8 @@ class Players:
         connecting = {name: make_kwargs.pop(name) for name in CONNECTING if name in make_kwargs}
         check_keywords(make_kwargs, DmEnvAdaptor)
         self._adaptor_kwargs = make_kwargs
-        self._group = ConnectionGroup(address, **connecting)
+        self._site = open_site(address, connecting)
+        self._group = self._site.target
         self._selector = ConnectionSelector()
         self.environments: dict[AgentId, DmEnvAdaptor] = {}
         self._numbers: dict[AgentId, int] = {}
@@ -76,17 +77,17 @@ class Players:
         self._is_closed = False
         # Whether some agents have not left the world by a request, but vanish from it.
         self._has_lost = False
-        self._control = self._group.open()
         self._is_own = world_name is None
-        try:
+        with contextlib.ExitStack() as undone:
+            undone.callback(self._site.close)
+            self._control = self._group.open()
+            undone.callback(self._control.close)
             self.world_name = (
                 create_world(self._control, create_world_settings)
                 if world_name is None
                 else world_name
             )
-        except BaseException:
-            self._control.close()
-            raise
+            undone.pop_all()
 
     @property
     def pending(self) -> Collection[AgentId]:
@@ -218,6 +219,7 @@ class Players:
             env.connection.is_usable for env in self.environments.values()
         )
         with contextlib.ExitStack() as stack:
+            stack.callback(self._site.close)
             stack.callback(self._close_world)
             # The server would answer a LeaveWorld after the Step that it has not answered.
             for agent in self._pending:

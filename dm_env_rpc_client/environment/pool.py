@@ -12,18 +12,22 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextlib
+import functools
 import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import dm_env
 
+from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.client.connection_group import ConnectionGroup
 from dm_env_rpc_client.environment.connection_selector import ConnectionSelector
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedReset
-from dm_env_rpc_client.environment.worlds import make_on
+from dm_env_rpc_client.environment.restarting import Restart, difference
+from dm_env_rpc_client.environment.sites import Address, Site, is_address
+from dm_env_rpc_client.environment.worlds import HOW, make_on
 from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.tensors.settings import pack_settings
@@ -31,11 +35,13 @@ from dm_env_rpc_client.tensors.settings import pack_settings
 __all__ = [
     "CONNECTING",
     "NO_ACTION",
+    "Addresses",
     "Consumer",
     "EnvironmentPool",
     "Settings",
     "close_all",
     "for_each",
+    "open_site",
 ]
 
 Settings: TypeAlias = (
@@ -46,6 +52,14 @@ Settings: TypeAlias = (
 Consumer: TypeAlias = Callable[[int, dm_env.TimeStep], bool]
 """Takes the TimeStep of an environment, by its index in the pool; returns whether to begin the
 next sequence at once; the environment has arrived with the TimeStep of that sequence then."""
+
+Addresses: TypeAlias = Address | Sequence[Address]
+"""Where the servers are, or what launches them."""
+
+_Place: TypeAlias = tuple[Address, int]
+_Item = TypeVar("_Item")
+
+NO_FAILURES: Mapping[int, Exception] = MappingProxyType({})
 
 _OPENERS = 32
 """The number of environments that are opened or closed at the same time."""
@@ -63,10 +77,12 @@ class EnvironmentPool:
     Actions and observations are flat, by name. All environments have the same specs.
 
     Args:
-      addresses: one address, or several, over which the environments are distributed in turn.
+      addresses: one address, or several, over which the environments are distributed in turn. An
+        address may be a server to launch, as for `make`; each in a list is a server of its own.
       num_envs: the number of environments; None for one at each address.
       create_world_settings: see `Settings`.
       join_world_settings: the same.
+      restart: as for `make`, for each environment.
       **make_kwargs: for `make`.
 
     Attributes:
@@ -79,34 +95,46 @@ class EnvironmentPool:
 
     def __init__(
         self,
-        addresses: str | Sequence[str],
+        addresses: Addresses,
         num_envs: int | None,
         create_world_settings: Settings,
         join_world_settings: Settings,
+        *,
+        restart: Restart | None = None,
         **make_kwargs: Any,
     ):
-        self._addresses = _spread(addresses, num_envs)
-        count = len(self._addresses)
+        places = _places(addresses)
+        spread = _spread(places, num_envs)
+        count = len(spread)
         creating = for_each(count, create_world_settings, "create_world_settings")
         joining = for_each(count, join_world_settings, "join_world_settings")
         connecting = {name: make_kwargs.pop(name) for name in CONNECTING if name in make_kwargs}
-        self._groups = {
-            address: ConnectionGroup(address, **connecting) for address in set(self._addresses)
-        }
-        self.environments = _open(
-            self._addresses,
-            lambda index: make_on(
-                self._groups[self._addresses[index]].open,
-                creating[index],
-                joining[index],
-                nested_tensors=False,
-                **make_kwargs,
-            ),
-        )
+        self._sites = _launch(places, connecting)
+        self._of = [self._sites[place] for place in spread]
+        self._addresses = [site.name for site in self._of]
+        try:
+            self.environments = _open(
+                self._addresses,
+                lambda index: make_on(
+                    self._of[index],
+                    functools.partial(_open_at, self._of[index]),
+                    creating[index],
+                    joining[index],
+                    restart,
+                    spread.count(spread[index]) > 1,
+                    nested_tensors=False,
+                    **make_kwargs,
+                ),
+            )
+        except BaseException:
+            self._close_sites()
+            raise
         self._in_flight: dict[int, Pending] = {}
         self._arrived: collections.deque[int] = collections.deque()
         self._selector = ConnectionSelector()
         self._is_closed = False
+        for index, environment in enumerate(self.environments):
+            environment.on_loss(functools.partial(self._selector.forget, index))
         try:
             self.check_specs()
         except BaseException:
@@ -115,6 +143,11 @@ class EnvironmentPool:
 
     def __len__(self) -> int:
         return len(self.environments)
+
+    @property
+    def restarts(self) -> int:
+        """How often environments were started again."""
+        return sum(environment.restarts for environment in self.environments)
 
     def label(self, index: int) -> str:
         """How error messages name an environment."""
@@ -142,7 +175,7 @@ class EnvironmentPool:
                 if expected != found:
                     raise SpecError(
                         f"{self.label(index)} has another {kind} than {self.label(0)}: "
-                        f"{_difference(expected, found)}; environments of one batch have the same"
+                        f"{difference(expected, found)}; environments of one batch have the same"
                     )
 
     def send(self, actions: Mapping[int, Mapping[str, Any]]) -> None:
@@ -159,13 +192,16 @@ class EnvironmentPool:
           EnvironmentsFailedError: nothing can be sent to some; the others were sent their steps.
         """
         self.check_idle(actions)
+        failures = self._restart(actions)
         prepared = []
         for index, action in actions.items():
+            if index in failures:
+                continue
             try:
                 prepared.append((index, self.environments[index].prepare_step(action)))
             except SpecError as error:
                 raise SpecError(f"{self.label(index)}: {error}") from error
-        self._start(prepared)
+        self._start(prepared, failures)
 
     def receive(self, minimum: int, maximum: int | None, consume: Consumer) -> list[int]:
         """Waits for environments with steps under way, in the order of their answers.
@@ -241,9 +277,11 @@ class EnvironmentPool:
             except SpecError as error:
                 raise SpecError(f"{self.label(index)}: {error}") from error
         self._drop(settings.keys())
-        failures: dict[int, Exception] = {}
+        failures = self._restart(settings)
         started: dict[int, StartedReset] = {}
         for index, own in settings.items():
+            if index in failures:
+                continue
             try:
                 started[index] = self.environments[index].start_reset(own)
             except Exception as error:
@@ -268,6 +306,24 @@ class EnvironmentPool:
             self._is_closed = True
             self._selector.close()
             close_all(self.environments)
+            self._close_sites()
+
+    def _close_sites(self) -> None:
+        _each(self._sites.values(), Site.close)
+
+    def _restart(self, indices: Iterable[int]) -> dict[int, Exception]:
+        """Starts those again that are lost, all at the same time; returns what failed."""
+        lost = [index for index in indices if self.environments[index].is_lost]
+        failures: dict[int, Exception] = {}
+
+        def restart(index: int) -> None:
+            try:
+                self.environments[index].restart()
+            except Exception as error:
+                failures[index] = error
+
+        _each(lost, restart)
+        return failures
 
     def _begin(self, indices: Iterable[int]) -> dict[int, Exception]:
         """Begins sequences, without actions; returns what failed."""
@@ -278,11 +334,13 @@ class EnvironmentPool:
             return error.failures
         return {}
 
-    def _start(self, prepared: Iterable[tuple[int, Any]]) -> None:
-        failures: dict[int, Exception] = {}
+    def _start(
+        self, prepared: Iterable[tuple[int, Any]], failed: Mapping[int, Exception] = NO_FAILURES
+    ) -> None:
+        failures = dict(failed)
         with contextlib.ExitStack() as stack:
-            for group in self._groups.values():
-                stack.enter_context(group.together())
+            for site in self._sites.values():
+                stack.enter_context(site.target.together())
             for index, step in prepared:
                 try:
                     self._in_flight[index] = self.environments[index].start_step(step)
@@ -370,15 +428,57 @@ def for_each(count: int, settings: Settings, what: str) -> list[Mapping[str, Any
     return each
 
 
-def _spread(addresses: str | Sequence[str], num_envs: int | None) -> list[str]:
-    listed = [addresses] if isinstance(addresses, str) else list(addresses)
-    count = len(listed) if num_envs is None else num_envs
-    if not listed or count < len(listed):
+def open_site(address: Address, connecting: Mapping[str, Any]) -> Site[ConnectionGroup]:
+    """Returns a server, launched if need be, with connections to it that share sockets.
+
+    Args:
+      address: as for `make`.
+      connecting: the arguments of a `ConnectionGroup`.
+    """
+    how = {name: value for name, value in connecting.items() if name in HOW}
+    return Site(
+        address,
+        lambda own: ConnectionGroup(own, **connecting),
+        connecting.get("timeout", 10.0),
+        **how,
+    )
+
+
+def _open_at(site: Site[ConnectionGroup]) -> Connection:
+    return site.target.open()
+
+
+def _places(addresses: Addresses) -> list[tuple[Address, int]]:
+    """Returns the servers: each launch in a list is one, equal addresses are one."""
+    listed = [addresses] if isinstance(addresses, str) or callable(addresses) else addresses
+    return [(each, 0 if is_address(each) else number) for number, each in enumerate(listed)]
+
+
+def _spread(places: Sequence[_Place], num_envs: int | None) -> list[_Place]:
+    count = len(places) if num_envs is None else num_envs
+    if not places or count < len(places):
         raise SpecError(
             f"expected at least one environment at each address, got {count} environments for "
-            f"addresses {listed}"
+            f"addresses {[address for address, _ in places]}"
         )
-    return [listed[index % len(listed)] for index in range(count)]
+    return [places[index % len(places)] for index in range(count)]
+
+
+def _launch(
+    places: Sequence[_Place], connecting: Mapping[str, Any]
+) -> dict[_Place, Site[ConnectionGroup]]:
+    """Returns the server at each place; those that are launched are launched at the same time."""
+    sites: dict[_Place, Site[ConnectionGroup]] = {}
+
+    def launch(place: _Place) -> None:
+        sites[place] = open_site(place[0], connecting)
+
+    try:
+        _each(set(places), launch)
+    except BaseException:
+        _each(sites.values(), Site.close)
+        raise
+    return sites
 
 
 def _open(addresses: Sequence[str], open_one: Callable[[int], DmEnvAdaptor]) -> list[DmEnvAdaptor]:
@@ -410,14 +510,12 @@ def _open(addresses: Sequence[str], open_one: Callable[[int], DmEnvAdaptor]) -> 
 
 def close_all(environments: Iterable[DmEnvAdaptor]) -> None:
     """Closes environments, several at the same time."""
-    each = list(environments)
+    _each(environments, DmEnvAdaptor.close)
+
+
+def _each(items: Iterable[_Item], action: Callable[[_Item], object]) -> None:
+    """Does something for each item, for several at the same time."""
+    each = list(items)
     if each:
         with concurrent.futures.ThreadPoolExecutor(min(_OPENERS, len(each))) as executor:
-            list(executor.map(DmEnvAdaptor.close, each))
-
-
-def _difference(expected: Any, found: Any) -> str:
-    if not isinstance(expected, Mapping) or not isinstance(found, Mapping):
-        return f"{found} instead of {expected}"
-    name = next(name for name in (*expected, *found) if expected.get(name) != found.get(name))
-    return f"{name!r} is {found.get(name)} instead of {expected.get(name)}"
+            list(executor.map(action, each))

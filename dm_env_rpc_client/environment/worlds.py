@@ -20,7 +20,9 @@ from dm_env_rpc_client.client.connection import Connection, Reopen, open_connect
 from dm_env_rpc_client.client.remains import Remains
 from dm_env_rpc_client.environment import forgotten
 from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS, check_keywords
-from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
+from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, Joined
+from dm_env_rpc_client.environment.restarting import Restart
+from dm_env_rpc_client.environment.sites import Address, Site
 from dm_env_rpc_client.errors import (
     ConnectionLostError,
     DeadlineExceededError,
@@ -38,6 +40,7 @@ from dm_env_rpc_client.transports.metadata import Metadata
 
 __all__ = [
     "DESTROY_AGAIN_SECONDS",
+    "HOW",
     "DmEnvAndWorldName",
     "create_and_join_world",
     "create_world",
@@ -55,6 +58,9 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
+
+HOW = ("credentials", "insecure", "metadata", "token", "transport", "limits")
+"""The arguments of `make` that are of the endpoint, in the order of `endpoint_of`."""
 
 DESTROY_AGAIN_SECONDS = 0.02
 """Between two attempts to destroy a world that its agent is still leaving."""
@@ -112,8 +118,20 @@ def join_world(
       SpecError: a setting cannot be packed, or see `DmEnvAdaptor`.
       DmEnvRpcError: the server refused. Otherwise as `Connection.send`.
     """
+    joined = _join(connection, world_name, join_world_settings)
+    try:
+        env = adaptor_class(connection, joined.specs, **{"rejoin": joined.rejoin, **adaptor_kwargs})
+    except BaseException:
+        if connection.is_usable:
+            undo("leave the world", lambda: _leave(connection))
+        raise
+    env.world_name = world_name
+    return env
+
+
+def _join(connection: Connection, world_name: str, settings: Mapping[str, Any]) -> Joined:
     request = dm_env_rpc_pb2.JoinWorldRequest(
-        world_name=world_name, settings=pack_settings(join_world_settings)
+        world_name=world_name, settings=pack_settings(settings)
     )
 
     def rejoin() -> dm_env_rpc_pb2.ActionObservationSpecs:
@@ -123,15 +141,7 @@ def join_world(
         specs = connection.wait(connection.start(request)).specs
         return specs
 
-    specs = connection.send(request).specs
-    try:
-        env = adaptor_class(connection, specs, **{"rejoin": rejoin, **adaptor_kwargs})
-    except BaseException:
-        if connection.is_usable:
-            undo("leave the world", lambda: _leave(connection))
-        raise
-    env.world_name = world_name
-    return env
+    return Joined(connection, connection.send(request).specs, world_name, rejoin)
 
 
 def create_and_join_world(
@@ -201,7 +211,7 @@ def destroy_world(connection: Connection, world_name: str) -> None:
 
 
 def make(
-    address: str,
+    address: Address,
     create_world_settings: Mapping[str, Any] = NO_SETTINGS,
     join_world_settings: Mapping[str, Any] = NO_SETTINGS,
     *,
@@ -213,13 +223,16 @@ def make(
     token: str | None = None,
     transport: Transport = "auto",
     limits: Limits | None = None,
+    restart: Restart | None = None,
     **adaptor_kwargs: Any,
 ) -> DmEnvAdaptor:
-    """Connects to a server, creates a world and joins it.
+    """Connects to a server, or launches one, creates a world and joins it.
 
     Args:
       address: as for `connect`, like `timeout`, `request_timeout`, `credentials`,
-        `insecure`, `metadata`, `token` and `transport`.
+        `insecure`, `metadata`, `token` and `transport`. Or a server to launch, which ends with the
+        environment: `process:COMMAND`, `docker:IMAGE` or `python:MODULE:NAME`, or a function
+        that returns a `launch.Launch`; see `dm_env_rpc_client.launch`.
       create_world_settings: values by name, nested or flat; see `pack_settings`.
       join_world_settings: the same.
       timeout: seconds until there must be a connection; None for no limit.
@@ -230,6 +243,8 @@ def make(
       token: sent with the call, for a server that requires one.
       transport: which transport carries the stream.
       limits: what an answer may contain; None for the defaults of `Limits`.
+      restart: how often the environment is started again, with the same settings, if its server or
+        its connection is lost; None for never. See `Restart`.
       **adaptor_kwargs: for `join_world` and the adaptor, such as
         `requested_observations`.
 
@@ -240,25 +255,53 @@ def make(
 
     Raises:
       As `connect`, `create_world` and `join_world`. No world is left on the server then.
+      LaunchError: the server was not started.
       TypeError: a keyword is none of `make` and of the adaptor, such as a setting.
     """
     check_keywords(adaptor_kwargs, DmEnvAdaptor)
-    endpoint = endpoint_of(address, credentials, insecure, metadata, token, transport, limits)
-    return make_on(
-        lambda: open_connection(endpoint, timeout, request_timeout, limits),
-        create_world_settings,
-        join_world_settings,
-        **adaptor_kwargs,
+    settings = (pack_settings(create_world_settings), pack_settings(join_world_settings))
+    how = (credentials, insecure, metadata, token, transport, limits)
+    site = Site(
+        address,
+        lambda own: endpoint_of(own, *how),
+        timeout,
+        **dict(zip(HOW, how, strict=True)),
     )
+    try:
+        env = make_on(
+            site,
+            lambda: open_connection(site.target, timeout, request_timeout, limits),
+            *settings,
+            restart,
+            **adaptor_kwargs,
+        )
+    except BaseException:
+        site.close()
+        raise
+    env.on_close(site.close)
+    return env
 
 
 def make_on(
+    site: Site[Any],
     connect: Callable[[], Connection],
     create_world_settings: Mapping[str, Any],
     join_world_settings: Mapping[str, Any],
+    restart: Restart | None = None,
+    is_shared: bool = False,
     **adaptor_kwargs: Any,
 ) -> DmEnvAdaptor:
-    """`make` on a connection that `connect` opens, after the settings have been checked."""
+    """`make` on a connection that `connect` opens, after the settings have been checked.
+
+    Args:
+      site: the server, which stays as long as the environment; `close` does not end it.
+      connect: opens a connection to it.
+      create_world_settings: as for `make`, like `join_world_settings` and `restart`.
+      join_world_settings: the same.
+      restart: the same.
+      is_shared: whether other environments use the server.
+      **adaptor_kwargs: as for `make`.
+    """
     create_settings = pack_settings(create_world_settings)
     join_settings = pack_settings(join_world_settings)
     connection = connect()
@@ -269,9 +312,43 @@ def make_on(
     except BaseException:
         connection.close()
         raise
-    env.on_leave(lambda: destroy_and_close(connection, world_name))
-    connection.if_not_closed(functools.partial(_end_unclosed, world_name))
+    world = _OwnWorld(site, connection, world_name)
+    env.on_leave(world.end)
+
+    def join_again() -> Joined:
+        world.end()
+        site.renew(is_shared)
+        connection = connect()
+        try:
+            name = create_world(connection, create_settings)
+        except BaseException:
+            connection.close()
+            raise
+        world.begin(connection, name)
+        return _join(connection, name, join_settings)
+
+    if restart is not None:
+        env.supervise(restart, join_again)
     return env
+
+
+class _OwnWorld:
+    """The world that an environment has created, and the connection to it."""
+
+    def __init__(self, site: Site[Any], connection: Connection, name: str):
+        self._site = site
+        site.use()
+        self.begin(connection, name)
+
+    def begin(self, connection: Connection, name: str) -> None:
+        self._connection: Connection | None = connection
+        self._name = name
+        connection.if_not_closed(functools.partial(_end_unclosed, name, self._site))
+
+    def end(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            destroy_and_close(connection, self._name)
 
 
 def received_name(connection: BaseConnection, response: dm_env_rpc_pb2.CreateWorldResponse) -> str:
@@ -319,15 +396,23 @@ def destroy_and_close(connection: Connection, world_name: str) -> None:
 
 def _end_unclosed(
     world_name: str,
+    site: Site[Any],
     connection: Connection | None,
     remains: Remains,
     reopen: Reopen,
 ) -> None:
-    """Leaves and destroys a world whose environment nobody has closed."""
-    if connection is None:
-        forgotten.in_background(lambda: _destroy_forgotten(world_name, remains, reopen))
-    else:
-        forgotten.at_exit(lambda: _leave_destroy_and_close(connection, world_name))
+    """Leaves and destroys a world whose environment nobody has closed, and ends its server."""
+
+    def end() -> None:
+        try:
+            if connection is None:
+                _destroy_forgotten(world_name, remains, reopen)
+            else:
+                _leave_destroy_and_close(connection, world_name)
+        finally:
+            site.forget()
+
+    (forgotten.in_background if connection is None else forgotten.at_exit)(end)
 
 
 def _destroy_forgotten(world_name: str, remains: Remains, reopen: Reopen) -> None:

@@ -64,6 +64,19 @@ class PropertySpec:
             except SpecError as error:
                 raise ProtocolError(f"the spec of property {key!r}: {error}") from error
 
+    @classmethod
+    def of_text(cls, key: str, *, readable: bool, writable: bool, listable: bool) -> PropertySpec:
+        """Returns the description of a property whose value is a string.
+
+        Args:
+          key: as in the attributes, like the others.
+          readable: the same.
+          writable: the same.
+          listable: the same.
+        """
+        text = dm_env_rpc_pb2.TensorSpec(name=key, dtype=dm_env_rpc_pb2.STRING)
+        return cls(key, text, readable=readable, writable=writable, listable=listable)
+
     def __repr__(self) -> str:
         kinds = [kind for kind in ("readable", "writable", "listable") if getattr(self, kind)]
         text = f", {self.description!r}" if self.description else ""

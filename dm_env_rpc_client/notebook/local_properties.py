@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.extensions.property_access import PropertyAccess
 from dm_env_rpc_client.extensions.property_spec import PropertySpec
 from dm_env_rpc_client.server.string_properties import HasStringProperties
@@ -38,9 +37,8 @@ class LocalProperties(PropertyAccess):
         """See `PropertyAccess.list`."""
         listed = self._environment.list_properties(key)
         return [
-            PropertySpec(
+            PropertySpec.of_text(
                 child,
-                dm_env_rpc_pb2.TensorSpec(name=child, dtype=dm_env_rpc_pb2.STRING),
                 readable=attributes.is_readable,
                 writable=attributes.is_writable,
                 listable=attributes.is_listable,

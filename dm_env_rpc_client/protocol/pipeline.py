@@ -98,6 +98,13 @@ class Pending:
 
         return cls(encoded, follow, deadline)
 
+    @classmethod
+    def failed(cls, encoded: envelopes.EncodedRequest, error: BaseException) -> Pending:
+        """Makes the pending request of one that failed before it was sent."""
+        pending = cls(encoded)
+        pending.finish(None, error)
+        return pending
+
     def finish(self, result: Any, error: BaseException | None) -> None:
         """Sets the outcome; later calls are ignored."""
         if self._outcome is None:

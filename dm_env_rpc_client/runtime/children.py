@@ -17,7 +17,9 @@ import contextlib
 import dataclasses
 import multiprocessing
 import os
+import resource
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -46,18 +48,22 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*command, str(os.getpid())], stdin=subprocess.PIPE, **options)
 
 
-def start_supervised(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+def start_supervised(
+    command: Sequence[str], folder: str = "", **options: Any
+) -> subprocess.Popen[bytes]:
     """Starts a supervisor of any command, in a session of its own.
 
     When the command ends, or the parent does, the supervisor ends everything in the process
-    group of the command, and exits with the command's exit code.
+    group of the command, removes the folder, and ends as the command did: with its exit code or
+    by its signal. If the command cannot be started, it prints why and exits with 127.
 
     Args:
       command: the program and its arguments. Its standard input is empty.
+      folder: the path of a folder that is removed at the end; empty for none.
       **options: of `subprocess.Popen`, other than `stdin` and `start_new_session`.
     """
     # -I: environment variables such as PYTHONPATH are for the command, not for the supervisor.
-    program = [sys.executable, "-I", __file__, *command]
+    program = [sys.executable, "-I", __file__, folder, *command]
     return start(program, start_new_session=True, **options)
 
 
@@ -154,6 +160,7 @@ def supervise(command: Sequence[str], parent: Parent, grace: float = GRACE_SECON
     def end_when_the_parent_ends() -> None:
         parent.wait()
         _signal_group(process, signal.SIGTERM)
+        _signal_group(process, signal.SIGCONT)  # One that is stopped gets no other signals.
         try:
             process.wait(grace)
         except subprocess.TimeoutExpired:
@@ -171,6 +178,25 @@ def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> N
         os.killpg(process.pid, number)
 
 
+def _main(folder: str, *command: str) -> int:
+    try:
+        return supervise(command, Parent.from_start())
+    except OSError as error:
+        os.write(2, f"cannot start {command[0]}: {error.strerror}\n".encode())
+        return 127
+    finally:
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _exit_as(code: int) -> None:
+    if code >= 0:
+        sys.exit(code)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # The command has dumped its own.
+    with contextlib.suppress(OSError):  # SIGKILL always has it.
+        signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+
+
 if __name__ == "__main__":
-    started_by = Parent.from_start()
-    sys.exit(supervise(sys.argv[1:], started_by))
+    _exit_as(_main(*sys.argv[1:-1]))

@@ -1,7 +1,10 @@
-"""Servers for tests: one that follows a script, and ones that run in processes.
+"""Servers for tests: one that follows a script, and a proxy that stands for a bad network.
 
-`fixtures.py` has the bodies of the pytest plugin's fixtures, `fault_proxy.py` stands for a bad
-network. Read `scripted_server.py` first. May import `client`, `server` and below.
+`fixtures.py` has the bodies of the pytest plugin's fixtures. Read `scripted_server.py` first. May
+import `client`, `server` and below.
+
+The names are imported when they are first used: every pytest run loads `pytest_plugin.py`, and must
+not import more than that.
 
 ## A server in your tests
 
@@ -18,23 +21,7 @@ pytest --dm-env-rpc-command "my-server --port={port}"
 pytest --dm-env-rpc-address localhost:50051
 ```
 
-Without pytest, a `ServerProcess` starts a command, waits until it accepts connections and stops it
-with all its children:
-
-```python
-import sys
-
-import dm_env_rpc_client
-from dm_env_rpc_client.testing import ServerProcess
-
-command = f"{sys.executable} -m dm_env_rpc_client.cli serve catch --address localhost:"
-process = ServerProcess(command + "{port}")
-try:
-    with dm_env_rpc_client.make(process.address) as env:
-        print(env.reset().step_type.name)  # FIRST
-finally:
-    process.stop()
-```
+Without pytest, `dm_env_rpc_client.launch` starts servers and ends them.
 
 ## A scripted server
 
@@ -85,25 +72,6 @@ TLS goes through it as well. Bytes that are corrupted without TLS may become oth
 and HTTP/2 have no checksum against that.
 """
 
-from dm_env_rpc_client.testing.fault_proxy import FaultProxy
-from dm_env_rpc_client.testing.scripted_server import (
-    Request,
-    Response,
-    Script,
-    ScriptedServer,
-    answering,
-    echo,
-)
-from dm_env_rpc_client.testing.server_process import ServerProcess, ServerProcessError
+import lazy_loader
 
-__all__ = [
-    "FaultProxy",
-    "Request",
-    "Response",
-    "Script",
-    "ScriptedServer",
-    "ServerProcess",
-    "ServerProcessError",
-    "answering",
-    "echo",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -16,9 +16,9 @@ from dm_env_rpc_client import server as hosting
 from dm_env_rpc_client.client.connection import Connection, connect
 from dm_env_rpc_client.compliance.options import FLAGS, Options
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
+from dm_env_rpc_client.environment.sites import launched
 from dm_env_rpc_client.environment.worlds import join_world, make
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.testing.server_process import ServerProcess
 
 __all__ = ["address", "compliance_options", "connection", "environment", "servers"]
 
@@ -33,7 +33,7 @@ def address(config: pytest.Config) -> Iterator[str]:
 
     Raises:
       pytest.UsageError: the options name no server, or two.
-      ServerProcessError: the command did not start a server.
+      LaunchError: the command did not start a server.
     """
     given, command = _option(config, "address"), _option(config, "command")
     if bool(given) == bool(command):
@@ -42,14 +42,8 @@ def address(config: pytest.Config) -> Iterator[str]:
             "--dm-env-rpc-command 'COMMAND --port={port}' to start one; or define a fixture "
             "dm_env_rpc_address in your conftest.py"
         )
-    if given:
-        yield given
-        return
-    process = ServerProcess(command)
-    try:
-        yield process.address
-    finally:
-        process.stop()
+    with launched(given or f"process:{command}", **compliance_options(config).security()) as found:
+        yield found
 
 
 @contextlib.contextmanager

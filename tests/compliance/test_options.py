@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from dm_env_rpc_client import SpecError, pytest_plugin
+from dm_env_rpc_client import SpecError
 from dm_env_rpc_client.cli.check import check
 from dm_env_rpc_client.compliance import Options
 from dm_env_rpc_client.compliance.options import FLAGS, Kind
+from dm_env_rpc_client.testing import pytest_plugin
 
 
 class RecordingGroup(dict[str, Any]):

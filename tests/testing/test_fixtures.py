@@ -13,11 +13,10 @@ from dm_env_rpc_client import (
     DmEnvRpcError,
     dm_env_rpc_pb2,
     make,
-    pytest_plugin,
 )
 from dm_env_rpc_client.compliance import CHECKS, Options, Suite, test_compliance
 from dm_env_rpc_client.server import Catch, Server
-from dm_env_rpc_client.testing import ScriptedServer, answering, fixtures
+from dm_env_rpc_client.testing import ScriptedServer, answering, fixtures, pytest_plugin
 from tests.environments import Broken
 
 

@@ -306,7 +306,7 @@ def test_the_plugin_costs_other_peoples_runs_nothing(pytester: pytest.Pytester) 
         import sys
 
         def test_it():
-            assert "dm_env_rpc_client.pytest_plugin" in sys.modules
+            assert "dm_env_rpc_client.testing.pytest_plugin" in sys.modules
             heavy = {"grpc", "numpy", "google.protobuf", "dm_env_rpc_client.client.connection"}
             assert heavy & set(sys.modules) == set()
         """

@@ -1,4 +1,4 @@
-"""Options and fixtures for pytest. What they do is in `testing.fixtures`, imported when used.
+"""Options and fixtures for pytest. What they do is in `fixtures.py`, imported when used.
 
 If this package is installed, every pytest run loads this file. It therefore imports only pytest
 and the table of options, which imports only the standard library.
@@ -35,13 +35,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the options, each as --dm-env-rpc-NAME."""
     group = parser.getgroup("dm_env_rpc", "environments over dm_env_rpc")
     group.addoption(
-        "--dm-env-rpc-address", metavar="HOST:PORT", help="Address of the server under test."
+        "--dm-env-rpc-address",
+        metavar="ADDRESS",
+        help="Address of the server under test, such as localhost:50051; or docker:IMAGE or "
+        "python:MODULE:NAME, to start one once per session.",
     )
     group.addoption(
         "--dm-env-rpc-command",
         metavar="COMMAND",
         help="Command that starts the server under test, once per session. {port} in it is "
-        "replaced by a free port.",
+        "replaced by a free port, {socket} by the path of a unix socket.",
     )
     for flag in FLAGS.values():
         group.addoption(f"--dm-env-rpc-{flag.name}", help=flag.usage(), **_BY_KIND[flag.kind])

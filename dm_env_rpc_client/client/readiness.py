@@ -1,0 +1,38 @@
+"""Whether a server answers, found out by a request that changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dm_env_rpc_client.client.connection import connect
+from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError
+from dm_env_rpc_client.protocol.envelopes import EnvironmentRequest
+
+__all__ = ["check_answers"]
+
+_REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED")
+
+
+def check_answers(address: str, timeout: float, **connecting: Any) -> None:
+    """Sends a request to a server and waits for the answer.
+
+    The request is LeaveWorld, which has no effect for a connection that is not joined ("Leave
+    World" in the protocol reference). A server that asks for a token answers as well.
+
+    Args:
+      address: the address of the server.
+      timeout: seconds until there must be a connection, and then until there must be an answer.
+      **connecting: for `connect`.
+
+    Raises:
+      As `connect` and `Connection.send`: there is no answer.
+    """
+    connecting = {**connecting, "timeout": timeout, "request_timeout": timeout}
+    with connect(address, **connecting) as connection:
+        try:
+            connection.send(EnvironmentRequest().leave_world)
+        except DmEnvRpcError:
+            pass  # An error is an answer.
+        except ConnectionLostError as error:
+            if error.code not in _REFUSALS:
+                raise

@@ -1,0 +1,137 @@
+"""Where the server of an environment is: at an address, or launched for it, again if it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+from dm_env_rpc_client.errors import ConnectionClosedError, LaunchError
+from dm_env_rpc_client.launch.launched import Launch
+from dm_env_rpc_client.launch.specs import Address, Launcher, is_address, launcher_of
+
+__all__ = ["Address", "Site", "is_address", "launched"]
+
+Target = TypeVar("Target")
+
+
+class Site(Generic[Target]):
+    """A server, launched here if it is not there yet.
+
+    A launched server ends with `close`, or when all environments that use it have been forgotten.
+
+    Args:
+      given: the address of a server, what launches one as text, or a function that launches one.
+      target: makes what connections are opened with, from the address of the server.
+      timeout: seconds that are there to connect; None for no limit.
+      **connecting: for `connect`, to ask a launched server whether it answers.
+
+    Attributes:
+      name: how errors name the server.
+      target: what connections are opened with now.
+
+    Raises:
+      LaunchError: the server was not started.
+      SpecError: the text has another form. Otherwise as `target`.
+    """
+
+    def __init__(
+        self,
+        given: Address,
+        target: Callable[[str], Target],
+        timeout: float | None,
+        **connecting: Any,
+    ):
+        self.name = given if isinstance(given, str) else repr(given)
+        self._make_target = target
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._users = 0
+        self._launch: Launch | None = None
+        self._launcher: Launcher | None = None
+        if isinstance(given, str) and is_address(given):
+            self.target = target(given)
+        else:
+            self._launcher = launcher_of(given, timeout, **connecting)
+            self._start(self._launcher)
+
+    @property
+    def launch(self) -> Launch | None:
+        """The server that was launched; None for one that was there."""
+        return self._launch
+
+    def renew(self, is_shared: bool) -> None:
+        """Has a launched server answer again, after a connection to it was lost.
+
+        Args:
+          is_shared: whether other environments use it, so that it stays if it still answers.
+
+        Raises:
+          LaunchError: it was not started.
+          ConnectionClosedError: `close` was called.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise ConnectionClosedError("the environment is closed")
+            if self._launcher is None or self._launch is None:
+                return
+            if is_shared and self._launch.is_running:
+                with contextlib.suppress(LaunchError):
+                    self._launch.wait_until_ready(self._timeout)
+                    return
+            self._launch.close()
+            self._start(self._launcher)
+
+    def use(self) -> None:
+        """Takes note of an environment that uses the server."""
+        with self._lock:
+            self._users += 1
+
+    def forget(self) -> None:
+        """Takes note that nobody closed an environment, which has ended; with the last, closes."""
+        with self._lock:
+            self._users -= 1
+            is_used = self._users > 0
+        if not is_used:
+            self.close()
+
+    def close(self) -> None:
+        """Ends the server, if it was launched; a second call does nothing."""
+        with self._lock:
+            self._is_closed = True
+            if self._launch is not None:
+                self._launch.close()
+
+    def _start(self, launcher: Launcher) -> None:
+        launch = launcher()
+        launch.be_owned()
+        try:
+            self.target = self._make_target(launch.address)
+        except BaseException:
+            launch.close()
+            raise
+        self._launch = launch
+
+
+@contextlib.contextmanager
+def launched(given: Address, timeout: float | None = 10.0, **connecting: Any) -> Iterator[str]:
+    """A context with the address of a server, which is launched for it if need be.
+
+    Args:
+      given: as for `Site`.
+      timeout: seconds that a server may take to answer, if that is more than 30; None for no limit.
+      **connecting: for `connect`.
+
+    Yields:
+      The address.
+
+    Raises:
+      As `Site`.
+    """
+    site = Site(given, str, timeout, **connecting)
+    try:
+        yield site.target
+    finally:
+        site.close()

@@ -1,0 +1,173 @@
+"""Servers in Docker containers. Needs the extra `docker`.
+
+The container belongs to a process of its own, `container.py`, which creates it, copies what it
+prints, and removes it when the container or this process ends, in whatever way. It is there before
+the container is, so there is no moment at which this process could be killed and leave one behind.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+from dm_env_rpc_client.errors import LaunchError, SpecError, install_command
+from dm_env_rpc_client.launch.launched import Launch
+from dm_env_rpc_client.launch.processes import START_SECONDS
+from dm_env_rpc_client.runtime import children
+from dm_env_rpc_client.runtime.deadline import Deadline
+
+__all__ = ["Progress", "from_docker"]
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Hears of an image that is pulled: what happens, the bytes that are done and those in total."""
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.02
+
+
+def from_docker(
+    image: str,
+    command: Sequence[str] = (),
+    *,
+    port: int | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = START_SECONDS,
+    progress: Progress | None = None,
+    options: Mapping[str, Any] | None = None,
+    **connecting: Any,
+) -> Launch:
+    """Starts a container that serves, and waits until it answers.
+
+    The image is pulled if it is not there. Docker chooses a free port of the loopback interface for
+    the container's. The container has the label `dm-env-rpc-client`, whose value is the id of this
+    process. It is removed when the `Launch` is closed and when this process ends, also if it is
+    killed. What it prints is in `logs`, also after it has ended.
+
+    Args:
+      image: the name of the image, with a tag or a digest; without, `:latest`.
+      command: arguments for the entry point of the image; `{port}` in them becomes `port`.
+      port: where the server in the container listens, at all its interfaces; None for the only
+        TCP port that the image exposes.
+      env: variables of the environment of the container.
+      timeout: seconds, once there is the image, until the server must answer; None for no limit.
+      progress: called while the image is pulled; None to log that it is, at level INFO.
+      options: further arguments of `docker.containers.create`, such as `mem_limit` or `volumes`.
+      **connecting: for `connect`, with which it is asked whether it answers, such as `token`.
+
+    Returns:
+      The running server. Its `address` is on the loopback interface.
+
+    Raises:
+      LaunchError: there is no Docker or no such image; or the container ended, or did not answer
+        in time, and says what it has printed.
+      SpecError: the image does not say at which port it listens.
+      ImportError: the extra is not installed.
+    """
+    if importlib.util.find_spec("docker") is None:
+        raise ImportError(f"from_docker needs the extra: {install_command('docker')}")
+    exposed = _have_image(image, progress)
+    inside = _inner_port(image, port, exposed)
+    folder = tempfile.mkdtemp(prefix="dm-env-rpc-")
+    told = Path(folder) / "address"
+    request = {
+        "image": image,
+        "command": [part.replace("{port}", str(inside)) for part in command],
+        "port": inside,
+        "environment": dict(env or {}),
+        "options": dict(options or {}),
+        "owner": os.getpid(),
+        "told": str(told),
+    }
+
+    def start(output: IO[bytes]) -> subprocess.Popen[bytes]:
+        program = [sys.executable, "-m", "dm_env_rpc_client.launch.container", json.dumps(request)]
+        # A session of its own: Ctrl-C is for this process, which then ends the container.
+        return children.start(
+            program, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+    named = shlex.join([f"docker:{image}", *command])
+    deadline = Deadline.after(timeout)
+    try:
+        launch = Launch(start, named, "", **connecting)
+        try:
+            while not told.exists():
+                launch.check_running()
+                if deadline.has_passed:
+                    raise launch.error(f"did not start within {timeout:g} s")
+                time.sleep(_LOOK_SECONDS)
+            launch.address = told.read_text()
+            launch.wait_until_ready(deadline.remaining, timeout)
+        except BaseException:
+            launch.close()
+            raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return launch
+
+
+def _have_image(image: str, progress: Progress | None) -> list[str]:
+    """Pulls an image if it is not there; returns the ports that it exposes, such as "80/tcp"."""
+    import docker
+    import docker.errors
+    import requests.exceptions
+
+    try:
+        client = docker.from_env()
+    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+        raise LaunchError(f"cannot be started, for lack of Docker: {error}", image, None, "") from (
+            error
+        )
+    try:
+        try:
+            found = client.images.get(image)
+        except docker.errors.ImageNotFound:
+            _pull(client, image, progress)
+            found = client.images.get(image)
+    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+        raise LaunchError(f"has no image: {error}", image, None, "") from error
+    finally:
+        client.close()
+    return list((found.attrs.get("Config") or {}).get("ExposedPorts") or ())
+
+
+def _pull(client: Any, image: str, progress: Progress | None) -> None:
+    from docker.errors import DockerException
+    from docker.utils import parse_repository_tag
+
+    repository, tag = parse_repository_tag(image)
+    _log.info("pulling the image %s", image)
+    layers: dict[str, tuple[int, int]] = {}
+    for line in client.api.pull(repository, tag or "latest", stream=True, decode=True):
+        if "error" in line:
+            raise DockerException(line["error"])
+        detail = line.get("progressDetail") or {}
+        if "total" in detail:
+            layers[line["id"]] = (detail.get("current", 0), detail["total"])
+        if progress is not None:
+            done, total = (sum(column) for column in zip(*layers.values(), strict=True))
+            progress(line.get("status", ""), done, total)
+
+
+def _inner_port(image: str, port: int | None, exposed: Sequence[str]) -> int:
+    if port is not None:
+        return port
+    tcp = [int(each.partition("/")[0]) for each in exposed if not each.endswith("/udp")]
+    if len(tcp) != 1:
+        raise SpecError(
+            f"the image {image} exposes {', '.join(map(str, tcp)) or 'no port'}; say at which port "
+            "its server listens: from_docker(image, port=...), or EXPOSE one in the Dockerfile"
+        )
+    return tcp[0]

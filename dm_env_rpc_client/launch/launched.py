@@ -1,0 +1,195 @@
+"""A server that was started, as `from_process` and `from_docker` return it."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import dataclasses
+import os
+import subprocess
+import tempfile
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import IO, Any
+
+from dm_env_rpc_client.client.readiness import check_answers
+from dm_env_rpc_client.errors import DmEnvRpcClientError, LaunchError, SpecError
+from dm_env_rpc_client.runtime import children
+from dm_env_rpc_client.runtime.deadline import Deadline
+
+__all__ = ["LOG_BYTES", "Launch"]
+
+LOG_BYTES = 64 << 10
+"""How much of the end of its output a launched server's `logs` returns."""
+
+STOP_SECONDS = 15.0
+"""How long what watches over a server may take to end it, the server's own time included."""
+
+_EXIT_SECONDS = 2.0
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
+_ATTEMPT_SECONDS = 2.0
+
+
+class Launch:
+    """A server that was started, and ends with this object.
+
+    It ends when `close` is called, when the object is garbage-collected (with a ResourceWarning),
+    when the interpreter exits, and when this process is killed.
+
+    Args:
+      start: starts the process that watches over the server, which ends the server when its
+        lifeline is closed (`runtime.children`), and ends when the server does. Gets a file for
+        what the server prints.
+      command: how errors name the server.
+      address: where the server listens.
+      **connecting: for `connect`.
+
+    Attributes:
+      address: where the server listens, such as "localhost:40123".
+      command: as the argument.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[IO[bytes]], subprocess.Popen[bytes]],
+        command: str,
+        address: str,
+        **connecting: Any,
+    ):
+        self.address = address
+        self.command = command
+        self._connecting = connecting
+        self._output = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # see `close`
+        self._last = ""
+        try:
+            self._process = start(self._output)
+        except BaseException:
+            self._output.close()
+            raise
+        self._left = _Forgetting(self._process, self._output, command)
+        self._finalizer = weakref.finalize(self, _end_forgotten, self._left, os.getpid())
+
+    @property
+    def pid(self) -> int:
+        """The id of the process that watches over the server; a signal to it is not for the server.
+
+        If it is killed itself, nothing ends the server any more.
+        """
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the server has not ended yet."""
+        return self._process.poll() is None
+
+    def logs(self) -> str:
+        """Returns the end of what the server has printed: the last `LOG_BYTES`, 64 KiB."""
+        if self._output.closed:
+            return self._last
+        # Without `seek`: the server writes at the position that it shares with this file.
+        number = self._output.fileno()
+        size = os.fstat(number).st_size
+        return os.pread(number, LOG_BYTES, max(0, size - LOG_BYTES)).decode(errors="replace")
+
+    def wait_until_ready(self, timeout: float | None, told: float | None = None) -> None:
+        """Waits until the server answers a request; one that only accepts connections is not ready.
+
+        Args:
+          timeout: seconds; None for no limit.
+          told: the seconds that an error tells, of which `timeout` is what is left.
+
+        Raises:
+          LaunchError: the server ended, or did not answer in time.
+        """
+        deadline = Deadline.after(timeout)
+        pause = _SHORTEST_PAUSE
+        while True:
+            left = deadline.remaining
+            seconds = _ATTEMPT_SECONDS if left is None else max(0.05, min(left, _ATTEMPT_SECONDS))
+            try:
+                self.check_running()
+                check_answers(self.address, min(seconds, 20 * pause), **self._connecting)
+                self.check_running()
+                return
+            except (LaunchError, SpecError):
+                raise
+            except DmEnvRpcClientError as error:
+                self.check_running(error)
+                if deadline.has_passed:
+                    reason = (
+                        f"did not answer at {self.address} within {told or timeout:g} s ({error})"
+                    )
+                    raise self.error(reason) from error
+                # Its frames refer to this object, and whoever keeps the error would keep it.
+                error.__traceback__ = None
+            time.sleep(pause if left is None else min(pause, left))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def be_owned(self) -> None:
+        """Has it end without a ResourceWarning when nothing refers to it any more."""
+        self._left.warns = False
+
+    def check_running(self, cause: Exception | None = None) -> None:
+        """Raises LaunchError if the server has ended."""
+        code = self._process.poll()
+        if code is not None:
+            how = f"ended with exit code {code}" if code >= 0 else f"was ended by signal {-code}"
+            raise self.error(how) from cause
+
+    def error(self, reason: str) -> LaunchError:
+        """Returns the error that says what happened to the server."""
+        return LaunchError(reason, self.command, self._process.poll(), self.logs())
+
+    def close(self) -> None:
+        """Ends the server and all processes of its group; a second call does nothing."""
+        if self._finalizer.detach() is None:
+            return
+        try:
+            children.end(self._process, STOP_SECONDS)
+        finally:
+            self._last = self.logs()
+            self._output.close()
+
+    def __enter__(self) -> Launch:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "running" if self.is_running else "ended"
+        return f"<Launch at {self.address}, {state}: {self.command}>"
+
+
+@dataclasses.dataclass
+class _Forgetting:
+    """What is left of a `Launch` that nobody closed. A class, since it must not refer to it."""
+
+    process: subprocess.Popen[bytes]
+    output: IO[bytes]
+    command: str
+    warns: bool = True
+
+
+def _end_forgotten(left: _Forgetting, owner: int) -> None:
+    """Ends a server that nobody closed; called at any moment, and at the exit."""
+    left.output.close()
+    process = left.process
+    if os.getpid() != owner:
+        return  # A forked child: the server is its parent's.
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):
+        process.stdin.close()
+    if threading.main_thread().is_alive():
+        if left.warns:
+            text = f"a launched server was not closed: {left.command}"
+            warnings.warn(text, ResourceWarning, stacklevel=1)
+        # The middle of any code, which should not have to wait.
+        with contextlib.suppress(RuntimeError):
+            _thread.start_new_thread(process.wait, ())
+        return
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_EXIT_SECONDS)

@@ -1,0 +1,139 @@
+"""Free ports for commands that have to be told theirs.
+
+A port is chosen before the server listens at it, so another program may take it in between. Three
+things make that rare and harmless:
+
+- `Port` holds the port: a socket is bound to it that does not listen. The operating system gives a
+  held port neither to a socket that asks for any free port nor to an outgoing connection. A server
+  that sets SO_REUSEADDR, as gRPC in every language does, can listen there all the same.
+- This process never has two `Port`s of one number.
+- If the server ends and `Port.was_taken`, or `Port.is_foreign`, it is started again with another
+  port; later attempts do not hold the port, for servers that do not set SO_REUSEADDR.
+
+What is left is a program that binds to this very port, by number, in the moment before the server
+does, and then only where /proc does not tell whose socket it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["Port"]
+
+_IN_USE = re.compile(r"address (is )?already in use|EADDRINUSE|errno 98|port .*in use", re.I)
+_LISTENING = "0A"
+
+_lock = threading.Lock()
+_taken: set[int] = set()
+
+
+class Port:
+    """A free TCP port of the loopback interface, until `close`.
+
+    Args:
+      is_held: whether to keep others from getting it.
+
+    Attributes:
+      number: the port.
+    """
+
+    def __init__(self, is_held: bool = True):
+        self._socket: socket.socket | None = None
+        self.number = 0
+        while not self.number:
+            probe = socket.socket()
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", 0))
+            number = int(probe.getsockname()[1])
+            with _lock:
+                if number not in _taken:
+                    _taken.add(number)
+                    self.number = number
+            if self.number and is_held:
+                self._socket = probe
+            else:
+                probe.close()
+
+    def close(self) -> None:
+        """Gives the port back; a second call does nothing."""
+        self.stop_holding()
+        with _lock:
+            _taken.discard(self.number)
+        self.number = 0
+
+    def stop_holding(self) -> None:
+        """Closes the socket that holds the port. This process does not give it away again yet."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def was_taken(self, logs: str) -> bool:
+        """Whether a server that has ended may have done so because it did not get the port.
+
+        Args:
+          logs: the end of what it has printed.
+        """
+        if _IN_USE.search(logs):
+            return True
+        with socket.socket() as probe:
+            probe.settimeout(1.0)
+            is_connected = probe.connect_ex(("127.0.0.1", self.number)) == 0
+            # A socket that gets this port as its own connects to itself.
+            return is_connected and probe.getsockname() != probe.getpeername()
+
+    def is_foreign(self, supervisor: int) -> bool:
+        """Whether it is known that another program listens at the port.
+
+        Args:
+          supervisor: the process id of the supervisor of the server that should.
+
+        Returns:
+          False if a process under the supervisor listens, or if the operating system does not tell
+          who does.
+        """
+        owners = set(_listeners(self.number))
+        return bool(owners) and not owners & _descendants(supervisor)
+
+
+def _listeners(port: int) -> Iterator[int]:
+    """Yields the processes with a socket that listens at a port, of those that /proc shows."""
+    sockets = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                # https://docs.kernel.org/networking/proc_net_tcp.html
+                _, local, _, state, _, _, _, _, _, inode, *_ = line.split()
+                if state == _LISTENING and int(local.rpartition(":")[2], 16) == port:
+                    sockets.add(f"socket:[{inode}]")
+    if sockets:
+        for pid in _processes():
+            with contextlib.suppress(OSError):
+                folder = f"/proc/{pid}/fd"
+                if any(os.readlink(f"{folder}/{each}") in sockets for each in os.listdir(folder)):
+                    yield pid
+
+
+def _descendants(root: int) -> set[int]:
+    """Returns the processes below one, and those in the sessions of these."""
+    parents, sessions = {}, {}
+    for pid in _processes():
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            parents[pid], sessions[pid] = int(fields[1]), int(fields[3])
+    found = {root}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    of_session = {sessions[pid] for pid in found - {root} if pid in sessions}
+    return found | {pid for pid, session in sessions.items() if session in of_session}
+
+
+def _processes() -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return []

@@ -1,0 +1,212 @@
+"""Servers in processes of this machine: any command, and environments of this package's server."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+from dm_env_rpc_client.errors import LaunchError, SpecError
+from dm_env_rpc_client.launch.launched import Launch
+from dm_env_rpc_client.launch.ports import Port
+from dm_env_rpc_client.runtime import children
+from dm_env_rpc_client.runtime.deadline import Deadline
+
+__all__ = ["START_SECONDS", "from_process", "from_python"]
+
+START_SECONDS = 30.0
+"""How long a server may take until it answers, if nothing else is said."""
+
+_HELD_ATTEMPTS, _ATTEMPTS = 2, 4
+
+_PORT, _SOCKET = "{port}", "{socket}"
+
+
+def from_process(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    timeout: float | None = START_SECONDS,
+    address: str | None = None,
+    **connecting: Any,
+) -> Launch:
+    """Starts a command that serves, and waits until it answers.
+
+    `{port}` in the command, the address and the values of `env` becomes a free port of the loopback
+    interface, and `{socket}` the path of a unix socket in a new folder that only this user can
+    open. With `{socket}` there is no race for ports at all. With `{port}`, this process gives no
+    port to two servers at once and keeps it from programs that ask for any free port; if another
+    program takes this very port in the moment before the server does, the server is started again
+    with another one, four times at most.
+
+    The command stays in the foreground. It and what it starts end with the `Launch`: they get
+    SIGTERM, and SIGKILL 5 s later. That holds also if this process is killed, except for a process
+    that leaves the group of the command.
+
+    Args:
+      argv: the program and its arguments.
+      env: variables of the environment, beside those of this process.
+      cwd: the folder that it runs in; None for that of this process.
+      timeout: seconds until it must answer; None for no limit.
+      address: where it listens; None for `localhost:{port}` or `unix:{socket}`, whichever the
+        command has.
+      **connecting: for `connect`, with which it is asked whether it answers, such as `token`.
+
+    Returns:
+      The running server.
+
+    Raises:
+      LaunchError: it ended, or did not answer in time; says what it has printed.
+      SpecError: the command does not say where it listens.
+      Otherwise as `connect`, for invalid arguments.
+    """
+    command = _Command(list(argv), dict(env or {}), None if cwd is None else os.fspath(cwd))
+    given = address or command.default_address()
+    deadline = Deadline.after(timeout)
+    if not command.has(_PORT, given):
+        return _start(command, given, None, deadline, timeout, connecting)
+    attempt = 1
+    while True:
+        port = Port(is_held=attempt <= _HELD_ATTEMPTS)
+        try:
+            return _start(command, given, port, deadline, timeout, connecting)
+        except LaunchError as error:
+            port.stop_holding()
+            has_ended = error.exit_code is not None
+            lacks_port = isinstance(error, _ForeignError) or (
+                has_ended and port.was_taken(error.logs)
+            )
+            if not lacks_port or attempt == _ATTEMPTS or deadline.has_passed:
+                raise
+        finally:
+            # The server listens there now, so that nobody else gets it; or it has ended.
+            port.close()
+        attempt += 1
+
+
+def from_python(
+    reference: str,
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    timeout: float | None = START_SECONDS,
+) -> Launch:
+    """Serves an environment in a Python process of its own, at a unix socket.
+
+    The process finds the modules that this one finds. Each world has an environment of its own; the
+    settings of its creation are the arguments of what makes it, as with `server.serve`.
+
+    Args:
+      reference: MODULE:NAME of what makes the environment: a class or another callable, such as
+        "my_envs:Walker". It cannot be in `__main__`.
+      env: variables of the environment, beside those of this process.
+      cwd: the folder that it runs in; None for that of this process.
+      timeout: seconds until it must answer; None for no limit.
+
+    Returns:
+      The running server.
+
+    Raises:
+      LaunchError: the module cannot be imported, or otherwise as `from_process`.
+      SpecError: the reference has another form.
+    """
+    module, found, name = reference.partition(":")
+    if not found or not module or not name or module == "__main__":
+        raise SpecError(
+            "an environment in a process of its own looks like MODULE:NAME, such as my_envs:Walker "
+            f"(not in __main__, which the process cannot import), got {reference!r}"
+        )
+    paths = [os.path.abspath(path) for path in sys.path if isinstance(path, str)]
+    own = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+    return from_process(
+        [sys.executable, "-m", "dm_env_rpc_client.server", reference, f"unix:{_SOCKET}"],
+        env={**own, **(env or {})},
+        cwd=cwd,
+        timeout=timeout,
+    )
+
+
+class _ForeignError(LaunchError):
+    """Another program listens at the port of the server."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Command:
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str | None
+
+    def has(self, name: str, address: str = "") -> bool:
+        return any(name in text for text in (*self.argv, *self.env.values(), address))
+
+    def default_address(self) -> str:
+        if not self.argv or not all(isinstance(part, str) for part in self.argv):
+            raise SpecError(f"a command is a list of the program and its arguments: {self.argv!r}")
+        if self.has(_SOCKET):
+            return f"unix:{_SOCKET}"
+        if self.has(_PORT):
+            return f"localhost:{_PORT}"
+        raise SpecError(
+            "the command has to be told where to listen, by {port} or {socket} in it, such as "
+            f"--port={_PORT}; if it always listens at one place, pass this as address: "
+            f"{shlex.join(self.argv)}"
+        )
+
+    def filled(self, values: Mapping[str, str]) -> _Command:
+        def fill(text: str) -> str:
+            for name, value in values.items():
+                text = text.replace(name, value)
+            return text
+
+        env = {name: fill(value) for name, value in self.env.items()}
+        return _Command([fill(part) for part in self.argv], env, self.cwd)
+
+
+def _start(
+    command: _Command,
+    address: str,
+    port: Port | None,
+    deadline: Deadline,
+    timeout: float | None,
+    connecting: Mapping[str, Any],
+) -> Launch:
+    values = {} if port is None else {_PORT: str(port.number)}
+    folder = ""
+    if command.has(_SOCKET, address):
+        folder = tempfile.mkdtemp(prefix="dm-env-rpc-")
+        values[_SOCKET] = os.path.join(folder, "socket")
+    filled = command.filled(values)
+    for name, value in values.items():
+        address = address.replace(name, value)
+
+    def start(output: IO[bytes]) -> subprocess.Popen[bytes]:
+        return children.start_supervised(
+            filled.argv,
+            folder,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **filled.env},
+            cwd=filled.cwd,
+        )
+
+    try:
+        launch = Launch(start, shlex.join(filled.argv), address, **connecting)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    try:
+        launch.wait_until_ready(deadline.remaining, timeout)
+        if port is not None and port.is_foreign(launch.pid):
+            found = launch.error(f"does not listen at {address}, where another program answers")
+            raise _ForeignError(found.reason, found.command, found.exit_code, found.logs)
+        return launch
+    except BaseException:
+        launch.close()
+        raise

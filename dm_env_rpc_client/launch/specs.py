@@ -1,0 +1,57 @@
+"""Servers to launch, as text: `process:COMMAND`, `docker:IMAGE ARGUMENTS`, `python:MODULE:NAME`."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.launch.launched import Launch
+from dm_env_rpc_client.launch.processes import START_SECONDS, from_process, from_python
+
+__all__ = ["Address", "Launcher", "is_address", "launcher_of"]
+
+Launcher: TypeAlias = Callable[[], Launch]
+"""Starts a server; called again to start it anew."""
+
+Address: TypeAlias = str | Launcher
+"""Where a server is, or how to start one: a text, see `launcher_of`, or a function."""
+
+
+def is_address(given: Address) -> bool:
+    """Whether this is the address of a server that is running, and not one to launch."""
+    return isinstance(given, str) and not given.startswith(("process:", "docker:", "python:"))
+
+
+def launcher_of(given: Address, timeout: float | None = None, **connecting: Any) -> Launcher:
+    """Returns what starts the server that a text names; a function as it is.
+
+    Args:
+      given: `process:COMMAND` with `{port}` or `{socket}` in it, split as a shell does;
+        `docker:IMAGE`, perhaps with arguments for the image's entry point, and `{port}` in them;
+        `python:MODULE:NAME`.
+      timeout: seconds until the server must answer, if that is more than 30; None for no limit.
+      **connecting: for `connect`.
+
+    Raises:
+      SpecError: the text has another form.
+    """
+    if not isinstance(given, str):
+        return given
+    seconds = None if timeout is None else max(timeout, START_SECONDS)
+    scheme, _, rest = given.partition(":")
+    if scheme == "python":
+        return functools.partial(from_python, rest, timeout=seconds)
+    try:
+        argv = shlex.split(rest)
+    except ValueError as error:
+        raise SpecError(f"cannot split the command {rest!r}: {error}") from error
+    if not argv:
+        raise SpecError(f"expected {scheme}: and what to start, got {given!r}")
+    if scheme == "process":
+        return functools.partial(from_process, argv, timeout=seconds, **connecting)
+    from dm_env_rpc_client.launch.containers import from_docker
+
+    return functools.partial(from_docker, argv[0], argv[1:], timeout=seconds, **connecting)

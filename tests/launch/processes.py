@@ -1,0 +1,63 @@
+"""What tests of launched servers ask the operating system, and the servers that they launch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from dm_env_rpc_client.launch import Launch
+from tests.scripted import settles
+
+ECHO = "python:tests.environments:Echo"
+ROOT = Path(__file__).parents[2]
+
+AT_PORT = [
+    sys.executable, "-m", "dm_env_rpc_client.server", "tests.environments:Echo", "localhost:{port}",
+]  # fmt: skip
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for each in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if each.isdigit() and parent_of(int(each)) == pid:
+                found.append(int(each))
+    return found
+
+
+def server_of(launch: Launch) -> int:
+    """The process id of the server itself."""
+    (pid,) = children_of(launch.pid)
+    return pid
+
+
+def kill(launch: Launch) -> None:
+    """Kills the server, and waits until its end was noticed."""
+    with contextlib.suppress(ProcessLookupError, ValueError):
+        os.kill(server_of(launch), signal.SIGKILL)
+    assert settles(lambda: not launch.is_running, 20)
+
+
+def running_with(mark: str) -> Iterator[int]:
+    """Yields the processes whose command line has a text, this one excepted."""
+    for each in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if each.isdigit() and int(each) != os.getpid() and is_alive(int(each)):
+                line = Path(f"/proc/{each}/cmdline").read_bytes()
+                if mark.encode() in line:
+                    yield int(each)

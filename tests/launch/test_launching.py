@@ -1,0 +1,143 @@
+"""Environments whose server is launched for them, and ends with them."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import shlex
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dm_env_rpc_client import BatchedEnvironment, LaunchError, SpecError, make, make_async
+from dm_env_rpc_client.environment.sites import launched
+from dm_env_rpc_client.launch import Launch, from_process
+from tests.launch.processes import AT_PORT, ECHO, ROOT, children_of, is_alive
+from tests.scripted import settles
+
+COMMAND = f"process:{shlex.join(AT_PORT)}"
+
+
+@pytest.fixture(autouse=True)
+def _all_end() -> Any:
+    before = set(children_of(1)) | set(own_children())
+    yield
+    assert settles(lambda: set(own_children()) <= before, 20)
+
+
+def own_children() -> list[int]:
+    import os
+
+    return [pid for pid in children_of(os.getpid()) if is_alive(pid)]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [ECHO, COMMAND, functools.partial(from_process, AT_PORT)],
+    ids=["python", "process", "function"],
+)
+def test_one_line(address: Any) -> None:
+    with make(address, {"length": 2}) as env:
+        assert len(own_children()) == 1
+        assert env.reset().first()
+        assert env.step({"value": 5}).observation["value"] == 5
+        assert env.step({"value": 6}).last()
+    assert own_children() == []
+
+
+def test_asyncio() -> None:
+    async def run() -> None:
+        async with await make_async(ECHO, {"length": 1}) as env:
+            await env.reset()
+            assert (await env.step({"value": 5})).last()
+
+    asyncio.run(run())
+
+
+def test_settings_that_the_constructor_refuses_end_the_server() -> None:
+    with pytest.raises(Exception, match="unexpected keyword argument"):
+        make(ECHO, {"colour": "red"})
+
+
+def test_one_that_is_forgotten() -> None:
+    env = make(ECHO)
+    env.reset()
+    del env
+    gc.collect()
+    assert settles(lambda: not own_children(), 20)
+
+
+def test_a_batch_that_is_forgotten() -> None:
+    envs = BatchedEnvironment(ECHO, 2)
+    envs.reset()
+    del envs
+    gc.collect()
+    assert settles(lambda: not own_children(), 20)
+
+
+@pytest.mark.parametrize("end", ["", "os._exit(0)", "raise SystemExit", "1 / 0"])
+def test_the_interpreter_that_exits_ends_it_and_prints_nothing(end: str) -> None:
+    program = f"""
+import os
+from dm_env_rpc_client import make
+env = make({ECHO!r})
+env.reset()
+pids = os.popen(f"ps -o pid= --ppid {{os.getpid()}}").read().split()
+print(pids[0], flush=True)
+{end}
+"""
+    finished = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert ("ZeroDivisionError" in finished.stderr) if "/" in end else finished.stderr == ""
+    assert settles(lambda: not is_alive(int(finished.stdout)), 20)
+
+
+@pytest.mark.parametrize(("addresses", "count"), [(ECHO, 1), ([ECHO], 1), ([ECHO, ECHO], 2)])
+def test_a_batch_has_one_server_or_one_for_each_in_a_list(addresses: Any, count: int) -> None:
+    envs = BatchedEnvironment(addresses, 4)
+    assert len(own_children()) == count
+    envs.reset()
+    timestep = envs.step({"value": np.arange(4)})
+    assert timestep.observation["value"].tolist() == [0, 1, 2, 3]
+    envs.close()
+    assert own_children() == []
+
+
+def test_a_batch_of_which_one_is_not_started() -> None:
+    with pytest.raises(LaunchError, match="no_such_module"):
+        BatchedEnvironment([ECHO, "python:no_such_module:Env"])
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("process:", "what to start"),
+        ("process:a 'b", "cannot split"),
+        ("process:engine", "where to listen"),
+        ("python:module", "MODULE:NAME"),
+    ],
+)
+def test_texts_of_another_form(address: str, text: str) -> None:
+    with pytest.raises(SpecError, match=text):
+        make(address)
+
+
+def test_an_address_for_other_clients() -> None:
+    with launched(ECHO) as address, make(address) as env:
+        assert env.reset().first()
+    with launched("localhost:1") as address:
+        assert address == "localhost:1"
+
+
+def test_a_launch_of_the_users_own_has_no_other_owner() -> None:
+    with from_process(AT_PORT) as launch:
+        assert isinstance(launch, Launch)
+        with make(launch.address) as env:
+            env.reset()
+        assert launch.is_running

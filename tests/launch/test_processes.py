@@ -1,0 +1,291 @@
+"""A server in a process starts, tells what is wrong, and ends with the one that started it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+from dm_env_rpc_client import LaunchError, SpecError, make
+from dm_env_rpc_client.launch import LOG_BYTES, Launch, from_process, from_python, processes
+from dm_env_rpc_client.launch.ports import Port
+from tests.launch.processes import AT_PORT, ROOT, is_alive, kill, server_of
+from tests.scripted import descriptor_count, settles, time_limit
+
+
+def answers(launch: Launch) -> bool:
+    with make(launch.address, {"length": 2}) as env:
+        env.reset()
+        return bool(env.step({"value": 7}).observation["value"] == 7)
+
+
+def running(program: str) -> list[str]:
+    return [sys.executable, "-c", textwrap.dedent(program), "{port}"]
+
+
+@pytest.mark.parametrize("place", ["localhost:{port}", "unix:{socket}"])
+def test_it_serves_and_stops(place: str) -> None:
+    with from_process([*AT_PORT[:-1], place]) as launch:
+        assert answers(launch)
+        assert "serving tests.environments:Echo at" in launch.logs()
+        pids = [launch.pid, server_of(launch)]
+        assert all(map(is_alive, pids))
+    assert not any(map(is_alive, pids))
+    assert not launch.is_running
+    assert "serving" in launch.logs()
+    with pytest.raises(ConnectionError):
+        make(launch.address, timeout=0.2)
+    launch.close()
+    if place == "unix:{socket}":
+        assert not Path(launch.address.removeprefix("unix:")).parent.exists()
+
+
+def test_python_classes_are_served_with_the_settings_of_their_worlds() -> None:
+    with from_python("tests.environments:Echo", env={"SEEN": "1"}) as launch:
+        assert launch.address.startswith("unix:")
+        with make(launch.address, {"length": 1}) as env:
+            env.reset()
+            assert env.step({"value": 1}).last()
+
+
+def test_variables_and_the_folder(tmp_path: Path) -> None:
+    program = "import os; print(os.environ['GIVEN'], os.environ['HOME'], os.getcwd())"
+    with pytest.raises(LaunchError) as caught:
+        from_process(running(program), env={"GIVEN": "at {port}"}, cwd=tmp_path)
+    assert f"{os.environ['HOME']} {tmp_path}" in caught.value.logs
+    assert caught.value.logs.split()[1].isdigit()
+
+
+def test_one_that_ends_is_told_with_its_command_and_its_last_lines() -> None:
+    with pytest.raises(LaunchError, match=r"ended with exit code 7.*\n.*\nno licence") as caught:
+        from_process(running("import sys; print('no licence'); sys.exit(7)"))
+    assert caught.value.exit_code == 7
+    assert sys.executable in caught.value.command
+    with pytest.raises(LaunchError, match="signal 9") as killed:
+        from_process(running("import os; os.kill(os.getpid(), 9)"))
+    assert killed.value.exit_code == -9
+
+
+def test_a_port_that_accepts_is_not_a_server_that_answers() -> None:
+    program = """
+        import socket, sys, time
+        server = socket.create_server(("localhost", int(sys.argv[1])))
+        while True:
+            server.accept()
+            print("accepted", flush=True)
+    """
+    with (
+        time_limit(15),
+        pytest.raises(LaunchError, match=r"did not answer at localhost:\d+ within 1.5 s") as caught,
+    ):
+        from_process(running(program), timeout=1.5)
+    assert caught.value.exit_code is None
+    assert "accepted" in caught.value.logs
+
+
+def test_one_that_answers_late_is_waited_for() -> None:
+    program = f"""
+        import os, sys, time
+        time.sleep(1)
+        os.execv(sys.executable, {[*AT_PORT[:-1]]!r} + ["localhost:" + sys.argv[1]])
+    """
+    with from_process(running(program), cwd=ROOT) as launch:
+        assert answers(launch)
+
+
+def test_a_command_that_does_not_exist_is_told() -> None:
+    with pytest.raises(LaunchError, match="cannot start no-such-command: No such file"):
+        from_process(["no-such-command", "{port}"])
+
+
+@pytest.mark.parametrize("argv", [["engine"], [], ["engine", 5]])
+def test_a_command_has_to_be_told_where_to_listen(argv: list[str]) -> None:
+    with pytest.raises(SpecError):
+        from_process(argv)
+
+
+@pytest.mark.parametrize("reference", ["", "module", ":Name", "__main__:Env"])
+def test_a_reference_has_a_form(reference: str) -> None:
+    with pytest.raises(SpecError, match="MODULE:NAME"):
+        from_python(reference)
+
+
+def test_what_cannot_be_imported_is_told() -> None:
+    with pytest.raises(LaunchError, match="No module named 'no_such_module'"):
+        from_python("no_such_module:Env")
+
+
+def test_a_fixed_address() -> None:
+    with socket.create_server(("localhost", 0)) as found:
+        port = found.getsockname()[1]
+    address = f"localhost:{port}"
+    with from_process([*AT_PORT[:-1], address], address=address) as launch:
+        assert launch.address == address
+        assert answers(launch)
+
+
+def test_a_port_that_somebody_took_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("localhost", 0)) as other:
+        chosen = choose_first(monkeypatch, other.getsockname()[1])
+        with from_process(AT_PORT) as launch:
+            assert launch.address == f"localhost:{chosen[1]}"
+            assert answers(launch)
+
+
+def test_another_server_that_answers_is_not_taken_for_this_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = f"""
+        import os, subprocess, sys, time
+        subprocess.run({[*AT_PORT[:-1]]!r} + ["localhost:" + sys.argv[1]])
+        time.sleep(300)
+    """
+    with from_process(AT_PORT) as other:
+        chosen = choose_first(monkeypatch, int(other.address.partition(":")[2]))
+        with from_process(running(program), cwd=ROOT) as launch:
+            assert launch.address == f"localhost:{chosen[1]}"
+            assert answers(launch)
+
+
+def choose_first(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
+    """Has a port chosen that is taken, and then others; returns the list of those chosen."""
+    chosen: list[int] = []
+
+    def choose(is_held: bool = True) -> Port:
+        port = Port(is_held)
+        if not chosen:
+            port.number = number
+        chosen.append(port.number)
+        return port
+
+    monkeypatch.setattr(processes, "Port", choose)
+    return chosen
+
+
+def test_the_logs_are_the_end_of_the_output() -> None:
+    program = f"""
+        import os, sys
+        os.write(1, b"x" * {2 * LOG_BYTES} + b"the end")
+        os.execv(sys.executable, {[*AT_PORT[:-1]]!r} + ["localhost:" + sys.argv[1]])
+    """
+    with from_process(running(program), cwd=ROOT) as launch:
+        logs = launch.logs()
+        assert len(logs) == LOG_BYTES
+        assert "xthe end" in logs
+        assert logs == launch.logs()
+
+
+def test_one_that_nobody_closes_ends_with_a_warning() -> None:
+    descriptors = descriptor_count()
+    held = [from_process(AT_PORT)]
+    pid = server_of(held[0])
+
+    def forget() -> None:
+        held.clear()
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        forget()
+    assert settles(lambda: not is_alive(pid), 20)
+    assert settles(lambda: descriptor_count() <= descriptors)
+
+
+def test_ctrl_c_while_it_starts_leaves_nothing() -> None:
+    before = set(os.listdir("/proc"))
+    timer = threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        from_process(["sleep", "217.25", "{port}"])
+    timer.join()
+    started = set(os.listdir("/proc")) - before
+    assert [pid for pid in started if b"217.25" in command_line(pid)] == []
+
+
+def command_line(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes() if pid.isdigit() else b""
+    except OSError:
+        return b""
+
+
+ENDING = """
+import os, subprocess, sys
+from dm_env_rpc_client.launch import from_process
+launch = from_process(sys.argv[2:])
+with open(sys.argv[1], "w") as file:
+    file.write(f"{launch.pid} ")
+"""
+
+
+@pytest.mark.parametrize("end", ["", "os._exit(3)", "os.kill(os.getpid(), 9)", "sys.exit(1)"])
+def test_it_ends_with_the_interpreter(end: str, tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    program = ENDING + "\n" + end
+    finished = subprocess.run(
+        [sys.executable, "-c", program, str(told), *AT_PORT],
+        cwd=ROOT, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert finished.stderr == b""
+    supervisor = int(told.read_text())
+    assert settles(lambda: not is_alive(supervisor), 20)
+
+
+def test_a_forked_child_that_exits_ends_nothing() -> None:
+    with from_process(AT_PORT) as launch:
+        program = os.fork()
+        if not program:
+            launch._finalizer()
+            os._exit(0)
+        os.waitpid(program, 0)
+        assert answers(launch)
+
+
+def test_a_server_that_was_killed_is_not_running() -> None:
+    with from_process(AT_PORT) as launch:
+        kill(launch)
+        with pytest.raises(LaunchError, match="was ended by signal 9"):
+            launch.wait_until_ready(1.0)
+
+
+GRANDCHILD = """
+import subprocess, sys, time
+child = subprocess.Popen(["sleep", "300"])
+with open(sys.argv[1], "w") as pids:
+    pids.write(f"{child.pid} ")
+time.sleep(300)
+"""
+
+
+def test_a_killed_parent_takes_the_whole_group_along(tmp_path: Path) -> None:
+    pids, program = tmp_path / "pids", tmp_path / "server.py"
+    program.write_text(GRANDCHILD)
+    parent = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            textwrap.dedent(
+                """
+                import sys
+                from dm_env_rpc_client.launch import from_process
+                from_process([*sys.argv[1:], "{port}"], timeout=60)
+                """
+            ),
+            sys.executable, str(program), str(pids),
+        ]
+    )  # fmt: skip
+    try:
+        assert settles(lambda: pids.exists() and pids.read_text().endswith(" "), 20)
+        sleeper = int(pids.read_text())
+        assert is_alive(sleeper)
+    finally:
+        parent.kill()
+        parent.wait(10)
+    assert settles(lambda: not is_alive(sleeper), 10)

@@ -1,0 +1,420 @@
+"""What becomes of an environment whose server or connection is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import dm_env
+import numpy as np
+import pytest
+from dm_env import specs
+
+from dm_env_rpc_client import (
+    BatchedEnvironment,
+    ConnectionLostError,
+    DeadlineExceededError,
+    DmEnvAdaptor,
+    DmEnvRpcClientError,
+    LaunchError,
+    Restart,
+    SpecError,
+    make,
+    make_async,
+)
+from dm_env_rpc_client.environment.restarting import Supervision
+from dm_env_rpc_client.extensions.properties import PropertiesExtension
+from dm_env_rpc_client.launch import Launch, from_python
+from dm_env_rpc_client.protocol.lifecycle import State
+from dm_env_rpc_client.server import serve
+from dm_env_rpc_client.testing import FaultProxy
+from tests.environments import Echo
+from tests.launch.processes import kill, server_of
+from tests.scripted import settles
+
+RESTART = Restart(attempts=3, backoff=0.01)
+
+
+class Launcher:
+    """Launches servers, and has them for the test to kill."""
+
+    def __init__(self, *references: str) -> None:
+        self._references = references or ("tests.environments:Echo",)
+        self.launches: list[Launch] = []
+
+    def __call__(self) -> Launch:
+        reference = self._references[min(len(self.launches), len(self._references) - 1)]
+        self.launches.append(from_python(reference))
+        return self.launches[-1]
+
+    def kill(self) -> None:
+        kill(self.launches[-1])
+
+
+@pytest.fixture
+def launcher() -> Launcher:
+    return Launcher()
+
+
+class Lossy:
+    """A server in this process, whose connections can be reset: cheaper than one to kill."""
+
+    def __init__(self) -> None:
+        self._server = serve(Echo)
+        self._proxy = FaultProxy(self._server.address)
+        self.address = self._proxy.address
+
+    def kill(self) -> None:
+        self._proxy.reset()
+
+    def close(self) -> None:
+        self._proxy.close()
+        self._server.stop(0.0)
+
+
+@pytest.fixture
+def lossy() -> Iterator[Lossy]:
+    with contextlib.closing(Lossy()) as server:
+        yield server
+
+
+def seen(env: DmEnvAdaptor) -> tuple[int, type, State]:
+    return env.restarts, type(env.interruption), env.state
+
+
+def test_a_lost_step_ends_the_sequence_and_the_next_begins_another(
+    launcher: Launcher, caplog: pytest.LogCaptureFixture
+) -> None:
+    with make(launcher, restart=RESTART) as env:
+        env.reset()
+        assert env.step({"value": 7}).mid()
+        assert seen(env) == (0, type(None), State.RUNNING)
+        launcher.kill()
+        with caplog.at_level(logging.WARNING, "dm_env_rpc_client"):
+            lost = env.step({"value": 8})
+        assert lost.last()
+        assert (lost.reward, lost.discount, lost.observation) == (0.0, 1.0, {"value": 7})
+        assert seen(env) == (0, ConnectionLostError, State.INTERRUPTED)
+        assert "lost the environment at unix:" in caplog.text
+        first = env.step({"value": 9})
+        assert first.first()
+        assert first.observation == {"value": -1}
+        assert seen(env) == (1, type(None), State.RUNNING)
+        assert env.step({"value": 10}).observation == {"value": 10}
+    assert not any(launch.is_running for launch in launcher.launches)
+
+
+def test_the_last_observation_is_a_copy() -> None:
+    with make("python:tests.environments:Robot", restart=RESTART) as env:
+        env.reset()
+        action = {
+            "arm": {"torque": np.zeros(3), "grip": True},
+            "mode": 1,
+            "speech": "hello",
+        }
+        seen = env.step(action)
+        env.connection.close()
+        lost = env.step(action)
+        np.testing.assert_equal(lost.observation, seen.observation)
+        lost.observation["camera"]["rgb"][:] = 0
+        assert seen.observation["camera"]["rgb"].any()
+
+
+def test_reset_begins_a_sequence_at_once(lossy: Lossy) -> None:
+    with make(lossy.address, restart=RESTART) as env:
+        env.reset()
+        env.step({"value": 7})
+        lossy.kill()
+        assert env.reset().first()
+        assert env.restarts == 1
+        lossy.kill()
+        assert env.reset({"length": 1}).first()
+        assert env.restarts == 2
+        assert env.step({"value": 7}).last()
+        lossy.kill()
+        # There is no sequence that could end.
+        assert env.step({"value": 8}).first()
+        assert env.restarts == 3
+
+
+def test_the_settings_are_those_of_make(lossy: Lossy) -> None:
+    with make(lossy.address, {"length": 2}, restart=RESTART) as env:
+        env.reset()
+        lossy.kill()
+        env.step({"value": 1})
+        assert env.step({"value": 2}).first()
+        assert env.step({"value": 3}).mid()
+        assert env.step({"value": 4}).last()
+
+
+def test_without_restart_the_error_is_raised(lossy: Lossy) -> None:
+    with make(lossy.address) as env:
+        env.reset()
+        lossy.kill()
+        with pytest.raises(ConnectionLostError):
+            env.step({"value": 1})
+        assert env.restarts == 0
+
+
+def test_a_frozen_server_is_replaced(launcher: Launcher) -> None:
+    with make(launcher, restart=RESTART, request_timeout=1.0) as env:
+        env.reset()
+        frozen = server_of(launcher.launches[0])
+        os.kill(frozen, signal.SIGSTOP)
+        assert env.step({"value": 1}).last()
+        assert isinstance(env.interruption, DeadlineExceededError)
+        assert env.step({"value": 2}).first()
+        assert len(launcher.launches) == 2
+
+
+def test_a_server_that_was_there_is_connected_to_again() -> None:
+    with serve(Echo) as server, FaultProxy(server.address) as proxy:
+        with make(proxy.address, restart=RESTART) as env:
+            env.reset()
+            for count in range(1, 4):
+                assert env.step({"value": count}).mid()
+                proxy.reset()
+                assert env.step({"value": 0}).last()
+                assert env.step({"value": 0}).first()
+                assert env.restarts == count
+        assert settles(lambda: server.agent_count == 0)
+
+
+def test_attempts_are_used_up_by_a_server_that_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+    server = serve(Echo)
+    with make(server.address, restart=RESTART, timeout=0.1) as env:
+        env.reset()
+        server.stop(0.0)
+        assert env.step({"value": 1}).last()
+        for _ in range(2):
+            with pytest.raises(ConnectionLostError, match="could not connect") as caught:
+                env.step({"value": 2})
+        assert len(list(causes(caught.value, "could not connect"))) == 3
+        assert len(list(causes(caught.value, "was lost|ended"))) >= 1
+        assert "attempt 3 of 3 to restart failed" in caplog.text
+        assert env.restarts == 0
+
+
+def causes(error: BaseException | None, text: str) -> Iterator[BaseException]:
+    import re
+
+    while error is not None:
+        if re.search(text, str(error)):
+            yield error
+        error = error.__cause__
+
+
+class Brief(Echo):
+    """Its process ends in the first step after a reset."""
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        os._exit(3)
+
+
+class Stillborn(Echo):
+    """Its process ends when a sequence begins."""
+
+    def reset(self) -> dm_env.TimeStep:
+        os._exit(4)
+
+
+@pytest.mark.parametrize("name", ["Brief", "Stillborn"])
+def test_attempts_are_used_up_by_a_server_that_ends_again_at_once(name: str) -> None:
+    launcher = Launcher(f"{__name__}:{name}")
+    with make(launcher, restart=RESTART) as env:
+
+        def run() -> None:
+            for _ in range(20):
+                env.step({"value": 1})
+
+        with pytest.raises(ConnectionLostError):
+            run()
+        assert env.restarts == 3
+    assert len(launcher.launches) == 4
+
+
+def test_a_server_that_cannot_be_launched_again() -> None:
+    launcher = Launcher("tests.environments:Echo", "no_such_module:Env")
+    with make(launcher, restart=RESTART) as env:
+        env.reset()
+        launcher.kill()
+        assert env.step({"value": 1}).last()
+        with pytest.raises(LaunchError, match="no_such_module"):
+            env.reset()
+    assert len(launcher.launches) == 1
+
+
+class Wider(Echo):
+    def observation_spec(self) -> dict[str, specs.Array]:
+        return {**super().observation_spec(), "extra": specs.Array((), np.float32, "extra")}
+
+
+def test_other_specs_are_an_error_that_says_which() -> None:
+    launcher = Launcher("tests.environments:Echo", f"{__name__}:Wider")
+    with make(launcher, restart=RESTART) as env:
+        env.reset()
+        launcher.kill()
+        assert env.step({"value": 1}).last()
+        with pytest.raises(SpecError, match=r"another observation_spec .*'extra' is Array"):
+            env.step({"value": 1})
+
+
+def test_extensions_and_callbacks_follow(lossy: Lossy) -> None:
+    with make(
+        lossy.address,
+        extensions=lambda connection: {"properties": PropertiesExtension(connection)},
+        restart=RESTART,
+    ) as env:
+        told: list[DmEnvAdaptor] = []
+        env.on_restart(told.append)
+        properties = env.properties
+        lossy.kill()
+        assert env.reset().first()
+        assert told == [env]
+        assert env.properties is not properties
+        env.properties.list()
+
+
+def test_steps_ahead_of_a_lost_one(lossy: Lossy) -> None:
+    with make(lossy.address, restart=RESTART) as env:
+        env.reset()
+        steps = env.rollout(({"value": value} for value in range(60)), ahead=8)
+        seen = [next(steps) for _ in range(20)]
+        lossy.kill()
+        seen += list(steps)
+        types = [timestep.step_type.name for timestep in seen]
+        assert len(seen) == 60
+        assert types.count("LAST") == types.count("FIRST") == env.restarts == 1
+        lost = types.index("LAST")
+        assert types[lost + 1] == "FIRST"
+        for value, timestep in enumerate(seen):
+            expected = {lost: lost - 1, lost + 1: -1}.get(value, value)
+            assert timestep.observation["value"] == expected
+
+
+def test_asyncio(lossy: Lossy) -> None:
+    async def run() -> None:
+        async with await make_async(lossy.address, restart=RESTART) as env:
+            await env.reset()
+            assert (await env.step({"value": 7})).mid()
+            lossy.kill()
+            lost = await env.step({"value": 8})
+            assert lost.last()
+            assert (lost.discount, lost.observation) == (1.0, {"value": 7})
+            assert env.interruption is not None
+            assert (await env.step({"value": 9})).first()
+            lossy.kill()
+            assert (await env.reset()).first()
+            assert env.restarts == 2
+            lossy.kill()
+            together = await asyncio.gather(*(env.step({"value": value}) for value in range(4)))
+            assert [step.step_type.name for step in together] == ["LAST", "FIRST", "MID", "MID"]
+            assert [int(step.observation["value"]) for step in together[2:]] == [2, 3]
+            steps = env.rollout(({"value": value} for value in range(40)), ahead=8)
+            seen = [await anext(steps) for _ in range(10)]
+            lossy.kill()
+            seen += [step async for step in steps]
+            assert [step.step_type.name for step in seen].count("LAST") == 1
+            assert (len(seen), env.restarts) == (40, 4)
+
+    asyncio.run(run())
+
+
+def test_a_batch_of_servers() -> None:
+    launchers = [Lossy() for _ in range(3)]
+    envs = BatchedEnvironment([each.address for each in launchers], restart=RESTART)
+    with contextlib.ExitStack() as stack:
+        stack.callback(envs.close)
+        for each in launchers:
+            stack.callback(each.close)
+        envs.reset()
+        assert envs.step({"value": np.array([1, 2, 3])}).mid().all()
+        launchers[0].kill()
+        launchers[2].kill()
+        lost = envs.step({"value": np.array([4, 5, 6])})
+        assert lost.last().tolist() == [True, False, True]
+        assert lost.observation["value"].tolist() == [1, 5, 3]
+        assert lost.discount.tolist() == [1, 1, 1]
+        following = envs.step({"value": np.array([7, 8, 9])})
+        assert following.first().tolist() == [True, False, True]
+        assert following.observation["value"].tolist() == [-1, 8, -1]
+        assert envs.restarts == 2
+        launchers[1].kill()
+        assert envs.reset().first().all()
+        assert envs.restarts == 3
+        launchers[1].kill()
+        envs.send({"value": np.array([1, 2])}, [1, 2])
+        seen: dict[int, bool] = {}
+        while len(seen) < 2:
+            timestep, ids = envs.recv()
+            seen |= dict(zip(ids.tolist(), timestep.last().tolist(), strict=True))
+        assert seen == {1: True, 2: False}
+
+
+def test_a_batch_on_one_server_launches_it_once(launcher: Launcher) -> None:
+    envs = BatchedEnvironment(launcher, 4, restart=RESTART)
+    with contextlib.closing(envs):
+        envs.reset()
+        launcher.kill()
+        assert envs.step({"value": np.arange(4)}).last().all()
+        assert envs.step({"value": np.arange(4)}).first().all()
+        assert len(launcher.launches) == 2
+        assert envs.restarts == 4
+
+
+def test_a_batch_of_which_one_cannot_be_restarted() -> None:
+    launchers = [Launcher(), Launcher("tests.environments:Echo", "no_such_module:Env")]
+    envs = BatchedEnvironment(launchers, restart=RESTART)
+    with contextlib.closing(envs):
+        envs.reset()
+        launchers[1].kill()
+        assert envs.step({"value": np.arange(2)}).last().tolist() == [False, True]
+        with pytest.raises(DmEnvRpcClientError, match=r"environment 1 at .*no_such_module"):
+            envs.step({"value": np.arange(2)})
+
+
+def test_closing_a_lost_environment_restarts_nothing(lossy: Lossy) -> None:
+    env = make(lossy.address, restart=RESTART)
+    env.reset()
+    lossy.kill()
+    assert env.step({"value": 1}).last()
+    env.close()
+    assert env.restarts == 0
+    with pytest.raises(DmEnvRpcClientError, match="closed"):
+        env.step({"value": 1})
+
+
+@pytest.mark.parametrize("wrong", [{"attempts": 0}, {"backoff": -1.0}, {"max_backoff": np.inf}])
+def test_a_restart_has_positive_numbers(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match="more than 0"):
+        Restart(**wrong)
+
+
+def test_pauses_double_up_to_a_limit() -> None:
+    restart = Restart(backoff=1.0, max_backoff=5.0)
+    assert restart.pause(0) == 0.0
+    for used, longest in [(1, 1.0), (2, 2.0), (3, 4.0), (4, 5.0), (2000, 5.0)]:
+        pauses = [restart.pause(used) for _ in range(100)]
+        assert longest / 2 <= min(pauses) < max(pauses) <= longest
+
+
+def test_a_step_that_is_answered_resets_the_attempts() -> None:
+    supervision = Supervision(Restart(attempts=1))
+    for _ in range(3):
+        supervision.lose(ConnectionLostError("lost"), "here", {})
+        assert supervision.next_pause() == 0.0
+        supervision.succeeded("here")
+        supervision.saw(dm_env.restart({}))
+        supervision.saw(dm_env.transition(0.0, {}))
+    supervision.lose(ConnectionLostError("lost"), "here", {})
+    supervision.next_pause()
+    supervision.succeeded("here")
+    supervision.saw(dm_env.restart({}))
+    supervision.lose(ConnectionLostError("again"), "here", {})
+    with pytest.raises(ConnectionLostError, match="again"):
+        supervision.next_pause()
