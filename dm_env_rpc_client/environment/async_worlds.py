@@ -162,7 +162,7 @@ async def make_async(
     check_keywords(adaptor_kwargs, AsyncDmEnvAdaptor)
     create_settings = pack_settings(create_world_settings)
     join_settings = pack_settings(join_world_settings)
-    how = (credentials, insecure, metadata, token, transport, limits)
+    how: tuple[Any, ...] = (credentials, insecure, metadata, token, transport, limits)
     site = await _site(
         address, lambda own: endpoint_of(own, *how), timeout, **dict(zip(HOW, how, strict=True))
     )

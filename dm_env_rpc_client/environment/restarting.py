@@ -54,7 +54,11 @@ class Restart:
             raise SpecError(f"attempts and pauses of a restart are more than 0, got {self}")
 
     def pause(self, used: int) -> float:
-        """Returns the seconds to wait after so many attempts."""
+        """Returns the seconds to wait before the next attempt.
+
+        Args:
+          used: the number of attempts before it.
+        """
         if not used:
             return 0.0
         longest = min(self.max_backoff, self.backoff * 2.0 ** min(used - 1, 64))

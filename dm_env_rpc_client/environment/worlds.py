@@ -260,7 +260,7 @@ def make(
     """
     check_keywords(adaptor_kwargs, DmEnvAdaptor)
     settings = (pack_settings(create_world_settings), pack_settings(join_world_settings))
-    how = (credentials, insecure, metadata, token, transport, limits)
+    how: tuple[Any, ...] = (credentials, insecure, metadata, token, transport, limits)
     site = Site(
         address,
         lambda own: endpoint_of(own, *how),
