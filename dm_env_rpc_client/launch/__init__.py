@@ -68,7 +68,7 @@ when it is started again: `make(lambda: from_process([...], cwd="engine"))`.
 With `{socket}` there is no port that another program could take. With `{port}`, this process gives
 no port away twice, and holds it until the server listens, so that no program that asks for any free
 port gets it. If another program takes this very port by its number, the server is started again
-with another one. Where `/proc` tells whose socket it is, as on Linux, the answers of another program
+with another one. Where `/proc` tells whose socket it is, as on Linux, answers of another program
 are never taken for those of the server.
 
 Processes get SIGTERM, and SIGKILL 5 s later, together with what they have started, except for what
