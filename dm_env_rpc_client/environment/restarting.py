@@ -76,6 +76,7 @@ class Supervision:
       due: why it is lost; None if it is not.
       interruption: why the last step was lost; None if it was answered.
       specs: the specs that were in force when it was lost, by kind.
+      is_joining: whether an attempt to restart is asking something of the environment.
       on_loss: called when it is lost, before its connection is closed.
     """
 
@@ -83,6 +84,7 @@ class Supervision:
         self.count = 0
         self.due: DmEnvRpcClientError | None = None
         self.interruption: DmEnvRpcClientError | None = None
+        self.is_joining = False
         self.specs: Mapping[str, Any] = {}
         self.on_loss: Callable[[], None] | None = None
         self._restart = restart
