@@ -24,12 +24,12 @@ from dm_env_rpc_client import DmEnvAdaptor, Restart, make
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.launch import Launch, from_python
 from tests.launch.docker_daemon import Daemon
-from tests.launch.processes import ECHO, ROOT, children_of, is_alive, server_of
+from tests.launch.processes import ECHO, ROOT, children_of, is_alive, server_of, supervisors
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.scripted import settles
 
-RESTART = Restart(attempts=20, backoff=0.01, max_backoff=0.1)
+RESTART = Restart(attempts=1000, backoff=0.01, max_backoff=0.1)
 ENVIRONMENTS = 4
 
 
@@ -100,9 +100,9 @@ def test_servers_that_are_killed(count: int, seen: Seen) -> None:
         nonlocal kills
         if kills == count:
             raise StopIteration
-        time.sleep(chance.uniform(0.0, 0.5))
+        time.sleep(chance.uniform(0.0, 1.5))
         # At any moment, also while it starts: those are not in `launches` yet.
-        for supervisor in children_of(os.getpid()):
+        for supervisor in supervisors():
             for server in children_of(supervisor):
                 kills += kill(server)
 
@@ -111,7 +111,7 @@ def test_servers_that_are_killed(count: int, seen: Seen) -> None:
         assert env.restarts >= losses > 0
         seen(kills=kills, steps=steps, restarts=env.restarts)
     assert not any(launch.is_running for launch in launches)
-    assert settles(lambda: not any(map(is_alive, children_of(os.getpid()))), 20)
+    assert settles(lambda: not supervisors(), 20)
 
 
 CLIENT = f"""
@@ -171,7 +171,7 @@ def test_processes_of_containers_that_are_killed(
             nonlocal kills
             if kills == count:
                 raise StopIteration
-            time.sleep(chance.uniform(0.0, 0.5))
+            time.sleep(chance.uniform(0.0, 1.5))
             for container in list(daemon.containers.values()):
                 if container.process is not None and not container.has_ended.is_set():
                     kills += kill(container.process.pid)
