@@ -9,7 +9,6 @@ import os
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 for name in (
-    "dm_env_rpc_client.cli.embedded",
     "dm_env_rpc_client.cli.sources",
     "dm_env_rpc_client.environment.worlds",
     "dm_env_rpc_client.server.hosting",

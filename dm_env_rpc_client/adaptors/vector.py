@@ -40,7 +40,8 @@ from dm_env_rpc_client.adaptors.gymnasium_proxy import (
 )
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.batched import BatchedEnvironment, check_ids
-from dm_env_rpc_client.environment.pool import NO_ACTION, Addresses, EnvironmentPool, Settings
+from dm_env_rpc_client.environment.pool import NO_ACTION, EnvironmentPool, Settings
+from dm_env_rpc_client.environment.pool_sites import Addresses
 from dm_env_rpc_client.errors import ConnectionLostError, SpecError
 from dm_env_rpc_client.protocol.lifecycle import State
 

@@ -19,10 +19,14 @@ Read `app.py` first: it adds the commands. Each command has a file of its own (`
 | `dm-env-rpc properties list` / `get` / `set` | reads and writes properties |
 | `dm-env-rpc play ADDRESS` | plays an environment in the terminal |
 
-`run` without an address serves Catch for itself. `serve` listens on `localhost:50051` unless
+Every command takes a server to start in place of an address, which ends with the command:
+`process:COMMAND`, `docker:IMAGE` or `python:MODULE:NAME`, as `dm_env_rpc_client.launch` describes.
+`run` without an address starts Catch. `serve` listens on `localhost:50051` unless
 `--address` says otherwise:
 
 ```sh
+dm-env-rpc run python:my_module:Countdown --create start=5
+dm-env-rpc check "process:./engine --port={port}"
 dm-env-rpc serve catch
 dm-env-rpc serve my_module:Countdown --create start=5
 dm-env-rpc serve gymnasium://CartPole-v1      # or dm_control://cartpole/swingup, bsuite://catch/0

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.transports.tls import Tls
 
 __all__ = [
+    "CATCH",
+    "WHERE",
     "Access",
     "Address",
     "CreateSettings",
@@ -38,6 +40,7 @@ __all__ = [
     "open_connection",
     "open_environment",
     "parse_settings",
+    "reached",
     "replace_parameters",
     "waiting",
     "with_access",
@@ -45,6 +48,7 @@ __all__ = [
 ]
 
 _HOST_PORT = re.compile(r"[^/\s]+:(\d{1,5})")
+_LAUNCHES = ("process:", "docker:", "python:")
 _SCHEMES = ("unix:", "unix-abstract:", "dns:", "ipv4:", "ipv6:", "vsock:")
 
 
@@ -83,8 +87,8 @@ def check_address(address: str, access: Access) -> None:
 
     if not _is_address(address, lowest_port=1):
         raise UsageError(
-            "an address looks like localhost:50051, [::1]:50051 or unix:/tmp/socket, "
-            f"got {address!r}"
+            "an address looks like localhost:50051, [::1]:50051 or unix:/tmp/socket, and a server "
+            f"to start like process:COMMAND, docker:IMAGE or python:MODULE:NAME; got {address!r}"
         )
     if access.is_plain and not is_loopback(address):
         raise UsageError(
@@ -136,9 +140,12 @@ def complete_policy(incomplete: str) -> list[str]:
     return [name for name in ("random", "constant") if name.startswith(incomplete)]
 
 
-Address = Annotated[
-    str, typer.Argument(metavar="ADDRESS", help="Address of the server, such as localhost:50051.")
-]
+WHERE = (
+    "Address of the server, such as localhost:50051; or process:COMMAND, docker:IMAGE or "
+    "python:MODULE:NAME, to start one for this command."
+)
+
+Address = Annotated[str, typer.Argument(metavar="ADDRESS", help=WHERE)]
 CreateSettings = Annotated[
     list[str] | None,
     typer.Option(
@@ -194,9 +201,63 @@ _SERVER_FLAGS = {
 }
 
 
+CATCH = "python:dm_env_rpc_client.server:Catch"
+"""The server of commands that are given none."""
+
+
 def with_access(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command that connects to a server the flags of its parameter `access`."""
-    return _with_access(command, _CLIENT_FLAGS)
+    """Gives a command that connects to a server the flags of its parameter `access`.
+
+    A server that its argument `address` says to launch is launched, and ends with the command.
+    """
+
+    @functools.wraps(command)
+    def on_server(*, address: str | None, access: Access, **given: Any) -> None:
+        if address is None:
+            address, access = CATCH, Access()  # The flags are for servers that others started.
+        with reached(address, access) as found:
+            command(**given, address=found, access=access)
+
+    return _with_access(on_server, _CLIENT_FLAGS)
+
+
+@contextlib.contextmanager
+def reached(address: str, access: Access) -> Iterator[str]:
+    """A context with the address of a server, which is launched for it if need be.
+
+    Raises:
+      LaunchError: it was not started. Otherwise as `launch.from_process` and the like.
+    """
+    if not address.startswith(_LAUNCHES):
+        yield address
+        return
+    from dm_env_rpc_client.environment.sites import launched
+
+    with contextlib.ExitStack() as stack:
+        with _pulling() as progress:
+            found = stack.enter_context(launched(address, progress=progress, **access.options()))
+        yield found
+
+
+@contextlib.contextmanager
+def _pulling() -> Iterator[Callable[[str, int, int], None]]:
+    """Shows on a terminal that a server starts, and how much of its image was pulled."""
+    import rich.progress
+
+    with rich.progress.Progress(
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(),
+        rich.progress.DownloadColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task("starting the server", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total or None)
+
+        yield show
 
 
 def with_served_access(command: Callable[..., None]) -> Callable[..., None]:

@@ -98,7 +98,8 @@ def check(
     from dm_env_rpc_client.compliance import Outcome
 
     options = Options.from_flags(given)
-    results = _run(address, options, only or "", as_json)
+    with arguments.reached(address, _access(options)) as found:
+        results = _run(found, options, only or "", as_json)
     counts = collections.Counter(dict.fromkeys(Outcome, 0))
     counts.update(result.outcome for result in results)
     if as_json:
@@ -111,6 +112,11 @@ def check(
         raise typer.Exit(REFUSED)
 
 
+def _access(options: Options) -> arguments.Access:
+    security = options.security()
+    return arguments.Access(security["insecure"], security["credentials"], security["token"])
+
+
 def _run(address: str, options: Options, only: str, as_json: bool) -> list[Result]:
     import rich.progress
 
@@ -120,9 +126,7 @@ def _run(address: str, options: Options, only: str, as_json: bool) -> list[Resul
     if not checks:
         raise UsageError(f"no check has {only!r} in its name")
     # One error with its own exit code, instead of a failure of every check.
-    security = options.security()
-    access = arguments.Access(security["insecure"], security["credentials"], security["token"])
-    with arguments.open_connection(address, options.timeout, access):
+    with arguments.open_connection(address, options.timeout, _access(options)):
         pass
     names = {check.name for check in checks}
     results: list[Result] = []

@@ -170,6 +170,7 @@ def _describe(error: BaseException) -> tuple[str, int]:
         ON_THE_SERVER,
         DeadlineExceededError,
         DmEnvRpcClientError,
+        LaunchError,
         SpecError,
     )
 
@@ -186,7 +187,7 @@ def _describe(error: BaseException) -> tuple[str, int]:
         return "terminated", TERMINATED
     if isinstance(error, UsageError | SpecError):
         return str(error), WRONG_USAGE
-    if isinstance(error, ConnectionError | DeadlineExceededError):
+    if isinstance(error, ConnectionError | DeadlineExceededError | LaunchError):
         return str(error), NO_CONNECTION
     if isinstance(error, DmEnvRpcClientError):
         # Before Python 3.11 the text of an error contains the server's traceback.

@@ -47,8 +47,7 @@ def play(
         str | None,
         typer.Argument(
             metavar="ADDRESS",
-            help="Address of the server, such as localhost:50051. If not given, the command "
-            "starts a server of Catch, an example game.",
+            help=arguments.WHERE + " If not given, it starts Catch, an example game.",
         ),
     ] = None,
     rate: Annotated[
@@ -95,16 +94,12 @@ def play(
     create_settings = arguments.parse_settings(create)
     join_settings = arguments.parse_settings(join)
     _check_terminal()
-    from dm_env_rpc_client.cli.embedded import catch_server
     from dm_env_rpc_client.cli.playing.bindings import parse_binding
 
     bindings = [parse_binding(text) for text in keys or []]
     _check_extra()
     with contextlib.ExitStack() as stack:
-        if address is None:
-            with arguments.waiting("starting Catch"):
-                address = stack.enter_context(catch_server())
-            access = arguments.Access()  # The flags are for servers that others started.
+        assert address is not None, "`with_access` gives it one"
         env = stack.enter_context(
             arguments.open_environment(
                 address, create_settings, join_settings, world, timeout, access, may_wait=True

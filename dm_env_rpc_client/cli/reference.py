@@ -24,6 +24,7 @@ GUIDES = {
     f"{_PACKAGE}.{name}": title
     for name, title in {
         "environment": "Environments",
+        "launch": "Starting servers, and starting them again",
         "errors": "Errors",
         "adaptors": "Gymnasium, in both directions",
         "server": "Serving environments",

@@ -46,8 +46,7 @@ def run(
         str | None,
         typer.Argument(
             metavar="ADDRESS",
-            help="Address of the server, such as localhost:50051. If not given, the command "
-            "starts a server of Catch, an example game.",
+            help=arguments.WHERE + " If not given, it starts Catch, an example game.",
         ),
     ] = None,
     episodes: Annotated[
@@ -83,17 +82,13 @@ def run(
     as_json: arguments.Json = False,
 ) -> None:
     """Runs episodes in an environment and shows returns, lengths and steps per second."""
-    from dm_env_rpc_client.cli.embedded import catch_server
     from dm_env_rpc_client.cli.policies import make_policy
     from dm_env_rpc_client.cli.results import print_json
 
     with contextlib.ExitStack() as stack:
         create_settings = arguments.parse_settings(create)
         join_settings = arguments.parse_settings(join)
-        if address is None:
-            with arguments.waiting("starting Catch"):
-                address = stack.enter_context(catch_server())
-            access = arguments.Access()  # The flags are for servers that others started.
+        assert address is not None, "`with_access` gives it one"
         env = stack.enter_context(
             arguments.open_environment(
                 address, create_settings, join_settings, world, timeout, access

@@ -162,7 +162,7 @@ async def make_async(
     check_keywords(adaptor_kwargs, AsyncDmEnvAdaptor)
     create_settings = pack_settings(create_world_settings)
     join_settings = pack_settings(join_world_settings)
-    how = (credentials, insecure, metadata, token, transport, limits)
+    how: tuple[Any, ...] = (credentials, insecure, metadata, token, transport, limits)
     site = await _site(
         address, lambda own: endpoint_of(own, *how), timeout, **dict(zip(HOW, how, strict=True))
     )
@@ -184,7 +184,7 @@ async def make_async(
     env.on_close(lambda: _close(site))
 
     async def join_again() -> AsyncJoined:
-        await world.end()
+        await world.give_up()
         if site.launch is not None:
             await asyncio.to_thread(site.renew, False)
         connection = await open_connection_async(site.target, timeout, request_timeout, limits)
@@ -230,9 +230,17 @@ class _OwnWorld:
         connection.if_not_closed(functools.partial(_end_unclosed, name, self._site, reopen))
 
     async def end(self) -> None:
+        """Destroys the world, which was left, and closes the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await _destroy_and_close(connection, self._name)
+
+    async def give_up(self) -> None:
+        """Does the same for a world that is lost, or that an attempt to restart has joined."""
+        connection = self._connection
+        if connection is not None and connection.is_usable:
+            await _undo("leave the world", _leave(connection))
+        await self.end()
 
 
 async def _leave(connection: AsyncConnection) -> None:

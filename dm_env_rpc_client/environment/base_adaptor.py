@@ -157,7 +157,10 @@ class BaseAdaptor:
     @property
     def is_lost(self) -> bool:
         """Whether the next call starts the environment again."""
-        return self._supervision is not None and self._supervision.due is not None
+        supervision = self._supervision
+        return (
+            supervision is not None and supervision.due is not None and not supervision.is_joining
+        )
 
     def on_loss(self, callback: Callable[[], None]) -> None:
         """Calls `callback` when the connection is lost and will be replaced by another.
@@ -170,10 +173,13 @@ class BaseAdaptor:
 
     def _lose(self, error: DmEnvRpcClientError, connection: BaseConnection) -> None:
         """Takes note of a lost connection; raises the error if nothing restarts the environment."""
-        if self._supervision is None or self._connection is None or connection.is_usable:
+        supervision = self._supervision
+        if supervision is None or supervision.is_joining or self._connection is None:
+            raise error
+        if connection.is_usable:
             raise error
         if connection is self._connection:
-            self._supervision.lose(error, connection.address, self._specs())
+            supervision.lose(error, connection.address, self._specs())
 
     def _lost_step(self) -> dm_env.TimeStep | None:
         """Returns the TimeStep of a step that was lost; None if it was to begin a sequence."""

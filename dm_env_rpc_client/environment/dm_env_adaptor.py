@@ -237,7 +237,7 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         Raises:
           SpecError: the action does not conform to its spec.
         """
-        if self.is_lost:
+        if self._supervision is not None and self.is_lost:
             self.restart()
         return self._request(action)
 
@@ -464,7 +464,7 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
 
     def _ready(self) -> Connection:
         """Returns the connection; a lost environment is started again first."""
-        if self.is_lost:
+        if self._supervision is not None and self.is_lost:
             self.restart()
         return self._open_connection()
 
@@ -478,8 +478,13 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         if self._make_extensions is not None:
             for name, extension in self._make_extensions(connection).items():
                 setattr(self, name, extension)
-        for callback in self._on_restart:
-            callback(self)
+        assert self._supervision is not None
+        self._supervision.is_joining = True
+        try:
+            for callback in self._on_restart:
+                callback(self)
+        finally:
+            self._supervision.is_joining = False
 
     def _open_connection(self) -> Connection:
         if self._connection is None:

@@ -17,7 +17,8 @@ import dm_env
 from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, check_keywords
 from dm_env_rpc_client.environment.connection_selector import ConnectionSelector
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedReset
-from dm_env_rpc_client.environment.pool import CONNECTING, NO_ACTION, close_all, open_site
+from dm_env_rpc_client.environment.pool import NO_ACTION, close_all
+from dm_env_rpc_client.environment.pool_sites import CONNECTING, open_site
 from dm_env_rpc_client.environment.sites import Address
 from dm_env_rpc_client.environment.worlds import (
     create_world,

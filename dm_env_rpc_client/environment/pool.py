@@ -11,37 +11,38 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-import contextlib
 import functools
-import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias
 
 import dm_env
 
-from dm_env_rpc_client.client.connection import Connection
-from dm_env_rpc_client.client.connection_group import ConnectionGroup
 from dm_env_rpc_client.environment.connection_selector import ConnectionSelector
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedReset
+from dm_env_rpc_client.environment.pool_sites import (
+    CONNECTING,
+    OPENERS,
+    Addresses,
+    PoolSites,
+    at_once,
+    open_at,
+    spread,
+)
 from dm_env_rpc_client.environment.restarting import Restart, difference
-from dm_env_rpc_client.environment.sites import Address, Site, is_address
-from dm_env_rpc_client.environment.worlds import HOW, make_on
+from dm_env_rpc_client.environment.worlds import make_on
 from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.tensors.settings import pack_settings
 
 __all__ = [
-    "CONNECTING",
     "NO_ACTION",
-    "Addresses",
     "Consumer",
     "EnvironmentPool",
     "Settings",
     "close_all",
     "for_each",
-    "open_site",
 ]
 
 Settings: TypeAlias = (
@@ -53,19 +54,7 @@ Consumer: TypeAlias = Callable[[int, dm_env.TimeStep], bool]
 """Takes the TimeStep of an environment, by its index in the pool; returns whether to begin the
 next sequence at once; the environment has arrived with the TimeStep of that sequence then."""
 
-Addresses: TypeAlias = Address | Sequence[Address]
-"""Where the servers are, or what launches them."""
-
-_Place: TypeAlias = tuple[Address, int]
-_Item = TypeVar("_Item")
-
 NO_FAILURES: Mapping[int, Exception] = MappingProxyType({})
-
-_OPENERS = 32
-"""The number of environments that are opened or closed at the same time."""
-
-CONNECTING = tuple(inspect.signature(ConnectionGroup).parameters)[1:]
-"""The arguments of `make` that are about the connection."""
 
 NO_ACTION: Mapping[str, Any] = MappingProxyType({})
 """The action that begins a sequence."""
@@ -103,31 +92,29 @@ class EnvironmentPool:
         restart: Restart | None = None,
         **make_kwargs: Any,
     ):
-        places = _places(addresses)
-        spread = _spread(places, num_envs)
-        count = len(spread)
+        connecting = {name: make_kwargs.pop(name) for name in CONNECTING if name in make_kwargs}
+        places = spread(addresses, num_envs)
+        count = len(places)
         creating = for_each(count, create_world_settings, "create_world_settings")
         joining = for_each(count, join_world_settings, "join_world_settings")
-        connecting = {name: make_kwargs.pop(name) for name in CONNECTING if name in make_kwargs}
-        self._sites = _launch(places, connecting)
-        self._of = [self._sites[place] for place in spread]
-        self._addresses = [site.name for site in self._of]
+        self._sites = sites = PoolSites(places, connecting)
+        self._addresses = [site.name for site in sites.of]
         try:
             self.environments = _open(
                 self._addresses,
                 lambda index: make_on(
-                    self._of[index],
-                    functools.partial(_open_at, self._of[index]),
+                    sites.of[index],
+                    functools.partial(open_at, sites.of[index]),
                     creating[index],
                     joining[index],
                     restart,
-                    spread.count(spread[index]) > 1,
+                    sites.is_shared(index),
                     nested_tensors=False,
                     **make_kwargs,
                 ),
             )
         except BaseException:
-            self._close_sites()
+            sites.close()
             raise
         self._in_flight: dict[int, Pending] = {}
         self._arrived: collections.deque[int] = collections.deque()
@@ -306,10 +293,7 @@ class EnvironmentPool:
             self._is_closed = True
             self._selector.close()
             close_all(self.environments)
-            self._close_sites()
-
-    def _close_sites(self) -> None:
-        _each(self._sites.values(), Site.close)
+            self._sites.close()
 
     def _restart(self, indices: Iterable[int]) -> dict[int, Exception]:
         """Starts those again that are lost, all at the same time; returns what failed."""
@@ -322,7 +306,7 @@ class EnvironmentPool:
             except Exception as error:
                 failures[index] = error
 
-        _each(lost, restart)
+        at_once(lost, restart)
         return failures
 
     def _begin(self, indices: Iterable[int]) -> dict[int, Exception]:
@@ -338,9 +322,7 @@ class EnvironmentPool:
         self, prepared: Iterable[tuple[int, Any]], failed: Mapping[int, Exception] = NO_FAILURES
     ) -> None:
         failures = dict(failed)
-        with contextlib.ExitStack() as stack:
-            for site in self._sites.values():
-                stack.enter_context(site.target.together())
+        with self._sites.together():
             for index, step in prepared:
                 try:
                     self._in_flight[index] = self.environments[index].start_step(step)
@@ -428,59 +410,6 @@ def for_each(count: int, settings: Settings, what: str) -> list[Mapping[str, Any
     return each
 
 
-def open_site(address: Address, connecting: Mapping[str, Any]) -> Site[ConnectionGroup]:
-    """Returns a server, launched if need be, with connections to it that share sockets.
-
-    Args:
-      address: as for `make`.
-      connecting: the arguments of a `ConnectionGroup`.
-    """
-    how = {name: value for name, value in connecting.items() if name in HOW}
-    return Site(
-        address,
-        lambda own: ConnectionGroup(own, **connecting),
-        connecting.get("timeout", 10.0),
-        **how,
-    )
-
-
-def _open_at(site: Site[ConnectionGroup]) -> Connection:
-    return site.target.open()
-
-
-def _places(addresses: Addresses) -> list[tuple[Address, int]]:
-    """Returns the servers: each launch in a list is one, equal addresses are one."""
-    listed = [addresses] if isinstance(addresses, str) or callable(addresses) else addresses
-    return [(each, 0 if is_address(each) else number) for number, each in enumerate(listed)]
-
-
-def _spread(places: Sequence[_Place], num_envs: int | None) -> list[_Place]:
-    count = len(places) if num_envs is None else num_envs
-    if not places or count < len(places):
-        raise SpecError(
-            f"expected at least one environment at each address, got {count} environments for "
-            f"addresses {[address for address, _ in places]}"
-        )
-    return [places[index % len(places)] for index in range(count)]
-
-
-def _launch(
-    places: Sequence[_Place], connecting: Mapping[str, Any]
-) -> dict[_Place, Site[ConnectionGroup]]:
-    """Returns the server at each place; those that are launched are launched at the same time."""
-    sites: dict[_Place, Site[ConnectionGroup]] = {}
-
-    def launch(place: _Place) -> None:
-        sites[place] = open_site(place[0], connecting)
-
-    try:
-        _each(set(places), launch)
-    except BaseException:
-        _each(sites.values(), Site.close)
-        raise
-    return sites
-
-
 def _open(addresses: Sequence[str], open_one: Callable[[int], DmEnvAdaptor]) -> list[DmEnvAdaptor]:
     opened: dict[int, DmEnvAdaptor] = {}
     failures: dict[int, Exception] = {}
@@ -488,7 +417,7 @@ def _open(addresses: Sequence[str], open_one: Callable[[int], DmEnvAdaptor]) -> 
     def open_and_keep(index: int) -> None:
         opened[index] = open_one(index)
 
-    executor = concurrent.futures.ThreadPoolExecutor(min(_OPENERS, len(addresses)))
+    executor = concurrent.futures.ThreadPoolExecutor(min(OPENERS, len(addresses)))
     try:
         futures = {executor.submit(open_and_keep, i): i for i in range(len(addresses))}
         for future in concurrent.futures.as_completed(futures):
@@ -510,12 +439,4 @@ def _open(addresses: Sequence[str], open_one: Callable[[int], DmEnvAdaptor]) -> 
 
 def close_all(environments: Iterable[DmEnvAdaptor]) -> None:
     """Closes environments, several at the same time."""
-    _each(environments, DmEnvAdaptor.close)
-
-
-def _each(items: Iterable[_Item], action: Callable[[_Item], object]) -> None:
-    """Does something for each item, for several at the same time."""
-    each = list(items)
-    if each:
-        with concurrent.futures.ThreadPoolExecutor(min(_OPENERS, len(each))) as executor:
-            list(executor.map(action, each))
+    at_once(environments, DmEnvAdaptor.close)

@@ -55,7 +55,11 @@ class Restart:
             raise SpecError(f"attempts and pauses of a restart are more than 0, got {self}")
 
     def pause(self, used: int) -> float:
-        """Returns the seconds to wait after so many attempts."""
+        """Returns the seconds to wait before the next attempt.
+
+        Args:
+          used: the number of attempts before it.
+        """
         if not used:
             return 0.0
         longest = min(self.max_backoff, self.backoff * 2.0 ** min(used - 1, 64))
@@ -73,6 +77,7 @@ class Supervision:
       due: why it is lost; None if it is not.
       interruption: why the last step was lost; None if it was answered.
       specs: the specs that were in force when it was lost, by kind.
+      is_joining: whether an attempt to restart is asking something of the environment.
       on_loss: called when it is lost, before its connection is closed.
     """
 
@@ -80,6 +85,7 @@ class Supervision:
         self.count = 0
         self.due: DmEnvRpcClientError | None = None
         self.interruption: DmEnvRpcClientError | None = None
+        self.is_joining = False
         self.specs: Mapping[str, Any] = {}
         self.on_loss: Callable[[], None] | None = None
         self._restart = restart

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from dm_env_rpc_client.errors import ConnectionClosedError, LaunchError
 from dm_env_rpc_client.launch.launched import Launch
-from dm_env_rpc_client.launch.specs import Address, Launcher, is_address, launcher_of
+from dm_env_rpc_client.launch.specs import Address, Launcher, Progress, is_address, launcher_of
 
 __all__ = ["Address", "Site", "is_address", "launched"]
 
@@ -25,6 +25,7 @@ class Site(Generic[Target]):
       given: the address of a server, what launches one as text, or a function that launches one.
       target: makes what connections are opened with, from the address of the server.
       timeout: seconds that are there to connect; None for no limit.
+      progress: called while an image is pulled.
       **connecting: for `connect`, to ask a launched server whether it answers.
 
     Attributes:
@@ -41,6 +42,7 @@ class Site(Generic[Target]):
         given: Address,
         target: Callable[[str], Target],
         timeout: float | None,
+        progress: Progress | None = None,
         **connecting: Any,
     ):
         self.name = given if isinstance(given, str) else repr(given)
@@ -54,7 +56,7 @@ class Site(Generic[Target]):
         if isinstance(given, str) and is_address(given):
             self.target = target(given)
         else:
-            self._launcher = launcher_of(given, timeout, **connecting)
+            self._launcher = launcher_of(given, timeout, progress, **connecting)
             self._start(self._launcher)
 
     @property
@@ -116,12 +118,18 @@ class Site(Generic[Target]):
 
 
 @contextlib.contextmanager
-def launched(given: Address, timeout: float | None = 10.0, **connecting: Any) -> Iterator[str]:
+def launched(
+    given: Address,
+    timeout: float | None = 10.0,
+    progress: Progress | None = None,
+    **connecting: Any,
+) -> Iterator[str]:
     """A context with the address of a server, which is launched for it if need be.
 
     Args:
       given: as for `Site`.
       timeout: seconds that a server may take to answer, if that is more than 30; None for no limit.
+      progress: called while an image is pulled.
       **connecting: for `connect`.
 
     Yields:
@@ -130,7 +138,7 @@ def launched(given: Address, timeout: float | None = 10.0, **connecting: Any) ->
     Raises:
       As `Site`.
     """
-    site = Site(given, str, timeout, **connecting)
+    site = Site(given, str, timeout, progress, **connecting)
     try:
         yield site.target
     finally:

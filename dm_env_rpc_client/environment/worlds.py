@@ -260,7 +260,7 @@ def make(
     """
     check_keywords(adaptor_kwargs, DmEnvAdaptor)
     settings = (pack_settings(create_world_settings), pack_settings(join_world_settings))
-    how = (credentials, insecure, metadata, token, transport, limits)
+    how: tuple[Any, ...] = (credentials, insecure, metadata, token, transport, limits)
     site = Site(
         address,
         lambda own: endpoint_of(own, *how),
@@ -316,7 +316,7 @@ def make_on(
     env.on_leave(world.end)
 
     def join_again() -> Joined:
-        world.end()
+        world.give_up()
         site.renew(is_shared)
         connection = connect()
         try:
@@ -346,9 +346,16 @@ class _OwnWorld:
         connection.if_not_closed(functools.partial(_end_unclosed, name, self._site))
 
     def end(self) -> None:
+        """Destroys the world, which was left, and closes the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             destroy_and_close(connection, self._name)
+
+    def give_up(self) -> None:
+        """Does the same for a world that is lost, or that an attempt to restart has joined."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            _leave_destroy_and_close(connection, self._name)
 
 
 def received_name(connection: BaseConnection, response: dm_env_rpc_pb2.CreateWorldResponse) -> str:

@@ -23,8 +23,12 @@ __all__: list[str] = []
 
 LABEL = "dm-env-rpc-client"
 
-_REMOVE_SECONDS = 20.0
+_CREATE_SECONDS = 60.0
+"""How long the daemon may take to create a container that nobody waits for any more."""
+
+_CODE_SECONDS = 20.0
 _PAUSE_SECONDS = 0.1
+_TRIES = 50
 
 
 class _EndError(Exception):
@@ -34,15 +38,18 @@ class _EndError(Exception):
 def _main(request: dict[str, Any]) -> int:
     import docker
     import docker.errors
+    import requests.exceptions
 
     signal.signal(signal.SIGTERM, _end)
     parent = Parent.from_start()
     # Its name is known before it exists, so that it can be removed whatever became of the request.
     name = f"{LABEL}-{uuid.uuid4().hex}"
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    is_creating = False
     try:
         client = docker.from_env()
         inner = f"{request['port']}/tcp"
+        is_creating = True
         container = client.containers.create(
             request["image"],
             request["command"],
@@ -54,6 +61,7 @@ def _main(request: dict[str, Any]) -> int:
             auto_remove=True,
             **request["options"],
         )
+        is_creating = False
         codes: queue.SimpleQueue[int] = queue.SimpleQueue()
         threading.Thread(target=_await_code, args=(container, codes), daemon=True).start()
         container.start()
@@ -63,15 +71,17 @@ def _main(request: dict[str, Any]) -> int:
             _tell(request["told"], f"127.0.0.1:{bound[0]['HostPort']}")
         for text in container.logs(stream=True, follow=True):
             os.write(1, text)
-        return codes.get(timeout=_REMOVE_SECONDS)
+        return codes.get(timeout=_CODE_SECONDS)
     except _EndError:
         return 0
-    except (docker.errors.DockerException, queue.Empty) as error:
+    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
         os.write(2, f"Docker refused: {error}\n".encode())
         return 1
+    except queue.Empty:
+        return 1  # Docker does not tell its exit code.
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _remove(name)
+        _remove(name, _CREATE_SECONDS if is_creating else 0.0)
 
 
 def _await_code(container: Any, codes: queue.SimpleQueue[int]) -> None:
@@ -93,22 +103,24 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
     raise _EndError
 
 
-def _remove(name: str) -> None:
-    """Removes the container, also one that the daemon is still creating."""
+def _remove(name: str, seconds: float) -> None:
+    """Removes the container, also one that the daemon may still create within some seconds."""
     import docker
     import docker.errors
+    import requests.exceptions
 
-    deadline = time.monotonic() + _REMOVE_SECONDS
+    deadline = time.monotonic() + seconds
+    tries_left = _TRIES
     client = docker.from_env()
-    looks = 3
-    while looks and time.monotonic() < deadline:
+    while tries_left:
         try:
             client.api.remove_container(name, v=True, force=True)
             return
         except docker.errors.NotFound:
-            looks -= 1
-        except docker.errors.APIError:
-            pass  # The daemon is busy with it.
+            if time.monotonic() > deadline:
+                return
+        except (docker.errors.APIError, requests.exceptions.RequestException):
+            tries_left -= 1  # The daemon is busy with it.
         time.sleep(_PAUSE_SECONDS)
 
 

@@ -36,6 +36,9 @@ _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.02
 
+_STOP_SECONDS = 75.0
+"""The container may just be created, see `container.py`."""
+
 
 def from_docker(
     image: str,
@@ -101,7 +104,7 @@ def from_docker(
     named = shlex.join([f"docker:{image}", *command])
     deadline = Deadline.after(timeout)
     try:
-        launch = Launch(start, named, "", **connecting)
+        launch = Launch(start, named, "", _STOP_SECONDS, **connecting)
         try:
             while not told.exists():
                 launch.check_running()
@@ -150,15 +153,18 @@ def _pull(client: Any, image: str, progress: Progress | None) -> None:
     repository, tag = parse_repository_tag(image)
     _log.info("pulling the image %s", image)
     layers: dict[str, tuple[int, int]] = {}
+    failure = None
     for line in client.api.pull(repository, tag or "latest", stream=True, decode=True):
-        if "error" in line:
-            raise DockerException(line["error"])
+        # The rest is read, too, so that the connection is given back.
+        failure = line.get("error", failure)
         detail = line.get("progressDetail") or {}
         if "total" in detail:
             layers[line["id"]] = (detail.get("current", 0), detail["total"])
         if progress is not None:
-            done, total = (sum(column) for column in zip(*layers.values(), strict=True))
-            progress(line.get("status", ""), done, total)
+            done = sum(each for each, _ in layers.values())
+            progress(line.get("status", ""), done, sum(each for _, each in layers.values()))
+    if failure is not None:
+        raise DockerException(failure)
 
 
 def _inner_port(image: str, port: int | None, exposed: Sequence[str]) -> int:

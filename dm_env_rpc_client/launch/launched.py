@@ -45,6 +45,7 @@ class Launch:
         what the server prints.
       command: how errors name the server.
       address: where the server listens.
+      stop_seconds: how long what watches over the server may take to end it.
       **connecting: for `connect`.
 
     Attributes:
@@ -57,9 +58,11 @@ class Launch:
         start: Callable[[IO[bytes]], subprocess.Popen[bytes]],
         command: str,
         address: str,
+        stop_seconds: float = STOP_SECONDS,
         **connecting: Any,
     ):
         self.address = address
+        self._stop_seconds = stop_seconds
         self.command = command
         self._connecting = connecting
         self._output = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # see `close`
@@ -148,7 +151,7 @@ class Launch:
         if self._finalizer.detach() is None:
             return
         try:
-            children.end(self._process, STOP_SECONDS)
+            children.end(self._process, self._stop_seconds)
         finally:
             self._last = self.logs()
             self._output.close()

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.launch.containers import Progress, from_docker
 from dm_env_rpc_client.launch.launched import Launch
 from dm_env_rpc_client.launch.processes import START_SECONDS, from_process, from_python
 
-__all__ = ["Address", "Launcher", "is_address", "launcher_of"]
+__all__ = ["Address", "Launcher", "Progress", "is_address", "launcher_of"]
 
 Launcher: TypeAlias = Callable[[], Launch]
 """Starts a server; called again to start it anew."""
@@ -25,7 +26,12 @@ def is_address(given: Address) -> bool:
     return isinstance(given, str) and not given.startswith(("process:", "docker:", "python:"))
 
 
-def launcher_of(given: Address, timeout: float | None = None, **connecting: Any) -> Launcher:
+def launcher_of(
+    given: Address,
+    timeout: float | None = None,
+    progress: Progress | None = None,
+    **connecting: Any,
+) -> Launcher:
     """Returns what starts the server that a text names; a function as it is.
 
     Args:
@@ -33,6 +39,7 @@ def launcher_of(given: Address, timeout: float | None = None, **connecting: Any)
         `docker:IMAGE`, perhaps with arguments for the image's entry point, and `{port}` in them;
         `python:MODULE:NAME`.
       timeout: seconds until the server must answer, if that is more than 30; None for no limit.
+      progress: called while an image is pulled.
       **connecting: for `connect`.
 
     Raises:
@@ -52,6 +59,6 @@ def launcher_of(given: Address, timeout: float | None = None, **connecting: Any)
         raise SpecError(f"expected {scheme}: and what to start, got {given!r}")
     if scheme == "process":
         return functools.partial(from_process, argv, timeout=seconds, **connecting)
-    from dm_env_rpc_client.launch.containers import from_docker
-
-    return functools.partial(from_docker, argv[0], argv[1:], timeout=seconds, **connecting)
+    return functools.partial(
+        from_docker, argv[0], argv[1:], timeout=seconds, progress=progress, **connecting
+    )

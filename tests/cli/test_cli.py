@@ -19,7 +19,6 @@ from dm_env import specs
 from dm_env_rpc_client import make
 from dm_env_rpc_client.cli import arguments, entry, policies
 from dm_env_rpc_client.cli.app import app
-from dm_env_rpc_client.cli.embedded import catch_server as embedded_catch_server
 from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.tensors.sampling import sample
@@ -256,15 +255,32 @@ def _is_running(pid: int) -> bool:
         return False
 
 
-def test_an_embedded_server_that_does_not_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    result = invoke("run", code=3)
-    assert "embedded server did not start (exit code 1)" in result.stderr
+@pytest.mark.parametrize(
+    "line",
+    [
+        "run {} -n 2 --max-steps 3 --json",
+        "inspect {} --create length=5",
+        "bench {} --seconds 0.1",
+        "check {} --only joined",
+        "properties list {}",
+    ],
+)
+def test_commands_start_servers_that_end_with_them(line: str) -> None:
+    children = set(_children(os.getpid()))
+    before = {child for child in children if _is_running(child)}
+    result = invoke(*line.format("python:tests.environments:Echo").split())
+    assert "error" not in result.stderr
+    assert {child for child in _children(os.getpid()) if _is_running(child)} <= before
 
 
-def test_the_embedded_server_serves_catch() -> None:
-    with embedded_catch_server() as address, make(address) as env:
-        assert env.action_spec() == Catch().action_spec()
+def test_a_server_that_does_not_start_is_told() -> None:
+    result = invoke("run", "process:false {port}", code=3)
+    assert "the server ended with exit code 1: false" in result.stderr
+
+
+def test_without_an_address_it_is_catch() -> None:
+    result = invoke("run", "-n", "1", "--json")
+    assert json.loads(result.stdout)["episodes"]
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

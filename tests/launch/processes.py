@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from dm_env_rpc_client.launch import Launch
@@ -53,11 +52,12 @@ def kill(launch: Launch) -> None:
     assert settles(lambda: not launch.is_running, 20)
 
 
-def running_with(mark: str) -> Iterator[int]:
-    """Yields the processes whose command line has a text, this one excepted."""
-    for each in os.listdir("/proc"):
+def supervisors() -> list[int]:
+    """The processes of this one that watch over launched servers."""
+    found = []
+    for pid in children_of(os.getpid()):
         with contextlib.suppress(OSError):
-            if each.isdigit() and int(each) != os.getpid() and is_alive(int(each)):
-                line = Path(f"/proc/{each}/cmdline").read_bytes()
-                if mark.encode() in line:
-                    yield int(each)
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"runtime/children.py" in command and is_alive(pid):
+                found.append(pid)
+    return found

@@ -16,7 +16,7 @@ import pytest
 from dm_env_rpc_client import BatchedEnvironment, LaunchError, SpecError, make, make_async
 from dm_env_rpc_client.environment.sites import launched
 from dm_env_rpc_client.launch import Launch, from_process
-from tests.launch.processes import AT_PORT, ECHO, ROOT, children_of, is_alive
+from tests.launch.processes import AT_PORT, ECHO, ROOT, is_alive, supervisors
 from tests.scripted import settles
 
 COMMAND = f"process:{shlex.join(AT_PORT)}"
@@ -24,15 +24,9 @@ COMMAND = f"process:{shlex.join(AT_PORT)}"
 
 @pytest.fixture(autouse=True)
 def _all_end() -> Any:
-    before = set(children_of(1)) | set(own_children())
+    before = set(supervisors())
     yield
-    assert settles(lambda: set(own_children()) <= before, 20)
-
-
-def own_children() -> list[int]:
-    import os
-
-    return [pid for pid in children_of(os.getpid()) if is_alive(pid)]
+    assert settles(lambda: set(supervisors()) <= before, 20)
 
 
 @pytest.mark.parametrize(
@@ -42,11 +36,11 @@ def own_children() -> list[int]:
 )
 def test_one_line(address: Any) -> None:
     with make(address, {"length": 2}) as env:
-        assert len(own_children()) == 1
+        assert len(supervisors()) == 1
         assert env.reset().first()
         assert env.step({"value": 5}).observation["value"] == 5
         assert env.step({"value": 6}).last()
-    assert own_children() == []
+    assert supervisors() == []
 
 
 def test_asyncio() -> None:
@@ -68,7 +62,7 @@ def test_one_that_is_forgotten() -> None:
     env.reset()
     del env
     gc.collect()
-    assert settles(lambda: not own_children(), 20)
+    assert settles(lambda: not supervisors(), 20)
 
 
 def test_a_batch_that_is_forgotten() -> None:
@@ -76,7 +70,7 @@ def test_a_batch_that_is_forgotten() -> None:
     envs.reset()
     del envs
     gc.collect()
-    assert settles(lambda: not own_children(), 20)
+    assert settles(lambda: not supervisors(), 20)
 
 
 @pytest.mark.parametrize("end", ["", "os._exit(0)", "raise SystemExit", "1 / 0"])
@@ -101,12 +95,12 @@ print(pids[0], flush=True)
 @pytest.mark.parametrize(("addresses", "count"), [(ECHO, 1), ([ECHO], 1), ([ECHO, ECHO], 2)])
 def test_a_batch_has_one_server_or_one_for_each_in_a_list(addresses: Any, count: int) -> None:
     envs = BatchedEnvironment(addresses, 4)
-    assert len(own_children()) == count
+    assert len(supervisors()) == count
     envs.reset()
     timestep = envs.step({"value": np.arange(4)})
     assert timestep.observation["value"].tolist() == [0, 1, 2, 3]
     envs.close()
-    assert own_children() == []
+    assert supervisors() == []
 
 
 def test_a_batch_of_which_one_is_not_started() -> None:

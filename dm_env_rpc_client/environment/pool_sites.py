@@ -1,0 +1,145 @@
+"""The servers of environments that one thread steps together, at addresses or launched for them."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from dm_env_rpc_client.client.connection import Connection
+from dm_env_rpc_client.client.connection_group import ConnectionGroup
+from dm_env_rpc_client.environment.sites import Address, Site, is_address
+from dm_env_rpc_client.environment.worlds import HOW
+from dm_env_rpc_client.errors import SpecError
+
+__all__ = [
+    "CONNECTING",
+    "OPENERS",
+    "Addresses",
+    "PoolSites",
+    "at_once",
+    "open_at",
+    "open_site",
+    "spread",
+]
+
+Addresses: TypeAlias = Address | Sequence[Address]
+"""Where the servers are, or what launches them."""
+
+Item = TypeVar("Item")
+
+_Place: TypeAlias = tuple[int, Address]
+
+OPENERS = 32
+"""The number of environments that are opened or closed at the same time."""
+
+CONNECTING = tuple(inspect.signature(ConnectionGroup).parameters)[1:]
+"""The arguments of `make` that are about the connection."""
+
+
+def spread(addresses: Addresses, num_envs: int | None) -> list[_Place]:
+    """Returns the place of each environment: a number of the server, and its address.
+
+    Args:
+      addresses: equal addresses are one server, and each server to launch is one of its own.
+      num_envs: the number of environments; None for one at each address.
+
+    Raises:
+      SpecError: there are fewer environments than addresses, or no addresses.
+    """
+    listed = [addresses] if isinstance(addresses, str) or callable(addresses) else list(addresses)
+    count = len(listed) if num_envs is None else num_envs
+    if not listed or count < len(listed):
+        raise SpecError(
+            f"expected at least one environment at each address, got {count} environments for "
+            f"addresses {listed}"
+        )
+    places = [
+        (listed.index(address) if is_address(address) else number, address)
+        for number, address in enumerate(listed)
+    ]
+    return [places[index % len(places)] for index in range(count)]
+
+
+class PoolSites:
+    """The servers of some environments. What has to be launched is launched at the same time.
+
+    Args:
+      places: what `spread` returned.
+      connecting: the arguments of a `ConnectionGroup`.
+
+    Attributes:
+      of: the server of each environment.
+
+    Raises:
+      As `Site`; nothing stays that was launched.
+    """
+
+    def __init__(self, places: Sequence[_Place], connecting: Mapping[str, Any]):
+        self._numbers = [number for number, _ in places]
+        self._users = collections.Counter(self._numbers)
+        self._sites: dict[int, Site[ConnectionGroup]] = {}
+        launches: dict[int, Address] = {}
+        for number, address in places:
+            if not is_address(address):
+                launches[number] = address
+            elif number not in self._sites:
+                self._sites[number] = open_site(address, connecting)
+
+        def launch(number: int) -> None:
+            self._sites[number] = open_site(launches[number], connecting)
+
+        try:
+            at_once(launches, launch)
+        except BaseException:
+            self.close()
+            raise
+        self.of = [self._sites[number] for number in self._numbers]
+
+    def is_shared(self, index: int) -> bool:
+        """Whether the server of an environment is that of others, too."""
+        return self._users[self._numbers[index]] > 1
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """A context in which one thread sends on several connections: all is sent at its end."""
+        with contextlib.ExitStack() as stack:
+            for site in self._sites.values():
+                stack.enter_context(site.target.together())
+            yield
+
+    def close(self) -> None:
+        """Ends the servers that were launched."""
+        at_once([site for site in self._sites.values() if site.launch is not None], Site.close)
+
+
+def open_site(address: Address, connecting: Mapping[str, Any]) -> Site[ConnectionGroup]:
+    """Returns a server, launched if need be, with connections to it that share sockets.
+
+    Args:
+      address: as for `make`.
+      connecting: the arguments of a `ConnectionGroup`.
+    """
+    how = {name: value for name, value in connecting.items() if name in HOW}
+    return Site(
+        address,
+        lambda own: ConnectionGroup(own, **connecting),
+        connecting.get("timeout", 10.0),
+        **how,
+    )
+
+
+def open_at(site: Site[ConnectionGroup]) -> Connection:
+    """Opens a connection to the server where it is now."""
+    return site.target.open()
+
+
+def at_once(items: Iterable[Item], action: Callable[[Item], object]) -> None:
+    """Does something for each item, for several at the same time."""
+    each = list(items)
+    if each:
+        with concurrent.futures.ThreadPoolExecutor(min(OPENERS, len(each))) as executor:
+            list(executor.map(action, each))

@@ -1,0 +1,166 @@
+"""Servers in containers, over Docker's SDK and a stand-in for its daemon: `docker_daemon.py`."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dm_env_rpc_client import LaunchError, Restart, SpecError, make
+from dm_env_rpc_client.launch import Launch, from_docker
+from tests.launch.docker_daemon import IMAGE, Daemon
+from tests.launch.processes import ROOT, is_alive
+from tests.scripted import settles
+
+pytest.importorskip("docker")
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    with contextlib.closing(Daemon(tmp_path)) as stand_in:
+        monkeypatch.setenv("DOCKER_HOST", stand_in.host)
+        yield stand_in
+        assert settles(lambda: not stand_in.containers, 20)
+        assert all(each.process is None or each.has_ended.is_set() for each in stand_in.created)
+
+
+def test_a_container_serves_and_is_removed(daemon: Daemon) -> None:
+    options = {"mem_limit": "1g"}
+    with from_docker("owner/echo", ["--at", "{port}"], env={"COLOUR": "red"}, options=options) as (
+        launch
+    ):
+        (container,) = daemon.containers.values()
+        assert launch.address == f"127.0.0.1:{container.port}"
+        with make(launch.address) as env:
+            env.reset()
+            assert env.step({"value": 7}).observation["value"] == 7
+        assert container.config["Labels"] == {"dm-env-rpc-client": str(os.getpid())}
+        assert container.config["HostConfig"]["AutoRemove"]
+        assert container.config["HostConfig"]["Memory"] == 1 << 30
+        assert settles(lambda: "colour: red" in launch.logs())
+        assert "arguments: --at 50051" in launch.logs()
+    assert daemon.containers == {}
+    assert container.has_ended.is_set()
+    assert "colour: red" in launch.logs()
+
+
+def test_one_line(daemon: Daemon) -> None:
+    with make("docker:owner/echo", {"length": 1}, restart=Restart()) as env:
+        env.reset()
+        assert env.step({"value": 7}).last()
+        env.reset()
+        daemon.created[0].kill()
+        assert env.step({"value": 8}).last()
+        assert env.step({"value": 9}).first()
+        assert (len(daemon.created), env.restarts) == (2, 1)
+
+
+def test_an_image_is_pulled_with_progress(daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
+    daemon.remote["other/echo:1.2"] = ["80/tcp", "53/udp"]
+    told: list[tuple[str, int, int]] = []
+    with (
+        caplog.at_level(logging.INFO, "dm_env_rpc_client"),
+        from_docker("other/echo:1.2", progress=lambda *each: told.append(each)),
+    ):
+        pass
+    assert [each[1:] for each in told if each[0] == "Downloading"] == [
+        (20, 100),
+        (70, 100),
+        (100, 100),
+    ]
+    assert "pulling the image other/echo:1.2" in caplog.text
+
+
+def test_one_that_ends_is_told_with_its_last_lines(daemon: Daemon) -> None:
+    with pytest.raises(LaunchError, match=r"exit code 3: docker:owner/echo fail") as caught:
+        from_docker("owner/echo", ["fail"])
+    assert "arguments: fail" in caught.value.logs
+
+
+def test_images_that_there_are_not(daemon: Daemon) -> None:
+    with pytest.raises(LaunchError, match="no image nobody/nothing:latest anywhere"):
+        from_docker("nobody/nothing")
+
+
+@pytest.mark.parametrize("ports", [[], ["80/tcp", "81/tcp"]])
+def test_the_port_has_to_be_known(daemon: Daemon, ports: list[str]) -> None:
+    daemon.images[IMAGE] = ports
+    with pytest.raises(SpecError, match="say at which port"):
+        from_docker("owner/echo")
+    with from_docker("owner/echo", port=80) as launch:
+        assert launch.is_running
+
+
+# The SDK leaves the socket open that it could not connect.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:unclosed")
+def test_no_docker_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    with pytest.raises(LaunchError, match="for lack of Docker"):
+        from_docker("owner/echo")
+    gc.collect()
+
+
+def test_a_container_that_was_killed_is_not_running(daemon: Daemon) -> None:
+    with from_docker("owner/echo") as launch:
+        daemon.created[0].kill()
+        assert settles(lambda: not launch.is_running, 20)
+        with pytest.raises(LaunchError, match="exit code 137"):
+            launch.check_running()
+
+
+CLIENT = """
+import time
+from dm_env_rpc_client.launch import from_docker
+launch = from_docker("owner/echo")
+print(launch.pid, flush=True)
+time.sleep(300)
+"""
+
+
+@contextlib.contextmanager
+def client() -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLIENT], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_client_that_ends_takes_its_container_along(
+    daemon: Daemon, number: signal.Signals
+) -> None:
+    with client() as process:
+        assert process.stdout is not None
+        keeper = int(process.stdout.readline())
+        assert len(daemon.containers) == 1
+        process.send_signal(number)
+        assert settles(lambda: not daemon.containers, 20)
+        assert settles(lambda: not is_alive(keeper), 20)
+
+
+def test_a_client_that_is_killed_while_the_container_is_created(daemon: Daemon) -> None:
+    daemon.slow = 1.0
+    with client() as process:
+        assert daemon.is_asked.wait(20)
+        process.kill()
+        process.wait()
+    assert settles(lambda: daemon.created != [], 20)
+    assert settles(lambda: not daemon.containers, 20)
+
+
+def test_a_launch_is_a_launch(daemon: Daemon) -> None:
+    with from_docker("owner/echo") as launch:
+        assert isinstance(launch, Launch)
+        assert "docker:owner/echo" in repr(launch)

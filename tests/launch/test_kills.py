@@ -1,0 +1,249 @@
+"""Launched servers, containers and clients are killed at random moments.
+
+Nothing is left running, no TimeStep is wrong, and every death is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dm_env_rpc_client import DmEnvAdaptor, Restart, make
+from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
+from dm_env_rpc_client.launch import Launch, from_python
+from tests.launch.docker_daemon import Daemon
+from tests.launch.processes import ECHO, ROOT, children_of, is_alive, server_of, supervisors
+from tests.reliability.recording import Seen
+from tests.reliability.scorecard import counts
+from tests.scripted import settles
+
+RESTART = Restart(attempts=1000, backoff=0.01, max_backoff=0.1)
+ENVIRONMENTS = 4
+
+
+def kill(pid: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def in_background(action: Callable[[], None]) -> Iterator[threading.Event]:
+    """Calls a function again and again; yields an event that is set when it says it is done."""
+    done, is_over = threading.Event(), threading.Event()
+
+    def run() -> None:
+        with contextlib.suppress(StopIteration):
+            while not is_over.is_set():
+                action()
+        done.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield done
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def step_until(env: DmEnvAdaptor, done: threading.Event) -> tuple[int, int]:
+    """Steps an Echo and checks every TimeStep; returns how many there were, and how many LAST."""
+    last_seen = int(env.reset().observation["value"])
+    assert last_seen == -1
+    steps = losses = 0
+    is_running = True
+    while not done.is_set() or not is_running:
+        steps += 1
+        timestep = env.step({"value": steps})
+        value = int(timestep.observation["value"])
+        if timestep.first():
+            assert not is_running
+            assert (value, timestep.reward, timestep.discount) == (-1, None, None)
+        elif timestep.last():
+            assert is_running
+            assert env.interruption is not None
+            assert (value, timestep.reward, timestep.discount) == (last_seen, 0.0, 1.0)
+            losses += 1
+        else:
+            assert is_running
+            assert (value, timestep.reward, timestep.discount) == (steps, 1.0, 1.0)
+        is_running = not timestep.last()
+        last_seen = value
+    return steps, losses
+
+
+@counts(3, 50)
+def test_servers_that_are_killed(count: int, seen: Seen) -> None:
+    chance = random.Random(count)
+    launches: list[Launch] = []
+    kills = 0
+
+    def launch() -> Launch:
+        launches.append(from_python("tests.environments:Echo"))
+        return launches[-1]
+
+    def kill_one() -> None:
+        nonlocal kills
+        if kills == count:
+            raise StopIteration
+        time.sleep(chance.uniform(0.0, 1.5))
+        # At any moment, also while it starts: those are not in `launches` yet.
+        for supervisor in supervisors():
+            for server in children_of(supervisor):
+                kills += kill(server)
+
+    with make(launch, restart=RESTART) as env, in_background(kill_one) as done:
+        steps, losses = step_until(env, done)
+        assert env.restarts >= losses > 0
+        seen(kills=kills, steps=steps, restarts=env.restarts)
+    assert not any(launch.is_running for launch in launches)
+    assert settles(lambda: not supervisors(), 20)
+
+
+CLIENT = f"""
+from dm_env_rpc_client import make
+env = make({ECHO!r})
+timestep = env.reset()
+step = 0
+while True:
+    step += 1
+    assert env.step({{"value": step}}).observation["value"] == step
+"""
+
+
+@counts(3, 50)
+def test_clients_that_are_killed(count: int, tmp_path: Path, seen: Seen) -> None:
+    chance = random.Random(count)
+    served = 0
+    for _ in range(count):
+        mark = uuid.uuid4().hex
+        client = subprocess.Popen(
+            [sys.executable, "-c", CLIENT],
+            cwd=ROOT,
+            env={**os.environ, "MARK": mark, "TMPDIR": str(tmp_path)},
+        )
+        time.sleep(chance.uniform(0.2, 3.0))
+        assert client.poll() is None
+        served += len(list(marked(mark))) > 1
+        client.kill()
+        client.wait()
+        assert settles(lambda mark=mark: not list(marked(mark)), 20)  # type: ignore[misc]
+    assert served
+    # What was killed before there was a supervisor may leave an empty folder behind.
+    assert [path for path in tmp_path.iterdir() if any(path.iterdir())] == []
+    seen(clients=count, with_servers=served)
+
+
+def marked(mark: str) -> Iterator[int]:
+    """Yields the processes with a text in the environment that they were started with."""
+    for each in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            is_running = each.isdigit() and is_alive(int(each))
+            if is_running and mark.encode() in Path(f"/proc/{each}/environ").read_bytes():
+                yield int(each)
+
+
+@counts(3, 50)
+def test_processes_of_containers_that_are_killed(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: Seen
+) -> None:
+    pytest.importorskip("docker")
+    chance = random.Random(count)
+    kills = 0
+    with contextlib.closing(Daemon(tmp_path)) as daemon:
+        monkeypatch.setenv("DOCKER_HOST", daemon.host)
+
+        def kill_one() -> None:
+            nonlocal kills
+            if kills == count:
+                raise StopIteration
+            time.sleep(chance.uniform(0.0, 1.5))
+            for container in list(daemon.containers.values()):
+                if container.process is not None and not container.has_ended.is_set():
+                    kills += kill(container.process.pid)
+
+        with make("docker:owner/echo", restart=RESTART) as env, in_background(kill_one) as done:
+            steps, _ = step_until(env, done)
+            seen(kills=kills, steps=steps, restarts=env.restarts)
+        assert daemon.containers == {}
+        assert all(each.process is None or each.has_ended.is_set() for each in daemon.created)
+
+
+@pytest.mark.parametrize(
+    ("count", "period", "most"),
+    [
+        (2_000, 0.3, 3),
+        pytest.param(100_000, 5.0, 10_000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
+    ],
+)
+def test_a_training_loop_goes_on_to_its_end(
+    count: int, period: float, most: int, seen: Seen
+) -> None:
+    launches: list[list[Launch]] = [[] for _ in range(ENVIRONMENTS)]
+    deaths = [0] * ENVIRONMENTS
+    is_alive_again = [threading.Event() for _ in range(ENVIRONMENTS)]
+    turn = 0
+
+    def launcher(index: int) -> Callable[[], Launch]:
+        def launch() -> Launch:
+            launches[index].append(from_python("tests.environments:Echo"))
+            return launches[index][-1]
+
+        return launch
+
+    def kill_one() -> None:
+        nonlocal turn
+        if sum(deaths) == most:
+            raise StopIteration
+        time.sleep(period)
+        index = turn % ENVIRONMENTS
+        turn += 1
+        if is_alive_again[index].is_set():
+            is_alive_again[index].clear()
+            deaths[index] += kill(server_of(launches[index][-1]))
+
+    envs = RemoteVectorEnv(
+        [launcher(index) for index in range(ENVIRONMENTS)],
+        create_world_settings={"seconds": 0.001},
+        restart=RESTART,
+    )
+    reported = np.zeros(ENVIRONMENTS, int)
+    try:
+        observations, _ = envs.reset()
+        had_ended = np.zeros(ENVIRONMENTS, bool)
+        with in_background(kill_one):
+            for step in range(count):
+                actions = np.full(ENVIRONMENTS, step)
+                before = observations
+                observations, _, terminated, truncated, infos = envs.step(actions)
+                lost = infos.get("restarted", np.zeros(ENVIRONMENTS, bool))
+                assert not terminated.any()
+                assert (truncated == lost).all()
+                expected = np.where(had_ended, -1, np.where(lost, before, actions))
+                np.testing.assert_array_equal(observations, expected)
+                for index in np.flatnonzero(~lost & ~had_ended):
+                    is_alive_again[index].set()
+                reported += lost
+                had_ended = truncated
+        # The last one to die may be noticed only now.
+        envs.reset()
+        assert envs.restarts == sum(deaths) > 0
+        assert sum(deaths) - ENVIRONMENTS <= reported.sum() <= sum(deaths)
+        seen(steps=count, deaths=sum(deaths), restarts=envs.restarts)
+    finally:
+        envs.close()
+    assert not any(launch.is_running for each in launches for launch in each)
