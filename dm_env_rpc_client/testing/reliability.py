@@ -66,9 +66,8 @@ protocol.
 
 Each row was a run of its own, and other programs had the two processors as well: the load was 5 to
 27. So durations are upper bounds. In rows 21, 31 and 33, the time for which a thread was ready to
-run and other programs had the processor is not counted. The drift of durations in row 24 was not
-judged, since that of a pipe beside the steps shows that the machine changed; memory and threads
-were.
+run and other programs had the processor is not counted. Rows 24 and 42 compare durations within a
+run, which says nothing on such a machine; they are left out.
 
 .. include:: reliability.md
 """
