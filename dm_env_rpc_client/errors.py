@@ -12,6 +12,7 @@
       EnvironmentsFailedError   some environments of a batch failed
       AgentsFailedError         some agents of a world failed
       LibraryError              a library behind the C interface reported a failure
+      RecordingError            a recording cannot be written or read
       ProtocolError             the server, or a library, broke the protocol
       SpecError                 a value, spec or name is invalid       (also a ValueError)
         UnknownNameError        there is no action or observation of this name or UID
@@ -30,6 +31,7 @@ Exceptions carry their data as attributes; `str()` composes the sentence.
 | `EnvironmentsFailedError` | | some of a batch failed: `.failures` | of the others is usable |
 | `AgentsFailedError` | | some of a world failed: `.failures` | of every agent is closed |
 | `LibraryError` | | a C library reported a failure | |
+| `RecordingError` | | a recording cannot be written or read | is dead if it was recorded |
 | `DeadlineExceededError` | `TimeoutError` | no answer in time | is dead |
 | `ConnectionLostError` | `ConnectionError` | there is no connection, or it is dead | is dead |
 | `ConnectionClosedError` | `ConnectionError` | you closed it | is closed |
@@ -82,6 +84,7 @@ __all__ = [
     "PropertyPermissionError",
     "PropertyValueError",
     "ProtocolError",
+    "RecordingError",
     "SpecError",
     "UnknownNameError",
 ]
@@ -360,6 +363,10 @@ class LibraryError(DmEnvRpcClientError):
 
 class ProtocolError(DmEnvRpcClientError):
     """The server violated the protocol, or a library violated the C interface."""
+
+
+class RecordingError(DmEnvRpcClientError):
+    """A recording cannot be written, or a file is not a recording or is damaged."""
 
 
 class SpecError(DmEnvRpcClientError, ValueError):

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dm_env_rpc_client.client.base_connection import endpoint_of
+from dm_env_rpc_client.client.base_connection import Record, endpoint_of
 from dm_env_rpc_client.client.connection import Connection, open_connection
 from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.transports.credentials import Credentials
@@ -36,9 +36,10 @@ class ConnectionGroup:
       token: sent with each call, for a server that requires one.
       transport: which transport carries the streams.
       limits: what an answer may contain; None for the defaults of `Limits`.
+      record: the file to record to; None for none.
 
     Raises:
-      SpecError: as `connect`.
+      SpecError, RecordingError: as `connect`.
     """
 
     def __init__(
@@ -53,9 +54,10 @@ class ConnectionGroup:
         token: str | None = None,
         transport: Transport = "auto",
         limits: Limits | None = None,
+        record: Record | None = None,
     ):
         self._endpoint = endpoint_of(
-            address, credentials, insecure, metadata, token, transport, limits
+            address, credentials, insecure, metadata, token, transport, limits, record
         )
         self._timeout = timeout
         self._request_timeout = request_timeout
@@ -75,6 +77,7 @@ class ConnectionGroup:
         connection._reopen = lambda timeout: open_connection(
             self._endpoint, timeout, self._request_timeout, self._limits
         )
+        connection._tap = self._endpoint.tap
         return connection
 
     @contextlib.contextmanager

@@ -12,7 +12,7 @@ from google.rpc import code_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.async_connection import AsyncConnection, open_connection_async
-from dm_env_rpc_client.client.base_connection import endpoint_of
+from dm_env_rpc_client.client.base_connection import Record, endpoint_of
 from dm_env_rpc_client.client.connection import Reopen, open_connection
 from dm_env_rpc_client.environment import forgotten
 from dm_env_rpc_client.environment.async_dm_env_adaptor import AsyncDmEnvAdaptor
@@ -140,6 +140,7 @@ async def make_async(
     token: str | None = None,
     transport: Transport = "auto",
     limits: Limits | None = None,
+    record: Record | None = None,
     **adaptor_kwargs: Any,
 ) -> AsyncDmEnvAdaptor:
     """`make` for asyncio; arguments and errors are the same.
@@ -150,7 +151,9 @@ async def make_async(
       garbage-collected, or when the interpreter exits.
     """
     check_keywords(adaptor_kwargs, AsyncDmEnvAdaptor)
-    endpoint = endpoint_of(address, credentials, insecure, metadata, token, transport, limits)
+    endpoint = endpoint_of(
+        address, credentials, insecure, metadata, token, transport, limits, record
+    )
     create_settings = pack_settings(create_world_settings)
     join_settings = pack_settings(join_world_settings)
     connection = await open_connection_async(endpoint, timeout, request_timeout, limits)

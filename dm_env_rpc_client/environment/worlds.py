@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from google.rpc import code_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.client.base_connection import BaseConnection, endpoint_of
+from dm_env_rpc_client.client.base_connection import BaseConnection, Record, endpoint_of
 from dm_env_rpc_client.client.connection import Connection, Reopen, open_connection
 from dm_env_rpc_client.client.remains import Remains
 from dm_env_rpc_client.environment import forgotten
@@ -213,6 +213,7 @@ def make(
     token: str | None = None,
     transport: Transport = "auto",
     limits: Limits | None = None,
+    record: Record | None = None,
     **adaptor_kwargs: Any,
 ) -> DmEnvAdaptor:
     """Connects to a server, creates a world and joins it.
@@ -230,6 +231,7 @@ def make(
       token: sent with the call, for a server that requires one.
       transport: which transport carries the stream.
       limits: what an answer may contain; None for the defaults of `Limits`.
+      record: a file to which all requests and answers are recorded; None for none.
       **adaptor_kwargs: for `join_world` and the adaptor, such as
         `requested_observations`.
 
@@ -243,7 +245,9 @@ def make(
       TypeError: a keyword is none of `make` and of the adaptor, such as a setting.
     """
     check_keywords(adaptor_kwargs, DmEnvAdaptor)
-    endpoint = endpoint_of(address, credentials, insecure, metadata, token, transport, limits)
+    endpoint = endpoint_of(
+        address, credentials, insecure, metadata, token, transport, limits, record
+    )
     return make_on(
         lambda: open_connection(endpoint, timeout, request_timeout, limits),
         create_world_settings,
