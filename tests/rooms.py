@@ -27,7 +27,7 @@ PACKAGE = Path(dm_env_rpc_client.__file__).parent
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
         "bridges", "client", "compliance", "environment", "errors", "extensions", "protocol",
-        "runtime", "server", "tensors", "transports",
+        "recording", "runtime", "server", "tensors", "transports",
     },
     "notebook": {"_proto", "displays", "environment", "errors", "extensions", "server", "tensors"},
     "pytest_plugin": {"compliance", "testing"},

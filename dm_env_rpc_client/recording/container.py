@@ -177,7 +177,7 @@ class Container:
             built.write(_INDEX.pack(Opcode.MESSAGE_INDEX, fields, channel, 8 * len(places)))
             built.write(struct.pack(f"<{len(places)}Q", *places))
             self._counts[channel] += len(places) // 2
-        self._times = [min(*times, *self._times), max(*times, *self._times)]
+        self._times = [min([*self._times, *times]), max([*self._times, *times])]
         self._chunks.append(
             records.ChunkIndex(
                 chunk_start_offset=start,

@@ -27,9 +27,6 @@ from dm_env_rpc_client.tensors.spec_manager import SpecManager, dm_env_spec
 
 __all__ = ["Episode", "Recording", "episodes", "read"]
 
-ACTION, OBSERVATION = "action", "observation"
-"""The names under which servers of this package send an array that is not in a mapping."""
-
 
 @dataclasses.dataclass
 class Episode:
@@ -75,13 +72,13 @@ class Episode:
         """
         return timesteps.stack(
             [
-                step._replace(observation=_nested(step.observation, OBSERVATION))
+                step._replace(observation=nesting.nest(step.observation, nesting.SEPARATOR))
                 for step in self.flat_timesteps
             ]
         )
 
     @property
-    def actions(self) -> Any:
+    def actions(self) -> dict[str, Any]:
         """The actions, stacked along time and nested: one fewer than TimeSteps.
 
         Raises:
@@ -102,7 +99,7 @@ class Episode:
             else np.empty((0, *self.action_specs[name].shape), self.action_specs[name].dtype)
             for name in names
         }
-        return _nested(stacked, ACTION)
+        return nesting.nest(stacked, nesting.SEPARATOR)
 
     @property
     def episode_return(self) -> Any:
@@ -268,10 +265,3 @@ class _Agent:
         assert episode is not None
         episode.end = end
         return episode
-
-
-def _nested(flat: Mapping[str, Any], bare: str) -> Any:
-    """Returns values nested by their names; an array that a server sends alone as itself."""
-    if flat.keys() == {bare}:
-        return flat[bare]
-    return nesting.nest(flat, nesting.SEPARATOR)

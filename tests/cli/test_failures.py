@@ -156,7 +156,7 @@ def test_without_arguments_there_is_help() -> None:
     assert "list" in invoke("properties", code=0).stdout
 
 
-COMMANDS = ["run", "serve", "inspect", "play", "check", "bench"]
+COMMANDS = ["run", "serve", "inspect", "play", "check", "bench", "record", "replay", "export"]
 COMMANDS += [f"properties {name}" for name in ("list", "get", "set")]
 
 

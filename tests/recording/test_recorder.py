@@ -254,6 +254,13 @@ def test_an_observation_that_the_caller_changes_is_recorded_as_it_came(
     np.testing.assert_array_equal(episode.timesteps.observation["frame"][0], kept)
 
 
+def test_a_recording_of_one_message(path: Path) -> None:
+    with Recorder(path) as recorder:
+        recorder.tape("localhost:1", {}).request(b"")
+    (entry,) = entries(path)
+    assert (entry.is_request, entry.message) == (True, b"")
+
+
 def test_what_was_recorded_is_in_the_file_soon(server: Server, path: Path) -> None:
     with dm_env_rpc_client.connect(server.address, record=path) as connection:
         connection.send(dm_env_rpc_pb2.CreateWorldRequest())
