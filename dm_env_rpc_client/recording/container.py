@@ -226,6 +226,11 @@ class Container:
         self._out.write(built.end())
         self._out.close()
 
+    def give_up(self) -> None:
+        """Closes the file as it is, after an error."""
+        if self._end is None:
+            self._out.close()
+
     def _put(self, record: bytes) -> None:
         self._parts.append(record)
         self._chunk_bytes += len(record)
@@ -253,7 +258,9 @@ class _Output:
         self.position += len(data)
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def reopen(self, position: int) -> None:
         """Opens the file again and cuts off what follows a position."""

@@ -16,8 +16,8 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.recording.container import ANSWERS, REQUESTS, Container
@@ -35,6 +35,9 @@ MAX_WAITING_BYTES = 64 << 20
 
 _TAKE_SECONDS = 0.01
 """How often the thread takes what has come."""
+
+_MOST_TAKEN = 1000
+"""How many messages the thread takes at once."""
 
 _MESSAGE_BYTES = 200
 """What a message in the queue counts beside its contents."""
@@ -103,10 +106,6 @@ class Tape:
         """
         self._answers += 1
         self._writing.put(self, ANSWERS, self._answers, bytes(message))
-        self.check()
-
-    def check(self) -> None:
-        """Raises RecordingError if the file cannot be written."""
         failure = self._writing.failure
         if failure is not None:
             raise RecordingError(
@@ -197,34 +196,41 @@ class Writing:
             self._thread.join(_SETTLE_SECONDS)
 
     def _run(self) -> None:
+        take = self.queue.get_nowait
         while True:
             if self._unflushed_since is None:
-                item: _Item | _Empty = self.queue.get()
+                items = [self.queue.get()]
             else:
                 time.sleep(_TAKE_SECONDS)
-                item = self._next()
+                items = []
+            try:
+                while len(items) < _MOST_TAKEN:
+                    items.append(take())
+            except queue.Empty:
+                pass
             taken_bytes = 0
-            while not isinstance(item, _Empty):
-                if item is None:
-                    self._do(self._finish)
-                    return
+            for item in items:
                 if isinstance(item, tuple):
                     taken_bytes += len(item[-1]) + _MESSAGE_BYTES
-                    self._do(self._add, *item)
+                    # Not by `_do`: this is most of what the thread does.
+                    if self.failure is None:
+                        try:
+                            self._add(*item)
+                        except BaseException as error:
+                            self._fail(error)
+                elif item is None:
+                    self._do(self._finish)
+                    return
                 else:
                     self._take(item)
-                item = self._next()
             with self._mutex:
                 self._waiting_bytes -= taken_bytes
+            # They refer to connections, which the thread must not keep alive while it waits.
+            items.clear()
+            item = None
             since = self._unflushed_since
             if since is not None and time.monotonic() - since >= FLUSH_SECONDS:
                 self._do(self._flush)
-
-    def _next(self) -> _Item | _Empty:
-        try:
-            return self.queue.get_nowait()
-        except queue.Empty:
-            return _EMPTY
 
     def _take(self, item: _Begin | _End | _Settle) -> None:
         if isinstance(item, _Begin):
@@ -260,20 +266,18 @@ class Writing:
         self.has_finished = True
         self._container.finish()
 
-    def _do(self, action: Any, *arguments: Any) -> None:
+    def _do(self, action: Callable[[], None]) -> None:
         """Does something with the file, unless something has failed before."""
         if self.failure is None:
             try:
-                action(*arguments)
+                action()
             except BaseException as error:
-                self.failure = error
-                self._unflushed_since = None
-                self.has_finished = True
-                _log.error("the recording %s cannot be written: %s", self.path, error)
+                self._fail(error)
 
-
-class _Empty:
-    """What an empty queue gives; None in the queue ends the thread."""
-
-
-_EMPTY = _Empty()
+    def _fail(self, error: BaseException) -> None:
+        """Gives the file up; it is readable up to its last whole chunk."""
+        self.failure = error
+        self._unflushed_since = None
+        self.has_finished = True
+        self._container.give_up()
+        _log.error("the recording %s cannot be written: %s", self.path, error)
