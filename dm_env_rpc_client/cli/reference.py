@@ -28,6 +28,7 @@ GUIDES = {
         "adaptors": "Gymnasium, in both directions",
         "server": "Serving environments",
         "extensions": "Properties and other extensions",
+        "recording": "Recording and replaying",
         "compliance": "Checking a server",
         "testing": "Tests with pytest",
         "testing.reliability": "Reliability",
@@ -62,6 +63,7 @@ PUBLIC_MODULES = (
             "extensions.property_access",
             "extensions.property_spec",
             "notebook",
+            "recording",
             "server",
             "testing",
         )

@@ -140,6 +140,9 @@ def read(path: str | os.PathLike[str]) -> Recording:
     Args:
       path: the file. If its recorder was killed, it is read up to the last whole chunk.
 
+    Returns:
+      The connections and the episodes.
+
     Raises:
       RecordingError: the file is not a recording, is damaged, or contains what breaks the protocol.
     """

@@ -24,6 +24,17 @@ _recorders: weakref.WeakValueDictionary[str, Recorder] = weakref.WeakValueDictio
 _opening = threading.Lock()
 
 
+def _begin_anew() -> None:
+    """In a forked child: the recorders are the parent's, one of whose threads may hold the lock."""
+    global _opening
+    _opening = threading.Lock()
+    _recorders.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
+
+
 class Recorder:
     """Records connections to one file, from any threads.
 
@@ -62,6 +73,9 @@ class Recorder:
           address: of its server.
           settings: what the recording says about the connection. They must not be secret.
 
+        Returns:
+          What records its requests and answers.
+
         Raises:
           RecordingError: the recorder is closed, or another process made it.
         """
@@ -84,11 +98,11 @@ class Recorder:
         return Tape(self, self._writing, number, metadata)
 
     def recorded(self, stream: Stream, endpoint: Endpoint) -> Stream:
-        """Returns a stream that records what passes another one; see `transports.streams.Tap`."""
+        """Returns a stream that records what passes `stream`; see `transports.endpoint.Tap`."""
         return RecordedStream(stream, self.tape(endpoint.address, settings_of(endpoint)))
 
     def recorded_async(self, stream: AsyncStream, endpoint: Endpoint) -> AsyncStream:
-        """`recorded` for an event loop."""
+        """Returns a stream to `endpoint` that records what passes `stream`, for an event loop."""
         return AsyncRecordedStream(stream, self.tape(endpoint.address, settings_of(endpoint)))
 
     def settle(self) -> None:
@@ -120,7 +134,7 @@ def recorder_of(record: str | os.PathLike[str] | Recorder) -> Recorder:
     path = os.path.realpath(record)
     with _opening:
         found = _recorders.get(path)
-        if found is None or found._writing.has_finished or found._pid != os.getpid():
+        if found is None or found._writing.has_finished:
             found = _recorders[path] = Recorder(record)
         return found
 

@@ -352,6 +352,7 @@ if not child:
     for failing in (
         lambda: env.step({"paddle": 1}),
         lambda: dm_env_rpc_client.make(address, record=recorder),
+        lambda: dm_env_rpc_client.make(address, record=path),
     ):
         try:
             failing()
@@ -378,6 +379,7 @@ def test_a_forked_child_leaves_the_recording_to_its_parent(server: Server, path:
     )
     assert finished.stdout.count("which forked this one") == 2
     assert "record to a file of its own in each process" in finished.stdout
+    assert "there is a file already" in finished.stdout
     recording = read(path)
     assert recording.is_complete
     assert sum(map(len, recording.episodes)) == 21
