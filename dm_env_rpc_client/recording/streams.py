@@ -83,14 +83,14 @@ class AsyncRecordedStream:
     async def write(self, message: bytes) -> None:
         """See `AsyncStream.write`."""
         await self._wait_for_room()
-        self._tape.request(message)
+        self._tape.request(message, may_block=False)
         await self._stream.write(message)
 
     async def read(self) -> Buffer:
         """See `AsyncStream.read`."""
         message = await self._stream.read()
         await self._wait_for_room()
-        self._tape.answer(message)
+        self._tape.answer(message, may_block=False)
         return message
 
     async def close(self, timeout: float) -> None:

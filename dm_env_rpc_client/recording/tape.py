@@ -93,19 +93,28 @@ class Tape:
         self._requests = self._answers = 0
         writing.queue.put(_Begin(self))
 
-    def request(self, message: bytes) -> None:
-        """Records a request that is about to be sent. Errors are raised by `answer`."""
-        self._requests += 1
-        self._writing.put(self, REQUESTS, self._requests, message)
+    def request(self, message: bytes, may_block: bool = True) -> None:
+        """Records a request that is about to be sent. Errors are raised by `answer`.
 
-    def answer(self, message: Buffer) -> None:
-        """Records a received answer, of which it keeps a copy.
+        Args:
+          message: its bytes.
+          may_block: whether to wait if the disk does not keep up; otherwise see `is_full`.
+        """
+        self._requests += 1
+        self._writing.put(self, REQUESTS, self._requests, message, may_block)
+
+    def answer(self, message: Buffer, may_block: bool = True) -> None:
+        """Records a received answer.
+
+        Args:
+          message: its bytes, of which it keeps a copy.
+          may_block: as for `request`.
 
         Raises:
           RecordingError: the file cannot be written.
         """
         self._answers += 1
-        self._writing.put(self, ANSWERS, self._answers, bytes(message))
+        self._writing.put(self, ANSWERS, self._answers, bytes(message), may_block)
         failure = self._writing.failure
         if failure is not None:
             raise RecordingError(
@@ -115,7 +124,7 @@ class Tape:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next message would wait for the disk."""
+        """Whether as much waits to be written as may wait."""
         return self._writing.is_full
 
     def end(self) -> None:
@@ -166,16 +175,26 @@ class Writing:
 
     @property
     def is_full(self) -> bool:
-        """Whether `put` would wait."""
+        """Whether as much waits as may wait."""
         return self._waiting_bytes > MAX_WAITING_BYTES and self._thread.is_alive()
 
-    def put(self, tape: Tape, direction: str, sequence: int, message: bytes) -> None:
-        """Puts a message into the queue, with the current time; waits while the queue is full."""
+    def put(
+        self, tape: Tape, direction: str, sequence: int, message: bytes, may_block: bool
+    ) -> None:
+        """Puts a message into the queue, with the current time.
+
+        Args:
+          tape: the recording of its connection.
+          direction: REQUESTS or ANSWERS.
+          sequence: its number.
+          message: its bytes.
+          may_block: whether to wait until there is room in the queue.
+        """
         # A plain tuple: one with names takes as long as all the rest.
         self.queue.put((tape, direction, sequence, self._epoch + time.monotonic_ns(), message))
         with self._mutex:
             self._waiting_bytes += len(message) + _MESSAGE_BYTES
-        if self._waiting_bytes > MAX_WAITING_BYTES:
+        if self._waiting_bytes > MAX_WAITING_BYTES and may_block:
             while self.is_full:
                 time.sleep(_TAKE_SECONDS)
 

@@ -106,6 +106,42 @@ def test_parquet_has_a_row_for_each_timestep(
         export_parquet(recorded, out)
 
 
+class Words(dm_env.Environment):
+    """Arrays of any length, and of texts."""
+
+    def __init__(self, dtype: str = "int64"):
+        self._dtype = dtype
+
+    def action_spec(self) -> dict[str, specs.Array]:
+        return {}
+
+    def observation_spec(self) -> dict[str, specs.Array]:
+        return {
+            "words": specs.StringArray((2,)),
+            "number": specs.Array((), np.dtype(self._dtype)),
+        }
+
+    def reset(self) -> dm_env.TimeStep:
+        words = np.array(["one", "two"], object)
+        return dm_env.restart({"words": words, "number": np.dtype(self._dtype).type(7)})
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        return self.reset()
+
+
+def test_texts_in_parquet(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    from dm_env_rpc_client.recording.parquet import export_parquet
+
+    path, out = tmp_path / "run.mcap", tmp_path / "run.parquet"
+    with serve(Words) as server, dm_env_rpc_client.make(server.address, record=path) as env:
+        env.reset()
+    assert export_parquet(path, out) == 1
+    (row,) = parquet.read_table(out).to_pylist()
+    assert row["observation.words"] == ["one", "two"]
+    assert row["observation.number"] == 7
+
+
 def test_parquet_of_different_specs_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     from dm_env_rpc_client.recording.parquet import export_parquet

@@ -7,25 +7,27 @@ allow a second, since the machine may be loaded.
 from __future__ import annotations
 
 import contextlib
-import json
+import itertools
 import mmap
 import random
 import struct
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import dm_env
 import pytest
 
 import dm_env_rpc_client
 from dm_env_rpc_client.errors import ConnectionLostError
-from dm_env_rpc_client.recording import read, replay
+from dm_env_rpc_client.recording import proxy, read, replay
 from dm_env_rpc_client.recording.tape import FLUSH_SECONDS
 from dm_env_rpc_client.server import Catch, Server, serve
+from tests.forks import context, end
 from tests.recording.sessions import SETTINGS, assert_same, move
 
 COUNTS = [
@@ -34,22 +36,33 @@ COUNTS = [
 ]
 MARGIN_SECONDS = 1.0
 
-CLIENT = """
-import mmap, struct, sys
-import dm_env_rpc_client
-from tests.recording.sessions import SETTINGS, move
 
-address, path, progress = sys.argv[1:]
-with open(progress, "r+b") as file:
-    shared = mmap.mmap(file.fileno(), 8)
-env = dm_env_rpc_client.make(address, SETTINGS, record=path)
-env.reset()
-step = 0
-while True:
-    env.step(move(step))
-    step += 1
-    struct.pack_into("<Q", shared, 0, step)
-"""
+def play_until_killed(address: str, path: str, counter: str) -> None:
+    """A client that records, and counts its steps in shared memory."""
+    with open(counter, "r+b") as file:
+        shared = mmap.mmap(file.fileno(), 8)
+    env = dm_env_rpc_client.make(address, SETTINGS, record=path)
+    env.reset()
+    for step in itertools.count():
+        env.step(move(step))
+        struct.pack_into("<Q", shared, 0, step + 1)
+
+
+def forward_until_killed(told: Connection, upstream: str, path: str) -> None:
+    """A proxy that records."""
+    running = proxy(upstream, path)
+    told.send(running.address)
+    running.wait()
+
+
+@contextlib.contextmanager
+def process_of(target: Callable[..., None], *arguments: Any) -> Iterator[BaseProcess]:
+    process = context.Process(target=target, args=arguments, daemon=True)
+    process.start()
+    try:
+        yield process
+    finally:
+        end(process)
 
 
 @pytest.fixture(scope="module")
@@ -92,31 +105,28 @@ def test_a_client_that_is_killed(server: Server, tmp_path: Path, count: int) -> 
     for index in range(count):
         path, counter = tmp_path / f"{index}.mcap", tmp_path / f"{index}.count"
         counter.write_bytes(bytes(8))
-        process = subprocess.Popen(
-            [sys.executable, "-c", CLIENT, server.address, str(path), str(counter)]
-        )
         progress = Progress()
-        try:
-            with open(counter, "r+b") as file, mmap.mmap(file.fileno(), 8) as shared:
+        with (
+            process_of(play_until_killed, server.address, str(path), str(counter)) as process,
+            open(counter, "r+b") as file,
+            mmap.mmap(file.fileno(), 8) as shared,
+        ):
 
-                def taken(shared: mmap.mmap = shared) -> int:
-                    steps: int = struct.unpack_from("<Q", shared)[0]
-                    return steps
+            def taken(shared: mmap.mmap = shared) -> int:
+                steps: int = struct.unpack_from("<Q", shared)[0]
+                return steps
 
-                while not taken():
-                    assert process.poll() is None
-                    time.sleep(0.005)
-                end = time.monotonic() + moments.uniform(0, 1.5 * MARGIN_SECONDS)
-                while time.monotonic() < end:
-                    progress.note(taken())
-                    time.sleep(0.005)
-                process.kill()
-                killed = time.monotonic()
-                process.wait()
-                most = taken() + 1
-        finally:
+            while not taken():
+                assert process.is_alive()
+                time.sleep(0.005)
+            until = time.monotonic() + moments.uniform(0, 1.5 * MARGIN_SECONDS)
+            while time.monotonic() < until:
+                progress.note(taken())
+                time.sleep(0.005)
             process.kill()
-            process.wait()
+            killed = time.monotonic()
+            process.join()
+            most = taken() + 1
         found = recorded_timesteps(path) if path.stat().st_size else []
         assert progress.before(killed - MARGIN_SECONDS) <= len(found) <= most + 1
         assert_same(local(most)[: len(found)], found)
@@ -136,18 +146,11 @@ def test_a_proxy_that_is_killed(server: Server, tmp_path: Path, count: int) -> N
     longest = 0
     for index in range(count):
         path = tmp_path / f"{index}.mcap"
-        process = subprocess.Popen(
-            [
-                sys.executable, "-m", "dm_env_rpc_client.cli", "record", str(path),
-                "--upstream", server.address, "--address", "localhost:0", "--json",
-            ],
-            stdout=subprocess.PIPE,
-        )  # fmt: skip
         seen: list[dm_env.TimeStep] = []
         progress = Progress()
-        try:
-            assert process.stdout is not None
-            address = json.loads(process.stdout.readline())["address"]
+        mine, its = context.Pipe()
+        with process_of(forward_until_killed, its, server.address, str(path)) as process:
+            address = mine.recv()
             env = dm_env_rpc_client.make(address, SETTINGS)
             seen.append(env.reset())
             seconds = moments.uniform(0, 1.5 * MARGIN_SECONDS)
@@ -160,9 +163,8 @@ def test_a_proxy_that_is_killed(server: Server, tmp_path: Path, count: int) -> N
                     progress.note(len(seen))
             env.close()
             killer.join()
-        finally:
-            process.kill()
-            process.communicate()
+        mine.close()
+        its.close()
         found = recorded_timesteps(path)
         # The proxy may have recorded an answer that the client did not get any more.
         assert progress.before(killed - MARGIN_SECONDS) <= len(found) <= len(seen) + 1

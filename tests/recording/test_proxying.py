@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,12 @@ import pytest
 
 import dm_env_rpc_client
 from dm_env_rpc_client import dm_env_rpc_pb2
-from dm_env_rpc_client.errors import ConnectionLostError, RecordingError, SpecError
+from dm_env_rpc_client.errors import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    RecordingError,
+    SpecError,
+)
 from dm_env_rpc_client.recording import proxy, read, replay
 from dm_env_rpc_client.server import Catch, Race, Server, serve
 from dm_env_rpc_client.testing import ScriptedServer
@@ -132,6 +138,20 @@ def test_a_client_that_goes_away_leaves_nothing(path: Path) -> None:
             connection.close()
         assert read(path).is_complete
         assert server.agent_count == 0
+
+
+def test_a_client_that_goes_away_while_a_step_waits(path: Path) -> None:
+    with serve(Race()) as server, proxy(server.address, path) as running:
+        connection = dm_env_rpc_client.connect(running.address, request_timeout=0.5)
+        env = dm_env_rpc_client.join_world(connection, "")
+        with pytest.raises(DeadlineExceededError):
+            env.reset()  # Nobody else is there.
+        connection.close()
+        deadline = time.monotonic() + 30
+        while server.agent_count:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert len(entries(path)) == 3
 
 
 def test_what_cannot_be_recorded(server: Server, path: Path) -> None:

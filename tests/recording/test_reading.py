@@ -114,3 +114,17 @@ def test_channels_of_others_are_skipped(tmp_path: Path) -> None:
     writer.finish()
     recording = read(path)
     assert (recording.connections, recording.episodes, recording.is_complete) == ({}, [], True)
+
+
+def test_a_file_without_chunks_that_another_program_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "flat.mcap"
+    writer = Writer(str(path), use_chunking=False)
+    writer.start()
+    schema = writer.register_schema("dm_env_rpc.v1.EnvironmentRequest", "protobuf", b"")
+    metadata = {"connection": "4", "direction": "requests", "address": "localhost:1"}
+    channel = writer.register_channel("/connection-4/requests", "protobuf", schema, metadata)
+    writer.add_message(channel, 7, b"hello", 7, sequence=1)
+    writer.finish()
+    (entry,) = entries(path)
+    assert entry[1:] == (True, 1, 7, b"hello")
+    assert (entry.connection.number, entry.connection.address) == (4, "localhost:1")

@@ -337,6 +337,40 @@ def test_a_disk_that_is_slow_delays_and_drops_nothing(
     assert len(entries(path)) == 410
 
 
+def test_a_slow_disk_delays_coroutines_that_record_and_no_others(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = containers._Output.write
+    longest = 0.0
+
+    def slow(self: containers._Output, data: bytes) -> None:
+        time.sleep(0.5)
+        write(self, data)
+
+    async def run() -> None:
+        async def watch() -> None:
+            nonlocal longest
+            while True:
+                before = time.monotonic()
+                await asyncio.sleep(0.005)
+                longest = max(longest, time.monotonic() - before)
+
+        env = await dm_env_rpc_client.make_async(server.address, record=path)
+        await env.reset()
+        watching = asyncio.create_task(watch())
+        for _ in range(30):
+            await env.step({"paddle": 1})
+        watching.cancel()
+        await env.close()
+
+    monkeypatch.setattr(tapes, "MAX_WAITING_BYTES", 1_000)
+    monkeypatch.setattr(containers._Output, "write", slow)
+    asyncio.run(run())
+    assert len(entries(path)) == 70
+    # A coroutine that waits for the disk lets the event loop run.
+    assert longest < 0.4
+
+
 FORKED = """
 import os, sys
 import dm_env_rpc_client
