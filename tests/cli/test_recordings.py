@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 
 from dm_env_rpc_client.recording import read
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.cli.commands import command, is_one_line_with, started
 from tests.cli.terminals import COMMAND, Terminal
 from tests.forks import run_command
+from tests.groups import need_package
 from tests.recording.sessions import assert_same, play
 
 
@@ -88,7 +90,6 @@ def test_inspect_draws_an_image_on_a_terminal(recorded: Path, tmp_path: Path) ->
 
 
 def test_export(recorded: Path, tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
     out = tmp_path / "run.parquet"
     finished = run_command("export", str(recorded), str(out), "--to", "parquet")
     assert (finished.returncode, finished.stderr) == (0, f"wrote 5 episodes to {out}\n")
@@ -98,7 +99,7 @@ def test_export(recorded: Path, tmp_path: Path) -> None:
 
 
 def test_export_to_minari(recorded: Path, tmp_path: Path) -> None:
-    pytest.importorskip("minari", reason="Minari needs Python 3.11")
+    need_package("minari")
     finished = command(
         "export", str(recorded), "catch/run-v0", "--to", "minari",
         environment={"MINARI_DATASETS_PATH": str(tmp_path)},

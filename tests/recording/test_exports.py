@@ -9,11 +9,14 @@ import dm_env
 import numpy as np
 import pytest
 from dm_env import specs
+from pyarrow import parquet
 
 import dm_env_rpc_client
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.recording import Episode, Recorder, read
+from dm_env_rpc_client.recording.parquet import export_parquet
 from dm_env_rpc_client.server import Catch, serve
+from tests.groups import need_package
 from tests.recording.sessions import SETTINGS, play
 
 
@@ -74,9 +77,6 @@ def found(recorded: Path) -> list[Episode]:
 def test_parquet_has_a_row_for_each_timestep(
     recorded: Path, found: list[Episode], tmp_path: Path
 ) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    from dm_env_rpc_client.recording.parquet import export_parquet
-
     out = tmp_path / "run.parquet"
     assert export_parquet(recorded, out) == 3
     table = parquet.read_table(out)
@@ -130,9 +130,6 @@ class Words(dm_env.Environment):
 
 
 def test_texts_in_parquet(tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    from dm_env_rpc_client.recording.parquet import export_parquet
-
     path, out = tmp_path / "run.mcap", tmp_path / "run.parquet"
     with serve(Words) as server, dm_env_rpc_client.make(server.address, record=path) as env:
         env.reset()
@@ -143,9 +140,6 @@ def test_texts_in_parquet(tmp_path: Path) -> None:
 
 
 def test_parquet_of_different_specs_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    from dm_env_rpc_client.recording.parquet import export_parquet
-
     path = tmp_path / "run.mcap"
     with serve(Catch) as server, Recorder(path) as recorder:
         for rows in (5, 6):
@@ -162,7 +156,9 @@ def test_parquet_of_different_specs_is_refused_and_leaves_nothing(tmp_path: Path
 
 
 def test_minari_has_the_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    minari = pytest.importorskip("minari", reason="Minari needs Python 3.11")
+    need_package("minari")
+    import minari
+
     from dm_env_rpc_client.recording.minari import export_minari
 
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "data"))
@@ -186,7 +182,7 @@ def test_minari_has_the_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_minari_refuses_what_it_has_no_space_for(
     recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("minari", reason="Minari needs Python 3.11")
+    need_package("minari")
     from dm_env_rpc_client.recording.minari import export_minari
 
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "data"))

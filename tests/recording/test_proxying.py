@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 import dm_env_rpc_client
-from dm_env_rpc_client import dm_env_rpc_pb2
+from dm_env_rpc_client import Tls, dm_env_rpc_pb2
 from dm_env_rpc_client.errors import (
     ConnectionLostError,
     DeadlineExceededError,
@@ -22,6 +22,7 @@ from dm_env_rpc_client.errors import (
 from dm_env_rpc_client.recording import proxy, read, replay
 from dm_env_rpc_client.server import Catch, Race, Server, serve
 from dm_env_rpc_client.testing import ScriptedServer
+from tests.certificates import self_signed
 from tests.recording.sessions import assert_same, entries, play
 
 
@@ -94,6 +95,20 @@ def test_a_token_is_forwarded_and_not_recorded(path: Path) -> None:
         assert refused.value.code == "UNAUTHENTICATED"
     assert b"hunter2" not in path.read_bytes()
     assert b"hunter2" not in b"".join(entry.message for entry in entries(path))
+
+
+@pytest.mark.certificates
+def test_the_server_may_require_tls(path: Path, tmp_path: Path) -> None:
+    key, crt = self_signed(tmp_path)
+    tls = Tls(cert=crt, key=key)
+    with (
+        serve(Catch, credentials=tls, token="hunter2") as server,
+        proxy(server.address, path, credentials=Tls(ca=crt), token="hunter2") as running,
+    ):
+        assert len(play(running.address, 5)) == 6
+    (connection,) = read(path).connections.values()
+    assert connection.metadata["tls"] == "true"
+    assert b"hunter2" not in path.read_bytes()
 
 
 def test_metadata_is_forwarded(path: Path) -> None:

@@ -93,15 +93,6 @@ def test_the_file_opens_with_the_package_mcap_alone(server: Server, path: Path) 
     assert len(decoded.step.observations[1].floats.array) == 20
 
 
-def test_the_decoder_of_mcap_for_protobuf_reads_it(server: Server, path: Path) -> None:
-    decoders = pytest.importorskip("mcap_protobuf.decoder")
-    play(server.address, 5, record=path)
-    with open(path, "rb") as file:
-        reader = make_reader(file, decoder_factories=[decoders.DecoderFactory()])
-        kinds = [each.WhichOneof("payload") for *_, each in reader.iter_decoded_messages()]
-    assert kinds[:4] == ["create_world", "create_world", "join_world", "join_world"]
-
-
 def test_what_is_said_about_a_connection_is_not_secret(path: Path) -> None:
     with serve(Catch, token="hunter2") as secured:
         metadata = [("x-password", "sesame")]
