@@ -57,8 +57,8 @@ dm-env-rpc record run.mcap --upstream localhost:50051 --address localhost:50052
   SIGKILL; a machine that loses power may lose more, since files are not synced.
 - **Forks.** A forked child records nothing to a file of its parent.
 
-Three runs of `python -m tests.benchmarks --only recording`, on a machine with two cores that was
-busy, medians: a recorded step with a float32 scalar takes 0.94 to 1.09 times as long as one that is
+Medians of `python -m tests.benchmarks --only recording`, run several times on a busy machine with
+two cores: a recorded step with a float32 scalar takes 0.94 to 1.09 times as long as one that is
 not recorded, with uint8 84x84x4 1.3 to 1.6 times, with float32 84x84x4 1.7 to 2.1 times. Large
 observations cost a copy and the compression (`Recorder(path, compression="lz4")` or `"none"`). A
 step through the proxy takes 2 to 3 times as long, since it passes two more sockets.

@@ -93,7 +93,7 @@ class _Shelf:
         self._order = list(self._firsts)
 
     def take(self, request: bytes) -> int | None:
-        """Returns the connection to serve to who begins with a request; None if there is none."""
+        """Returns the recorded connection for a client's first request; None if there is none."""
         with self._mutex:
             for number in self._order:
                 if _is_same(self._firsts[number], request):
