@@ -1,11 +1,11 @@
 """The recording of one connection, and the queue and the thread that write it to the file.
 
 The thread that sends or receives a message puts it into the queue with its time, which takes about
-a microsecond. The writing thread empties the queue every 10 ms, and hands it to the operating system as a
-chunk after 100 ms, or when a chunk is full. Nothing is dropped: if the disk does not keep up and
+a microsecond. The writing thread empties the queue every 10 ms, and hands a chunk to the operating
+system after 100 ms, or when the chunk is full. Nothing is dropped: if the disk does not keep up and
 64 MiB wait, sending and receiving wait, too. If writing fails, for instance because the disk is
-full, the recorded connections fail with a RecordingError, since a recording with a hole would
-look complete.
+full, the recorded connections fail with a RecordingError, since a recording with a hole would look
+complete.
 """
 
 from __future__ import annotations
