@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "extensions": {"_proto", "displays", "errors", "tensors"},
     "environment": {"_proto", "client", "displays", "errors", "protocol", "tensors", "transports"},
     "client": {"displays", "errors", "protocol", "recording", "runtime", "transports"},
-    "recording": {"_proto", "errors", "protocol", "tensors", "transports"},
+    "recording": {"errors", "protocol", "tensors", "transports"},
     "bridges": {"errors", "runtime", "tensors", "transports"},
     "protocol": {"_proto", "errors", "tensors"},
     "transports": {"errors"},

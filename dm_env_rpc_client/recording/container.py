@@ -30,8 +30,8 @@ from mcap.opcode import Opcode
 from mcap.well_known import MessageEncoding, SchemaEncoding
 from mcap.writer import LIBRARY_IDENTIFIER, MCAP0_MAGIC
 
-from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import RecordingError
+from dm_env_rpc_client.protocol.envelopes import EnvironmentRequest, EnvironmentResponse
 
 __all__ = ["ANSWERS", "COMPRESSIONS", "PROFILE", "REQUESTS", "Container"]
 
@@ -52,8 +52,8 @@ _CHUNK_BYTES = 1 << 20
 """A chunk ends when it is larger than this, before compression."""
 
 _ENVELOPES: Mapping[str, type[Message]] = {
-    REQUESTS: dm_env_rpc_pb2.EnvironmentRequest,
-    ANSWERS: dm_env_rpc_pb2.EnvironmentResponse,
+    REQUESTS: EnvironmentRequest,
+    ANSWERS: EnvironmentResponse,
 }
 
 # The MCAP specification, Message and Message Index: opcode and length of the record, and its

@@ -12,7 +12,6 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
-from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError, RecordingError, SpecError
 from dm_env_rpc_client.protocol import lifecycle, timesteps
 from dm_env_rpc_client.protocol.envelopes import (
@@ -23,6 +22,7 @@ from dm_env_rpc_client.protocol.envelopes import (
 from dm_env_rpc_client.protocol.lifecycle import Lifecycle, State
 from dm_env_rpc_client.recording.reading import Entry, RecordedConnection, Scan
 from dm_env_rpc_client.tensors import nesting
+from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.tensors.spec_manager import SpecManager, dm_env_spec
 
 __all__ = ["Episode", "Recording", "episodes", "read"]
@@ -134,11 +134,12 @@ class Recording:
     is_complete: bool
 
 
-def read(path: str | os.PathLike[str]) -> Recording:
+def read(path: str | os.PathLike[str], limits: Limits = DEFAULT) -> Recording:
     """Reads a recording into memory; `episodes` reads it piece by piece.
 
     Args:
       path: the file. If its recorder was killed, it is read up to the last whole chunk.
+      limits: what an answer may contain, as for the connections that were recorded.
 
     Returns:
       The connections and the episodes.
@@ -147,16 +148,19 @@ def read(path: str | os.PathLike[str]) -> Recording:
       RecordingError: the file is not a recording, is damaged, or contains what breaks the protocol.
     """
     scan = Scan(path)
-    found = list(episodes(scan))
+    found = list(episodes(scan, limits))
     return Recording(scan.connections, found, scan.is_complete)
 
 
-def episodes(recording: str | os.PathLike[str] | Scan) -> Iterator[Episode]:
+def episodes(
+    recording: str | os.PathLike[str] | Scan, limits: Limits = DEFAULT
+) -> Iterator[Episode]:
     """Reads the episodes of a recording, one after the other.
 
     Args:
       recording: the file, or a `Scan` of it, whose `connections` and `is_complete` are those of the
         whole file at the end.
+      limits: as for `read`.
 
     Yields:
       Each episode when it has ended; those that did not, at the end.
@@ -170,10 +174,10 @@ def episodes(recording: str | os.PathLike[str] | Scan) -> Iterator[Episode]:
     for entry in scan:
         agent = agents.get(entry.connection.number)
         if agent is None:
-            agent = agents[entry.connection.number] = _Agent(entry.connection)
+            agent = agents[entry.connection.number] = _Agent(entry.connection, limits)
         try:
             episode = agent.take(entry)
-        except (*DECODE_ERRORS, ProtocolError) as error:
+        except (*DECODE_ERRORS, ProtocolError, SpecError) as error:
             kind = "request" if entry.is_request else "answer"
             raise RecordingError(
                 f"{scan.path}: {kind} {entry.sequence} of connection {entry.connection.number} "
@@ -197,9 +201,10 @@ class _Agent:
       episode: the one that runs; None between two.
     """
 
-    def __init__(self, connection: RecordedConnection):
+    def __init__(self, connection: RecordedConnection, limits: Limits):
         self.episode: Episode | None = None
         self._connection = connection
+        self._limits = limits
         self._lifecycle = Lifecycle()
         self._requests: list[Any] = []
         self._actions = self._observations = SpecManager({})
@@ -216,7 +221,7 @@ class _Agent:
         if field is None:
             return None  # A property of the 1.0 line, or what this version does not know.
         try:
-            answer = decode_response(entry.message, field)
+            answer = decode_response(entry.message, field, self._limits)
         except DmEnvRpcError:
             return None  # By the protocol the request had no effect.
         payload = getattr(request, field)
@@ -224,18 +229,19 @@ class _Agent:
         if field == "step":
             return self._step(payload, answer, entry.nanoseconds)
         if field in ("join_world", "reset") and answer.HasField("specs"):
-            self._actions = SpecManager(answer.specs.actions, "action")
-            self._observations = SpecManager(answer.specs.observations, "observation")
+            self._actions = SpecManager(answer.specs.actions, "action", self._limits)
+            self._observations = SpecManager(answer.specs.observations, "observation", self._limits)
         if self.episode is None or self._lifecycle.state is State.RUNNING:
             return None
         return self._end("interrupted")
 
     def _step(
         self,
-        request: dm_env_rpc_pb2.StepRequest,
-        answer: dm_env_rpc_pb2.StepResponse,
+        request: Any,
+        answer: Any,
         nanoseconds: int,
     ) -> Episode | None:
+        """Takes a StepRequest and its StepResponse."""
         state = self._lifecycle.state
         step_type = lifecycle.step_type(self._lifecycle.previous, state)
         values = self._observations.unpack(answer.observations)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dm_env_rpc_client
-from dm_env_rpc_client import dm_env_rpc_pb2
+from dm_env_rpc_client import Limits, dm_env_rpc_pb2
 from dm_env_rpc_client.errors import DmEnvRpcError, RecordingError, SpecError
 from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.recording import Recorder, Scan, episodes, read
@@ -146,3 +146,11 @@ def test_what_breaks_the_protocol_is_named(
         tape.answer(answer)
     with pytest.raises(RecordingError, match=r"(request|answer) 1 of connection 1 breaks"):
         read(path)
+
+
+def test_limits_are_those_of_the_reader(path: Path) -> None:
+    with serve(Catch) as server:
+        play(server.address, 2, record=path)
+    with pytest.raises(RecordingError, match=r"answer 2 of connection 1 .*paddle"):
+        read(path, Limits(name_bytes=5))
+    assert len(read(path, Limits(name_bytes=100)).episodes) == 1
