@@ -111,7 +111,10 @@ class Recorder:
             self._writing.settle()
 
     def close(self) -> None:
-        """Completes the file; a second call does nothing. What fails is logged."""
+        """Completes the file; a second call does nothing. What fails is logged.
+
+        Connections that still record to it fail, since their recording would have a hole.
+        """
         self._finalizer()
 
     def __enter__(self) -> Recorder:

@@ -239,6 +239,8 @@ class Writing:
                             self._fail(error)
                 elif item is None:
                     self._do(self._finish)
+                    # What connections that are still open send would be missing.
+                    self.failure = self.failure or ValueError("the recorder was closed before it")
                     return
                 else:
                     self._take(item)

@@ -313,6 +313,17 @@ def test_a_disk_that_is_full_ends_the_connection(
         assert not connection.is_usable
 
 
+def test_a_connection_does_not_outlive_its_recorder_in_silence(server: Server, path: Path) -> None:
+    with Recorder(path) as recorder:
+        connection = dm_env_rpc_client.connect(server.address, record=recorder)
+        connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+    assert len(entries(path)) == 2
+    with pytest.raises(ConnectionLostError, match="the recorder was closed before it"):
+        connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+    connection.close()
+    assert read(path).is_complete
+
+
 def test_a_disk_that_is_slow_delays_and_drops_nothing(
     server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
