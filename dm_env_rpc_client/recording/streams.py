@@ -17,7 +17,34 @@ _FULL_SECONDS = 0.01
 """How often a coroutine looks whether the disk has caught up."""
 
 
-class RecordedStream:
+class _Recorded:
+    """What both have in common: their ends.
+
+    Args:
+      stream: the other stream.
+      tape: the recording.
+    """
+
+    def __init__(self, stream: Stream | AsyncStream, tape: Tape):
+        self.address = stream.address
+        self._tape = tape
+        self._abandon = stream.abandon
+        self._abort = stream.abort
+
+    def abandon(self) -> None:
+        """See `Stream.abandon`."""
+        self._tape.abandon()
+        self._abandon()
+
+    def abort(self) -> None:
+        """See `Stream.abort`."""
+        try:
+            self._abort()
+        finally:
+            self._tape.end()
+
+
+class RecordedStream(_Recorded):
     """A `Stream` that records what passes another one.
 
     Args:
@@ -26,9 +53,8 @@ class RecordedStream:
     """
 
     def __init__(self, stream: Stream, tape: Tape):
-        self.address = stream.address
+        super().__init__(stream, tape)
         self._stream = stream
-        self._tape = tape
         self.fileno = stream.fileno
         self.has_unread = stream.has_unread
         self.has_unsent = stream.has_unsent
@@ -54,20 +80,8 @@ class RecordedStream:
         finally:
             self._tape.end()
 
-    def abandon(self) -> None:
-        """See `Stream.abandon`."""
-        self._tape.abandon()
-        self._stream.abandon()
 
-    def abort(self) -> None:
-        """See `Stream.abort`."""
-        try:
-            self._stream.abort()
-        finally:
-            self._tape.end()
-
-
-class AsyncRecordedStream:
+class AsyncRecordedStream(_Recorded):
     """An `AsyncStream` that records what passes another one.
 
     Args:
@@ -76,9 +90,8 @@ class AsyncRecordedStream:
     """
 
     def __init__(self, stream: AsyncStream, tape: Tape):
-        self.address = stream.address
+        super().__init__(stream, tape)
         self._stream = stream
-        self._tape = tape
 
     async def write(self, message: bytes) -> None:
         """See `AsyncStream.write`."""
@@ -97,18 +110,6 @@ class AsyncRecordedStream:
         """See `AsyncStream.close`."""
         try:
             await self._stream.close(timeout)
-        finally:
-            self._tape.end()
-
-    def abandon(self) -> None:
-        """See `AsyncStream.abandon`."""
-        self._tape.abandon()
-        self._stream.abandon()
-
-    def abort(self) -> None:
-        """See `AsyncStream.abort`."""
-        try:
-            self._stream.abort()
         finally:
             self._tape.end()
 
