@@ -13,6 +13,7 @@
       AgentsFailedError         some agents of a world failed
       LaunchError               a server was not started, or has ended
       LibraryError              a library behind the C interface reported a failure
+      RecordingError            a recording cannot be written or read
       ProtocolError             the server, or a library, broke the protocol
       SpecError                 a value, spec or name is invalid       (also a ValueError)
         UnknownNameError        there is no action or observation of this name or UID
@@ -32,6 +33,7 @@ Exceptions carry their data as attributes; `str()` composes the sentence.
 | `AgentsFailedError` | | some of a world failed: `.failures` | of every agent is closed |
 | `LaunchError` | | a server was not started: `.command`, `.exit_code`, `.logs` | |
 | `LibraryError` | | a C library reported a failure | |
+| `RecordingError` | | a recording cannot be written or read | is dead if it was recorded |
 | `DeadlineExceededError` | `TimeoutError` | no answer in time | is dead |
 | `ConnectionLostError` | `ConnectionError` | there is no connection, or it is dead | is dead |
 | `ConnectionClosedError` | `ConnectionError` | you closed it | is closed |
@@ -85,6 +87,7 @@ __all__ = [
     "PropertyPermissionError",
     "PropertyValueError",
     "ProtocolError",
+    "RecordingError",
     "SpecError",
     "UnknownNameError",
 ]
@@ -389,6 +392,10 @@ class LibraryError(DmEnvRpcClientError):
 
 class ProtocolError(DmEnvRpcClientError):
     """The server violated the protocol, or a library violated the C interface."""
+
+
+class RecordingError(DmEnvRpcClientError):
+    """A recording cannot be written, or a file is not a recording or is damaged."""
 
 
 class SpecError(DmEnvRpcClientError, ValueError):

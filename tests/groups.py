@@ -29,6 +29,7 @@ GROUPS = {
 
 PACKAGES = {
     "stable_baselines3": "pip install stable-baselines3; with torch it takes a gigabyte",
+    "minari": "pip install 'minari>=0.5.3', which needs Python 3.11",
     "moviepy": "pip install moviepy, which needs a Pillow before 12",
 }
 """Packages that the extra `test` leaves out, and how to get them."""

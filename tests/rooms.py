@@ -27,7 +27,7 @@ PACKAGE = Path(dm_env_rpc_client.__file__).parent
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
         "bridges", "client", "compliance", "environment", "errors", "extensions", "protocol",
-        "runtime", "server", "tensors", "transports",
+        "recording", "runtime", "server", "tensors", "transports",
     },
     "notebook": {"displays", "environment", "errors", "extensions", "server", "tensors"},
     "gymnasium": set(),
@@ -43,7 +43,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "_proto", "client", "displays", "errors", "launch", "protocol", "tensors", "transports",
     },
     "launch": {"client", "errors", "runtime"},
-    "client": {"displays", "errors", "protocol", "runtime", "transports"},
+    "client": {"displays", "errors", "protocol", "recording", "runtime", "transports"},
+    "recording": {"errors", "protocol", "tensors", "transports"},
     "bridges": {"errors", "runtime", "tensors", "transports"},
     "protocol": {"_proto", "errors", "tensors"},
     "transports": {"errors"},

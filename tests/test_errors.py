@@ -28,6 +28,7 @@ from dm_env_rpc_client.errors import (
     PropertyPermissionError,
     PropertyValueError,
     ProtocolError,
+    RecordingError,
     SpecError,
     UnknownNameError,
 )
@@ -54,6 +55,7 @@ ERRORS: list[tuple[DmEnvRpcClientError, type[Exception]]] = [
     (PropertyPermissionError("write", "speed", status(7)), PermissionError),
     (PropertyValueError("write", "speed", status(3)), ValueError),
     (ProtocolError("broken"), Exception),
+    (RecordingError("the disk is full"), Exception),
     (SpecError("wrong"), ValueError),
     (UnknownNameError("no such name"), KeyError),
 ]

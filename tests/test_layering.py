@@ -40,7 +40,11 @@ ONLY_IN = {
         "bridges.gymnasium_values",
         "bridges.pettingzoo_description",
         "cli.sources",
+        "recording.minari",
     ],
+    "mcap": ["recording."],
+    "minari": ["recording.minari"],
+    "pyarrow": ["recording.parquet"],
     "pettingzoo": ["adaptors.pettingzoo", "cli.sources", "server.pettingzoo_game"],
     "stable_baselines3": ["adaptors.sb3"],
     "docker": ["launch.container", "launch.containers"],
@@ -139,5 +143,5 @@ def test_importing_the_package_imports_nothing_optional() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     ).stdout.split()
     optional = {"typer", "rich", "gymnasium", "cffi", "pytest", "ray", "IPython", "matplotlib"}
-    optional |= {"ipywidgets", "opentelemetry", "pettingzoo", "PIL"}
+    optional |= {"ipywidgets", "opentelemetry", "pettingzoo", "PIL", "mcap", "minari", "pyarrow"}
     assert optional & set(loaded) == set()

@@ -1,8 +1,8 @@
 """The command `dm-env-rpc`; see `dm-env-rpc --help`.
 
 Read `app.py` first: it adds the commands. Each command has a file of its own (`run`, `serve`,
-`inspect`, `play`, `properties`, `check`, `health`, `bench`), and `playing/` is the application of
-`play`.
+`inspect`, `play`, `properties`, `check`, `health`, `bench`, `record` with `replay`, `export`), and
+`playing/` is the application of `play`.
 `entry.py` starts the command, `group.py` and `failures.py` turn errors into lines and exit codes,
 `arguments.py` has the arguments that several commands share. May import every room below it.
 
@@ -12,12 +12,13 @@ Read `app.py` first: it adds the commands. Each command has a file of its own (`
 | --- | --- |
 | `dm-env-rpc run [ADDRESS]` | runs episodes with a random policy, or one of yours |
 | `dm-env-rpc serve WHAT` | serves an environment |
-| `dm-env-rpc inspect ADDRESS` | shows actions and observations |
+| `dm-env-rpc inspect ADDRESS` | shows actions and observations; `inspect FILE` a recording |
 | `dm-env-rpc check ADDRESS` | checks that a server follows the protocol |
 | `dm-env-rpc health ADDRESS` | asks a server whether it is serving |
 | `dm-env-rpc bench ADDRESS` | measures steps, and where their time goes |
 | `dm-env-rpc properties list` / `get` / `set` | reads and writes properties |
 | `dm-env-rpc play ADDRESS` | plays an environment in the terminal |
+| `dm-env-rpc record` / `replay` / `export` | records, serves a recording, exports its episodes |
 
 Every command takes a server to start in place of an address, which ends with the command:
 `process:COMMAND`, `docker:IMAGE` or `python:MODULE:NAME`, as `dm_env_rpc_client.launch` describes.
@@ -77,6 +78,16 @@ dm-env-rpc bench localhost:50051 --seconds 30 --transport grpc --json
 
 ```sh
 dm-env-rpc health localhost:50051 --timeout 60
+```
+
+`record` stands between clients and a server and writes what they say to a file, `replay` serves
+such a file without the environment, and `export` writes its episodes for other programs; see
+`dm_env_rpc_client.recording`:
+
+```sh
+dm-env-rpc record run.mcap --upstream localhost:50051 --address localhost:50052
+dm-env-rpc inspect run.mcap
+dm-env-rpc replay run.mcap --address localhost:50051
 ```
 
 For a server with TLS, `--tls-ca` names the PEM file of the authority to trust (`system`: those that

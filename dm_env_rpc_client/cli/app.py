@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from dm_env_rpc_client.cli import bench, check, health, inspect, play, properties, run, serve
+from dm_env_rpc_client.cli import (
+    bench,
+    check,
+    export,
+    health,
+    inspect,
+    play,
+    properties,
+    record,
+    run,
+    serve,
+)
 from dm_env_rpc_client.cli.group import Commands, examples
 
 __all__ = ["app"]
@@ -65,3 +76,6 @@ app.add_typer(
 app.command("check", epilog=check.EXAMPLES)(check.check)
 app.command("health", epilog=health.EXAMPLES)(health.health)
 app.command("bench", epilog=bench.EXAMPLES)(bench.bench)
+app.command("record", epilog=record.RECORD_EXAMPLES)(record.record)
+app.command("replay", epilog=record.REPLAY_EXAMPLES)(record.replay)
+app.command("export", epilog=export.EXAMPLES)(export.export)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import rich.box
 import rich.console
 import rich.table
+import typer
 
-from dm_env_rpc_client.cli import arguments
+from dm_env_rpc_client.cli import arguments, recorded
 from dm_env_rpc_client.cli.group import examples
 
 if TYPE_CHECKING:
@@ -20,13 +21,20 @@ __all__ = ["EXAMPLES", "describe", "inspect"]
 EXAMPLES = examples(
     "dm-env-rpc inspect localhost:50051",
     "dm-env-rpc inspect localhost:50051 --create rows=6 --json",
+    "dm-env-rpc inspect run.mcap                   # a recording",
     "dm-env-rpc inspect env.host:50051 --tls-ca ca.pem --token-file token",
 )
 
 
 @arguments.with_access
 def inspect(
-    address: arguments.Address,
+    address: Annotated[
+        str,
+        typer.Argument(
+            metavar="ADDRESS|FILE",
+            help="Address of the server, such as localhost:50051, or a recording.",
+        ),
+    ],
     create: arguments.CreateSettings = None,
     join: arguments.JoinSettings = None,
     world: arguments.World = None,
@@ -35,9 +43,15 @@ def inspect(
     access: arguments.Access,
     as_json: arguments.Json = False,
 ) -> None:
-    """Shows the specs of actions, observations, reward and discount of an environment."""
+    """Shows the specs of actions, observations, reward and discount of an environment.
+
+    Of a recording it shows the episodes: their steps, returns, durations, and an image.
+    """
     from dm_env_rpc_client.cli.results import print_json
 
+    if recorded.is_recording(address):
+        recorded.inspect_recording(address, as_json)
+        return
     with arguments.open_environment(
         address,
         arguments.parse_settings(create),

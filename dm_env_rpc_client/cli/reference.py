@@ -31,6 +31,7 @@ GUIDES = {
         "server.deployment": "Deployment",
         "adaptors.opentelemetry": "Metrics, traces and logs",
         "extensions": "Properties and other extensions",
+        "recording": "Recording and replaying",
         "compliance": "Checking a server",
         "testing": "Tests with pytest",
         "testing.reliability": "Reliability",
@@ -66,6 +67,7 @@ PUBLIC_MODULES = (
             "extensions.property_access",
             "extensions.property_spec",
             "notebook",
+            "recording",
             "server",
             "testing",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import warnings
@@ -14,6 +15,7 @@ from dm_env_rpc_client.client.async_pipeline import AsyncPipeline
 from dm_env_rpc_client.client.base_connection import (
     CLOSE_SECONDS,
     BaseConnection,
+    Record,
     endpoint_of,
 )
 from dm_env_rpc_client.protocol import envelopes, telemetry
@@ -178,6 +180,8 @@ class AsyncConnection(BaseConnection):
         """
         self._finalizer.detach()
         await self._pipeline.close(CLOSE_SECONDS)
+        if self._tap is not None:
+            await asyncio.to_thread(self._tap.settle)
 
     async def __aenter__(self) -> AsyncConnection:
         return self
@@ -202,9 +206,12 @@ async def connect_async(
     token: str | None = None,
     transport: Transport = "auto",
     limits: Limits | None = None,
+    record: Record | None = None,
 ) -> AsyncConnection:
     """`connect` for asyncio; arguments and errors are the same."""
-    endpoint = endpoint_of(address, credentials, insecure, metadata, token, transport, limits)
+    endpoint = endpoint_of(
+        address, credentials, insecure, metadata, token, transport, limits, record
+    )
     return await open_connection_async(endpoint, timeout, request_timeout, limits)
 
 
@@ -224,6 +231,7 @@ async def open_connection_async(
     connection._reopen = lambda timeout: open_connection_async(
         endpoint, timeout, request_timeout, limits
     )
+    connection._tap = endpoint.tap
     return connection
 
 

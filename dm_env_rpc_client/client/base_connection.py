@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+import os
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 from dm_env_rpc_client.client.async_pipeline import AsyncPipeline
 from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
 from dm_env_rpc_client.protocol.lifecycle import Lifecycle
 from dm_env_rpc_client.transports.credentials import Credentials
-from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
+from dm_env_rpc_client.transports.endpoint import Endpoint, Tap, Transport
 from dm_env_rpc_client.transports.metadata import Metadata
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
+    from dm_env_rpc_client.recording.recorder import Recorder
     from dm_env_rpc_client.tensors.limits import Limits
 
-__all__ = ["CLOSE_SECONDS", "BaseConnection", "endpoint_of"]
+__all__ = ["CLOSE_SECONDS", "BaseConnection", "Record", "endpoint_of"]
+
+Record: TypeAlias = Union[str, "os.PathLike[str]", "Recorder"]
+"""A file to record to, or what records to one."""
 
 CLOSE_SECONDS = 1.0
 """How long the server may take to end a stream that was closed."""
@@ -31,6 +37,8 @@ class BaseConnection:
     """
 
     _pipeline: AsyncPipeline | ThreadedPipeline
+    _tap: Tap | None = None
+    """What records the connection, which has to write all of it before `close` returns."""
 
     def __init__(
         self,
@@ -91,7 +99,16 @@ def endpoint_of(
     token: str | None,
     transport: Transport,
     limits: Limits | None,
+    record: Record | None,
 ) -> Endpoint:
     """Returns the arguments of `connect` and `make` that say where and how to connect."""
     max_message_bytes = MAX_MESSAGE_BYTES if limits is None else limits.message_bytes
-    return Endpoint(address, credentials, insecure, metadata, transport, max_message_bytes, token)
+    endpoint = Endpoint(
+        address, credentials, insecure, metadata, transport, max_message_bytes, token
+    )
+    if record is None:
+        return endpoint
+    from dm_env_rpc_client.recording.recorder import recorder_of
+
+    # Last, so that a wrong argument makes no file.
+    return dataclasses.replace(endpoint, token=None, tap=recorder_of(record))

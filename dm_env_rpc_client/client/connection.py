@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from dm_env_rpc_client.client.base_connection import (
     CLOSE_SECONDS,
     BaseConnection,
+    Record,
     endpoint_of,
 )
 from dm_env_rpc_client.client.remains import Remains
@@ -269,6 +270,8 @@ class Connection(BaseConnection):
         """
         self._finalizer.detach()
         self._pipeline.close(CLOSE_SECONDS)
+        if self._tap is not None:
+            self._tap.settle()
 
     def _pending(
         self,
@@ -311,6 +314,7 @@ def connect(
     token: str | None = None,
     transport: Transport = "auto",
     limits: Limits | None = None,
+    record: Record | None = None,
 ) -> Connection:
     """Connects to a dm_env_rpc server.
 
@@ -336,6 +340,8 @@ def connect(
         unless the credentials or a proxy require grpcio.
       limits: what an answer may contain, so that a small message cannot take much memory; None
         for the defaults of `Limits`.
+      record: a file that does not exist yet, to which all requests and answers are recorded, or
+        a `recording.Recorder`; None for none. See the guide of `recording`.
 
     Returns:
       The Connection, which closes its channel with itself.
@@ -346,8 +352,11 @@ def connect(
       SpecError: plaintext to another machine without `insecure`; local credentials for
         another machine; an unknown transport; invalid metadata or an invalid token; a file of
         `credentials` that cannot be read.
+      RecordingError: the file of `record` cannot be written, or exists.
     """
-    endpoint = endpoint_of(address, credentials, insecure, metadata, token, transport, limits)
+    endpoint = endpoint_of(
+        address, credentials, insecure, metadata, token, transport, limits, record
+    )
     return open_connection(endpoint, timeout, request_timeout, limits)
 
 
@@ -363,6 +372,7 @@ def open_connection(
         connection = Connection(stream, request_timeout=request_timeout, limits=limits)
     _log.debug("connected to %s", endpoint.address)
     connection._reopen = lambda timeout: open_connection(endpoint, timeout, request_timeout, limits)
+    connection._tap = endpoint.tap
     return connection
 
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dm_env_rpc_client.client.base_connection import endpoint_of
+from dm_env_rpc_client.client.base_connection import Record, endpoint_of
 from dm_env_rpc_client.client.connection import Connection, open_connection
 from dm_env_rpc_client.protocol import telemetry
 from dm_env_rpc_client.protocol.step_codec import answer_memory
@@ -37,9 +37,10 @@ class ConnectionGroup:
       token: sent with each call, for a server that requires one.
       transport: which transport carries the streams.
       limits: what an answer may contain; None for the defaults of `Limits`.
+      record: the file to record to; None for none.
 
     Raises:
-      SpecError: as `connect`.
+      SpecError, RecordingError: as `connect`.
     """
 
     def __init__(
@@ -54,9 +55,10 @@ class ConnectionGroup:
         token: str | None = None,
         transport: Transport = "auto",
         limits: Limits | None = None,
+        record: Record | None = None,
     ):
         self._endpoint = endpoint_of(
-            address, credentials, insecure, metadata, token, transport, limits
+            address, credentials, insecure, metadata, token, transport, limits, record
         )
         self._timeout = timeout
         self._request_timeout = request_timeout
@@ -77,6 +79,7 @@ class ConnectionGroup:
                 stream, request_timeout=self._request_timeout, limits=self._limits
             )
         connection._reopen = self._open_alone
+        connection._tap = self._endpoint.tap
         return connection
 
     def _open_alone(self, timeout: float | None) -> Connection:

@@ -12,7 +12,7 @@ from google.rpc import code_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.async_connection import AsyncConnection, open_connection_async
-from dm_env_rpc_client.client.base_connection import endpoint_of
+from dm_env_rpc_client.client.base_connection import Record, endpoint_of
 from dm_env_rpc_client.client.connection import Reopen, open_connection
 from dm_env_rpc_client.environment import forgotten
 from dm_env_rpc_client.environment.async_dm_env_adaptor import AsyncDmEnvAdaptor, AsyncJoined
@@ -150,6 +150,7 @@ async def make_async(
     transport: Transport = "auto",
     limits: Limits | None = None,
     restart: Restart | None = None,
+    record: Record | None = None,
     **adaptor_kwargs: Any,
 ) -> AsyncDmEnvAdaptor:
     """`make` for asyncio; arguments and errors are the same.
@@ -164,7 +165,10 @@ async def make_async(
     join_settings = pack_settings(join_world_settings)
     how: tuple[Any, ...] = (credentials, insecure, metadata, token, transport, limits)
     site = await _site(
-        address, lambda own: endpoint_of(own, *how), timeout, **dict(zip(HOW, how, strict=True))
+        address,
+        lambda own: endpoint_of(own, *how, record),
+        timeout,
+        **dict(zip(HOW, how, strict=True)),
     )
     try:
         connection = await open_connection_async(site.target, timeout, request_timeout, limits)

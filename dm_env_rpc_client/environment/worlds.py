@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from google.rpc import code_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.client.base_connection import BaseConnection, endpoint_of
+from dm_env_rpc_client.client.base_connection import BaseConnection, Record, endpoint_of
 from dm_env_rpc_client.client.connection import Connection, Reopen, open_connection
 from dm_env_rpc_client.client.remains import Remains
 from dm_env_rpc_client.environment import forgotten
@@ -224,6 +224,7 @@ def make(
     transport: Transport = "auto",
     limits: Limits | None = None,
     restart: Restart | None = None,
+    record: Record | None = None,
     **adaptor_kwargs: Any,
 ) -> DmEnvAdaptor:
     """Connects to a server, or launches one, creates a world and joins it.
@@ -245,6 +246,7 @@ def make(
       limits: what an answer may contain; None for the defaults of `Limits`.
       restart: how often the environment is started again, with the same settings, if its server or
         its connection is lost; None for never. See `Restart`.
+      record: a file to which all requests and answers are recorded; None for none.
       **adaptor_kwargs: for `join_world` and the adaptor, such as
         `requested_observations`.
 
@@ -263,7 +265,7 @@ def make(
     how: tuple[Any, ...] = (credentials, insecure, metadata, token, transport, limits)
     site = Site(
         address,
-        lambda own: endpoint_of(own, *how),
+        lambda own: endpoint_of(own, *how, record),
         timeout,
         **dict(zip(HOW, how, strict=True)),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.credentials import (
@@ -12,15 +12,28 @@ from dm_env_rpc_client.transports.credentials import (
     is_local_credentials,
 )
 from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
-from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
+from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, AsyncStream, Stream
 from dm_env_rpc_client.transports.tokens import bearer
 
-__all__ = ["RETRY_SECONDS", "Endpoint", "Transport", "check_transport"]
+__all__ = ["RETRY_SECONDS", "Endpoint", "Tap", "Transport", "check_transport"]
 
 Transport = Literal["auto", "grpc", "http2"]
 
 RETRY_SECONDS = 0.05
 """Between two attempts to connect to a server that does not listen yet."""
+
+
+class Tap(Protocol):
+    """Sees the messages of every stream to an endpoint, to record them."""
+
+    def recorded(self, stream: Stream, endpoint: Endpoint) -> Stream:
+        """Returns a stream that does what `stream` does, and records its messages."""
+
+    def recorded_async(self, stream: AsyncStream, endpoint: Endpoint) -> AsyncStream:
+        """`recorded` for an event loop."""
+
+    def settle(self) -> None:
+        """Returns when all that was recorded is in the file. Never raises."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +49,7 @@ class Endpoint:
       max_message_bytes: the size of the largest message that is received.
       token: sent with the call, as `authorization: Bearer <token>`; it becomes a part of
         `metadata`.
+      tap: records the messages of the streams; None for none.
 
     Raises:
       SpecError: plaintext to another machine without `insecure`; local credentials for
@@ -51,6 +65,7 @@ class Endpoint:
     transport: Transport = "auto"
     max_message_bytes: int = MAX_MESSAGE_BYTES
     token: dataclasses.InitVar[str | None] = None
+    tap: Tap | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self, token: str | None) -> None:
         check_transport(self.transport)

@@ -40,6 +40,10 @@ def open_stream(
     Raises:
       As `connect`.
     """
+    return _tapped(_open_stream(endpoint, timeout, allocate), endpoint)
+
+
+def _open_stream(endpoint: Endpoint, timeout: float | None, allocate: Allocate) -> Stream:
     if _uses_http2(endpoint):
         return Http2Stream.open(endpoint, timeout, allocate)
     channel = open_channel(
@@ -56,6 +60,19 @@ async def open_stream_async(
     endpoint: Endpoint, timeout: float | None, allocate: Allocate = plain_memory
 ) -> AsyncStream:
     """`open_stream` for an event loop."""
+    stream = await _open_stream_async(endpoint, timeout, allocate)
+    if endpoint.tap is None:
+        return stream
+    try:
+        return endpoint.tap.recorded_async(stream, endpoint)
+    except BaseException:
+        await stream.close(0.0)
+        raise
+
+
+async def _open_stream_async(
+    endpoint: Endpoint, timeout: float | None, allocate: Allocate
+) -> AsyncStream:
     if _uses_http2(endpoint):
         return await open_http2_stream_async(endpoint, timeout, allocate)
     channel = await open_channel_async(
@@ -95,6 +112,9 @@ class StreamGroup:
         Raises:
           As `open_stream`.
         """
+        return _tapped(self._open(timeout), self._endpoint)
+
+    def _open(self, timeout: float | None) -> Stream:
         usable = [connection for connection in self._connections if connection.is_usable]
         wanted = max((connection.serving_processes for connection in usable), default=1)
         told = [SPREADS] if wanted > 1 else []
@@ -118,6 +138,17 @@ class StreamGroup:
             for connection in self._connections:
                 stack.enter_context(connection.corked())
             yield
+
+
+def _tapped(stream: Stream, endpoint: Endpoint) -> Stream:
+    """Returns the stream, or what records it."""
+    if endpoint.tap is None:
+        return stream
+    try:
+        return endpoint.tap.recorded(stream, endpoint)
+    except BaseException:
+        stream.close(0.0)
+        raise
 
 
 def _uses_http2(endpoint: Endpoint) -> bool:

@@ -20,6 +20,7 @@ from tests.benchmarks import (
     many_environments,
     memory,
     picture,
+    recording,
     serving,
     stepping,
     table,
@@ -41,6 +42,7 @@ SECTIONS: dict[str, Callable[[Settings], Section]] = {
     "served-to-cpp": serving.served_to_cpp,
     "served-together": serving.served_together,
     "served-computing": serving.served_computing,
+    "recording": recording.recording,
 }
 ROUNDS = 40
 QUICK_ROUNDS = 5

@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 from matplotlib.text import Text
 
-from tests.benchmarks import many_environments, results, serving, steppers, stepping, table
+from tests.benchmarks import (
+    many_environments,
+    recording,
+    results,
+    serving,
+    steppers,
+    stepping,
+    table,
+)
 from tests.benchmarks.__main__ import SECTIONS, main
 from tests.benchmarks.codec import OURS
 from tests.benchmarks.picture import MAX_BYTES, draw, figure
@@ -118,6 +126,13 @@ def test_environments_that_compute_are_compared(quick: Settings) -> None:
     (row,) = section.rows
     assert len(row.samples) == 5
     assert row.ratio(serving.ASYNC, f"{serving.BATCHED}, 2 processes") > 0.1
+
+
+def test_a_recorded_step_is_compared_with_one_that_is_not(quick: Settings) -> None:
+    section = SECTIONS["recording"](quick)
+    (row,) = section.rows
+    assert set(row.samples) == {recording.PLAIN, recording.RECORDED, recording.PROXY}
+    assert row.ratio(recording.RECORDED, recording.PLAIN) < 3
 
 
 @pytest.mark.parametrize("name", ["growth", "growth-environments"])

@@ -1,0 +1,119 @@
+"""`dm-env-rpc record` and `dm-env-rpc replay`."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dm_env_rpc_client.cli import arguments, recorded
+from dm_env_rpc_client.cli.failures import console
+from dm_env_rpc_client.cli.group import examples
+
+if TYPE_CHECKING:
+    from dm_env_rpc_client.recording import Serving
+
+__all__ = ["RECORD_EXAMPLES", "REPLAY_EXAMPLES", "record", "replay"]
+
+RECORD_EXAMPLES = examples(
+    "dm-env-rpc record run.mcap --upstream localhost:50051     # clients connect to :50052",
+    "dm-env-rpc record run.mcap --upstream env.host:50051 --tls-ca ca.pem --token-file token",
+)
+REPLAY_EXAMPLES = examples(
+    "dm-env-rpc replay run.mcap                                # at localhost:50051",
+    "dm-env-rpc replay run.mcap --address localhost:0 --json",
+)
+
+
+class _Compression(str, enum.Enum):
+    ZSTD = "zstd"
+    LZ4 = "lz4"
+    NONE = "none"
+
+
+@arguments.with_access
+def record(
+    path: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Recording to write, which must not exist.")
+    ],
+    upstream: Annotated[
+        str,
+        typer.Option(
+            "--upstream", metavar="ADDRESS", help="Address of the server, such as localhost:50051."
+        ),
+    ],
+    address: Annotated[
+        str,
+        typer.Option(
+            "--address",
+            metavar="ADDRESS",
+            help="Address where clients connect, in plaintext; port 0 takes a free one.",
+        ),
+    ] = "localhost:50052",
+    *,
+    access: arguments.Access,
+    compression: Annotated[
+        _Compression, typer.Option(help="How the contents are compressed.")
+    ] = _Compression.ZSTD,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the address as one line of JSON.")
+    ] = False,
+) -> None:
+    """Records all that clients and a server say, until Ctrl-C or SIGTERM.
+
+    Clients connect to this command, which forwards requests and answers unchanged. Metadata and
+    tokens are forwarded and not recorded. The flags of security are for the server.
+    """
+    with recorded.needing_extras():
+        from dm_env_rpc_client import recording
+
+    arguments.check_address(upstream, access)
+    arguments.check_listening_address(address, arguments.Access(insecure=access.insecure))
+    running = recording.proxy(
+        upstream, path, address, compression=compression.value, **access.options()
+    )
+    _serve(running, f"recording {upstream} to {path}; clients connect to", as_json)
+
+
+def replay(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Recording to serve.")],
+    address: Annotated[
+        str,
+        typer.Option(
+            "--address", metavar="ADDRESS", help="Address to listen at; port 0 takes a free one."
+        ),
+    ] = "localhost:50051",
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Allow plaintext connections with other machines."),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the address as one line of JSON.")
+    ] = False,
+) -> None:
+    """Serves a recording without its environment, until Ctrl-C or SIGTERM.
+
+    The same requests get the same answers. Another request gets an error that names it and the
+    recorded one.
+    """
+    with recorded.needing_extras():
+        from dm_env_rpc_client import recording
+
+    arguments.check_listening_address(address, arguments.Access(insecure=insecure))
+    _serve(recording.replay(path, address, insecure=insecure), f"replaying {path} at", as_json)
+
+
+def _serve(running: Serving, what: str, as_json: bool) -> None:
+    from dm_env_rpc_client.cli.results import print_json
+
+    with running:
+        if as_json:
+            print_json({"address": running.address})
+        else:
+            console.print(f"{what} [bold]{running.address}[/]; Ctrl-C stops")
+        try:
+            running.wait()
+        except KeyboardInterrupt:
+            console.print("stopping")

@@ -1,0 +1,149 @@
+"""What `dm-env-rpc inspect` shows of a recording."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import rich.box
+import rich.console
+import rich.markup
+import rich.segment
+import rich.table
+
+from dm_env_rpc_client.cli.failures import UsageError
+from dm_env_rpc_client.cli.plain_text import one_line
+
+if TYPE_CHECKING:
+    from dm_env_rpc_client.recording import Episode
+
+__all__ = ["inspect_recording", "is_recording", "needing_extras"]
+
+_MOST_ROWS = 50
+"""The most episodes that the table has, besides the last one."""
+
+_WIDTH, _HEIGHT = 64, 24
+"""The largest size of a picture, in characters."""
+
+
+def is_recording(named: str) -> bool:
+    """Whether the argument of `inspect` names a file rather than an address."""
+    return named.endswith(".mcap") or os.path.isfile(named)
+
+
+@contextlib.contextmanager
+def needing_extras() -> Iterator[None]:
+    """A context for imports of `recording`: UsageError says which extra is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UsageError(str(error)) from None
+
+
+def inspect_recording(path: str, as_json: bool) -> None:
+    """Shows the connections and the episodes of a recording, and a picture if there is one.
+
+    Raises:
+      RecordingError: the file cannot be read, is not a recording or is damaged.
+    """
+    from dm_env_rpc_client.cli.results import print_json
+
+    with needing_extras():
+        from dm_env_rpc_client.recording import Scan, episodes
+
+    scan = Scan(path)
+    console = rich.console.Console()
+    described = []
+    picture = None
+    for episode in episodes(scan):
+        described.append(_describe(episode))
+        if picture is None and console.is_terminal and not as_json:
+            picture = _picture(episode)
+    connections = [
+        {**each.metadata, "connection": each.number, "address": each.address}
+        for each in scan.connections.values()
+    ]
+    if as_json:
+        print_json(
+            {
+                "file": path,
+                "complete": scan.is_complete,
+                "connections": connections,
+                "episodes": described,
+            }
+        )
+        return
+    _print_tables(console, connections, described)
+    if not scan.is_complete:
+        console.print(
+            "The file has no end: it is still recorded, or the recorder was killed. All that was "
+            "written is shown."
+        )
+    for line in picture or ():
+        console.print(line, highlight=False)
+
+
+def _describe(episode: Episode) -> dict[str, Any]:
+    return {
+        "episode": episode.number,
+        "connection": episode.connection.number,
+        "world": episode.world_name,
+        "began": episode.began.isoformat(timespec="milliseconds"),
+        "steps": len(episode) - 1,
+        "return": episode.episode_return,
+        "seconds": round(episode.seconds, 6),
+        "end": episode.end,
+    }
+
+
+def _print_tables(
+    console: rich.console.Console,
+    connections: list[dict[str, Any]],
+    described: list[dict[str, Any]],
+) -> None:
+    columns: tuple[str, ...] = ("connection", "address", "transport", "version")
+    table = _table("Connections", *columns)
+    for each in connections:
+        table.add_row(*(_text(each.get(name, "")) for name in columns))
+    console.print(table)
+    columns = ("episode", "connection", "world", "steps", "return", "seconds", "end")
+    table = _table("Episodes", *columns)
+    shown = described if len(described) <= _MOST_ROWS else [*described[:_MOST_ROWS], described[-1]]
+    for index, each in enumerate(shown):
+        if index == _MOST_ROWS and len(described) > len(shown):
+            table.add_row("...")
+        table.add_row(*(_text(each[name]) for name in columns))
+    console.print(table)
+    steps = sum(each["steps"] for each in described)
+    console.print(f"{len(described)} episodes, {steps} steps", highlight=False)
+
+
+def _table(title: str, *columns: str) -> rich.table.Table:
+    table = rich.table.Table(title=title, title_justify="left", box=rich.box.SIMPLE)
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=column in ("episode", "end"))
+    return table
+
+
+def _text(value: Any) -> str:
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return rich.markup.escape(one_line(text))
+
+
+def _picture(episode: Episode) -> list[Any] | None:
+    """Returns the lines of the first image in the last TimeStep; None if there is none."""
+    if importlib.util.find_spec("PIL") is None:
+        return None
+    from dm_env_rpc_client.cli.playing.blocks import draw
+    from dm_env_rpc_client.cli.playing.pictures import picture_for
+
+    for name, value in episode.flat_timesteps[-1].observation.items():
+        found = picture_for(value, episode.observation_specs.get(name))
+        if found is not None:
+            title = f"{one_line(name)}, at the end of episode {episode.number}:"
+            lines = draw(found, _WIDTH, _HEIGHT)
+            return [rich.markup.escape(title), *(rich.segment.Segments(line) for line in lines)]
+    return None

@@ -1,0 +1,286 @@
+"""The file of a recording, for writing: MCAP with the schemas of the protocol inside.
+
+The records are those of the package `mcap`. Only messages and their indexes, which are most of a
+file, are packed here: `mcap.writer` takes 4 microseconds of the interpreter for each message, which
+steps would wait for, and this takes 0.7.
+
+Chunks are handed to the operating system whole, and nothing that was written is changed. So if the
+process is killed, the file is readable up to its last whole chunk. The end of the file, with the
+index, is written when no connection is recorded any more. If another one follows, the end is cut
+off and written again later.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import lz4.frame
+import zstandard
+from google.protobuf import descriptor_pb2
+from google.protobuf.message import Message
+from mcap import records
+from mcap.data_stream import RecordBuilder
+from mcap.opcode import Opcode
+from mcap.well_known import MessageEncoding, SchemaEncoding
+from mcap.writer import LIBRARY_IDENTIFIER, MCAP0_MAGIC
+
+from dm_env_rpc_client.errors import RecordingError
+from dm_env_rpc_client.protocol.envelopes import EnvironmentRequest, EnvironmentResponse
+
+__all__ = ["ANSWERS", "COMPRESSIONS", "PROFILE", "REQUESTS", "Container"]
+
+PROFILE = "dm_env_rpc"
+"""The profile in the header of a recording."""
+
+REQUESTS, ANSWERS = "requests", "answers"
+"""The channels of connection 1 are "/connection-1/requests" and "/connection-1/answers"."""
+
+COMPRESSIONS: Mapping[str, Callable[[bytes], bytes]] = {
+    "zstd": zstandard.compress,
+    "lz4": lz4.frame.compress,
+    "none": lambda data: data,
+}
+"""What compresses a chunk, by name."""
+
+_CHUNK_BYTES = 1 << 20
+"""A chunk ends when it is larger than this, before compression."""
+
+_ENVELOPES: Mapping[str, type[Message]] = {
+    REQUESTS: EnvironmentRequest,
+    ANSWERS: EnvironmentResponse,
+}
+
+# The MCAP specification, Message and Message Index: opcode and length of the record, and its
+# fields up to the bytes of the message, or to the times and places of the messages.
+_MESSAGE = struct.Struct("<BQHIQQ")
+_MESSAGE_FIELDS = _MESSAGE.size - 9
+_INDEX = struct.Struct("<BQHI")
+_INDEX_FIELDS = _INDEX.size - 9
+
+
+class Container:
+    """A new recording. One thread at a time uses it.
+
+    Args:
+      path: where; nothing may be there.
+      compression: of chunks; see `COMPRESSIONS`.
+
+    Raises:
+      RecordingError: there is a file, or it cannot be written.
+    """
+
+    def __init__(self, path: Path, compression: str):
+        self.path = path
+        self._compression = compression
+        self._channels: list[records.Channel] = []
+        self._chunks: list[records.ChunkIndex] = []
+        self._counts: dict[int, int] = {}
+        self._times: list[int] = []
+        self._end: int | None = None
+        self._begin_chunk()
+        version = importlib.metadata.version("dm-env-rpc-client")
+        begin = RecordBuilder()
+        begin.write(MCAP0_MAGIC)
+        records.Header(PROFILE, f"dm-env-rpc-client {version}; {LIBRARY_IDENTIFIER}").write(begin)
+        self._schemas = [
+            records.Schema(
+                id=number,
+                name=envelope.DESCRIPTOR.full_name,
+                encoding=SchemaEncoding.Protobuf,
+                data=_file_descriptors(envelope),
+            )
+            for number, envelope in enumerate(_ENVELOPES.values(), 1)
+        ]
+        for schema in self._schemas:
+            schema.write(begin)
+        try:
+            self._out = _Output(path)
+            self._out.write(begin.end())
+        except FileExistsError as error:
+            raise RecordingError(
+                f"cannot record to {path}: there is a file already, which is not overwritten; "
+                "remove it or choose another name"
+            ) from error
+        except OSError as error:
+            raise RecordingError(f"cannot record to {path}: {error}") from error
+
+    def add_channel(self, connection: int, direction: str, metadata: Mapping[str, str]) -> int:
+        """Adds a channel for one direction of a connection and returns its id."""
+        channel = records.Channel(
+            id=len(self._channels) + 1,
+            topic=f"/connection-{connection}/{direction}",
+            message_encoding=MessageEncoding.Protobuf,
+            metadata=dict(metadata),
+            schema_id=list(_ENVELOPES).index(direction) + 1,
+        )
+        self._channels.append(channel)
+        self._counts[channel.id] = 0
+        built = RecordBuilder()
+        channel.write(built)
+        self._put(built.end())
+        return channel.id
+
+    def add(self, channel: int, sequence: int, nanoseconds: int, message: bytes) -> None:
+        """Adds a message to the current chunk."""
+        places = self._places.get(channel)
+        if places is None:
+            places = self._places[channel] = []
+        places.append(nanoseconds)
+        places.append(self._chunk_bytes)
+        self._parts.append(
+            _MESSAGE.pack(
+                Opcode.MESSAGE,
+                _MESSAGE_FIELDS + len(message),
+                channel,
+                sequence & 0xFFFFFFFF,
+                nanoseconds,
+                nanoseconds,
+            )
+        )
+        self._parts.append(message)
+        self._chunk_bytes += _MESSAGE.size + len(message)
+        if self._chunk_bytes > _CHUNK_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Ends the chunk, if it has anything, and hands it to the operating system."""
+        if not self._parts:
+            return
+        if self._end is not None:
+            self._out.reopen(self._end)
+            self._end = None
+        data = b"".join(self._parts)
+        times = [time for places in self._places.values() for time in places[::2]] or [0]
+        compressed = COMPRESSIONS[self._compression](data)
+        compression = "" if self._compression == "none" else self._compression
+        start = self._out.position
+        built = RecordBuilder()
+        records.Chunk(
+            compression=compression,
+            data=compressed,
+            message_start_time=min(times),
+            message_end_time=max(times),
+            uncompressed_crc=zlib.crc32(data),
+            uncompressed_size=len(data),
+        ).write(built)
+        chunk_length = built.count
+        index_places = {}
+        for channel, places in self._places.items():
+            index_places[channel] = start + built.count
+            fields = _INDEX_FIELDS + 8 * len(places)
+            built.write(_INDEX.pack(Opcode.MESSAGE_INDEX, fields, channel, 8 * len(places)))
+            built.write(struct.pack(f"<{len(places)}Q", *places))
+            self._counts[channel] += len(places) // 2
+        self._times = [min([*self._times, *times]), max([*self._times, *times])]
+        self._chunks.append(
+            records.ChunkIndex(
+                chunk_start_offset=start,
+                chunk_length=chunk_length,
+                message_start_time=min(times),
+                message_end_time=max(times),
+                message_index_offsets=index_places,
+                message_index_length=built.count - chunk_length,
+                compression=compression,
+                compressed_size=len(compressed),
+                uncompressed_size=len(data),
+            )
+        )
+        self._begin_chunk()
+        self._out.write(built.end())
+
+    def finish(self) -> None:
+        """Writes the index and the end of the file, and closes it, until something is added."""
+        self.flush()
+        if self._end is not None:
+            return
+        self._end = self._out.position
+        built = RecordBuilder()
+        records.DataEnd(data_section_crc=0).write(built)
+        summary_start = self._end + built.count
+        first, last = self._times or (0, 0)
+        statistics = records.Statistics(
+            message_count=sum(self._counts.values()),
+            schema_count=len(self._schemas),
+            channel_count=len(self._channels),
+            attachment_count=0,
+            metadata_count=0,
+            chunk_count=len(self._chunks),
+            message_start_time=first,
+            message_end_time=last,
+            channel_message_counts=self._counts,
+        )
+        summary = RecordBuilder()
+        for record in (*self._schemas, *self._channels, statistics, *self._chunks):
+            record.write(summary)
+        built.write(summary.end())
+        records.Footer(summary_start=summary_start, summary_offset_start=0, summary_crc=0).write(
+            built
+        )
+        built.write(MCAP0_MAGIC)
+        self._out.write(built.end())
+        self._out.close()
+
+    def give_up(self) -> None:
+        """Closes the file as it is, after an error."""
+        if self._end is None:
+            self._out.close()
+
+    def _put(self, record: bytes) -> None:
+        self._parts.append(record)
+        self._chunk_bytes += len(record)
+
+    def _begin_chunk(self) -> None:
+        self._parts: list[bytes] = []
+        self._chunk_bytes = 0
+        # For each channel the time and the place of each message, one after the other.
+        self._places: dict[int, list[int]] = {}
+
+
+class _Output:
+    """The file, without a buffer, which a forked child might write once more."""
+
+    def __init__(self, path: Path):
+        self.position = 0
+        self._path = path.absolute()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        self._descriptor = os.open(path, flags, 0o666)
+
+    def write(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self._descriptor, left) :]
+        self.position += len(data)
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def reopen(self, position: int) -> None:
+        """Opens the file again and cuts off what follows a position."""
+        self._descriptor = os.open(self._path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
+        os.ftruncate(self._descriptor, position)
+        os.lseek(self._descriptor, position, os.SEEK_SET)
+        self.position = position
+
+
+def _file_descriptors(message: type[Message]) -> bytes:
+    """Returns a FileDescriptorSet with the file of a message and all that it imports."""
+    found = descriptor_pb2.FileDescriptorSet()
+    seen: set[str] = set()
+
+    def add(file: Any) -> None:
+        if file.name not in seen:
+            seen.add(file.name)
+            for imported in file.dependencies:
+                add(imported)
+            file.CopyToProto(found.file.add())
+
+    add(message.DESCRIPTOR.file)
+    return found.SerializeToString()

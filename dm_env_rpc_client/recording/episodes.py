@@ -1,0 +1,276 @@
+"""The episodes of a recording, as TimeSteps and actions."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import dm_env
+import numpy as np
+from dm_env import specs
+
+from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError, RecordingError, SpecError
+from dm_env_rpc_client.protocol import lifecycle, timesteps
+from dm_env_rpc_client.protocol.envelopes import (
+    DECODE_ERRORS,
+    EnvironmentRequest,
+    decode_response,
+)
+from dm_env_rpc_client.protocol.lifecycle import Lifecycle, State
+from dm_env_rpc_client.recording.reading import Entry, RecordedConnection, Scan
+from dm_env_rpc_client.tensors import nesting
+from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
+from dm_env_rpc_client.tensors.spec_manager import SpecManager, dm_env_spec
+
+__all__ = ["Episode", "Recording", "episodes", "read"]
+
+
+@dataclasses.dataclass
+class Episode:
+    """A sequence of steps of one agent.
+
+    Its length is the number of its TimeSteps, the first one included.
+
+    Attributes:
+      connection: the connection of the agent.
+      world_name: the name of the world.
+      number: its number in the recording, from 1.
+      end: "terminated", "interrupted" (by the environment, or because the agent reset or left the
+        world), or "unfinished" (the recording ends before).
+      action_specs: the specs of the actions, by flat name.
+      observation_specs: the same of all observations, reward and discount included.
+      nanoseconds: when each TimeStep was received, since the epoch.
+      flat_actions: for each TimeStep the action that led to it, by flat name; that of the first is
+        empty. An action that a step left out is missing.
+      flat_timesteps: the TimeSteps, with observations by flat name.
+    """
+
+    connection: RecordedConnection
+    world_name: str
+    number: int
+    action_specs: Mapping[str, specs.Array]
+    observation_specs: Mapping[str, specs.Array]
+    end: Literal["terminated", "interrupted", "unfinished"] = "unfinished"
+    nanoseconds: list[int] = dataclasses.field(default_factory=list, repr=False)
+    flat_actions: list[dict[str, Any]] = dataclasses.field(default_factory=list, repr=False)
+    flat_timesteps: list[dm_env.TimeStep] = dataclasses.field(default_factory=list, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.flat_timesteps)
+
+    @property
+    def timesteps(self) -> dm_env.TimeStep:
+        """The TimeSteps, stacked along time; see `protocol.timesteps.stack`.
+
+        Observations are nested, as those of an environment that `make` returns.
+
+        Raises:
+          SpecError: the shape of an observation, or which were requested, changes.
+        """
+        return timesteps.stack(
+            [
+                step._replace(observation=nesting.nest(step.observation, nesting.SEPARATOR))
+                for step in self.flat_timesteps
+            ]
+        )
+
+    @property
+    def actions(self) -> dict[str, Any]:
+        """The actions, stacked along time and nested: one fewer than TimeSteps.
+
+        Raises:
+          SpecError: a step left an action out that another one has.
+        """
+        taken = self.flat_actions[1:]
+        names = list(self.action_specs)
+        for index, action in enumerate(taken, 1):
+            for name in names:
+                if name not in action:
+                    raise SpecError(
+                        f"step {index} of episode {self.number} has no action {name!r}, so that "
+                        "the actions cannot be stacked; see flat_actions"
+                    )
+        stacked = {
+            name: np.stack([np.asarray(action[name]) for action in taken])
+            if taken
+            else np.empty((0, *self.action_specs[name].shape), self.action_specs[name].dtype)
+            for name in names
+        }
+        return nesting.nest(stacked, nesting.SEPARATOR)
+
+    @property
+    def episode_return(self) -> Any:
+        """The sum of the rewards; 0 if there are none."""
+        rewards = [step.reward for step in self.flat_timesteps if step.reward is not None]
+        total = np.sum(rewards, axis=0) if rewards else np.float64(0)
+        return total if np.ndim(total) else total.item()
+
+    @property
+    def seconds(self) -> float:
+        """The time between its first and its last TimeStep."""
+        return (self.nanoseconds[-1] - self.nanoseconds[0]) / 1e9
+
+    @property
+    def began(self) -> datetime.datetime:
+        """When its first TimeStep was received, in UTC."""
+        return datetime.datetime.fromtimestamp(self.nanoseconds[0] / 1e9, datetime.timezone.utc)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recording:
+    """What a recording contains.
+
+    Attributes:
+      connections: the recorded connections, by number.
+      episodes: the episodes, in the order in which they ended.
+      is_complete: False if the recorder was killed, or still records.
+    """
+
+    connections: Mapping[int, RecordedConnection]
+    episodes: list[Episode] = dataclasses.field(repr=False)
+    is_complete: bool
+
+
+def read(path: str | os.PathLike[str], limits: Limits = DEFAULT) -> Recording:
+    """Reads a recording into memory; `episodes` reads it piece by piece.
+
+    Args:
+      path: the file. If its recorder was killed, it is read up to the last whole chunk.
+      limits: what an answer may contain, as for the connections that were recorded.
+
+    Returns:
+      The connections and the episodes.
+
+    Raises:
+      RecordingError: the file is not a recording, is damaged, or contains what breaks the protocol.
+    """
+    scan = Scan(path)
+    found = list(episodes(scan, limits))
+    return Recording(scan.connections, found, scan.is_complete)
+
+
+def episodes(
+    recording: str | os.PathLike[str] | Scan, limits: Limits = DEFAULT
+) -> Iterator[Episode]:
+    """Reads the episodes of a recording, one after the other.
+
+    Args:
+      recording: the file, or a `Scan` of it, whose `connections` and `is_complete` are those of the
+        whole file at the end.
+      limits: as for `read`.
+
+    Yields:
+      Each episode when it has ended; those that did not, at the end.
+
+    Raises:
+      As `read`.
+    """
+    scan = recording if isinstance(recording, Scan) else Scan(recording)
+    agents: dict[int, _Agent] = {}
+    number = 0
+    for entry in scan:
+        agent = agents.get(entry.connection.number)
+        if agent is None:
+            agent = agents[entry.connection.number] = _Agent(entry.connection, limits)
+        try:
+            episode = agent.take(entry)
+        except (*DECODE_ERRORS, ProtocolError, SpecError) as error:
+            kind = "request" if entry.is_request else "answer"
+            raise RecordingError(
+                f"{scan.path}: {kind} {entry.sequence} of connection {entry.connection.number} "
+                f"breaks the protocol: {error}"
+            ) from error
+        if episode is not None:
+            number += 1
+            episode.number = number
+            yield episode
+    for agent in agents.values():
+        if agent.episode is not None:
+            number += 1
+            agent.episode.number = number
+            yield agent.episode
+
+
+class _Agent:
+    """The agent of a connection.
+
+    Attributes:
+      episode: the one that runs; None between two.
+    """
+
+    def __init__(self, connection: RecordedConnection, limits: Limits):
+        self.episode: Episode | None = None
+        self._connection = connection
+        self._limits = limits
+        self._lifecycle = Lifecycle()
+        self._requests: list[Any] = []
+        self._actions = self._observations = SpecManager({})
+
+    def take(self, entry: Entry) -> Episode | None:
+        """Takes a message; returns the episode that it ends, if any."""
+        if entry.is_request:
+            self._requests.append(EnvironmentRequest.FromString(entry.message))
+            return None
+        if not self._requests:
+            raise ProtocolError("there is no request that it answers")
+        request = self._requests.pop(0)
+        field = request.WhichOneof("payload")
+        if field is None:
+            return None  # A property of the 1.0 line, or what this version does not know.
+        try:
+            answer = decode_response(entry.message, field, self._limits)
+        except DmEnvRpcError:
+            return None  # By the protocol the request had no effect.
+        payload = getattr(request, field)
+        self._lifecycle.answered(field, payload, answer)
+        if field == "step":
+            return self._step(payload, answer, entry.nanoseconds)
+        if field in ("join_world", "reset") and answer.HasField("specs"):
+            self._actions = SpecManager(answer.specs.actions, "action", self._limits)
+            self._observations = SpecManager(answer.specs.observations, "observation", self._limits)
+        if self.episode is None or self._lifecycle.state is State.RUNNING:
+            return None
+        return self._end("interrupted")
+
+    def _step(
+        self,
+        request: Any,
+        answer: Any,
+        nanoseconds: int,
+    ) -> Episode | None:
+        """Takes a StepRequest and its StepResponse."""
+        state = self._lifecycle.state
+        step_type = lifecycle.step_type(self._lifecycle.previous, state)
+        values = self._observations.unpack(answer.observations)
+        reward = values.pop(timesteps.REWARD, None)
+        discount = values.pop(timesteps.DISCOUNT, None)
+        action: dict[str, Any] = {}
+        if step_type is dm_env.StepType.FIRST:
+            self.episode = Episode(
+                self._connection,
+                self._lifecycle.world_name,
+                0,
+                dm_env_spec(self._actions),
+                dm_env_spec(self._observations),
+            )
+            reward = discount = None
+        else:
+            action = self._actions.unpack(request.actions)
+            if discount is None:
+                discount = timesteps.default_discount(step_type, state is State.TERMINATED)
+        assert self.episode is not None, "the lifecycle begins every episode with a FIRST step"
+        self.episode.flat_timesteps.append(dm_env.TimeStep(step_type, reward, discount, values))
+        self.episode.flat_actions.append(action)
+        self.episode.nanoseconds.append(nanoseconds)
+        if state is State.RUNNING:
+            return None
+        return self._end("terminated" if state is State.TERMINATED else "interrupted")
+
+    def _end(self, end: Literal["terminated", "interrupted"]) -> Episode:
+        episode, self.episode = self.episode, None
+        assert episode is not None
+        episode.end = end
+        return episode

@@ -1,0 +1,155 @@
+"""Episodes as a data set of Minari; needs the extra `minari`."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import dm_env
+import numpy as np
+from dm_env import specs
+
+from dm_env_rpc_client.errors import RecordingError, SpecError, install_command
+from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
+from dm_env_rpc_client.recording.episodes import Episode, episodes
+
+try:
+    import minari
+    from gymnasium import spaces
+    from minari.data_collector import EpisodeBuffer
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"{error}; Minari, for Python from 3.11 on, needs the extra: {install_command('minari')}",
+        name=error.name,
+    ) from error
+
+__all__ = ["export_minari"]
+
+
+def export_minari(path: str | os.PathLike[str], dataset_id: str) -> int:
+    """Makes a data set of Minari of the episodes of a recording.
+
+    Observations and actions are dicts by flat name; one that is alone stands for itself. An episode
+    is terminated or truncated at its last step; those that the agent left, or that the recording
+    does not have whole, are truncated. Episodes of one TimeStep are left out.
+
+    Args:
+      path: the recording.
+      dataset_id: the id of the data set, which must not exist, such as "catch/run-v0".
+
+    Returns:
+      The number of episodes.
+
+    Raises:
+      RecordingError: the recording cannot be read or has no episodes, its episodes have different
+        specs, an observation or action has no space in Minari, a reward is not a scalar, or there
+        is such a data set.
+    """
+    buffers: list[EpisodeBuffer] = []
+    first: Episode | None = None
+    for episode in episodes(path):
+        if len(episode) < 2:
+            continue
+        first = first or episode
+        if not (
+            _same(first.observation_specs, episode.observation_specs)
+            and _same(first.action_specs, episode.action_specs)
+        ):
+            raise RecordingError(
+                f"episode {episode.number} of {path} has other actions or observations than those "
+                "before, and the episodes of a data set have the same"
+            )
+        try:
+            buffers.append(_buffer(len(buffers), episode))
+        except SpecError as error:
+            raise RecordingError(f"cannot export to Minari: {error}") from error
+    if first is None:
+        raise RecordingError(f"{path} has no episodes that could be exported")
+    observed = {name: first.observation_specs[name] for name in first.flat_timesteps[0].observation}
+    try:
+        with warnings.catch_warnings():
+            # It recommends facts, such as an author, that a recording does not have.
+            warnings.simplefilter("ignore", UserWarning)
+            minari.create_dataset_from_buffers(
+                dataset_id,
+                buffers,
+                observation_space=_space(observed, "observation"),
+                action_space=_space(first.action_specs, "action"),
+                description="A recording of dm-env-rpc-client",
+                data_format="arrow",
+                jpeg_encoding=False,
+            )
+    except ValueError as error:
+        raise RecordingError(f"cannot export to Minari: {error}") from error
+    return len(buffers)
+
+
+def _buffer(number: int, episode: Episode) -> EpisodeBuffer:
+    steps = episode.flat_timesteps
+    for step in steps[1:]:
+        if np.shape(step.reward):
+            raise SpecError(
+                f"the rewards of episode {episode.number} have shape {list(np.shape(step.reward))};"
+                " those of Minari are scalars"
+            )
+    last = len(steps) - 2
+    is_terminated = steps[-1].step_type is dm_env.StepType.LAST and episode.end == "terminated"
+    return EpisodeBuffer(
+        id=number,
+        observations=_stacked([step.observation for step in steps], episode, "observation"),
+        actions=_stacked(episode.flat_actions[1:], episode, "action"),
+        rewards=[0.0 if step.reward is None else float(step.reward) for step in steps[1:]],
+        terminations=[index == last and is_terminated for index in range(last + 1)],
+        truncations=[index == last and not is_terminated for index in range(last + 1)],
+        infos={},
+    )
+
+
+def _stacked(values: list[dict[str, Any]], episode: Episode, kind: str) -> Any:
+    names = values[0].keys()
+    for index, each in enumerate(values):
+        if each.keys() != names:
+            raise SpecError(
+                f"{kind} {index} of episode {episode.number} has {sorted(each)}, others have "
+                f"{sorted(names)}; the steps of a data set have the same"
+            )
+    stacked = {name: np.stack([np.asarray(each[name]) for each in values]) for name in names}
+    return next(iter(stacked.values())) if len(stacked) == 1 else stacked
+
+
+def _same(some: Mapping[str, specs.Array], others: Mapping[str, specs.Array]) -> bool:
+    return list(some) == list(others) and all(some[name] == others[name] for name in some)
+
+
+def _space(by_name: Mapping[str, specs.Array], kind: str) -> spaces.Space[Any]:
+    found = {name: _space_of(spec, f"{kind} {name!r}") for name, spec in _wanted(by_name)}
+    return next(iter(found.values())) if len(found) == 1 else spaces.Dict(found)
+
+
+def _wanted(by_name: Mapping[str, specs.Array]) -> Iterable[tuple[str, specs.Array]]:
+    return (pair for pair in by_name.items() if pair[0] not in (REWARD, DISCOUNT))
+
+
+def _space_of(spec: specs.Array, name: str) -> spaces.Space[Any]:
+    kind = spec.dtype.kind
+    if kind == "b":
+        return spaces.Box(0, 1, spec.shape, np.bool_) if spec.shape else spaces.Discrete(2)
+    if kind not in "iuf" or min(spec.shape, default=0) < 0:
+        raise RecordingError(
+            f"{name} is {spec!r}; Minari has no space for it, so the recording cannot be exported"
+        )
+    limits = np.iinfo(spec.dtype) if kind in "iu" else None
+    low = -np.inf if limits is None else limits.min
+    high = np.inf if limits is None else limits.max
+    if isinstance(spec, specs.BoundedArray):
+        low, high = spec.minimum, spec.maximum
+        if kind in "iu" and not spec.shape:
+            return spaces.Discrete(int(high) - int(low) + 1, start=int(low))
+    return spaces.Box(
+        np.broadcast_to(low, spec.shape).astype(spec.dtype),
+        np.broadcast_to(high, spec.shape).astype(spec.dtype),
+        spec.shape,
+        spec.dtype.type,
+    )

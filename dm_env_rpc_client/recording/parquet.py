@@ -1,0 +1,141 @@
+"""Episodes as a Parquet file, a row for each TimeStep; needs the extra `parquet`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from dm_env import StepType, specs
+
+from dm_env_rpc_client.errors import RecordingError, install_command
+from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
+from dm_env_rpc_client.recording.episodes import Episode, episodes
+
+try:
+    import pyarrow as pa
+    import pyarrow.parquet
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"{error}; Parquet needs the extra: {install_command('parquet')}", name=error.name
+    ) from error
+
+__all__ = ["export_parquet"]
+
+
+def export_parquet(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> int:
+    """Writes the episodes of a recording to a Parquet file, a row group for each.
+
+    The columns are `connection`, `world`, `episode`, `step` (0 for the first TimeStep), `time`
+    (when it was received, in UTC), `step_type` (FIRST, MID or LAST), `end` (that of the episode),
+    `reward`, `discount`, and `observation.NAME` and `action.NAME` for each observation and action.
+    The action of a row is the one that led to its TimeStep; it is null in the first. Scalars are
+    scalars; arrays of a fixed shape have the type `arrow.fixed_shape_tensor`, others are lists.
+
+    Args:
+      path: the recording.
+      out: the file to write, which must not exist.
+
+    Returns:
+      The number of episodes.
+
+    Raises:
+      RecordingError: the recording cannot be read or has no episodes, the file exists, or the specs
+        differ from episode to episode, or an observation has no type in Parquet.
+    """
+    out = Path(out)
+    if out.exists():
+        raise RecordingError(f"cannot export to {out}: there is a file already")
+    part = out.with_name(f"{out.name}.part")
+    count = 0
+    writer = None
+    try:
+        for episode in episodes(path):
+            columns = _columns(episode)
+            if writer is None:
+                schema = pa.schema([(name, column.type) for name, column in columns.items()])
+                writer = pyarrow.parquet.ParquetWriter(part, schema)
+            found = pa.schema([(name, column.type) for name, column in columns.items()])
+            if found != schema:
+                raise RecordingError(
+                    f"episode {episode.number} of {path} has other actions or observations than "
+                    "those before, and the rows of a Parquet file have one type; "
+                    f"{_difference(schema, found)}"
+                )
+            writer.write_table(pa.table(columns, schema=schema))
+            count += 1
+        if writer is None:
+            raise RecordingError(f"{path} has no episodes that could be exported")
+        writer.close()
+        writer = None
+        part.rename(out)
+    finally:
+        if writer is not None:
+            writer.close()
+        part.unlink(missing_ok=True)
+    return count
+
+
+def _columns(episode: Episode) -> dict[str, Any]:
+    length = len(episode)
+    steps = episode.flat_timesteps
+    columns: dict[str, Any] = {
+        "connection": pa.array([episode.connection.number] * length, pa.int32()),
+        "world": pa.array([episode.world_name] * length, pa.string()),
+        "episode": pa.array([episode.number] * length, pa.int64()),
+        "step": pa.array(range(length), pa.int64()),
+        "time": pa.array(episode.nanoseconds, pa.timestamp("ns", tz="UTC")),
+        "step_type": pa.array([StepType(step.step_type).name for step in steps], pa.string()),
+        "end": pa.array([episode.end] * length, pa.string()),
+    }
+    for name, values in (
+        (REWARD, [step.reward for step in steps]),
+        (DISCOUNT, [step.discount for step in steps]),
+    ):
+        spec = episode.observation_specs.get(name, specs.Array((), np.float64))
+        columns[name] = _column(name, values, spec)
+    for name, spec in episode.observation_specs.items():
+        if name not in (REWARD, DISCOUNT):
+            values = [step.observation.get(name) for step in steps]
+            columns[f"observation.{name}"] = _column(f"observation {name!r}", values, spec)
+    for name, spec in episode.action_specs.items():
+        values = [action.get(name) for action in episode.flat_actions]
+        columns[f"action.{name}"] = _column(f"action {name!r}", values, spec)
+    return columns
+
+
+def _column(name: str, values: list[Any], spec: specs.Array) -> Any:
+    """Returns values of a spec, where None is null, as an array of Arrow."""
+    if isinstance(spec, specs.StringArray):
+        element = pa.string()
+    else:
+        try:
+            element = pa.from_numpy_dtype(spec.dtype)
+        except (pa.ArrowNotImplementedError, TypeError) as error:
+            raise RecordingError(f"{name} has no type in Parquet: {error}") from error
+    if not spec.shape:
+        plain = [None if value is None else np.asarray(value).item() for value in values]
+        return pa.array(plain, element)
+    if isinstance(spec, specs.StringArray) or min(spec.shape) < 0:
+        for _ in spec.shape:
+            element = pa.list_(element)
+        lists = [None if value is None else np.asarray(value).tolist() for value in values]
+        return pa.array(lists, element)
+    tensor = pa.fixed_shape_tensor(element, spec.shape)
+    size = int(np.prod(spec.shape))
+    flat = np.zeros((len(values), size), spec.dtype)
+    for row, value in zip(flat, values, strict=True):
+        if value is not None:
+            row[:] = np.ravel(value)
+    storage = pa.FixedSizeListArray.from_arrays(
+        pa.array(flat.reshape(-1), element),
+        type=pa.list_(element, size),
+        mask=pa.array([value is None for value in values]),
+    )
+    return pa.ExtensionArray.from_storage(tensor, storage)
+
+
+def _difference(schema: Any, found: Any) -> str:
+    before, after = ({str(field) for field in each} for each in (schema, found))
+    return f"only before: {sorted(before - after)}; only here: {sorted(after - before)}"

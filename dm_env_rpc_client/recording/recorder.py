@@ -1,0 +1,152 @@
+"""Recorders: which connections go to which file, and when it is complete."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import threading
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+
+from dm_env_rpc_client.errors import RecordingError, SpecError
+from dm_env_rpc_client.recording.container import COMPRESSIONS, Container
+from dm_env_rpc_client.recording.streams import AsyncRecordedStream, RecordedStream
+from dm_env_rpc_client.recording.tape import Tape, Writing
+from dm_env_rpc_client.transports.endpoint import Endpoint
+from dm_env_rpc_client.transports.streams import AsyncStream, Stream
+
+__all__ = ["Recorder", "recorder_of", "settings_of"]
+
+# The recorders by path that are not finished, so that connections that are opened one after the
+# other, as those of many environments are, have one file.
+_recorders: weakref.WeakValueDictionary[str, Recorder] = weakref.WeakValueDictionary()
+_opening = threading.Lock()
+
+
+def _begin_anew() -> None:
+    """In a forked child: the recorders are the parent's, one of whose threads may hold the lock."""
+    global _opening
+    _opening = threading.Lock()
+    _recorders.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
+
+
+class Recorder:
+    """Records connections to one file, from any threads.
+
+    `make`, `connect` and the like take one, or a path, as `record`. With a path the file is
+    complete when the last connection that records to it is closed. A Recorder that you make
+    yourself may be shared by connections of any life; close it at the end, or use `with`.
+
+    Args:
+      path: the file, which must not exist.
+      compression: of the contents: "zstd", "lz4" or "none".
+
+    Attributes:
+      path: the file.
+
+    Raises:
+      RecordingError: there is a file already, or it cannot be written.
+      SpecError: there is no such compression.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, compression: str = "zstd"):
+        if compression not in COMPRESSIONS:
+            names = ", ".join(map(repr, COMPRESSIONS))
+            raise SpecError(f"no compression {compression!r}; choose one of {names}")
+        self.path = Path(path)
+        self._writing = Writing(Container(self.path, compression))
+        self._pid = os.getpid()
+        self._tapes = 0
+        # Runs when the recorder is garbage-collected, and at the exit of the interpreter, after
+        # those of the connections, which are younger.
+        self._finalizer = weakref.finalize(self, self._writing.stop)
+
+    def tape(self, address: str, settings: Mapping[str, str]) -> Tape:
+        """Begins to record a connection.
+
+        Args:
+          address: of its server.
+          settings: what the recording says about the connection. They must not be secret.
+
+        Returns:
+          What records its requests and answers.
+
+        Raises:
+          RecordingError: the recorder is closed, or another process made it.
+        """
+        if os.getpid() != self._pid:
+            raise RecordingError(
+                f"the recorder of {self.path} belongs to process {self._pid}, which forked this "
+                "one; record to a file of its own in each process"
+            )
+        if not self._finalizer.alive:
+            raise RecordingError(f"the recorder of {self.path} is closed")
+        with _opening:
+            self._tapes += 1
+            number = self._tapes
+        metadata = {
+            "connection": str(number),
+            "address": address,
+            "version": importlib.metadata.version("dm-env-rpc-client"),
+            **settings,
+        }
+        return Tape(self, self._writing, number, metadata)
+
+    def recorded(self, stream: Stream, endpoint: Endpoint) -> Stream:
+        """Returns a stream that records what passes `stream`; see `transports.endpoint.Tap`."""
+        return RecordedStream(stream, self.tape(endpoint.address, settings_of(endpoint)))
+
+    def recorded_async(self, stream: AsyncStream, endpoint: Endpoint) -> AsyncStream:
+        """Returns a stream to `endpoint` that records what passes `stream`, for an event loop."""
+        return AsyncRecordedStream(stream, self.tape(endpoint.address, settings_of(endpoint)))
+
+    def settle(self) -> None:
+        """Returns when the file has all that was recorded so far; what fails is logged."""
+        if os.getpid() == self._pid:
+            self._writing.settle()
+
+    def close(self) -> None:
+        """Completes the file; a second call does nothing. What fails is logged.
+
+        Connections that still record to it fail, since their recording would have a hole.
+        """
+        self._finalizer()
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def recorder_of(record: str | os.PathLike[str] | Recorder) -> Recorder:
+    """Returns the recorder for the argument `record` of `connect` and `make`.
+
+    Connections to the same path share a recorder while one of them is open.
+
+    Raises:
+      As `Recorder`.
+    """
+    if isinstance(record, Recorder):
+        return record
+    path = os.path.realpath(record)
+    with _opening:
+        found = _recorders.get(path)
+        if found is None or found._writing.has_finished:
+            found = _recorders[path] = Recorder(record)
+        return found
+
+
+def settings_of(endpoint: Endpoint) -> dict[str, str]:
+    """Returns what a recording says about a connection, without metadata, which may be secret."""
+    return {
+        "transport": endpoint.transport,
+        "tls": str(endpoint.credentials is not None).lower(),
+        "insecure": str(endpoint.insecure).lower(),
+        "max_message_bytes": str(endpoint.max_message_bytes),
+    }

@@ -1,0 +1,205 @@
+"""A server that answers as a recorded one did: the same requests get the same answers.
+
+No environment is needed, so that tests of an agent or a client run without it. Answers are the
+recorded bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from google.protobuf import text_format
+from google.rpc import code_pb2
+
+from dm_env_rpc_client.errors import RecordingError
+from dm_env_rpc_client.protocol.envelopes import (
+    DECODE_ERRORS,
+    EnvironmentRequest,
+    EnvironmentResponse,
+)
+from dm_env_rpc_client.recording.reading import Scan
+from dm_env_rpc_client.recording.serving import MAX_STREAMS, Serving
+from dm_env_rpc_client.transports.endpoint import Transport
+from dm_env_rpc_client.transports.listeners import open_listener
+from dm_env_rpc_client.transports.server_streams import Peer, check_may_listen
+from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
+
+__all__ = ["replay"]
+
+_SHOWN = 400
+"""How much of a request errors show, in characters."""
+
+
+def replay(
+    path: str | os.PathLike[str],
+    address: str = "localhost:0",
+    *,
+    insecure: bool = False,
+    transport: Transport = "auto",
+) -> Serving:
+    """Serves a recording.
+
+    A connection gets the answers of the first recorded connection that begins with the same
+    request and was not served yet; if all were served, of the one that was served the longest time
+    ago. A request that is not the next recorded one is answered with the error FAILED_PRECONDITION,
+    one after the last with OUT_OF_RANGE, and one that had no answer with UNAVAILABLE. They change
+    nothing: the recorded request may follow. Requests are the same if their messages are, whatever
+    the order of their fields and maps.
+
+    Args:
+      path: the recording. One whose recorder was killed is served up to its last whole chunk.
+      address: `host:port` or `unix:path`; port 0 selects a free port.
+      insecure: allow an address that other machines can reach.
+      transport: as for `serve`.
+
+    Returns:
+      The running server; `.address` is where it listens, `.stop()` or the end of a `with` block
+      stops it.
+
+    Raises:
+      RecordingError: the file is not a recording, is damaged or has no requests.
+      SpecError: an address that other machines can reach, without `insecure`.
+      OSError: the address is taken, or does not belong to this machine.
+    """
+    check_may_listen(address, None, insecure)
+    shelf = _Shelf(Path(path))
+    return Serving(
+        open_listener(
+            lambda peer: _ReplayedStream(shelf, peer),
+            address,
+            None,
+            transport,
+            MAX_STREAMS,
+            MAX_MESSAGE_BYTES,
+        )
+    )
+
+
+class _Shelf:
+    """The recorded connections, and which of them is served next. Streams share it."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._mutex = threading.Lock()
+        self._firsts: dict[int, bytes] = {}
+        for entry in Scan(path):
+            if entry.is_request:
+                self._firsts.setdefault(entry.connection.number, entry.message)
+        if not self._firsts:
+            raise RecordingError(f"the recording {path} has no requests that could be replayed")
+        self._order = list(self._firsts)
+
+    def take(self, request: bytes) -> int | None:
+        """Returns the recorded connection for a client's first request; None if there is none."""
+        with self._mutex:
+            for number in self._order:
+                if _is_same(self._firsts[number], request):
+                    self._order.remove(number)
+                    self._order.append(number)
+                    return number
+        return None
+
+    def first_requests(self) -> str:
+        """Describes the first requests of the connections, the same ones once."""
+        return " or ".join(dict.fromkeys(_describe(first) for first in self._firsts.values()))
+
+
+class _ReplayedStream:
+    """The server's end of a stream. It reads the recording as far as requests have come."""
+
+    may_wait = False
+
+    def __init__(self, shelf: _Shelf, peer: Peer):
+        self._shelf = shelf
+        self._number: int | None = None
+        self._exchanges: Iterator[tuple[bytes, bytes | None]] = iter(())
+        self._next: tuple[bytes, bytes | None] | None = None
+        self._answered = 0
+
+    def answer(self, message: bytes) -> bytes:
+        """See `ServerStream.answer`."""
+        if self._number is None:
+            self._number = self._shelf.take(message)
+            if self._number is None:
+                return _error(
+                    code_pb2.FAILED_PRECONDITION,
+                    f"no connection of the recording {self._shelf.path.name} begins with "
+                    f"{_describe(message)}; expected {self._shelf.first_requests()}",
+                )
+            self._exchanges = _exchanges(self._shelf.path, self._number)
+            self._next = next(self._exchanges, None)
+        place = f"request {self._answered + 1} of connection {self._number} of the recording "
+        place += self._shelf.path.name
+        if self._next is None:
+            return _error(
+                code_pb2.OUT_OF_RANGE,
+                f"{place} is {_describe(message)}, but there were {self._answered} requests only",
+            )
+        request, answer = self._next
+        if not _is_same(request, message):
+            return _error(
+                code_pb2.FAILED_PRECONDITION,
+                f"{place} is {_describe(message)}; expected {_describe(request)}",
+            )
+        if answer is None:
+            return _error(
+                code_pb2.UNAVAILABLE, f"{place} ({_describe(request)}) has no recorded answer"
+            )
+        self._answered += 1
+        self._next = next(self._exchanges, None)
+        return answer
+
+    def abandon(self) -> None:
+        """See `ServerStream.abandon`."""
+
+    def close(self) -> None:
+        """See `ServerStream.close`."""
+        self._exchanges = iter(())
+
+
+def _exchanges(path: Path, number: int) -> Iterator[tuple[bytes, bytes | None]]:
+    """Yields each request of a connection with its answer; those without one at the end."""
+    requests: list[bytes] = []
+    for entry in Scan(path):
+        if entry.connection.number == number:
+            if entry.is_request:
+                requests.append(entry.message)
+            elif requests:
+                yield requests.pop(0), entry.message
+    for request in requests:
+        yield request, None
+
+
+def _is_same(recorded: bytes, request: bytes) -> bool:
+    return recorded == request or _canonical(recorded) == _canonical(request)
+
+
+def _canonical(request: bytes) -> bytes:
+    """Returns the message in the one order that it has in every process."""
+    try:
+        parsed = EnvironmentRequest.FromString(bytes(request))
+        canonical: bytes = parsed.SerializeToString(deterministic=True)
+    except DECODE_ERRORS:
+        return bytes(request)
+    return canonical
+
+
+def _describe(request: bytes) -> str:
+    """Returns a request in one line."""
+    try:
+        parsed = EnvironmentRequest.FromString(bytes(request))
+    except DECODE_ERRORS:
+        return f"{len(request)} bytes that are no EnvironmentRequest"
+    text = text_format.MessageToString(parsed, as_one_line=True) or f"{len(request)} unknown bytes"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(request)} bytes)"
+
+
+def _error(code: int, text: str) -> bytes:
+    response = EnvironmentResponse()
+    response.error.code = code
+    response.error.message = text
+    message: bytes = response.SerializeToString()
+    return message

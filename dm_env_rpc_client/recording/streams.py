@@ -1,0 +1,118 @@
+"""Streams that record what passes another stream.
+
+A pipeline does not see a difference. Without `record` none of this is there, so that it costs
+nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from dm_env_rpc_client.recording.tape import Tape
+from dm_env_rpc_client.transports.streams import AsyncStream, Buffer, Stream
+
+__all__ = ["AsyncRecordedStream", "RecordedStream"]
+
+_FULL_SECONDS = 0.01
+"""How often a coroutine looks whether the disk has caught up."""
+
+
+class _Recorded:
+    """What both have in common: their ends.
+
+    Args:
+      stream: the other stream.
+      tape: the recording.
+    """
+
+    def __init__(self, stream: Stream | AsyncStream, tape: Tape):
+        self.address = stream.address
+        self._tape = tape
+        self._abandon = stream.abandon
+        self._abort = stream.abort
+
+    def abandon(self) -> None:
+        """See `Stream.abandon`."""
+        self._tape.abandon()
+        self._abandon()
+
+    def abort(self) -> None:
+        """See `Stream.abort`."""
+        try:
+            self._abort()
+        finally:
+            self._tape.end()
+
+
+class RecordedStream(_Recorded):
+    """A `Stream` that records what passes another one.
+
+    Args:
+      stream: the other.
+      tape: the recording.
+    """
+
+    def __init__(self, stream: Stream, tape: Tape):
+        super().__init__(stream, tape)
+        self._stream = stream
+        self.fileno = stream.fileno
+        self.has_unread = stream.has_unread
+        self.has_unsent = stream.has_unsent
+        self.send_rest = stream.send_rest
+
+    def write(self, *messages: bytes) -> None:
+        """See `Stream.write`."""
+        for message in messages:
+            self._tape.request(message)
+        self._stream.write(*messages)
+
+    def read(self, timeout: float | None, until_sent: bool = False) -> Buffer | None:
+        """See `Stream.read`."""
+        message = self._stream.read(timeout, until_sent)
+        if message is not None:
+            self._tape.answer(message)
+        return message
+
+    def close(self, timeout: float) -> None:
+        """See `Stream.close`."""
+        try:
+            self._stream.close(timeout)
+        finally:
+            self._tape.end()
+
+
+class AsyncRecordedStream(_Recorded):
+    """An `AsyncStream` that records what passes another one.
+
+    Args:
+      stream: the other.
+      tape: the recording.
+    """
+
+    def __init__(self, stream: AsyncStream, tape: Tape):
+        super().__init__(stream, tape)
+        self._stream = stream
+
+    async def write(self, message: bytes) -> None:
+        """See `AsyncStream.write`."""
+        await self._wait_for_room()
+        self._tape.request(message, may_block=False)
+        await self._stream.write(message)
+
+    async def read(self) -> Buffer:
+        """See `AsyncStream.read`."""
+        message = await self._stream.read()
+        await self._wait_for_room()
+        self._tape.answer(message, may_block=False)
+        return message
+
+    async def close(self, timeout: float) -> None:
+        """See `AsyncStream.close`."""
+        try:
+            await self._stream.close(timeout)
+        finally:
+            self._tape.end()
+
+    async def _wait_for_room(self) -> None:
+        while self._tape.is_full:
+            await asyncio.sleep(_FULL_SECONDS)

@@ -1,0 +1,304 @@
+"""The recording of one connection, and the queue and the thread that write it to the file.
+
+The thread that sends or receives a message puts it into the queue with its time, which takes about
+a microsecond. The writing thread empties the queue every 10 ms, and hands a chunk to the operating
+system after 100 ms, or when the chunk is full. Nothing is dropped: if the disk does not keep up and
+64 MiB wait, sending and receiving wait, too. If writing fails, for instance because the disk is
+full, the recorded connections fail with a RecordingError, since a recording with a hole would look
+complete.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from dm_env_rpc_client.errors import RecordingError
+from dm_env_rpc_client.recording.container import ANSWERS, REQUESTS, Container
+from dm_env_rpc_client.transports.streams import Buffer
+
+__all__ = ["FLUSH_SECONDS", "MAX_WAITING_BYTES", "Tape", "Writing"]
+
+_log = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 0.1
+"""What was sent or received this long ago is with the operating system."""
+
+MAX_WAITING_BYTES = 64 << 20
+"""What may wait to be written; beyond it, sending and receiving wait."""
+
+_TAKE_SECONDS = 0.01
+"""How often the thread takes what has come."""
+
+_MOST_TAKEN = 1000
+"""How many messages the thread takes at once."""
+
+_MESSAGE_BYTES = 200
+"""What a message in the queue counts beside its contents."""
+
+_SETTLE_SECONDS = 30.0
+"""How long closing waits for the disk."""
+
+_Message: TypeAlias = "tuple[Tape, str, int, int, bytes]"
+"""A message: its tape, direction, number and time, and its bytes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Begin:
+    tape: Tape
+
+
+@dataclasses.dataclass(frozen=True)
+class _End:
+    tape: Tape
+
+
+@dataclasses.dataclass(frozen=True)
+class _Settle:
+    done: threading.Event
+
+
+_Item: TypeAlias = "_Message | _Begin | _End | _Settle | None"
+
+
+class Tape:
+    """The recording of one connection. One thread at a time records requests, one answers.
+
+    Args:
+      recorder: is kept alive until the tape ends.
+      writing: its queue.
+      number: of the connection, from 1.
+      metadata: what the recording says about the connection.
+
+    Attributes:
+      number: as the argument.
+      metadata: as the argument.
+      channels: the ids of its channels, for the thread that writes.
+    """
+
+    def __init__(
+        self, recorder: object, writing: Writing, number: int, metadata: Mapping[str, str]
+    ):
+        self.number = number
+        self.metadata = metadata
+        self.channels: dict[str, int] = {}
+        self._recorder: object | None = recorder
+        self._writing = writing
+        self._requests = self._answers = 0
+        writing.queue.put(_Begin(self))
+
+    def request(self, message: bytes, may_block: bool = True) -> None:
+        """Records a request that is about to be sent. Errors are raised by `answer`.
+
+        Args:
+          message: its bytes.
+          may_block: whether to wait if the disk does not keep up; otherwise see `is_full`.
+        """
+        self._requests += 1
+        self._writing.put(self, REQUESTS, self._requests, message, may_block)
+
+    def answer(self, message: Buffer, may_block: bool = True) -> None:
+        """Records a received answer.
+
+        Args:
+          message: its bytes, of which it keeps a copy.
+          may_block: as for `request`.
+
+        Raises:
+          RecordingError: the file cannot be written.
+        """
+        self._answers += 1
+        self._writing.put(self, ANSWERS, self._answers, bytes(message), may_block)
+        failure = self._writing.failure
+        if failure is not None:
+            raise RecordingError(
+                f"the recording {self._writing.path} cannot be written, so that the connection to "
+                f"{self.metadata['address']} ends: {failure}"
+            ) from failure
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as much waits to be written as may wait."""
+        return self._writing.is_full
+
+    def end(self) -> None:
+        """Ends the recording of the connection; a second call does nothing.
+
+        The garbage collector may call it anywhere, so it takes no lock.
+        """
+        if self._recorder is not None:
+            self._recorder = None
+            self._writing.queue.put(_End(self))
+
+    def abandon(self) -> None:
+        """Forgets the recording in a forked child: it is the parent's."""
+        self._recorder = None
+
+
+class Writing:
+    """The queue, and the thread that empties it. It does not refer to the recorder.
+
+    Args:
+      container: the file.
+
+    Attributes:
+      path: of the file.
+      failure: the first error of writing; None while there is none.
+      has_finished: whether the file is complete, and no connection is recorded.
+      queue: what is to be written.
+    """
+
+    def __init__(self, container: Container):
+        self.path = container.path
+        self.failure: BaseException | None = None
+        self.has_finished = False
+        # `put` of a SimpleQueue may be called by the garbage collector inside another `put`.
+        self.queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self._container = container
+        self._pid = os.getpid()
+        self._mutex = threading.Lock()
+        self._waiting_bytes = 0
+        # Times do not go back, and differences are right, if the clock is set.
+        self._epoch = time.time_ns() - time.monotonic_ns()
+        self._open: set[int] = set()
+        self._unflushed_since: float | None = None
+        self._thread = threading.Thread(
+            target=self._run, name=f"dm_env_rpc recorder of {container.path}", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as much waits as may wait."""
+        return self._waiting_bytes > MAX_WAITING_BYTES and self._thread.is_alive()
+
+    def put(
+        self, tape: Tape, direction: str, sequence: int, message: bytes, may_block: bool
+    ) -> None:
+        """Puts a message into the queue, with the current time.
+
+        Args:
+          tape: the recording of its connection.
+          direction: REQUESTS or ANSWERS.
+          sequence: its number.
+          message: its bytes.
+          may_block: whether to wait until there is room in the queue.
+        """
+        # A plain tuple: one with names takes as long as all the rest.
+        self.queue.put((tape, direction, sequence, self._epoch + time.monotonic_ns(), message))
+        with self._mutex:
+            self._waiting_bytes += len(message) + _MESSAGE_BYTES
+        if self._waiting_bytes > MAX_WAITING_BYTES and may_block:
+            while self.is_full:
+                time.sleep(_TAKE_SECONDS)
+
+    def settle(self) -> None:
+        """Returns when the file has what was put into the queue; an error is logged."""
+        done = threading.Event()
+        self.queue.put(_Settle(done))
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while not done.wait(_TAKE_SECONDS) and self._thread.is_alive():
+            if time.monotonic() > deadline:
+                _log.error("the recording %s was not written in time", self.path)
+                break
+
+    def stop(self) -> None:
+        """Completes the file and ends the thread."""
+        self.queue.put(None)
+        if os.getpid() == self._pid and self._thread is not threading.current_thread():
+            self._thread.join(_SETTLE_SECONDS)
+
+    def _run(self) -> None:
+        take = self.queue.get_nowait
+        while True:
+            if self._unflushed_since is None:
+                items = [self.queue.get()]
+            else:
+                time.sleep(_TAKE_SECONDS)
+                items = []
+            try:
+                while len(items) < _MOST_TAKEN:
+                    items.append(take())
+            except queue.Empty:
+                pass
+            taken_bytes = 0
+            for item in items:
+                if isinstance(item, tuple):
+                    taken_bytes += len(item[-1]) + _MESSAGE_BYTES
+                    # Not by `_do`: this is most of what the thread does.
+                    if self.failure is None:
+                        try:
+                            self._add(*item)
+                        except BaseException as error:
+                            self._fail(error)
+                elif item is None:
+                    self._do(self._finish)
+                    # What connections that are still open send would be missing.
+                    self.failure = self.failure or ValueError("the recorder was closed before it")
+                    return
+                else:
+                    self._take(item)
+            with self._mutex:
+                self._waiting_bytes -= taken_bytes
+            # They refer to connections, which the thread must not keep alive while it waits.
+            items.clear()
+            item = None
+            since = self._unflushed_since
+            if since is not None and time.monotonic() - since >= FLUSH_SECONDS:
+                self._do(self._flush)
+
+    def _take(self, item: _Begin | _End | _Settle) -> None:
+        if isinstance(item, _Begin):
+            self._open.add(item.tape.number)
+            self.has_finished = False
+        elif isinstance(item, _End):
+            self._open.discard(item.tape.number)
+            if not self._open:
+                self._do(self._finish)
+        else:
+            self._do(self._flush)
+            item.done.set()
+
+    def _add(
+        self, tape: Tape, direction: str, sequence: int, nanoseconds: int, message: bytes
+    ) -> None:
+        if not tape.channels:
+            for each in (REQUESTS, ANSWERS):
+                tape.channels[each] = self._container.add_channel(
+                    tape.number, each, {**tape.metadata, "direction": each}
+                )
+        self._container.add(tape.channels[direction], sequence, nanoseconds, message)
+        if self._unflushed_since is None:
+            self._unflushed_since = time.monotonic()
+
+    def _flush(self) -> None:
+        if self._unflushed_since is not None:
+            self._unflushed_since = None
+            self._container.flush()
+
+    def _finish(self) -> None:
+        self._unflushed_since = None
+        self.has_finished = True
+        self._container.finish()
+
+    def _do(self, action: Callable[[], None]) -> None:
+        """Does something with the file, unless something has failed before."""
+        if self.failure is None:
+            try:
+                action()
+            except BaseException as error:
+                self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Gives the file up; it is readable up to its last whole chunk."""
+        self.failure = error
+        self._unflushed_since = None
+        self.has_finished = True
+        self._container.give_up()
+        _log.error("the recording %s cannot be written: %s", self.path, error)

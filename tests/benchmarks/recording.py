@@ -1,0 +1,91 @@
+"""What recording adds to a step: by the client itself, and by a proxy in another process."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import tempfile
+import time
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+from typing import Any
+
+from dm_env_rpc_client import make
+from dm_env_rpc_client.recording import proxy
+from tests.benchmarks.results import Row, Section, Target
+from tests.benchmarks.rounds import Contender, alternate
+from tests.benchmarks.settings import Settings
+from tests.benchmarks.stepping import PAYLOADS
+
+__all__ = ["PLAIN", "PROXY", "RECORDED", "recording"]
+
+PLAIN = "not recorded"
+RECORDED = "recorded"
+PROXY = "through a proxy that records"
+
+_PAYLOADS = ("scalar", "vector", "uint8", "float32")
+_QUICK_PAYLOADS = ("scalar",)
+_STEPS = 300
+"""Steps of one turn: in some turns a chunk is written."""
+
+_MOST = 1.1
+_CONTEXT = multiprocessing.get_context("spawn")
+
+
+def _be_a_proxy(told: Pipe, upstream: str, path: str) -> None:
+    with proxy(upstream, path) as running:
+        told.send(running.address)
+        told.recv()
+
+
+def _contender(
+    stack: contextlib.ExitStack, address: str, payload: str, record: Path | None = None
+) -> Contender:
+    env = stack.enter_context(make(address, {"payload": payload}, record=record))
+    env.reset()
+
+    def turn() -> float:
+        begin = time.perf_counter()
+        for _ in range(_STEPS):
+            env.step({"action": 1})
+        return (time.perf_counter() - begin) / _STEPS
+
+    return turn
+
+
+def recording(settings: Settings) -> Section:
+    """A step that is recorded, against one that is not."""
+    rows = []
+    for payload in _QUICK_PAYLOADS if settings.is_quick else _PAYLOADS:
+        with contextlib.ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            mine, its = _CONTEXT.Pipe()
+            process = _CONTEXT.Process(
+                target=_be_a_proxy, args=(its, settings.address, str(folder / "proxy.mcap"))
+            )
+            process.start()
+            stack.callback(_end, process, mine)
+            contenders = {
+                PLAIN: _contender(stack, settings.address, payload),
+                RECORDED: _contender(stack, settings.address, payload, folder / "run.mcap"),
+                PROXY: _contender(stack, mine.recv(), payload),
+            }
+            name = PAYLOADS[payload]
+            progress = settings.progress(f"recording, {name}")
+            rows.append(Row(name, alternate(contenders, settings.rounds, progress)))
+    scalar = rows[0]
+    target = Target(
+        f"{scalar.name}: a recorded step, times one that is not",
+        scalar.ratio(RECORDED, PLAIN),
+        _MOST,
+        is_minimum=False,
+    )
+    return Section("recording", "One step, recorded and not", rows, [target])
+
+
+def _end(process: Any, told: Pipe) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        told.send(None)
+    process.join(10)
+    process.kill()
+    told.close()

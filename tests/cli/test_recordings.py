@@ -1,0 +1,139 @@
+"""`record`, `replay`, `export` and `inspect FILE`, as a person or a script would call them."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyarrow import parquet
+
+from dm_env_rpc_client.recording import read
+from dm_env_rpc_client.server import Catch, Server, serve
+from tests.cli.commands import command, is_one_line_with, started
+from tests.cli.terminals import COMMAND, Terminal
+from tests.forks import run_command
+from tests.groups import need_package
+from tests.recording.sessions import assert_same, play
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serve(Catch) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def recorded(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recorded") / "run.mcap"
+    play(server.address, 22, record=path)
+    return path
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_record_and_replay(server: Server, tmp_path: Path, number: int) -> None:
+    path = tmp_path / "run.mcap"
+    recording = started(
+        "record", str(path), "--upstream", server.address, "--address", "localhost:0", "--json"
+    )
+    assert recording.stdout is not None
+    address = json.loads(recording.stdout.readline())["address"]
+    expected = play(server.address, 30)
+    assert_same(expected, play(address, 30))
+    recording.send_signal(number)
+    _, errors = recording.communicate(timeout=30)
+    assert "Traceback" not in errors
+    assert recording.returncode == (143 if number == signal.SIGTERM else 0)
+    assert read(path).is_complete
+
+    replaying = started("replay", str(path), "--address", "localhost:0", "--json")
+    assert replaying.stdout is not None
+    address = json.loads(replaying.stdout.readline())["address"]
+    assert_same(expected, play(address, 30))
+    replaying.send_signal(number)
+    _, errors = replaying.communicate(timeout=30)
+    assert "Traceback" not in errors
+
+
+def test_inspect_shows_a_recording(recorded: Path) -> None:
+    finished = run_command("inspect", str(recorded))
+    assert (finished.returncode, finished.stderr) == (0, "")
+    for part in ("Connections", "Episodes", "terminated", "interrupted", "5 episodes, 18 steps"):
+        assert part in finished.stdout
+    described = json.loads(run_command("inspect", str(recorded), "--json").stdout)
+    assert described["complete"] is True
+    assert [each["steps"] for each in described["episodes"]] == [4, 4, 4, 4, 2]
+    assert {each["return"] for each in described["episodes"][:4]} <= {-1.0, 1.0}
+    assert described["episodes"][0]["world"].startswith("world-")
+    (connection,) = described["connections"]
+    assert (connection["connection"], connection["transport"]) == (1, "auto")
+
+
+def test_inspect_says_that_a_recorder_was_killed(recorded: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.mcap"
+    content = recorded.read_bytes()
+    cut.write_bytes(content[: content.rindex(b"\x0f\x04\x00\x00\x00\x00\x00\x00\x00")])
+    finished = run_command("inspect", str(cut))
+    assert "The file has no end" in finished.stdout
+    assert "5 episodes" in finished.stdout
+    assert json.loads(run_command("inspect", str(cut), "--json").stdout)["complete"] is False
+
+
+@pytest.mark.terminal
+def test_inspect_draws_an_image_on_a_terminal(recorded: Path, tmp_path: Path) -> None:
+    with Terminal(tmp_path, rows=60) as terminal:
+        terminal.run(f"{COMMAND} inspect {recorded}")
+        terminal.waits_for("board, at the end of episode 1:")
+        terminal.waits_for("▀▀▀▀")
+
+
+def test_export(recorded: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run.parquet"
+    finished = run_command("export", str(recorded), str(out), "--to", "parquet")
+    assert (finished.returncode, finished.stderr) == (0, f"wrote 5 episodes to {out}\n")
+    assert parquet.read_table(out).num_rows == 23
+    finished = run_command("export", str(recorded), str(out), "--to", "parquet")
+    is_one_line_with(finished, 1, "there is a file already")
+
+
+def test_export_to_minari(recorded: Path, tmp_path: Path) -> None:
+    need_package("minari")
+    finished = command(
+        "export", str(recorded), "catch/run-v0", "--to", "minari",
+        environment={"MINARI_DATASETS_PATH": str(tmp_path)},
+    )  # fmt: skip
+    assert (finished.returncode, finished.stderr) == (0, "wrote 5 episodes to catch/run-v0\n")
+    assert (tmp_path / "catch" / "run-v0" / "data").is_dir()
+
+
+WRONG: list[tuple[Callable[[Path, Path], list[str]], int, str]] = [
+    (lambda run, tmp: ["inspect", str(tmp / "no.mcap")], 1, "No such file"),
+    (lambda run, tmp: ["replay", str(tmp / "no.mcap")], 1, "No such file"),
+    (lambda run, tmp: ["replay", str(run), "--address", "0.0.0.0:0"], 2, "--insecure"),
+    (lambda run, tmp: ["record", str(run), "--upstream", "localhost:1"], 1, "file already"),
+    (lambda run, tmp: ["record", str(tmp / "a"), "--upstream", "nowhere"], 2, "looks like"),
+    (lambda run, tmp: ["record", str(tmp / "a"), "--upstream", "env.host:1"], 2, "--tls-ca"),
+    (lambda run, tmp: ["record", str(tmp / "a")], 2, "--upstream"),
+    (lambda run, tmp: ["export", str(run), str(tmp / "a")], 2, "--to"),
+    (lambda run, tmp: ["export", str(tmp / "no"), str(tmp / "a"), "--to", "parquet"], 1, "No such"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "said"), WRONG)
+def test_what_is_wrong_is_said_in_one_line(
+    recorded: Path,
+    tmp_path: Path,
+    arguments: Callable[[Path, Path], list[str]],
+    code: int,
+    said: str,
+) -> None:
+    is_one_line_with(run_command(*arguments(recorded, tmp_path)), code, said)
+
+
+def test_a_missing_package_is_named(recorded: Path, tmp_path: Path) -> None:
+    (tmp_path / "mcap.py").write_text("raise ModuleNotFoundError('No module named mcap')")
+    path = f"{tmp_path}:{Path(__file__).resolve().parents[2]}"
+    finished = command("inspect", str(recorded), environment={"PYTHONPATH": path})
+    is_one_line_with(finished, 2, "recordings need the extra", "[record]")

@@ -1,0 +1,174 @@
+"""A recorder that is killed at any moment leaves a recording of all but the last moments.
+
+What was sent or received longer ago than `FLUSH_SECONDS` is with the operating system; the tests
+allow a second, since the machine may be loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import mmap
+import random
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import dm_env
+import pytest
+
+import dm_env_rpc_client
+from dm_env_rpc_client.errors import ConnectionLostError
+from dm_env_rpc_client.recording import proxy, read, replay
+from dm_env_rpc_client.recording.tape import FLUSH_SECONDS
+from dm_env_rpc_client.server import Catch, Server, serve
+from tests.forks import context, end
+from tests.recording.sessions import SETTINGS, assert_same, move
+
+COUNTS = [
+    pytest.param(3, id="part"),
+    pytest.param(50, id="whole", marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
+]
+MARGIN_SECONDS = 1.0
+
+
+def play_until_killed(address: str, path: str, counter: str) -> None:
+    """A client that records, and counts its steps in shared memory."""
+    with open(counter, "r+b") as file:
+        shared = mmap.mmap(file.fileno(), 8)
+    env = dm_env_rpc_client.make(address, SETTINGS, record=path)
+    env.reset()
+    for step in itertools.count():
+        env.step(move(step))
+        struct.pack_into("<Q", shared, 0, step + 1)
+
+
+def forward_until_killed(told: Connection, upstream: str, path: str) -> None:
+    """A proxy that records."""
+    running = proxy(upstream, path)
+    told.send(running.address)
+    running.wait()
+
+
+@contextlib.contextmanager
+def process_of(target: Callable[..., None], *arguments: Any) -> Iterator[BaseProcess]:
+    process = context.Process(target=target, args=arguments, daemon=True)
+    process.start()
+    try:
+        yield process
+    finally:
+        end(process)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serve(Catch) as running:
+        yield running
+
+
+def local(steps: int) -> list[dm_env.TimeStep]:
+    """The TimeSteps of the environment itself."""
+    env = Catch(**SETTINGS)
+    return [env.reset(), *(env.step(move(step)) for step in range(steps))]
+
+
+def recorded_timesteps(path: Path) -> list[dm_env.TimeStep]:
+    recording = read(path)
+    assert not recording.is_complete
+    return [step for episode in recording.episodes for step in episode.flat_timesteps]
+
+
+class Progress:
+    """How many steps were taken by when."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[float, int]] = []
+
+    def note(self, steps: int) -> None:
+        self._seen.append((time.monotonic(), steps))
+
+    def before(self, moment: float) -> int:
+        """Returns how many steps were taken at a moment, at least."""
+        return max((steps for when, steps in self._seen if when <= moment), default=0)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_client_that_is_killed(server: Server, tmp_path: Path, count: int) -> None:
+    assert FLUSH_SECONDS < MARGIN_SECONDS
+    moments = random.Random(count)
+    longest = 0
+    for index in range(count):
+        path, counter = tmp_path / f"{index}.mcap", tmp_path / f"{index}.count"
+        counter.write_bytes(bytes(8))
+        progress = Progress()
+        with (
+            process_of(play_until_killed, server.address, str(path), str(counter)) as process,
+            open(counter, "r+b") as file,
+            mmap.mmap(file.fileno(), 8) as shared,
+        ):
+
+            def taken(shared: mmap.mmap = shared) -> int:
+                steps: int = struct.unpack_from("<Q", shared)[0]
+                return steps
+
+            while not taken():
+                assert process.is_alive()
+                time.sleep(0.005)
+            until = time.monotonic() + moments.uniform(0, 1.5 * MARGIN_SECONDS)
+            while time.monotonic() < until:
+                progress.note(taken())
+                time.sleep(0.005)
+            process.kill()
+            killed = time.monotonic()
+            process.join()
+            most = taken() + 1
+        found = recorded_timesteps(path) if path.stat().st_size else []
+        assert progress.before(killed - MARGIN_SECONDS) <= len(found) <= most + 1
+        assert_same(local(most)[: len(found)], found)
+        longest = max(longest, len(found))
+    assert longest > 100
+    # The last one is replayed as far as it goes.
+    if found:
+        with replay(path) as replayed, contextlib.suppress(ConnectionLostError):
+            env = dm_env_rpc_client.make(replayed.address, SETTINGS)
+            assert_same(found[:20], [env.reset(), *(env.step(move(step)) for step in range(19))])
+            env.connection.close()
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_proxy_that_is_killed(server: Server, tmp_path: Path, count: int) -> None:
+    moments = random.Random(count)
+    longest = 0
+    for index in range(count):
+        path = tmp_path / f"{index}.mcap"
+        seen: list[dm_env.TimeStep] = []
+        progress = Progress()
+        mine, its = context.Pipe()
+        with process_of(forward_until_killed, its, server.address, str(path)) as process:
+            address = mine.recv()
+            env = dm_env_rpc_client.make(address, SETTINGS)
+            seen.append(env.reset())
+            seconds = moments.uniform(0, 1.5 * MARGIN_SECONDS)
+            killer = threading.Timer(seconds, process.kill)
+            killer.start()
+            killed = time.monotonic() + seconds
+            with contextlib.suppress(ConnectionLostError):
+                while True:
+                    seen.append(env.step(move(len(seen) - 1)))
+                    progress.note(len(seen))
+            env.close()
+            killer.join()
+        mine.close()
+        its.close()
+        found = recorded_timesteps(path)
+        # The proxy may have recorded an answer that the client did not get any more.
+        assert progress.before(killed - MARGIN_SECONDS) <= len(found) <= len(seen) + 1
+        assert_same(seen[: len(found)], found[: len(seen)])
+        assert_same(local(len(found))[: len(found)], found)
+        longest = max(longest, len(found))
+    assert longest > 100

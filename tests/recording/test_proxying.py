@@ -1,0 +1,182 @@
+"""A proxy changes nothing between a client and a server, and records both."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+import dm_env_rpc_client
+from dm_env_rpc_client import Tls, dm_env_rpc_pb2
+from dm_env_rpc_client.errors import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    RecordingError,
+    SpecError,
+)
+from dm_env_rpc_client.recording import proxy, read, replay
+from dm_env_rpc_client.server import Catch, Race, Server, serve
+from dm_env_rpc_client.testing import ScriptedServer
+from tests.certificates import self_signed
+from tests.recording.sessions import assert_same, entries, play
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serve(Catch) as running:
+        yield running
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.mcap"
+
+
+@pytest.mark.parametrize("transport", ["http2", "grpc"])
+def test_a_session_through_a_proxy_is_the_same_and_is_recorded(
+    server: Server, path: Path, transport: Any
+) -> None:
+    expected = play(server.address, 60)
+    with proxy(server.address, path) as running:
+        assert_same(expected, play(running.address, 60, transport=transport))
+    recording = read(path)
+    assert recording.is_complete
+    assert recording.connections[1].address == server.address
+    assert sum(map(len, recording.episodes)) == 61
+    with replay(path) as replayed:
+        assert_same(expected, play(replayed.address, 60))
+
+
+def test_all_connections_go_into_one_file(server: Server, path: Path) -> None:
+    with (
+        proxy(server.address, path) as running,
+        concurrent.futures.ThreadPoolExecutor(8) as pool,
+    ):
+        sessions = list(pool.map(lambda _: play(running.address, 40), range(8)))
+    recording = read(path)
+    assert sorted(recording.connections) == list(range(1, 9))
+    assert sum(map(len, recording.episodes)) == 8 * 41
+    for session in sessions:
+        assert_same(sessions[0], session)
+
+
+def test_agents_that_wait_for_one_another_do_not_wait_for_ever(path: Path) -> None:
+    with (
+        serve(Race()) as server,
+        proxy(server.address, path) as running,
+        concurrent.futures.ThreadPoolExecutor(2) as pool,
+    ):
+
+        def run(_: int) -> int:
+            with (
+                dm_env_rpc_client.connect(running.address) as connection,
+                dm_env_rpc_client.join_world(connection, "") as env,
+            ):
+                steps = [env.reset()]
+                while not steps[-1].last():
+                    steps.append(env.step(dict.fromkeys(env.action_spec(), 1)))
+                return len(steps)
+
+        assert min(pool.map(run, range(2))) > 1
+    assert len(read(path).connections) == 2
+
+
+def test_a_token_is_forwarded_and_not_recorded(path: Path) -> None:
+    with serve(Catch, token="hunter2") as server, proxy(server.address, path) as running:
+        with dm_env_rpc_client.make(running.address, token="hunter2") as env:
+            env.reset()
+        with pytest.raises(ConnectionLostError, match="UNAUTHENTICATED") as refused:
+            dm_env_rpc_client.make(running.address)
+        assert refused.value.code == "UNAUTHENTICATED"
+    assert b"hunter2" not in path.read_bytes()
+    assert b"hunter2" not in b"".join(entry.message for entry in entries(path))
+
+
+@pytest.mark.certificates
+def test_the_server_may_require_tls(path: Path, tmp_path: Path) -> None:
+    key, crt = self_signed(tmp_path)
+    tls = Tls(cert=crt, key=key)
+    with (
+        serve(Catch, credentials=tls, token="hunter2") as server,
+        proxy(server.address, path, credentials=Tls(ca=crt), token="hunter2") as running,
+    ):
+        assert len(play(running.address, 5)) == 6
+    (connection,) = read(path).connections.values()
+    assert connection.metadata["tls"] == "true"
+    assert b"hunter2" not in path.read_bytes()
+
+
+def test_metadata_is_forwarded(path: Path) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def script(requests: Any, context: grpc.ServicerContext) -> Any:
+        seen.append(dict(context.invocation_metadata()))
+        for _ in requests:
+            yield dm_env_rpc_pb2.EnvironmentResponse(
+                create_world=dm_env_rpc_pb2.CreateWorldResponse()
+            )
+
+    sent: list[tuple[str, str | bytes]] = [("x-run", "7"), ("x-key-bin", b"\x00\xff")]
+    with ScriptedServer(script) as server, proxy(server.address, path, token="own") as running:
+        with dm_env_rpc_client.connect(running.address, metadata=sent) as connection:
+            connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+        with dm_env_rpc_client.connect(running.address, token="theirs") as connection:
+            connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+    assert {"x-run": "7", "x-key-bin": b"\x00\xff"}.items() <= seen[0].items()
+    # The token of the proxy is for clients that send none.
+    assert seen[0]["authorization"] == "Bearer own"
+    assert seen[1]["authorization"] == "Bearer theirs"
+
+
+def test_a_server_that_ends_a_stream_is_told(path: Path) -> None:
+    with (
+        ScriptedServer(lambda requests, _: iter(())) as server,
+        proxy(server.address, path) as running,
+        dm_env_rpc_client.connect(running.address) as connection,
+        pytest.raises(ConnectionLostError, match="the proxy says"),
+    ):
+        connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+
+
+def test_a_client_that_goes_away_leaves_nothing(path: Path) -> None:
+    with serve(Catch, idle_world_seconds=0.0) as server:
+        with proxy(server.address, path) as running:
+            connection = dm_env_rpc_client.connect(running.address)
+            name = dm_env_rpc_client.create_world(connection)
+            dm_env_rpc_client.join_world(connection, name)
+            assert server.agent_count == 1
+            connection.close()
+        assert read(path).is_complete
+        assert server.agent_count == 0
+
+
+def test_a_client_that_goes_away_while_a_step_waits(path: Path) -> None:
+    with serve(Race()) as server, proxy(server.address, path) as running:
+        connection = dm_env_rpc_client.connect(running.address, request_timeout=0.5)
+        env = dm_env_rpc_client.join_world(connection, "")
+        with pytest.raises(DeadlineExceededError):
+            env.reset()  # Nobody else is there.
+        connection.close()
+        deadline = time.monotonic() + 30
+        while server.agent_count:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert len(entries(path)) == 3
+
+
+def test_what_cannot_be_recorded(server: Server, path: Path) -> None:
+    with pytest.raises(SpecError, match="plaintext"):
+        proxy(server.address, path, "0.0.0.0:0")
+    with pytest.raises(SpecError, match="plaintext"):
+        proxy("env.example:50051", path)
+    with pytest.raises(OSError, match="cannot listen"):
+        proxy(server.address, path, server.address)
+    assert not path.exists()
+    path.touch()
+    with pytest.raises(RecordingError, match="there is a file already"):
+        proxy(server.address, path)

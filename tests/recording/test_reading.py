@@ -1,0 +1,130 @@
+"""A recording is read up to the last whole chunk, and what is damaged is never taken for data."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+
+import pytest
+from mcap.writer import Writer
+
+from dm_env_rpc_client.errors import RecordingError
+from dm_env_rpc_client.recording import Recorder, Scan, read
+from dm_env_rpc_client.recording import container as containers
+from dm_env_rpc_client.recording import reading as readings
+from tests.recording.sessions import entries, messages
+
+COUNT = 60
+
+
+@pytest.fixture(scope="module", params=["zstd", "none"])
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of many small chunks."""
+    path = tmp_path_factory.mktemp("whole") / "whole.mcap"
+    content = random.Random(0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(containers, "_CHUNK_BYTES", 500)
+        with Recorder(path, compression=request.param) as recorder:
+            tapes = [recorder.tape("localhost:1", {}) for _ in range(2)]
+            for index in range(COUNT):
+                tapes[index % 2].request(content.randbytes(index))
+                tapes[index % 2].answer(content.randbytes(2 * index))
+    return path
+
+
+def cut(whole: Path, size: int, folder: Path) -> Path:
+    path = folder / "cut.mcap"
+    path.write_bytes(whole.read_bytes()[:size])
+    return path
+
+
+def test_a_file_that_is_cut_off_anywhere_is_read_up_to_there(whole: Path, tmp_path: Path) -> None:
+    expected = messages(whole)
+    assert len(expected) == 2 * COUNT
+    sizes = []
+    total = whole.stat().st_size
+    for size in range(8, total, total // 150):
+        scan = Scan(cut(whole, size, tmp_path))
+        found = [
+            (entry.connection.number, entry.is_request, entry.sequence, entry.message)
+            for entry in scan
+        ]
+        assert found == expected[: len(found)]
+        # Complete is what has the mark of the end of its data.
+        assert not scan.is_complete or len(found) == len(expected)
+        sizes.append(len(found))
+    assert sizes == sorted(sizes)
+    assert len(set(sizes)) > 10
+
+
+def test_every_byte_that_is_changed_is_noticed_or_changes_no_message(
+    whole: Path, tmp_path: Path
+) -> None:
+    expected = messages(whole)
+    content = bytearray(whole.read_bytes())
+    path = tmp_path / "changed.mcap"
+    noticed = 0
+    for place in range(0, len(content), 131):
+        changed = bytearray(content)
+        changed[place] ^= 0x10
+        path.write_bytes(changed)
+        try:
+            found = messages(path)
+        except RecordingError:
+            noticed += 1
+        else:
+            # A damaged length may look like a file that was cut off; a damaged opcode like an
+            # unknown record, which is skipped.
+            remaining = iter(expected)
+            assert all(message in remaining for message in found)
+    assert noticed > 20
+
+
+def test_what_is_no_recording(tmp_path: Path) -> None:
+    path = tmp_path / "no.mcap"
+    with pytest.raises(RecordingError, match="No such file"):
+        entries(path)
+    for content in (b"", b"\x89MCAP", b"{}" * 100):
+        path.write_bytes(content)
+        with pytest.raises(RecordingError, match="no MCAP file"):
+            entries(path)
+    with pytest.raises(RecordingError, match="Is a directory"):
+        entries(tmp_path)
+
+
+def test_a_record_of_an_absurd_length_is_refused(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readings, "MAX_CHUNK_BYTES", 300)
+    with pytest.raises(RecordingError, match=r"expected at most 300"):
+        entries(whole)
+    path = tmp_path / "absurd.mcap"
+    path.write_bytes(whole.read_bytes()[:8] + struct.pack("<BQ", 6, 1 << 62))
+    assert entries(path) == []  # It cannot be whole.
+
+
+def test_channels_of_others_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "other.mcap"
+    writer = Writer(str(path))
+    writer.start()
+    schema = writer.register_schema("example.Other", "protobuf", b"")
+    channel = writer.register_channel("/other", "protobuf", schema)
+    writer.add_message(channel, 1, b"hello", 1)
+    writer.finish()
+    recording = read(path)
+    assert (recording.connections, recording.episodes, recording.is_complete) == ({}, [], True)
+
+
+def test_a_file_without_chunks_that_another_program_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "flat.mcap"
+    writer = Writer(str(path), use_chunking=False)
+    writer.start()
+    schema = writer.register_schema("dm_env_rpc.v1.EnvironmentRequest", "protobuf", b"")
+    metadata = {"connection": "4", "direction": "requests", "address": "localhost:1"}
+    channel = writer.register_channel("/connection-4/requests", "protobuf", schema, metadata)
+    writer.add_message(channel, 7, b"hello", 7, sequence=1)
+    writer.finish()
+    (entry,) = entries(path)
+    assert entry[1:] == (True, 1, 7, b"hello")
+    assert (entry.connection.number, entry.connection.address) == (4, "localhost:1")

@@ -1,0 +1,445 @@
+"""A recording has every message, and recording changes nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dm_env
+import gymnasium
+import numpy as np
+import pytest
+from dm_env import specs
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from mcap.reader import make_reader
+
+import dm_env_rpc_client
+from dm_env_rpc_client import dm_env_rpc_pb2
+from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
+from dm_env_rpc_client.errors import ConnectionLostError, RecordingError, SpecError
+from dm_env_rpc_client.recording import Recorder, Scan, read
+from dm_env_rpc_client.recording import container as containers
+from dm_env_rpc_client.recording import tape as tapes
+from dm_env_rpc_client.server import Catch, Server, serve
+from tests.recording.sessions import SETTINGS, assert_same, entries, play
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serve(Catch) as running:
+        yield running
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.mcap"
+
+
+@pytest.mark.parametrize("transport", ["http2", "grpc"])
+def test_a_recorded_session_is_the_same_and_has_every_message(
+    server: Server, path: Path, transport: Any
+) -> None:
+    plain = play(server.address, 50, transport=transport)
+    before = time.time_ns()
+    recorded = play(server.address, 50, transport=transport, record=path)
+    after = time.time_ns()
+    assert_same(plain, recorded)
+    found = entries(path)
+    requests = [entry for entry in found if entry.is_request]
+    answers = [entry for entry in found if not entry.is_request]
+    # CreateWorld, JoinWorld, the first Step of the reset, LeaveWorld, DestroyWorld.
+    assert len(requests) == len(answers) == 55
+    assert [entry.sequence for entry in requests] == list(range(1, 56))
+    times = [entry.nanoseconds for entry in found]
+    assert times == sorted(times)
+    assert before - 10**8 < times[0] < times[-1] < after + 10**8
+    for request, answer in zip(requests, answers, strict=True):
+        assert request.nanoseconds <= answer.nanoseconds
+        sent = dm_env_rpc_pb2.EnvironmentRequest.FromString(request.message)
+        received = dm_env_rpc_pb2.EnvironmentResponse.FromString(answer.message)
+        assert sent.WhichOneof("payload") == received.WhichOneof("payload")
+
+
+def test_the_file_opens_with_the_package_mcap_alone(server: Server, path: Path) -> None:
+    play(server.address, 20, record=path)
+    with open(path, "rb") as file:
+        reader = make_reader(file, validate_crcs=True)
+        assert reader.get_header().profile == "dm_env_rpc"
+        summary = reader.get_summary()
+        assert summary is not None
+        assert summary.statistics is not None
+        assert summary.statistics.message_count == 50
+        found = list(reader.iter_messages(topics=["/connection-1/answers"]))
+    assert len(found) == 25
+    for schema, channel, _ in found:
+        assert schema is not None
+        assert (schema.encoding, channel.message_encoding) == ("protobuf", "protobuf")
+    # The messages are decoded by the schema in the file, and not by modules of this package.
+    schema, _, last = found[-3]
+    assert schema is not None
+    pool = descriptor_pool.DescriptorPool()
+    for one in descriptor_pb2.FileDescriptorSet.FromString(schema.data).file:
+        pool.Add(one)
+    decoded: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName(schema.name))()
+    decoded.ParseFromString(last.data)
+    assert len(decoded.step.observations[1].floats.array) == 20
+
+
+def test_what_is_said_about_a_connection_is_not_secret(path: Path) -> None:
+    with serve(Catch, token="hunter2") as secured:
+        metadata = [("x-password", "sesame")]
+        play(secured.address, 1, record=path, token="hunter2", metadata=metadata)
+    (connection,) = read(path).connections.values()
+    assert connection.address == secured.address
+    assert connection.metadata["version"] == dm_env_rpc_client.__version__
+    assert connection.metadata["transport"] == "auto"
+    content = (
+        b"".join(entry.message for entry in entries(path))
+        + str(connection.metadata).encode()
+        + path.read_bytes()
+    )
+    for secret in (b"hunter2", b"sesame", b"x-password", b"authorization"):
+        assert secret not in content
+
+
+def test_a_file_is_not_overwritten(server: Server, path: Path) -> None:
+    path.write_bytes(b"something else")
+    with pytest.raises(RecordingError, match=r"run.mcap: there is a file already"):
+        play(server.address, 1, record=path)
+    assert path.read_bytes() == b"something else"
+    with pytest.raises(RecordingError, match="No such file"):
+        play(server.address, 1, record=path.parent / "no" / "folder.mcap")
+    with pytest.raises(SpecError, match="no compression 'gzip'; choose one of 'zstd'"):
+        Recorder(path, compression="gzip")
+
+
+def test_a_wrong_argument_makes_no_file(path: Path) -> None:
+    with pytest.raises(SpecError):
+        dm_env_rpc_client.make("env.example:1", record=path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4", "none"])
+def test_connections_share_a_recorder_one_after_the_other(
+    server: Server, path: Path, compression: str
+) -> None:
+    with Recorder(path, compression=compression) as recorder:
+        first = play(server.address, 10, record=recorder)
+        assert read(path).is_complete
+        assert len(read(path).connections) == 1
+        second = play(server.address, 20, record=recorder)
+    assert_same(first, second[:11])
+    with open(path, "rb") as file:
+        summary = make_reader(file, validate_crcs=True).get_summary()
+    assert summary is not None
+    assert summary.statistics is not None
+    assert summary.statistics.message_count == 2 * (10 + 20 + 5 + 5)
+    recording = read(path)
+    assert [len(recording.connections), recording.is_complete] == [2, True]
+    with pytest.raises(RecordingError, match="is closed"):
+        play(server.address, 1, record=recorder)
+
+
+def test_connections_to_one_path_share_the_file_while_one_is_open(
+    server: Server, path: Path
+) -> None:
+    with dm_env_rpc_client.connect(server.address, record=path) as first:
+        first.send(dm_env_rpc_pb2.CreateWorldRequest())
+        with dm_env_rpc_client.connect(server.address, record=str(path)) as second:
+            second.send(dm_env_rpc_pb2.CreateWorldRequest())
+        first.send(dm_env_rpc_pb2.CreateWorldRequest())
+    assert [entry.connection.number for entry in entries(path)] == [1, 1, 2, 2, 1, 1]
+    with pytest.raises(RecordingError, match="there is a file already"):
+        dm_env_rpc_client.connect(server.address, record=path)
+
+
+def test_a_reopened_connection_is_recorded_too(server: Server, path: Path) -> None:
+    with dm_env_rpc_client.connect(server.address, record=path) as first:
+        first.send(dm_env_rpc_pb2.CreateWorldRequest())
+    with first.reopen() as second:
+        second.send(dm_env_rpc_pb2.CreateWorldRequest())
+    assert [entry.connection.number for entry in entries(path)] == [1, 1, 2, 2]
+
+
+def test_environments_of_a_batch_have_one_file(path: Path) -> None:
+    with serve(Catch) as one, serve(Catch) as other:
+        envs = RemoteVectorEnv(
+            [one.address, other.address], 4, create_world_settings=SETTINGS, record=path
+        )
+        envs.reset()
+        for _ in range(12):
+            envs.step(envs.action_space.sample())
+        envs.close()
+    recording = read(path)
+    assert {each.address for each in recording.connections.values()} == {
+        one.address, other.address
+    }  # fmt: skip
+    assert len(recording.connections) == 4
+    assert len(recording.episodes) >= 8
+
+
+def test_gymnasium_make_records(server: Server, path: Path) -> None:
+    env = gymnasium.make(
+        "dm_env_rpc_client.gymnasium:Remote-v0", address=server.address, record=str(path)
+    )
+    env.reset(seed=1)
+    env.step(env.action_space.sample())
+    env.close()
+    (episode,) = read(path).episodes
+    assert len(episode) == 2
+
+
+def test_asyncio_records(server: Server, path: Path) -> None:
+    async def run() -> None:
+        env = await dm_env_rpc_client.make_async(server.address, SETTINGS, record=path)
+        await env.reset()
+        for _ in range(10):
+            await env.step({"paddle": 1})
+        await env.close()
+
+    asyncio.run(run())
+    recording = read(path)
+    assert recording.is_complete
+    assert sum(map(len, recording.episodes)) == 11
+
+
+class Camera(dm_env.Environment):
+    """A large observation, which the transport reads into memory of its own."""
+
+    SHAPE = (400, 400, 3)
+
+    def action_spec(self) -> dict[str, specs.Array]:
+        return {}
+
+    def observation_spec(self) -> dict[str, specs.Array]:
+        return {"frame": specs.Array(self.SHAPE, np.uint8, "frame")}
+
+    def reset(self) -> dm_env.TimeStep:
+        frame = np.random.default_rng(0).integers(255, size=self.SHAPE, dtype=np.uint8)
+        return dm_env.restart({"frame": frame})
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        return self.reset()
+
+
+@pytest.mark.parametrize("transport", ["http2", "grpc"])
+def test_an_observation_that_the_caller_changes_is_recorded_as_it_came(
+    path: Path, transport: Any
+) -> None:
+    with (
+        serve(Camera) as cameras,
+        dm_env_rpc_client.make(cameras.address, record=path, transport=transport) as env,
+    ):
+        frame = env.reset().observation["frame"]
+        kept = frame.copy()
+        frame[...] = 255 - frame
+    (episode,) = read(path).episodes
+    np.testing.assert_array_equal(episode.timesteps.observation["frame"][0], kept)
+
+
+def test_a_recording_of_one_message(path: Path) -> None:
+    with Recorder(path) as recorder:
+        recorder.tape("localhost:1", {}).request(b"")
+    (entry,) = entries(path)
+    assert (entry.is_request, entry.message) == (True, b"")
+
+
+def test_what_was_recorded_is_in_the_file_soon(server: Server, path: Path) -> None:
+    with dm_env_rpc_client.connect(server.address, record=path) as connection:
+        connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+        deadline = time.monotonic() + 30
+        while len(entries(path)) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert not read(path).is_complete
+    assert read(path).is_complete
+
+
+def test_an_environment_that_nobody_closes_is_recorded_to_its_end(
+    server: Server, path: Path
+) -> None:
+    env = dm_env_rpc_client.make(server.address, record=path)
+    env.reset()
+    del env
+    gc.collect()
+    deadline = time.monotonic() + 30
+    while not read(path).is_complete:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert len([entry for entry in entries(path) if entry.is_request]) == 5
+
+
+def test_an_interpreter_that_exits_completes_the_file(server: Server, path: Path) -> None:
+    program = (
+        "import sys, dm_env_rpc_client\n"
+        "env = dm_env_rpc_client.make(sys.argv[1], record=sys.argv[2])\n"
+        "env.reset()\n"
+    )
+    subprocess.run(
+        [sys.executable, "-W", "error", "-c", program, server.address, str(path)],
+        check=True,
+        timeout=60,
+    )
+    assert read(path).is_complete
+    assert len(entries(path)) == 10
+
+
+def test_a_disk_that_is_full_ends_the_connection(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: object, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with dm_env_rpc_client.connect(server.address, record=path) as connection:
+        monkeypatch.setattr(containers._Output, "write", full)
+        connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+
+        def go_on() -> None:
+            deadline = time.monotonic() + 30
+            while time.monotonic() < deadline:
+                connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+
+        with pytest.raises(ConnectionLostError, match=r"cannot be written.*No space") as it:
+            go_on()
+        assert isinstance(it.value.__cause__, RecordingError)
+        assert not connection.is_usable
+
+
+def test_a_connection_does_not_outlive_its_recorder_in_silence(server: Server, path: Path) -> None:
+    with Recorder(path) as recorder:
+        connection = dm_env_rpc_client.connect(server.address, record=recorder)
+        connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+    assert len(entries(path)) == 2
+    with pytest.raises(ConnectionLostError, match="the recorder was closed before it"):
+        connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+    connection.close()
+    assert read(path).is_complete
+
+
+def test_a_disk_that_is_slow_delays_and_drops_nothing(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = containers._Output.write
+
+    def slow(self: containers._Output, data: bytes) -> None:
+        time.sleep(0.05)
+        write(self, data)
+
+    monkeypatch.setattr(tapes, "MAX_WAITING_BYTES", 2_000)
+    monkeypatch.setattr(containers._Output, "write", slow)
+    play(server.address, 200, record=path)
+    assert len(entries(path)) == 410
+
+
+def test_a_slow_disk_delays_coroutines_that_record_and_no_others(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = containers._Output.write
+    ticks = 0
+    during_writes = []
+
+    def slow(self: containers._Output, data: bytes) -> None:
+        before = ticks
+        time.sleep(0.3)
+        if before:
+            during_writes.append(ticks - before)
+        write(self, data)
+
+    async def run() -> None:
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.005)
+
+        ticking = asyncio.create_task(tick())
+        env = await dm_env_rpc_client.make_async(server.address, record=recorder)
+        await env.reset()
+        for _ in range(20):
+            await env.step({"paddle": 1})
+        await env.close()
+        ticking.cancel()
+
+    with Recorder(path) as recorder:
+        monkeypatch.setattr(tapes, "MAX_WAITING_BYTES", 1_000)
+        monkeypatch.setattr(containers._Output, "write", slow)
+        asyncio.run(run())
+    assert len(entries(recorder.path)) == 50
+    # A coroutine that waits for the disk lets the event loop run.
+    assert len(during_writes) >= 2
+    assert min(during_writes[:-1]) > 1
+
+
+FORKED = """
+import os, sys
+import dm_env_rpc_client
+from dm_env_rpc_client.errors import ConnectionLostError, RecordingError
+from dm_env_rpc_client.recording import Recorder
+
+address, path = sys.argv[1:]
+recorder = Recorder(path)
+env = dm_env_rpc_client.make(address, record=recorder)
+env.reset()
+child = os.fork()
+if not child:
+    for failing in (
+        lambda: env.step({"paddle": 1}),
+        lambda: dm_env_rpc_client.make(address, record=recorder),
+        lambda: dm_env_rpc_client.make(address, record=path),
+    ):
+        try:
+            failing()
+        except (ConnectionLostError, RecordingError) as error:
+            print("child:", error, flush=True)
+    recorder.settle()
+    recorder.close()
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+for _ in range(20):
+    env.step({"paddle": 1})
+env.close()
+recorder.close()
+"""
+
+
+def test_a_forked_child_leaves_the_recording_to_its_parent(server: Server, path: Path) -> None:
+    finished = subprocess.run(
+        [sys.executable, "-c", FORKED, server.address, str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert finished.stdout.count("which forked this one") == 2
+    assert "record to a file of its own in each process" in finished.stdout
+    assert "there is a file already" in finished.stdout
+    recording = read(path)
+    assert recording.is_complete
+    assert sum(map(len, recording.episodes)) == 21
+
+
+def test_recording_is_off_by_default_and_imports_nothing(server: Server) -> None:
+    program = (
+        "import sys, dm_env_rpc_client\n"
+        "dm_env_rpc_client.make(sys.argv[1]).close()\n"
+        "assert not [name for name in sys.modules if 'mcap' in name or '.recording' in name]\n"
+    )
+    subprocess.run([sys.executable, "-c", program, server.address], check=True, timeout=60)
+
+
+def test_scanning_says_what_it_has_seen(server: Server, path: Path) -> None:
+    play(server.address, 2, record=path)
+    scan = Scan(path)
+    assert (scan.connections, scan.is_complete) == ({}, False)
+    for _ in scan:
+        pass
+    assert (list(scan.connections), scan.is_complete) == ([1], True)
+    assert os.path.getsize(path) > 0

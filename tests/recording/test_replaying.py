@@ -1,0 +1,164 @@
+"""The same requests get the same answers, bit for bit, and others an error that says why."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dm_env_rpc_client
+from dm_env_rpc_client import dm_env_rpc_pb2
+from dm_env_rpc_client.errors import DmEnvRpcError, RecordingError, SpecError
+from dm_env_rpc_client.recording import Recorder, read, replay
+from dm_env_rpc_client.server import Catch, serve
+from tests.recording.sessions import SETTINGS, assert_same, messages, play
+
+SCALES = [
+    pytest.param(1_000, id="hundredth"),
+    pytest.param(100_000, id="whole", marks=[pytest.mark.soak, pytest.mark.timeout(600)]),
+]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recorded") / "run.mcap"
+    with serve(Catch) as server:
+        play(server.address, 30, record=path)
+    return path
+
+
+@pytest.mark.parametrize("steps", SCALES)
+def test_a_session_is_replayed_bit_for_bit(tmp_path: Path, steps: int) -> None:
+    first, second = tmp_path / "first.mcap", tmp_path / "second.mcap"
+    with serve(Catch) as server:
+        expected = play(server.address, steps, record=first)
+    with replay(first) as replayed:
+        assert_same(expected, play(replayed.address, steps, record=second))
+    assert len(messages(first)) == 2 * (steps + 5)
+    for some, other in zip(messages(first), messages(second), strict=True):
+        assert some == other
+
+
+def test_a_replay_serves_any_number_of_clients(recorded: Path) -> None:
+    with replay(recorded) as replayed:
+        first = play(replayed.address, 30)
+        assert_same(first, play(replayed.address, 30))
+        assert_same(first, play(replayed.address, 30, transport="grpc"))
+
+
+def test_steps_that_are_pipelined_are_replayed(recorded: Path) -> None:
+    from tests.recording.sessions import move
+
+    with replay(recorded) as replayed:
+        expected = play(replayed.address, 30)
+        with dm_env_rpc_client.make(replayed.address, SETTINGS) as env:
+            env.reset()
+            answers = [env.step_async(move(step)) for step in range(30)]
+            assert_same(expected[1:], [answer.result() for answer in answers])
+
+
+def test_another_request_is_told_from_the_recorded_one(recorded: Path) -> None:
+    with replay(recorded) as replayed:
+        with pytest.raises(DmEnvRpcError) as refused:
+            dm_env_rpc_client.make(replayed.address, {**SETTINGS, "seed": 4})
+        assert refused.value.code_name == "FAILED_PRECONDITION"
+        assert 'key: "seed" value { int64s { array: 4 } }' in refused.value.message
+        assert "expected create_world" in refused.value.message
+        with dm_env_rpc_client.make(replayed.address, SETTINGS) as env:
+            env.reset()
+            with pytest.raises(DmEnvRpcError) as refused:
+                env.step({"paddle": 2})
+            assert "request 4 of connection 1 of the recording run.mcap" in refused.value.message
+            assert "array: 2" in refused.value.message.partition("; expected ")[0]
+            assert "array: 0" in refused.value.message.partition("; expected ")[2]
+            # Nothing has changed: the recorded request may follow.
+            assert env.step({"paddle": 0}).mid()
+
+
+def test_after_the_last_request_and_without_an_answer(tmp_path: Path) -> None:
+    path = tmp_path / "run.mcap"
+    create = dm_env_rpc_pb2.CreateWorldRequest()
+    request = dm_env_rpc_pb2.EnvironmentRequest(create_world=create).SerializeToString()
+    answered = dm_env_rpc_pb2.CreateWorldResponse(world_name="arena")
+    answer = dm_env_rpc_pb2.EnvironmentResponse(create_world=answered).SerializeToString()
+    with Recorder(path) as recorder:
+        tape = recorder.tape("localhost:1", {})
+        tape.request(request)
+        tape.request(request)
+        tape.answer(answer)
+    with replay(path) as replayed, dm_env_rpc_client.connect(replayed.address) as connection:
+        assert connection.send(create).world_name == "arena"
+        for _ in range(2):
+            with pytest.raises(DmEnvRpcError, match=r"request 2 .* has no recorded answer"):
+                connection.send(create)
+    whole = tmp_path / "whole.mcap"
+    with Recorder(whole) as recorder:
+        tape = recorder.tape("localhost:1", {})
+        tape.request(request)
+        tape.answer(answer)
+    with replay(whole) as replayed, dm_env_rpc_client.connect(replayed.address) as connection:
+        connection.send(create)
+        with pytest.raises(DmEnvRpcError, match="there were 1 requests only") as refused:
+            connection.send(create)
+        assert refused.value.code_name == "OUT_OF_RANGE"
+
+
+def test_each_connection_gets_a_recorded_one_that_begins_alike(tmp_path: Path) -> None:
+    path = tmp_path / "run.mcap"
+    with serve(Catch) as server, Recorder(path) as recorder:
+        for rows in (4, 5, 5):
+            with dm_env_rpc_client.connect(server.address, record=recorder) as connection:
+                dm_env_rpc_client.create_world(connection, {"rows": rows})
+    with replay(path) as replayed:
+
+        def name(rows: int) -> str:
+            with dm_env_rpc_client.connect(replayed.address) as connection:
+                return dm_env_rpc_client.create_world(connection, {"rows": rows})
+
+        assert [name(rows) for rows in (5, 4, 5, 5, 4)] == [
+            "world-2", "world-1", "world-3", "world-2", "world-1"
+        ]  # fmt: skip
+
+
+def permuted_settings() -> Iterator[bytes]:
+    """A request in all orders of its settings, as different processes write them."""
+    one = dm_env_rpc_pb2.CreateWorldRequest(
+        settings={name: dm_env_rpc_client.pack_tensor(value) for name, value in SETTINGS.items()}
+    )
+    payload = one.SerializeToString(deterministic=True)
+    entries = []
+    while payload:
+        size = payload[1] + 2
+        entries.append(payload[:size])
+        payload = payload[size:]
+    for order in itertools.permutations(entries):
+        content = b"".join(order)
+        yield bytes([1 << 3 | 2, len(content)]) + content
+
+
+def test_the_order_of_settings_makes_no_difference(tmp_path: Path) -> None:
+    first, *others = permuted_settings()
+    assert len({first, *others}) == 6
+    path = tmp_path / "run.mcap"
+    answer = dm_env_rpc_pb2.EnvironmentResponse(
+        create_world=dm_env_rpc_pb2.CreateWorldResponse(world_name="arena")
+    )
+    with Recorder(path) as recorder:
+        tape = recorder.tape("localhost:1", {})
+        for request in others:
+            tape.request(request)
+            tape.answer(answer.SerializeToString())
+    with replay(path) as replayed, dm_env_rpc_client.connect(replayed.address) as connection:
+        for _ in others:
+            assert dm_env_rpc_client.create_world(connection, SETTINGS) == "arena"
+
+
+def test_what_cannot_be_replayed(tmp_path: Path, recorded: Path) -> None:
+    Recorder(tmp_path / "empty.mcap").close()
+    assert read(tmp_path / "empty.mcap").is_complete
+    with pytest.raises(RecordingError, match=r"empty.mcap has no requests"):
+        replay(tmp_path / "empty.mcap")
+    with pytest.raises(SpecError, match="plaintext"):
+        replay(recorded, "0.0.0.0:0")
