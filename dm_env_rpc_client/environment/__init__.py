@@ -3,8 +3,9 @@
 Read `base_adaptor.py` first: actions to requests, answers to TimeSteps, without I/O.
 `dm_env_adaptor.py` and `async_dm_env_adaptor.py` send and receive; `worlds.py` and
 `async_worlds.py` create and join worlds; `forgotten.py` is for environments that nobody closed;
-`batched.py` stacks several environments. May import `client`, `protocol`, `tensors` and what they
-import.
+`batched.py` stacks several environments. `sites.py` says where a server is and launches it, and
+`restarting.py` what becomes of an environment that is lost. May import `launch`, `client`,
+`protocol`, `tensors` and what they import.
 
 ## One environment
 

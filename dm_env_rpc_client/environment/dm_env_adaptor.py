@@ -466,7 +466,9 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         """Returns the connection; a lost environment is started again first."""
         if self._supervision is not None and self.is_lost:
             self.restart()
-        return self._open_connection()
+        if self._connection is None:
+            raise ConnectionClosedError("the environment is closed")
+        return self._connection
 
     def _move(self) -> None:
         """Goes over to another connection, to a world like the former."""

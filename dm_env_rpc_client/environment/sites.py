@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from dm_env_rpc_client.errors import ConnectionClosedError, LaunchError
 from dm_env_rpc_client.launch.launched import Launch
+from dm_env_rpc_client.launch.processes import START_SECONDS
 from dm_env_rpc_client.launch.specs import Address, Launcher, Progress, is_address, launcher_of
 
 __all__ = ["Address", "Site", "is_address", "launched"]
@@ -81,7 +82,8 @@ class Site(Generic[Target]):
                 return
             if is_shared and self._launch.is_running:
                 with contextlib.suppress(LaunchError):
-                    self._launch.wait_until_ready(self._timeout)
+                    # Limited, since a server that is frozen would be waited for without end.
+                    self._launch.wait_until_ready(self._timeout or START_SECONDS)
                     return
             self._launch.close()
             self._start(self._launcher)

@@ -1,14 +1,14 @@
 """The process that a container belongs to; `containers.py` starts it, with a request in JSON.
 
-It prints what the container prints, and exits as the container does. If its lifeline is closed, or
-it gets SIGTERM, it removes the container.
+It prints what the container prints, exits as the container does, and removes it. If its lifeline is
+closed, or it gets SIGTERM, it does so at once. Docker's own removal at the end of a container would
+take away the output and the exit code of one that ends soon.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import queue
 import signal
 import sys
 import threading
@@ -25,8 +25,6 @@ LABEL = "dm-env-rpc-client"
 
 _CREATE_SECONDS = 60.0
 """How long the daemon may take to create a container that nobody waits for any more."""
-
-_CODE_SECONDS = 20.0
 _PAUSE_SECONDS = 0.1
 _TRIES = 50
 
@@ -57,13 +55,9 @@ def _main(request: dict[str, Any]) -> int:
             environment=request["environment"],
             ports={inner: ("127.0.0.1", None)},
             labels={LABEL: str(request["owner"])},
-            # For the case that this process is killed; its exit code is asked for before.
-            auto_remove=True,
             **request["options"],
         )
         is_creating = False
-        codes: queue.SimpleQueue[int] = queue.SimpleQueue()
-        threading.Thread(target=_await_code, args=(container, codes), daemon=True).start()
         container.start()
         container.reload()
         bound = container.ports.get(inner)
@@ -71,21 +65,15 @@ def _main(request: dict[str, Any]) -> int:
             _tell(request["told"], f"127.0.0.1:{bound[0]['HostPort']}")
         for text in container.logs(stream=True, follow=True):
             os.write(1, text)
-        return codes.get(timeout=_CODE_SECONDS)
+        return int(container.wait()["StatusCode"])
     except _EndError:
         return 0
     except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
         os.write(2, f"Docker refused: {error}\n".encode())
         return 1
-    except queue.Empty:
-        return 1  # Docker does not tell its exit code.
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _remove(name, _CREATE_SECONDS if is_creating else 0.0)
-
-
-def _await_code(container: Any, codes: queue.SimpleQueue[int]) -> None:
-    codes.put(int(container.wait(condition="next-exit", timeout=None)["StatusCode"]))
 
 
 def _tell(path: str, text: str) -> None:

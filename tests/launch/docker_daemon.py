@@ -221,7 +221,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, {"message": f"No such container: {name}"})
         elif action == "start":
             found.start()
-            threading.Thread(target=self._auto_remove, args=(found,), daemon=True).start()
             self._send(204)
         elif action == "json":
             self._send(200, found.inspected())
@@ -234,11 +233,6 @@ class _Handler(BaseHTTPRequestHandler):
             found.kill()
             self.daemon.containers.pop(found.name, None)
             self._send(204)
-
-    def _auto_remove(self, container: Container) -> None:
-        container.has_ended.wait()
-        if container.config["HostConfig"].get("AutoRemove"):
-            self.daemon.containers.pop(container.name, None)
 
     def _logs(self, container: Container) -> None:
         self.send_response(200)

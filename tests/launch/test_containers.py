@@ -43,7 +43,6 @@ def test_a_container_serves_and_is_removed(daemon: Daemon) -> None:
             env.reset()
             assert env.step({"value": 7}).observation["value"] == 7
         assert container.config["Labels"] == {"dm-env-rpc-client": str(os.getpid())}
-        assert container.config["HostConfig"]["AutoRemove"]
         assert container.config["HostConfig"]["Memory"] == 1 << 30
         assert settles(lambda: "colour: red" in launch.logs())
         assert "arguments: --at 50051" in launch.logs()
