@@ -27,6 +27,8 @@ from .environment.async_worlds import reset_world_async as reset_world_async
 from .environment.base_adaptor import AutoObservations as AutoObservations
 from .environment.batched import BatchedEnvironment as BatchedEnvironment
 from .environment.dm_env_adaptor import DmEnvAdaptor as DmEnvAdaptor
+from .environment.incoming import Incoming as Incoming
+from .environment.incoming import listen as listen
 from .environment.restarting import Restart as Restart
 from .environment.worlds import DmEnvAndWorldName as DmEnvAndWorldName
 from .environment.worlds import create_and_join_world as create_and_join_world

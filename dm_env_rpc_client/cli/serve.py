@@ -26,6 +26,7 @@ EXAMPLES = examples(
     "dm-env-rpc serve my_envs:make --create rows=6 --address localhost:0 --json",
     "dm-env-rpc serve gymnasium://CartPole-v1 --processes 4",
     "dm-env-rpc serve --c-library ./libengine.so:engine_connect",
+    "dm-env-rpc serve my_envs:make --dial trainer:5000 --environments 8 --tls-ca ca.crt",
     "dm-env-rpc serve catch --tls-cert crt.pem --tls-key key.pem --token-file token",
 )
 
@@ -112,6 +113,23 @@ def serve(
             "Python. If not given, that of the server.",
         ),
     ] = None,
+    dial: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Address of a program that takes environments with listen(). The server connects "
+            "to it, again and again, and listens nowhere. --tls-ca is what the program's "
+            "certificate was issued by, and --token-file what the program requires.",
+        ),
+    ] = None,
+    environments: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="With --dial: number of environments that the program may have at a time.",
+        ),
+    ] = 1,
     isolates: Annotated[
         bool,
         typer.Option(
@@ -163,8 +181,15 @@ def serve(
     from dm_env_rpc_client.cli.results import print_json
 
     settings = arguments.parse_settings(create)
+    if dial is not None and address is not None:
+        raise UsageError("a server either listens or dials: pass --address or --dial, not both")
+    if dial is not None and protocol is _Protocol.GYM_SOCKET:
+        raise UsageError("the protocol gym-socket has no --dial")
     address = address or f"localhost:{_PORTS[protocol]}"
-    arguments.check_listening_address(address, access)
+    if dial is not None:
+        arguments.check_address(dial, access)
+    else:
+        arguments.check_listening_address(address, access)
     if protocol is _Protocol.GYM_SOCKET and (access.tls or access.token):
         raise UsageError(
             "the protocol gym-socket has neither TLS nor tokens; leave out --tls-ca, --tls-cert, "
@@ -208,7 +233,9 @@ def serve(
     else:
         server = hosting.serve(
             source.factory,
-            address,
+            *([address] if dial is None else []),
+            dial=dial,
+            dial_environments=environments,
             max_connections=max_connections,
             idle_world_seconds=idle_world_seconds,
             processes=processes,
@@ -222,7 +249,8 @@ def serve(
             print_json({"address": server.address})
         else:
             console.print(
-                f"serving {environment or library} at [bold]{server.address}[/]; Ctrl-C stops"
+                f"serving {environment or library} {'to' if dial else 'at'} "
+                f"[bold]{server.address}[/]; Ctrl-C stops"
             )
         try:
             if shows_table and isinstance(server, hosting.Server):

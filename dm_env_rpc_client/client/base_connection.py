@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, TypeAlias, Union, cast
 
 from dm_env_rpc_client.client.async_pipeline import AsyncPipeline
 from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
+from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.lifecycle import Lifecycle
 from dm_env_rpc_client.transports.credentials import Credentials
-from dm_env_rpc_client.transports.endpoint import Endpoint, Tap, Transport
+from dm_env_rpc_client.transports.endpoint import Endpoint, Incoming, Tap, Transport
 from dm_env_rpc_client.transports.metadata import Metadata
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
 
@@ -92,7 +93,7 @@ class BaseConnection:
 
 
 def endpoint_of(
-    address: str,
+    address: str | Incoming,
     credentials: Credentials | None,
     insecure: bool,
     metadata: Metadata | None,
@@ -101,10 +102,29 @@ def endpoint_of(
     limits: Limits | None,
     record: Record | None,
 ) -> Endpoint:
-    """Returns the arguments of `connect` and `make` that say where and how to connect."""
+    """Returns the arguments of `connect` and `make` that say where and how to connect.
+
+    Raises:
+      SpecError: as `Endpoint`; or an argument is of the connection, where a server dials in.
+    """
     max_message_bytes = MAX_MESSAGE_BYTES if limits is None else limits.message_bytes
+    incoming = None
+    if not isinstance(address, str) and hasattr(address, "take"):
+        incoming = address
+        if credentials is not None or insecure or token is not None or transport == "grpc":
+            raise SpecError(
+                f"environments dial in to {incoming.address}: pass credentials, insecure and token "
+                "to listen; their transport is http2"
+            )
     endpoint = Endpoint(
-        address, credentials, insecure, metadata, transport, max_message_bytes, token
+        cast("str", address) if incoming is None else incoming.address,
+        credentials,
+        insecure,
+        metadata,
+        transport,
+        max_message_bytes,
+        token,
+        incoming=incoming,
     )
     if record is None:
         return endpoint

@@ -23,11 +23,12 @@ from dm_env_rpc_client.client.base_connection import (
 )
 from dm_env_rpc_client.client.remains import Remains
 from dm_env_rpc_client.client.threaded_pipeline import ThreadedPipeline
+from dm_env_rpc_client.errors import ConnectionLostError
 from dm_env_rpc_client.protocol import envelopes, telemetry
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.transports.credentials import Credentials
-from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
+from dm_env_rpc_client.transports.endpoint import Endpoint, Incoming, Transport
 from dm_env_rpc_client.transports.grpc.channel import local_credentials
 from dm_env_rpc_client.transports.grpc.stream import GrpcStream
 from dm_env_rpc_client.transports.metadata import Metadata
@@ -48,6 +49,7 @@ __all__ = [
     "Transport",
     "connect",
     "create_secure_channel_and_connect",
+    "open_again",
     "open_connection",
 ]
 
@@ -304,7 +306,7 @@ def _end_unclosed(
 
 
 def connect(
-    address: str,
+    address: str | Incoming,
     *,
     timeout: float | None = 10.0,
     request_timeout: float | None = None,
@@ -321,7 +323,8 @@ def connect(
     If the server does not listen yet, the attempt is repeated until `timeout`.
 
     Args:
-      address: `host:port`, `unix:path` or another gRPC target.
+      address: `host:port`, `unix:path` or another gRPC target; or an `Incoming`, where servers
+        dial in.
       timeout: seconds until there must be a connection; None for no limit.
       request_timeout: seconds that each answer may take; None for no limit. Keepalive detects
         a server machine that is frozen or unreachable within 20 s; over the transport "grpc" within
@@ -371,9 +374,28 @@ def open_connection(
         stream = open_stream(endpoint.with_metadata(telemetry.context()), timeout, answer_memory)
         connection = Connection(stream, request_timeout=request_timeout, limits=limits)
     _log.debug("connected to %s", endpoint.address)
-    connection._reopen = lambda timeout: open_connection(endpoint, timeout, request_timeout, limits)
+    connection._reopen = functools.partial(open_again, endpoint, request_timeout, limits)
     connection._tap = endpoint.tap
     return connection
+
+
+def open_again(
+    endpoint: Endpoint,
+    request_timeout: float | None,
+    limits: Limits | None,
+    timeout: float | None,
+) -> Connection:
+    """`open_connection`, to the server of a connection that was open before.
+
+    Raises:
+      ConnectionLostError: that server has dialed in, and only it can open another connection.
+        Otherwise as `connect`.
+    """
+    if endpoint.incoming is not None:
+        raise ConnectionLostError(
+            f"a server that dialed in to {endpoint.address} cannot be connected to again"
+        )
+    return open_connection(endpoint, timeout, request_timeout, limits)
 
 
 def create_secure_channel_and_connect(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dm_env_rpc_client.client.base_connection import Record, endpoint_of
-from dm_env_rpc_client.client.connection import Connection, open_connection
+from dm_env_rpc_client.client.connection import Connection, open_again, open_connection
 from dm_env_rpc_client.protocol import telemetry
 from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.transports.credentials import Credentials
-from dm_env_rpc_client.transports.endpoint import Transport
+from dm_env_rpc_client.transports.endpoint import Incoming, Transport
 from dm_env_rpc_client.transports.metadata import Metadata
 from dm_env_rpc_client.transports.opening import StreamGroup
 
@@ -28,7 +30,7 @@ class ConnectionGroup:
     Over grpcio each connection has a socket of its own.
 
     Args:
-      address: as for `connect`, like all further arguments.
+      address: as for `connect`, like all further arguments; or where servers dial in.
       timeout: seconds until there must be a connection; None for no limit.
       request_timeout: seconds that each answer may take; None for no limit.
       credentials: TLS credentials; None for plaintext.
@@ -38,6 +40,7 @@ class ConnectionGroup:
       transport: which transport carries the streams.
       limits: what an answer may contain; None for the defaults of `Limits`.
       record: the file to record to; None for none.
+      connections: how many are to be open. Servers that dial in share them.
 
     Raises:
       SpecError, RecordingError: as `connect`.
@@ -45,7 +48,7 @@ class ConnectionGroup:
 
     def __init__(
         self,
-        address: str,
+        address: str | Incoming,
         *,
         timeout: float | None = 10.0,
         request_timeout: float | None = None,
@@ -56,6 +59,7 @@ class ConnectionGroup:
         transport: Transport = "auto",
         limits: Limits | None = None,
         record: Record | None = None,
+        connections: int = 1,
     ):
         self._endpoint = endpoint_of(
             address, credentials, insecure, metadata, token, transport, limits, record
@@ -66,24 +70,29 @@ class ConnectionGroup:
         self._lock = threading.Lock()
         # One context for all: the streams of a connection have their metadata in common.
         traced = self._endpoint.with_metadata(telemetry.context())
-        self._streams = StreamGroup(traced, answer_memory)
+        self._streams = StreamGroup(traced, answer_memory, connections)
 
     def open(self) -> Connection:
         """Opens another connection; errors are those of `connect`. Any thread may call this."""
         if not self._streams.is_possible:
-            return self._open_alone(self._timeout)
+            return open_connection(
+                self._endpoint, self._timeout, self._request_timeout, self._limits
+            )
+        begun, timeout = time.monotonic(), self._timeout
         with telemetry.span("connect", self._endpoint.address):
             with self._lock:
-                stream = self._streams.open(self._timeout)
+                if timeout is not None and self._endpoint.incoming is not None:
+                    # Other threads may have waited before this one until a server dialed in.
+                    timeout = max(0.0, timeout - (time.monotonic() - begun))
+                stream = self._streams.open(timeout)
             connection = Connection(
                 stream, request_timeout=self._request_timeout, limits=self._limits
             )
-        connection._reopen = self._open_alone
+        connection._reopen = functools.partial(
+            open_again, self._endpoint, self._request_timeout, self._limits
+        )
         connection._tap = self._endpoint.tap
         return connection
-
-    def _open_alone(self, timeout: float | None) -> Connection:
-        return open_connection(self._endpoint, timeout, self._request_timeout, self._limits)
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:

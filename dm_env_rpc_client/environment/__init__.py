@@ -3,8 +3,9 @@
 Read `base_adaptor.py` first: actions to requests, answers to TimeSteps, without I/O.
 `dm_env_adaptor.py` and `async_dm_env_adaptor.py` send and receive; `worlds.py` and
 `async_worlds.py` create and join worlds; `forgotten.py` is for environments that nobody closed;
-`batched.py` stacks several environments. `sites.py` says where a server is and launches it, and
-`restarting.py` what becomes of an environment that is lost. May import `launch`, `client`,
+`batched.py` stacks several environments. `sites.py` says where a server is and launches it,
+`incoming.py` takes those that dial in, and `restarting.py` says what becomes of an environment that
+is lost. May import `launch`, `client`,
 `protocol`, `tensors` and what they import.
 
 ## One environment
@@ -124,7 +125,8 @@ with dm_env_rpc_client.BatchedEnvironment(
 It takes one address or a list, over which the environments are spread, and settings for all
 environments, a list with settings for each, or a function of the index. `step` waits for all of
 them; `send` and `recv` return those that have answered, so that a slow one does not stop the
-others. Over the transport http2 the environments of one address share a socket, as far as the
+others. Servers may also connect to the program, see `dm_env_rpc_client.environment.incoming`. Over
+the transport http2 the environments of one address share a socket, as far as the
 server allows: one system call sends all steps. If some environments fail, the answers of all others
 are read, and `EnvironmentsFailedError` says which failed and why. For Gymnasium's vector interface
 see `dm_env_rpc_client.adaptors`.

@@ -166,7 +166,7 @@ async def make_async(
     how: tuple[Any, ...] = (credentials, insecure, metadata, token, transport, limits)
     site = await _site(
         address,
-        lambda own: endpoint_of(own, *how, record),
+        lambda own: endpoint_of(own, *(*how, record)),
         timeout,
         **dict(zip(HOW, how, strict=True)),
     )

@@ -14,6 +14,7 @@ from dm_env_rpc_client.client.connection_group import ConnectionGroup
 from dm_env_rpc_client.environment.sites import Address, Site, is_address
 from dm_env_rpc_client.environment.worlds import HOW
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.transports.http2.incoming import IncomingSockets
 
 __all__ = [
     "CONNECTING",
@@ -36,7 +37,11 @@ _Place: TypeAlias = tuple[int, Address]
 OPENERS = 32
 """The number of environments that are opened or closed at the same time."""
 
-CONNECTING = tuple(inspect.signature(ConnectionGroup).parameters)[1:]
+CONNECTING = tuple(
+    name
+    for name in inspect.signature(ConnectionGroup).parameters
+    if name not in ("address", "connections")
+)
 """The arguments of `make` that are about the connection."""
 
 
@@ -50,7 +55,11 @@ def spread(addresses: Addresses, num_envs: int | None) -> list[_Place]:
     Raises:
       SpecError: there are fewer environments than addresses, or no addresses.
     """
-    listed = [addresses] if isinstance(addresses, str) or callable(addresses) else list(addresses)
+    listed: list[Address]
+    if isinstance(addresses, str | IncomingSockets) or callable(addresses):
+        listed = [addresses]
+    else:
+        listed = list(addresses)
     count = len(listed) if num_envs is None else num_envs
     if not listed or count < len(listed):
         raise SpecError(
@@ -87,7 +96,7 @@ class PoolSites:
             if not is_address(address):
                 launches[number] = address
             elif number not in self._sites:
-                self._sites[number] = open_site(address, connecting)
+                self._sites[number] = open_site(address, connecting, self._users[number])
 
         def launch(number: int) -> None:
             self._sites[number] = open_site(launches[number], connecting)
@@ -116,17 +125,20 @@ class PoolSites:
         at_once([site for site in self._sites.values() if site.launch is not None], Site.close)
 
 
-def open_site(address: Address, connecting: Mapping[str, Any]) -> Site[ConnectionGroup]:
+def open_site(
+    address: Address, connecting: Mapping[str, Any], environments: int = 1
+) -> Site[ConnectionGroup]:
     """Returns a server, launched if need be, with connections to it that share sockets.
 
     Args:
       address: as for `make`.
       connecting: the arguments of a `ConnectionGroup`.
+      environments: how many environments are to use it.
     """
     how = {name: value for name, value in connecting.items() if name in HOW}
     return Site(
         address,
-        lambda own: ConnectionGroup(own, **connecting),
+        lambda own: ConnectionGroup(own, **connecting, connections=environments),
         connecting.get("timeout", 10.0),
         **how,
     )

@@ -5,16 +5,26 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from dm_env_rpc_client.errors import ConnectionClosedError, LaunchError
+from dm_env_rpc_client.launch import specs
 from dm_env_rpc_client.launch.launched import Launch
 from dm_env_rpc_client.launch.processes import START_SECONDS
-from dm_env_rpc_client.launch.specs import Address, Launcher, Progress, is_address, launcher_of
+from dm_env_rpc_client.launch.specs import Launcher, Progress, launcher_of
+from dm_env_rpc_client.transports.http2.incoming import IncomingSockets
 
 __all__ = ["Address", "Site", "is_address", "launched"]
 
 Target = TypeVar("Target")
+
+Address: TypeAlias = specs.Address | IncomingSockets
+"""Where a server is: its address, what launches it, or where it dials in."""
+
+
+def is_address(given: Address) -> bool:
+    """Whether this is where servers are, and not one to launch."""
+    return isinstance(given, IncomingSockets) or specs.is_address(given)
 
 
 class Site(Generic[Target]):
@@ -23,7 +33,8 @@ class Site(Generic[Target]):
     A launched server ends with `close`, or when all environments that use it have been forgotten.
 
     Args:
-      given: the address of a server, what launches one as text, or a function that launches one.
+      given: the address of a server, what launches one as text, a function that launches one, or
+        where servers dial in.
       target: makes what connections are opened with, from the address of the server.
       timeout: seconds that are there to connect; None for no limit.
       progress: called while an image is pulled.
@@ -41,7 +52,7 @@ class Site(Generic[Target]):
     def __init__(
         self,
         given: Address,
-        target: Callable[[str], Target],
+        target: Callable[[Any], Target],
         timeout: float | None,
         progress: Progress | None = None,
         **connecting: Any,
@@ -54,7 +65,7 @@ class Site(Generic[Target]):
         self._users = 0
         self._launch: Launch | None = None
         self._launcher: Launcher | None = None
-        if isinstance(given, str) and is_address(given):
+        if isinstance(given, IncomingSockets) or specs.is_address(given):
             self.target = target(given)
         else:
             self._launcher = launcher_of(given, timeout, progress, **connecting)
@@ -121,7 +132,7 @@ class Site(Generic[Target]):
 
 @contextlib.contextmanager
 def launched(
-    given: Address,
+    given: specs.Address,
     timeout: float | None = 10.0,
     progress: Progress | None = None,
     **connecting: Any,

@@ -233,7 +233,8 @@ def make(
       address: as for `connect`, like `timeout`, `request_timeout`, `credentials`,
         `insecure`, `metadata`, `token` and `transport`. Or a server to launch, which ends with the
         environment: `process:COMMAND`, `docker:IMAGE` or `python:MODULE:NAME`, or a function
-        that returns a `launch.Launch`; see `dm_env_rpc_client.launch`.
+        that returns a `launch.Launch`; see `dm_env_rpc_client.launch`. Or an `Incoming`, where
+        servers dial in.
       create_world_settings: values by name, nested or flat; see `pack_settings`.
       join_world_settings: the same.
       timeout: seconds until there must be a connection; None for no limit.
@@ -265,7 +266,7 @@ def make(
     how: tuple[Any, ...] = (credentials, insecure, metadata, token, transport, limits)
     site = Site(
         address,
-        lambda own: endpoint_of(own, *how, record),
+        lambda own: endpoint_of(own, *(*how, record)),
         timeout,
         **dict(zip(HOW, how, strict=True)),
     )

@@ -205,7 +205,9 @@ dm-env-rpc serve my_module:Countdown --json 2> log.jsonl
 
 ## More
 
-Containers, Kubernetes, certificates and health checks: see `dm_env_rpc_client.server.deployment`.
+A server that connects to the program that trains, instead of listening: `serve(dial=ADDRESS)`, see
+`dm_env_rpc_client.environment.incoming`. Containers, Kubernetes, certificates and health checks:
+see `dm_env_rpc_client.server.deployment`.
 Metrics and traces for OpenTelemetry: see `dm_env_rpc_client.adaptors.opentelemetry`.
 
 Properties are data beside actions and observations: see `dm_env_rpc_client.extensions`. To check

@@ -25,8 +25,14 @@ from dm_env_rpc_client.server.world import World
 from dm_env_rpc_client.server.world_registry import UNNAMED
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.transports.credentials import ServerCredentials
+from dm_env_rpc_client.transports.dialing import Dial
 from dm_env_rpc_client.transports.endpoint import Transport
-from dm_env_rpc_client.transports.listeners import check_processes, open_listener
+from dm_env_rpc_client.transports.listeners import (
+    check_may_dial,
+    check_processes,
+    open_dialing,
+    open_listener,
+)
 from dm_env_rpc_client.transports.server_streams import (
     Listener,
     check_may_listen,
@@ -36,6 +42,8 @@ from dm_env_rpc_client.transports.tokens import bearer
 __all__ = ["Server", "serve", "try_out"]
 
 _log = logging.getLogger(__name__)
+
+_ANYWHERE = "localhost:0"
 
 STOP_SECONDS = 1.0
 """How long open streams may continue when the server stops."""
@@ -101,7 +109,7 @@ class Server:
     """A running server; made by `serve`.
 
     Attributes:
-      address: where it listens, such as "localhost:40123".
+      address: where it listens, such as "localhost:40123"; or which program it dials.
     """
 
     def __init__(self, serving: _Serving):
@@ -170,7 +178,7 @@ class Server:
 
 def serve(
     environment: Hosted | World | Game | Mapping[str, Hosted],
-    address: str = "localhost:0",
+    address: str = _ANYWHERE,
     *,
     credentials: ServerCredentials | None = None,
     token: str | None = None,
@@ -186,6 +194,8 @@ def serve(
     limits: Limits = DEFAULT,
     transport: Transport = "auto",
     processes: int | None = None,
+    dial: str | None = None,
+    dial_environments: int = 1,
 ) -> Server:
     """Serves environments to dm_env_rpc clients.
 
@@ -237,6 +247,11 @@ def serve(
         grpcio, or the system is not Linux.
       processes: the number of processes that the worlds live in, for environments that compute in
         Python; see "Several processes" in the guide. None: this one.
+      dial: the address of a program that takes environments with `dm_env_rpc_client.listen`. The
+        server connects to it, again and again, and listens nowhere. `credentials` are those of a
+        client then, with the `ca` that the program's certificate was issued by; `token` is sent
+        to the program; and `address` is not used. None: the server listens.
+      dial_environments: how many environments the program may have at a time.
 
     Returns:
       The running Server.
@@ -245,13 +260,23 @@ def serve(
       SpecError: plaintext on an address that other machines can reach, without `insecure`;
         what makes an environment is not callable; `credentials` without a certificate, or with
         a file that cannot be read; a token of other characters than printable ASCII;
-        `idle_world_seconds` is negative or not finite; or what `processes` need is not given: the
+        `idle_world_seconds` is negative or not finite; `dial` together with `address`, or with
+        what a client cannot use; or what `processes` need is not given: the
         transport http2, no other credentials than a Tls, and environments that another process
         can import.
       OSError: the address is taken, or does not belong to this machine; or a worker process ended
         while it started (ChildProcessError).
     """
-    check_may_listen(address, credentials, insecure)
+    dialed = None
+    if dial is None:
+        check_may_listen(address, credentials, insecure)
+    elif address != _ANYWHERE:
+        raise SpecError(f"a server either listens at {address} or dials {dial}, not both")
+    elif transport == "grpc":
+        raise SpecError("a server that dials takes transport 'http2' or 'auto', got 'grpc'")
+    else:
+        dialed = Dial(dial, credentials, insecure, token, dial_environments)
+        token = None
     factories: Mapping[str, Hosted] = {}
     only: World | None = None
     if isinstance(environment, World):
@@ -284,20 +309,26 @@ def serve(
                 f"processes={processes}: a {type(environment).__name__} that exists already "
                 "belongs to this process; pass what makes one, such as its class"
             )
-        tls = check_processes(address, credentials, transport)
-        return Server(Workers(Setup(site, tls, processes), address, properties))
+    if dialed is not None:
+        check_may_dial(dialed, processes)
+        if dial_environments > max_connections:
+            raise SpecError(
+                f"dial_environments={dial_environments} are more than max_connections="
+                f"{max_connections}"
+            )
+    if processes is not None:
+        tls = None if dialed else check_processes(address, credentials, transport)
+        setup = Setup(site, tls, processes, dialed)
+        return Server(Workers(setup, address, properties))
     host = Host(site, ErrorLog(), properties or Properties(), only)
 
-    listener = open_listener(
-        host.admitting(host.open_session),
-        address,
-        credentials,
-        transport,
-        max_connections,
-        limits.message_bytes,
-        answer_memory,
-        host.activity.refused_stream,
-    )
+    admitting = host.admitting(host.open_session)
+    limited = (max_connections, limits.message_bytes, answer_memory, host.activity.refused_stream)
+    listener: Listener
+    if dialed is None:
+        listener = open_listener(admitting, address, credentials, transport, *limited)
+    else:
+        listener = open_dialing(admitting, dialed, *limited)
     return Server(_InThisProcess(listener, host))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, Protocol, get_args
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, get_args
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.credentials import (
@@ -15,12 +16,23 @@ from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, AsyncStream, Stream
 from dm_env_rpc_client.transports.tokens import bearer
 
-__all__ = ["RETRY_SECONDS", "Endpoint", "Tap", "Transport", "check_transport"]
+__all__ = ["RETRY_SECONDS", "Endpoint", "Incoming", "Tap", "Transport", "check_transport"]
 
 Transport = Literal["auto", "grpc", "http2"]
 
 RETRY_SECONDS = 0.05
 """Between two attempts to connect to a server that does not listen yet."""
+
+
+class Incoming(Protocol):
+    """Where servers dial in, instead of being connected to."""
+
+    @property
+    def address(self) -> str:
+        """Where the servers dial in to."""
+
+    def take(self, wanted: Callable[[int], int], deadline: float | None) -> Any:
+        """Takes a connection; see `http2.incoming`."""
 
 
 class Tap(Protocol):
@@ -50,6 +62,7 @@ class Endpoint:
       token: sent with the call, as `authorization: Bearer <token>`; it becomes a part of
         `metadata`.
       tap: records the messages of the streams; None for none.
+      incoming: where servers dial in, at `address`; None to connect to them.
 
     Raises:
       SpecError: plaintext to another machine without `insecure`; local credentials for
@@ -66,12 +79,14 @@ class Endpoint:
     max_message_bytes: int = MAX_MESSAGE_BYTES
     token: dataclasses.InitVar[str | None] = None
     tap: Tap | None = dataclasses.field(default=None, repr=False)
+    incoming: Incoming | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self, token: str | None) -> None:
         check_transport(self.transport)
         if not self.address or not isinstance(self.address, str):
             raise SpecError(f"a server address looks like 'localhost:50051', got {self.address!r}")
-        check_encryption(self.address, self.credentials, self.insecure)
+        if self.incoming is None:
+            check_encryption(self.address, self.credentials, self.insecure)
         if self.transport == "grpc" and ".localhost" in self.address and self.stays_on_loopback:
             raise SpecError(
                 f"{self.address}: the transport 'grpc' cannot check which address a name has; use "

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.credentials import ServerCredentials
+from dm_env_rpc_client.transports.dialing import Dial
 from dm_env_rpc_client.transports.endpoint import Transport, check_transport
+from dm_env_rpc_client.transports.http2.target import Target
 from dm_env_rpc_client.transports.server_streams import Listener, OpenStream, Refused
 from dm_env_rpc_client.transports.streams import Allocate, plain_memory
 from dm_env_rpc_client.transports.tls import Tls
@@ -18,7 +20,14 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.transports.http2.acceptor import Acceptor
     from dm_env_rpc_client.transports.http2.listener import Http2Listener
 
-__all__ = ["check_processes", "open_acceptor", "open_listener", "open_worker"]
+__all__ = [
+    "check_may_dial",
+    "check_processes",
+    "open_acceptor",
+    "open_dialing",
+    "open_listener",
+    "open_worker",
+]
 
 
 def open_listener(
@@ -79,6 +88,59 @@ def open_listener(
     )
 
 
+def open_dialing(
+    open_stream: OpenStream,
+    dial: Dial,
+    max_streams: int,
+    max_message_bytes: int,
+    allocate: Allocate = plain_memory,
+    refused: Refused = lambda *_: None,
+    processes: int = 1,
+) -> Listener:
+    """Opens a listener that dials in to a program, again and again.
+
+    Args:
+      open_stream: makes the server's end of each stream.
+      dial: where the program is, and what it is offered.
+      max_streams: streams beyond this are refused with RESOURCE_EXHAUSTED.
+      max_message_bytes: the size of the largest request.
+      allocate: gives the memory for large requests.
+      refused: told of each stream beyond `max_streams`.
+      processes: how many processes serve the connections of the server.
+
+    Raises:
+      SpecError: a file of the credentials cannot be read.
+    """
+    from dm_env_rpc_client.transports.http2.dialer import DialingListener
+    from dm_env_rpc_client.transports.http2.listener import Http2Listener
+
+    listener = Http2Listener(
+        open_stream, None, None, max_streams, max_message_bytes, allocate, refused, processes
+    )
+    return DialingListener(listener, dial)
+
+
+def check_may_dial(dial: Dial, processes: int | None) -> None:
+    """Checks that a server can dial.
+
+    Args:
+      dial: whom.
+      processes: how many processes of the server share it; None for the one that it runs in.
+
+    Raises:
+      SpecError: the system is not Linux, the address has another form, or a process has no
+        environment or no credentials.
+    """
+    Target.parse(dial.address)
+    reason = _why_not_http2(dial.address, dial.credentials)
+    if processes is not None and isinstance(dial.credentials, ssl.SSLContext):
+        reason = "with processes takes a Tls, got an ssl.SSLContext"
+    elif processes is not None and dial.environments < processes:
+        reason = f"with {processes} processes needs as many environments, got {dial.environments}"
+    if reason:
+        raise SpecError(f"a server that dials {reason}")
+
+
 def check_processes(
     address: str, credentials: ServerCredentials | None, transport: Transport
 ) -> Tls | None:
@@ -130,7 +192,7 @@ def open_worker(
     refused: Refused,
     processes: int,
 ) -> Http2Listener:
-    """Opens a listener for connections that another process accepts.
+    """Opens a listener for connections that another process accepts; see `open_dialing`.
 
     Args:
       open_stream: makes the server's end of each stream.

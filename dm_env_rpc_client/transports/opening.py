@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 import ssl
+import time
 import weakref
 from collections.abc import Iterator
 
-from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.errors import ConnectionLostError, SpecError
 from dm_env_rpc_client.transports.credentials import GrpcCredentials
-from dm_env_rpc_client.transports.endpoint import Endpoint
+from dm_env_rpc_client.transports.endpoint import Endpoint, Incoming
 from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
 from dm_env_rpc_client.transports.grpc.channel import open_channel, open_channel_async
 from dm_env_rpc_client.transports.grpc.stream import GrpcStream
 from dm_env_rpc_client.transports.http2.async_stream import open_http2_stream_async
+from dm_env_rpc_client.transports.http2.attempts import seconds_left
 from dm_env_rpc_client.transports.http2.client_connection import ClientConnection
 from dm_env_rpc_client.transports.http2.stream import Http2Stream
 from dm_env_rpc_client.transports.http2.target import can_reach
 from dm_env_rpc_client.transports.metadata import SPREADS
+from dm_env_rpc_client.transports.status import not_connected
 from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Stream, plain_memory
 from dm_env_rpc_client.transports.tls import Tls
 
 __all__ = ["StreamGroup", "grpc_credentials", "open_stream", "open_stream_async"]
+
+_log = logging.getLogger(__name__)
 
 _MAX_CONNECTIONS = 64
 """For the streams to one server, as long as it takes more streams on them."""
@@ -44,6 +51,8 @@ def open_stream(
 
 
 def _open_stream(endpoint: Endpoint, timeout: float | None, allocate: Allocate) -> Stream:
+    if endpoint.incoming is not None:
+        return StreamGroup(endpoint, allocate)._open(timeout)
     if _uses_http2(endpoint):
         return Http2Stream.open(endpoint, timeout, allocate)
     channel = open_channel(
@@ -73,6 +82,11 @@ async def open_stream_async(
 async def _open_stream_async(
     endpoint: Endpoint, timeout: float | None, allocate: Allocate
 ) -> AsyncStream:
+    if endpoint.incoming is not None:
+        raise SpecError(
+            "environments that dial in are for threads: use make, not make_async, or "
+            "asyncio.to_thread"
+        )
     if _uses_http2(endpoint):
         return await open_http2_stream_async(endpoint, timeout, allocate)
     channel = await open_channel_async(
@@ -91,20 +105,25 @@ class StreamGroup:
     A server of several processes is connected to as often, so that each serves some streams.
 
     Args:
-      endpoint: the server and how to connect to it.
+      endpoint: the server and how to connect to it. If servers dial in, each stream is to one of
+        them.
       allocate: gives the memory for large messages.
+      streams: how many streams are to be open. Servers that dial in share them.
     """
 
-    def __init__(self, endpoint: Endpoint, allocate: Allocate = plain_memory):
+    def __init__(self, endpoint: Endpoint, allocate: Allocate = plain_memory, streams: int = 1):
         self._endpoint = endpoint
         self._allocate = allocate
+        self._streams = streams
+        # How many of them a server that dials in is to have.
+        self._share = streams
         # Not kept alive: they are open as long as one of their streams is.
         self._connections: weakref.WeakSet[ClientConnection] = weakref.WeakSet()
 
     @property
     def is_possible(self) -> bool:
         """Whether the transport can have several streams on a connection."""
-        return _uses_http2(self._endpoint)
+        return self._endpoint.incoming is not None or _uses_http2(self._endpoint)
 
     def open(self, timeout: float | None) -> Stream:
         """Opens another stream, if that is possible.
@@ -116,6 +135,8 @@ class StreamGroup:
 
     def _open(self, timeout: float | None) -> Stream:
         usable = [connection for connection in self._connections if connection.is_usable]
+        if self._endpoint.incoming is not None:
+            return self._open_dialed(self._endpoint.incoming, usable, timeout)
         wanted = max((connection.serving_processes for connection in usable), default=1)
         told = [SPREADS] if wanted > 1 else []
         if len(usable) >= min(wanted, _MAX_CONNECTIONS):
@@ -130,6 +151,39 @@ class StreamGroup:
         call = connection.open_call()
         assert call is not None, "the first call is opened with the connection"
         return Http2Stream(connection, call)
+
+    def _open_dialed(
+        self, incoming: Incoming, usable: list[ClientConnection], timeout: float | None
+    ) -> Stream:
+        for connection in usable:
+            if connection.stream_count < connection.most_streams:
+                call = connection.open_call()
+                if call is not None:
+                    return Http2Stream(connection, call)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        missing = self._streams - sum(connection.stream_count for connection in usable)
+
+        def wanted(waiting: int) -> int:
+            # All that wait at first have the same part. What a server has left it offers again at
+            # once, and is not to have more of it for that.
+            if not usable:
+                self._share = math.ceil(missing / waiting)
+            return max(1, min(missing, self._share))
+
+        while True:
+            dialed = incoming.take(wanted, deadline)
+            left = None if deadline is None else seconds_left(deadline)
+            try:
+                connection = ClientConnection(self._endpoint, left, self._allocate, dialed=dialed)
+            except ConnectionLostError as error:
+                _log.info("%s was gone when it was needed: %s", dialed.address, error)
+                continue
+            except TimeoutError as error:
+                raise not_connected(dialed.address, None, "DEADLINE_EXCEEDED", None) from error
+            self._connections.add(connection)
+            call = connection.open_call()
+            assert call is not None, "the first call is opened with the connection"
+            return Http2Stream(connection, call)
 
     @contextlib.contextmanager
     def corked(self) -> Iterator[None]:

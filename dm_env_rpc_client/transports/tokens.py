@@ -19,7 +19,7 @@ from dm_env_rpc_client.transports.server_streams import (
     StreamStatusError,
 )
 
-__all__ = ["bearer", "read_token", "requiring_token"]
+__all__ = ["Token", "bearer", "read_token", "requiring_token"]
 
 _KEY = "authorization"
 _SCHEME = "Bearer "
@@ -65,11 +65,29 @@ def requiring_token(token: str, open_stream: OpenStream) -> OpenStream:
     return _TokenRequired(token, open_stream)
 
 
-class _TokenRequired:
-    # It keeps a hash only. Comparing hashes takes the same time whatever the client sent.
+class Token:
+    """A token that is required.
 
-    def __init__(self, token: str, open_stream: OpenStream):
+    It keeps a hash only. Comparing hashes takes the same time whatever the other end sent.
+
+    Args:
+      token: the token.
+
+    Raises:
+      SpecError: it is not a token.
+    """
+
+    def __init__(self, token: str):
         self._expected = _hash(bearer(token)[1].removeprefix(_SCHEME))
+
+    def is_equal(self, sent: str) -> bool:
+        """Whether this is what was sent."""
+        return hmac.compare_digest(_hash(sent), self._expected)
+
+
+class _TokenRequired:
+    def __init__(self, token: str, open_stream: OpenStream):
+        self._token = Token(token)
         self._open_stream = open_stream
 
     def __call__(self, peer: Peer) -> ServerStream:
@@ -82,7 +100,7 @@ class _TokenRequired:
             )
         value = sent[0] if isinstance(sent[0], str) else sent[0].decode("latin-1")
         is_bearer = value[: len(_SCHEME)].lower() == _SCHEME.lower()
-        is_right = hmac.compare_digest(_hash(value[len(_SCHEME) :].strip()), self._expected)
+        is_right = self._token.is_equal(value[len(_SCHEME) :].strip())
         if len(sent) > 1 or not is_bearer or not is_right:
             raise StreamStatusError(
                 "UNAUTHENTICATED", "the token in the metadata 'authorization' is not valid here"

@@ -32,7 +32,7 @@ REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 def served(*arguments: str) -> Iterator[str]:
     """Runs the command and yields the address; it ends properly when it is told to."""
     python = [sys.executable, "-W", "error"]
-    options = ["--address", "localhost:0", "--json"]
+    options = ["--json"] if "--dial" in arguments else ["--address", "localhost:0", "--json"]
     process = subprocess.Popen(
         [*python, "-m", "dm_env_rpc_client.cli", "serve", *arguments, *options],
         cwd=ROOT,
@@ -94,6 +94,39 @@ def test_environments_run_in_processes() -> None:
     ):
         assert envs.reset().first().all()
         assert envs.step({"action": np.ones(2, np.int64)}).mid().all()
+
+
+@pytest.mark.parametrize("processes", [[], ["--processes", "2"]], ids=["one", "two"])
+def test_environments_dial_in(processes: list[str], tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    with dm_env_rpc_client.listen("localhost:0", token="s3cret") as incoming:
+        command = ["gymnasium://CartPole-v1", "--dial", incoming.address, "--environments", "4"]
+        with (
+            served(*command, *processes, "--token-file", str(token)) as address,
+            dm_env_rpc_client.BatchedEnvironment(incoming, 3, timeout=60.0) as envs,
+            gymnasium.make(REMOTE, address=incoming, timeout=60.0) as env,
+        ):
+            assert address == incoming.address
+            assert envs.reset().first().all()
+            assert envs.step({"action": np.ones(3, np.int64)}).mid().all()
+            env.reset(seed=3)
+            assert env.step(1)[1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--address", "localhost:0"], "either listens or dials"),
+        (["--protocol", "gym-socket"], "has no --dial"),
+        ([], "not on this machine"),
+    ],
+)
+def test_what_does_not_go_with_dialing(options: list[str], reason: str) -> None:
+    arguments = ["serve", "catch", "--dial", "trainer.example:5000", *options]
+    result = typer.testing.CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert reason in " ".join(result.output.split())
 
 
 def test_gymnasium_environments_over_gym_socket(tmp_path: Path) -> None:

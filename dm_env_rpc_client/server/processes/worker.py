@@ -17,7 +17,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dm_env_rpc_client.protocol.step_codec import answer_memory
@@ -29,10 +29,16 @@ from dm_env_rpc_client.server.processes.board import Board, Slot
 from dm_env_rpc_client.server.processes.forwarding import Forwarded, Link
 from dm_env_rpc_client.server.processes.routing import RoutedStream, world_prefix
 from dm_env_rpc_client.server.site import Host, Site
-from dm_env_rpc_client.transports.listeners import open_worker
+from dm_env_rpc_client.transports.dialing import Dial
+from dm_env_rpc_client.transports.listeners import open_dialing, open_worker
 from dm_env_rpc_client.transports.message_pipe import MessagePipe
 from dm_env_rpc_client.transports.metadata import SPREADS
-from dm_env_rpc_client.transports.server_streams import Peer, ServerStream, StreamStatusError
+from dm_env_rpc_client.transports.server_streams import (
+    Listener,
+    Peer,
+    ServerStream,
+    StreamStatusError,
+)
 from dm_env_rpc_client.transports.tls import Tls
 
 __all__ = ["Setup", "run"]
@@ -55,11 +61,13 @@ class Setup:
       site: what is hosted.
       credentials: TLS credentials; None for plaintext.
       processes: how many workers there are.
+      dial: the program that they dial, instead of being given connections; None for none.
     """
 
     site: Site
     credentials: Tls | None
     processes: int
+    dial: Dial | None = None
 
 
 def run(
@@ -136,15 +144,22 @@ class _Worker:
         self._forwarded = Forwarded(
             lambda peer: self._host.open_session(peer, self._forwarded_activity)
         )
-        self._listener = open_worker(
-            self._host.admitting(self._open_stream),
-            setup.credentials,
+        admitting = self._host.admitting(self._open_stream)
+        limited = (
             setup.site.max_connections,
             setup.site.limits.message_bytes,
             answer_memory,
             self._host.activity.refused_stream,
             setup.processes,
         )
+        self._listener: Listener
+        self._take: Callable[[int], None]
+        if setup.dial is None:
+            listener = open_worker(admitting, setup.credentials, *limited)
+            self._listener, self._take = listener, listener.adopt
+        else:
+            own = setup.dial.of_worker(index, setup.processes)
+            self._listener, self._take = open_dialing(admitting, own, *limited), os.close
 
     def run(self, control: MessagePipe) -> None:
         """Does what it is told, until it is told to stop."""
@@ -186,7 +201,7 @@ class _Worker:
         if descriptor is None:
             _log.warning("a connection is dropped: this process has no descriptor for it")
         elif what == "client":
-            self._listener.adopt(descriptor)
+            self._take(descriptor)
         else:
             assert what == "link"
             self._forwarded.adopt(descriptor, *arguments)

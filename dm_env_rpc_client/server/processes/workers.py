@@ -152,7 +152,7 @@ class Workers:
       properties: those that all clients have; None for none.
 
     Attributes:
-      address: where it listens, with the port that it got.
+      address: where it listens, with the port that it got; or the program that the workers dial.
 
     Raises:
       SpecError: something in `setup` cannot be given to another process.
@@ -193,8 +193,11 @@ class Workers:
                 worker.has_begun.wait()
                 _check(worker)
             self._is_serving = True
-            self._acceptor = open_acceptor(address, self._hand_over)
-            self.address: str = self._acceptor.address
+            if setup.dial is None:
+                self._acceptor = open_acceptor(address, self._hand_over)
+                self.address: str = self._acceptor.address
+            else:
+                self.address = setup.dial.address
         except BaseException:
             self.stop(0.0)
             raise

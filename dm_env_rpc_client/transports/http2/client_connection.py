@@ -18,6 +18,7 @@ import select
 import socket
 import ssl
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS, Endpoint
 from dm_env_rpc_client.transports.http2.attempts import Attempts, HandshakeError
 from dm_env_rpc_client.transports.http2.client_half import ClientHalf, ClientStream
+from dm_env_rpc_client.transports.http2.incoming import DialedIn
 from dm_env_rpc_client.transports.http2.keepalive import LOOK_SECONDS, Keepalive, Verdict
 from dm_env_rpc_client.transports.http2.request import request_headers
 from dm_env_rpc_client.transports.http2.sockets import connect_socket, tls_context
@@ -59,9 +61,11 @@ class ClientConnection:
       timeout: seconds until the server must have accepted the connection; None for no limit.
       allocate: gives the memory for large messages.
       *more: headers that are sent beside the metadata of the endpoint.
+      dialed: the connection that the server has opened; None to open one.
 
     Attributes:
       address: the server's.
+      most_streams: how many streams the server has room for; it may allow fewer.
       lock: held while the state of the connection is changed, and while a TLS socket is used,
         which only one thread at a time may do.
       is_closed: whether it was closed on this side.
@@ -82,19 +86,25 @@ class ClientConnection:
         timeout: float | None,
         allocate: Allocate,
         *more: tuple[str, str],
+        dialed: DialedIn | None = None,
     ):
         address = self.address = endpoint.address
+        self.most_streams = sys.maxsize
         self._allocate = allocate
         self._max_message_bytes = endpoint.max_message_bytes
         target = Target.parse(address)
         tls = tls_context(endpoint.credentials, address)
-        self._request = request_headers(target, tls is not None, endpoint.metadata)
+        self._is_tls = tls is not None
+        if dialed is not None:
+            self.address = f"{dialed.address} (dialed in to {address})"
+            self.most_streams = dialed.environments
+            self._is_tls = isinstance(dialed.socket, ssl.SSLSocket)
+        self._request = request_headers(target, self._is_tls, endpoint.metadata)
         self._request.extend(more)
         self.lock = threading.Lock()
         # Held by the thread that receives.
         self._receiving = threading.Lock()
         self._waiters = 0
-        self._is_tls = tls is not None
         self.is_closed = False
         self.is_corked = self.is_shared = False
         self._held_back = _FIRST_HELD_BACK
@@ -103,6 +113,10 @@ class ClientConnection:
         # What the server said in TLS when it ended the connection.
         self._alert: ssl.SSLError | None = None
         attempts = Attempts(address, timeout)
+        if dialed is not None:
+            self._open(dialed.socket)
+            self._wait_until_accepted(attempts.deadline)
+            return
         while True:
             try:
                 self._open(

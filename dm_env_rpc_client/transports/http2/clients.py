@@ -16,7 +16,7 @@ from dm_env_rpc_client.transports.http2.server_connection import ServerConnectio
 from dm_env_rpc_client.transports.http2.server_half import Event, ServerHalf
 from dm_env_rpc_client.transports.http2.sockets import set_options
 
-__all__ = ["Clients"]
+__all__ = ["Clients", "peer_address"]
 
 _log = logging.getLogger(__name__)
 
@@ -106,17 +106,28 @@ class Clients:
                 made = self._tls.wrap_socket(
                     accepted, server_side=True, do_handshake_on_connect=False
                 )
-            address = _peer_address(accepted.family, where)
-            connection = ServerConnection(made, address, self._make_half(address), self._poll)
+            self.add(made, peer_address(accepted.family, where))
         except (OSError, ValueError) as error:
             _log.info("a client was gone before it was served: %s", error)
             made.close()
-            return
+
+    def add(self, made: Any, address: str) -> ServerConnection:
+        """Makes a connection of a socket that this end has opened, or of an accepted one.
+
+        Args:
+          made: the socket, not blocking.
+          address: the client's, in the syntax of gRPC.
+
+        Raises:
+          OSError, ValueError: the client is gone.
+        """
+        connection = ServerConnection(made, address, self._make_half(address), self._poll)
         self.connections[connection.fileno()] = connection
         if self.next_look == 0.0:
             self.next_look = time.monotonic() + _LOOK_SECONDS
         with connection.lock:
             connection.flush()
+        return connection
 
     def look(self) -> None:
         """Closes connections that do not greet, and those whose clients do not read."""
@@ -155,6 +166,7 @@ class Clients:
             # Also streams whose calls were over: their clients have not taken all answers.
             half.events.extend((each.call, Event.GONE) for each in list(connection.served))
         self._closed(connection)
+        connection.on_closed()
 
     def abandon(self) -> None:
         """Closes a forked child's copies of the sockets."""
@@ -180,7 +192,7 @@ class Clients:
         return oldest is not None
 
 
-def _peer_address(family: int, where: Any) -> str:
+def peer_address(family: int, where: Any) -> str:
     """Returns the address of a client as gRPC writes it."""
     if family == socket.AF_INET:
         return f"ipv4:{where[0]}:{where[1]}"

@@ -14,6 +14,7 @@ import ssl
 import struct
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from dm_env_rpc_client.transports.http2.server_half import ServerHalf
@@ -35,7 +36,7 @@ class ServerConnection:
     """A connection of a client.
 
     Args:
-      accepted: the socket, not blocking; an ssl.SSLSocket before its handshake for TLS.
+      accepted: the socket, not blocking; an ssl.SSLSocket for TLS, whose handshake may be over.
       address: the client's, in the syntax of gRPC.
       half: the state of the connection.
       poll: tells the thread that leads what the socket is ready for.
@@ -54,6 +55,7 @@ class ServerConnection:
       stalled: streams whose requests wait until the client takes earlier answers. Protected by
         `lock`.
       served: the streams that are not closed.
+      on_closed: called when it was closed.
     """
 
     def __init__(self, accepted: Any, address: str, half: ServerHalf, poll: select.epoll):
@@ -61,12 +63,16 @@ class ServerConnection:
         self.half = half
         self.lock = threading.Lock()
         self.is_open = True
-        self.is_encrypting = self._is_tls = isinstance(accepted, ssl.SSLSocket)
+        self._is_tls = isinstance(accepted, ssl.SSLSocket)
+        self.is_encrypting = self._is_tls and accepted.version() is None
         self.accepted_at = self.taken_at = time.monotonic()
         self.unsent = 0
-        self.has_more = self.is_queued = False
+        # Beyond the handshake, some may be decrypted that makes no socket readable.
+        self.has_more = self._is_tls and not self.is_encrypting
+        self.is_queued = False
         self.stalled: set[Any] = set()
         self.served: set[Any] = set()
+        self.on_closed: Callable[[], None] = _nothing
         self._socket = accepted
         self._poll = poll
         self._sending = half.framing.sending
@@ -226,6 +232,10 @@ class ServerConnection:
         if mask != self._mask and self.is_open:
             self._mask = mask
             self._poll.modify(self._socket, mask)
+
+
+def _nothing() -> None:
+    pass
 
 
 _BOTH = select.EPOLLIN | select.EPOLLOUT

@@ -15,7 +15,10 @@ from dm_env_rpc_client.transports.http2.attempts import NO_HTTP2, HandshakeError
 from dm_env_rpc_client.transports.http2.target import IS_POSSIBLE, Target
 from dm_env_rpc_client.transports.tls import Tls
 
-__all__ = ["connect_socket", "seconds_to_accept", "set_options", "tls_context"]
+__all__ = ["HTTP2", "connect_socket", "seconds_to_accept", "set_options", "tls_context"]
+
+HTTP2 = "h2"
+"""The ALPN protocol (RFC 9113, section 3.2)."""
 
 _ACCEPT_SECONDS = 3.0
 """The longest that an address may take to accept a connection if the name has further ones."""
@@ -24,8 +27,15 @@ _TCP_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2}
 """A machine that has vanished is noticed by the kernel, whatever servers think of PINGs."""
 
 
-def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext | None:
+def tls_context(
+    credentials: Credentials | None, address: str, alpn: str = HTTP2
+) -> ssl.SSLContext | None:
     """Returns the context for TLS; None for plaintext.
+
+    Args:
+      credentials: as for `connect`.
+      address: what error messages call the server.
+      alpn: the protocol that is offered in the handshake.
 
     Raises:
       SpecError: these credentials are for grpcio only, or the machine cannot.
@@ -42,12 +52,16 @@ def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext
             f"{type(credentials).__name__}; or use transport='grpc'"
         )
     # gRPC servers require that the client offers HTTP/2 in the handshake.
-    credentials.set_alpn_protocols(["h2"])
+    credentials.set_alpn_protocols([alpn])
     return credentials
 
 
 def connect_socket(
-    target: Target, tls: ssl.SSLContext | None, deadline: float | None, loopback_only: bool
+    target: Target,
+    tls: ssl.SSLContext | None,
+    deadline: float | None,
+    loopback_only: bool,
+    alpn: str = HTTP2,
 ) -> Any:
     """Opens a socket to the first address of a name that takes it.
 
@@ -56,6 +70,7 @@ def connect_socket(
       tls: for an encrypted connection.
       deadline: on the monotonic clock; None for any time.
       loopback_only: whether the name must be resolved to loopback addresses.
+      alpn: the protocol that the server must agree to in the handshake.
 
     Returns:
       A non-blocking socket.
@@ -80,7 +95,7 @@ def connect_socket(
                 connecting.setblocking(False)
                 return connecting
             connecting.settimeout(None if deadline is None else seconds_left(deadline))
-            return _encrypt(connecting, target, tls)
+            return _encrypt(connecting, target, tls, alpn)
         except OSError as caught:
             connecting.close()
             error = caught
@@ -90,16 +105,18 @@ def connect_socket(
     raise error
 
 
-def _encrypt(connected: socket.socket, target: Target, tls: ssl.SSLContext) -> ssl.SSLSocket:
+def _encrypt(
+    connected: socket.socket, target: Target, tls: ssl.SSLContext, alpn: str
+) -> ssl.SSLSocket:
     try:
         encrypted = tls.wrap_socket(connected, server_hostname=target.host or "localhost")
     except TimeoutError:
         raise
     except OSError as error:
         raise HandshakeError(error) from error
-    if encrypted.selected_alpn_protocol() != "h2":
+    if encrypted.selected_alpn_protocol() != alpn:
         encrypted.close()
-        raise HandshakeError(NO_HTTP2)
+        raise HandshakeError(NO_HTTP2 if alpn == HTTP2 else f"it does not offer {alpn} in TLS")
     encrypted.setblocking(False)
     return encrypted
 
