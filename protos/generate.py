@@ -3,7 +3,7 @@
     python protos/generate.py [DIRECTORY]
 
 Writes messages and their .pyi stubs into DIRECTORY, or into the package when none
-is given. It needs grpcio-tools 1.62.3 (the extra `protos`): code that a newer
+is given. It needs grpcio-tools 1.62.3, in an environment of its own: code that a newer
 protoc generates refuses to load on older protobuf runtimes, while this one's loads
 on every runtime that pyproject.toml admits. No service stubs are made; the one
 method of the protocol is called by its path.

@@ -104,6 +104,6 @@ dm-env-rpc inspect localhost:50051 --tls-ca ca.crt --token-file token
 
 `DM_ENV_RPC_LOG=debug` in the environment has a command print what the package logs, from that level
 on; see `dm_env_rpc_client.adaptors.opentelemetry`. `--json` prints results for programs. An error
-is one line; `dm-env-rpc --help` lists the exit
-codes. `dm-env-rpc --install-completion` teaches your shell to complete commands.
+is one line; `dm-env-rpc --help` lists the exit codes. `dm-env-rpc --install-completion` teaches
+your shell to complete commands.
 """

