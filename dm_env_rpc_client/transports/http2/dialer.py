@@ -189,17 +189,15 @@ class Dialer:
                 self._pause = longest * random.uniform(0.75, 1.0)
         if connected is not None:
             connected.close()
-        self._give_back(offered)
-        if self._is_closed:
-            return
         reason = str(error)
         if isinstance(error, OSError) and not isinstance(error, DmEnvRpcClientError):
             reason = error.strerror or reason or type(error).__name__
-        if reason != self._last_failure:
+        if reason != self._last_failure and not self._is_closed:
             self._last_failure = reason
             _log.warning(
                 "could not dial in to %s: %s; it is tried again", self._dial.address, reason
             )
+        self._give_back(offered)
 
     def _read_tls(self) -> Any:
         # Again for each connection: the files may have been replaced.
