@@ -124,12 +124,15 @@ def open_site(address: Address, connecting: Mapping[str, Any]) -> Site[Connectio
       connecting: the arguments of a `ConnectionGroup`.
     """
     how = {name: value for name, value in connecting.items() if name in HOW}
-    return Site(
-        address,
-        lambda own: ConnectionGroup(own, **connecting),
-        connecting.get("timeout", 10.0),
-        **how,
-    )
+    given = dict(connecting)
+
+    def group(own: str) -> ConnectionGroup:
+        made = ConnectionGroup(own, **given)
+        # A path would be that of a file that exists when the server is launched again.
+        given["record"] = made.recorder
+        return made
+
+    return Site(address, group, connecting.get("timeout", 10.0), **how)
 
 
 def open_at(site: Site[ConnectionGroup]) -> Connection:
