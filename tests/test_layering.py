@@ -32,6 +32,7 @@ ONLY_IN = {
         "adaptors.gymnasium_proxy",
         "adaptors.gymnasium_spaces",
         "adaptors.pettingzoo",
+        "adaptors.pettingzoo_seats",
         "adaptors.sb3",
         "adaptors.vector",
         "bridges.gymnasium_elements",

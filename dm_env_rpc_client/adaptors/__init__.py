@@ -214,7 +214,9 @@ PettingZoo's `aec_to_parallel`; one that is not parallelizable, such as chess, t
 
 Each agent is a stream of one connection. All their steps are sent before any answer is read. If one
 agent fails, `AgentsFailedError` says which and why; all streams are ended, and the world is
-destroyed. An error of the environment is a `DmEnvRpcError`, and the next `reset` works.
+destroyed. With `restart=Restart()`, a step in which the server or a stream is lost is truncated for
+all agents instead, with `{"restarted": True}` as their infos, and `reset` begins the world again.
+An error of the environment is a `DmEnvRpcError`, and the next `reset` works.
 
 Each agent may have a client of its own, which need not know PettingZoo. It joins with the setting
 `agent`, or takes the first agent that is free:

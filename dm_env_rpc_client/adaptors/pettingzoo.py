@@ -6,26 +6,22 @@ observations, infos = env.reset(seed=1)
 
 from __future__ import annotations
 
+import functools
+import time
 import warnings
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import dm_env
 import gymnasium
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
-from dm_env_rpc_client.adaptors.gymnasium import check_reward_spec, info_of, single_leaf
-from dm_env_rpc_client.adaptors.gymnasium_proxy import (
-    observation_of,
-    reset_settings,
-    wire_action,
-)
-from dm_env_rpc_client.adaptors.gymnasium_spaces import from_space, spec_to_space, to_space
+from dm_env_rpc_client.adaptors.gymnasium_proxy import reset_settings
+from dm_env_rpc_client.adaptors.pettingzoo_seats import OwnSeat, Seat, Turn
 from dm_env_rpc_client.bridges import gymnasium_values
 from dm_env_rpc_client.bridges.pettingzoo_description import (
     DESCRIPTION,
-    EXTRAS,
     FRAME,
     STATE,
     Description,
@@ -34,10 +30,19 @@ from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.players import Players
 from dm_env_rpc_client.environment.pool import NO_ACTION
+from dm_env_rpc_client.environment.restarting import Restart, Supervision
 from dm_env_rpc_client.environment.sites import Address
-from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError, ProtocolError, SpecError
+from dm_env_rpc_client.errors import (
+    AgentsFailedError,
+    ConnectionClosedError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    DmEnvRpcClientError,
+    DmEnvRpcError,
+    ProtocolError,
+    SpecError,
+)
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
-from dm_env_rpc_client.protocol.lifecycle import State
 
 __all__ = ["RemoteParallelEnv"]
 
@@ -45,6 +50,9 @@ Agents = Sequence[Hashable] | Mapping[Hashable, Mapping[str, Any]]
 
 _PROBE = "probe"
 """The agent that asks the server which agents there are."""
+
+_LOSSES = (ConnectionClosedError, ConnectionLostError, DeadlineExceededError, ProtocolError)
+"""What leaves a connection unusable; other errors are refusals of the server."""
 
 
 class RemoteParallelEnv(ParallelEnv):
@@ -59,7 +67,10 @@ class RemoteParallelEnv(ParallelEnv):
     if the server sends it TERMINATED and truncated if it sends INTERRUPTED.
 
     If one agent fails, for instance because its stream is lost, the streams of all agents are ended
-    and the world is destroyed.
+    and the world is destroyed. With `restart`, a step in which the server or a stream is lost is
+    truncated for all agents that take part, with a copy of their last observations, reward 0 and
+    the info `{"restarted": True}`, and `reset` launches or connects, creates and joins again; until
+    then `render` and `state` raise ConnectionClosedError.
 
     Args:
       address: the address of the server, or a server to launch, as for `make`.
@@ -72,6 +83,9 @@ class RemoteParallelEnv(ParallelEnv):
         theirs.
       render_mode: sent as the create setting `render_mode`. A mode that the server does not have,
         or "human", is a warning, and `render` returns None.
+      restart: how often the world is begun again, with the same settings, if its server or a stream
+        is lost; None for never. Not for a world of others, which `world_name` names: it may be
+        gone, or go on without these agents.
       **make_kwargs: for `dm_env_rpc_client.make`, such as `request_timeout`. With
         `requested_observations` every world is treated as "any other".
 
@@ -85,7 +99,7 @@ class RemoteParallelEnv(ParallelEnv):
 
     Raises:
       SpecError: an agent is not one of the environment; the server does not say which agents there
-        are; or there is no space for a spec.
+        are; there is no space for a spec; or both `restart` and `world_name` are given.
       Otherwise as `dm_env_rpc_client.make`. No world is left on the server.
     """
 
@@ -100,24 +114,29 @@ class RemoteParallelEnv(ParallelEnv):
         *,
         world_name: str | None = None,
         render_mode: str | None = None,
+        restart: Restart | None = None,
         **make_kwargs: Any,
     ):
+        if restart is not None and world_name is not None:
+            raise SpecError(
+                "restart begins a world again that was created here, and world_name "
+                f"{world_name!r} is one of others; pass one of the two"
+            )
         creating = dict(create_world_settings)
         if render_mode not in (None, "human"):
             creating["render_mode"] = render_mode
         self.agents: list[Hashable] = []
+        self.action_spaces: dict[Hashable, spaces.Space[Any]] = {}
+        self.observation_spaces: dict[Hashable, spaces.Space[Any]] = {}
         self.render_mode: str | None = None
         self.notes: Sequence[str] = ()
-        self._is_own = False
-        self._seats: dict[Hashable, _Seat] = {}
-        self._players = Players(address, world_name, creating, **make_kwargs)
-        try:
-            self.world_name = self._players.world_name
-            may_be_own = "requested_observations" not in make_kwargs
-            self._join(agents, dict(join_world_settings), may_be_own)
-        except BaseException:
-            self._players.close()
-            raise
+        self._is_closed = False
+        self._supervision = None if restart is None else Supervision(restart)
+        self._latest: Mapping[Hashable, Any] = {}
+        self._open = functools.partial(Players, address, world_name, creating, **make_kwargs)
+        may_be_own = "requested_observations" not in make_kwargs
+        self._joining = (agents, dict(join_world_settings), may_be_own)
+        self._enter()
         if render_mode not in (None, self.render_mode):
             warnings.warn(
                 f"the server at {address} does not render in mode {render_mode!r}, so that "
@@ -126,6 +145,11 @@ class RemoteParallelEnv(ParallelEnv):
                 stacklevel=2,
             )
             self.render_mode = None
+
+    @property
+    def restarts(self) -> int:
+        """How often the world was begun again, which takes `restart`."""
+        return 0 if self._supervision is None else self._supervision.count
 
     def observation_space(self, agent: Hashable) -> spaces.Space[Any]:
         """Returns the space of an agent's observations; always the same object."""
@@ -151,17 +175,29 @@ class RemoteParallelEnv(ParallelEnv):
           DmEnvRpcError: the environment raised an error, whose text it has.
           AgentsFailedError: some agents failed, and this environment is closed.
           ConnectionClosedError: it was closed before.
+          Otherwise, with `restart`, when there are no more attempts: what the last failed with.
         """
-        self._players.check_open()
-        self._players.end_sequence(self._settings(seed, options))
+        while True:
+            self._restart()
+            self._check_open()
+            try:
+                turn = self._begin(self._settings(seed, options))
+            except DmEnvRpcClientError as error:
+                self._lose(error)
+            else:
+                break
+        self._latest = turn.observations
+        self.agents = turn.living(self.possible_agents)
+        return turn.observations, turn.infos
+
+    def _begin(self, settings: Mapping[str, Any]) -> Turn:
+        self._players.end_sequence(settings)
         self.agents = []
         ready = [agent for agent in self.possible_agents if agent not in self._players.pending]
         self._players.send(dict.fromkeys(ready, NO_ACTION))
         # Agents that do not take part are not answered; those that are say who does.
         first = self._players.finish([self._players.any_answered()])
-        turn = self._turn({**first, **self._finish_newcomers(first, self.possible_agents)})
-        self.agents = turn.living(self.possible_agents)
-        return turn.observations, turn.infos
+        return self._turn({**first, **self._finish_newcomers(first, self.possible_agents)})
 
     def step(
         self, actions: Mapping[Hashable, Any]
@@ -188,7 +224,7 @@ class RemoteParallelEnv(ParallelEnv):
           AgentsFailedError: some agents failed, and this environment is closed.
           ConnectionClosedError: it was closed before.
         """
-        self._players.check_open()
+        self._check_open()
         if not self.agents:
             raise gymnasium.error.ResetNeeded("no agent takes part in an episode: call reset()")
         unknown = [agent for agent in actions if agent not in self._seats]
@@ -198,13 +234,25 @@ class RemoteParallelEnv(ParallelEnv):
                 f"expected an action for each of the agents {self.agents}; missing: {missing}, "
                 f"unknown: {unknown}"
             )
+        try:
+            turn = self._take(actions)
+        except DmEnvRpcClientError as error:
+            self._lose(error)
+            turn = Turn()
+            for agent in self.agents:
+                turn.lose(agent, self._latest[agent])
+        self._latest = turn.observations
+        self.agents = turn.living(self.possible_agents)
+        return turn.observations, turn.rewards, turn.terminations, turn.truncations, turn.infos
+
+    def _take(self, actions: Mapping[Hashable, Any]) -> Turn:
         self._players.send(
             {agent: self._wire_action(agent, actions[agent]) for agent in self.agents}
         )
         timesteps = self._players.finish(self.agents)
-        turn = self._turn({**timesteps, **self._finish_newcomers(timesteps, ())})
-        self.agents = turn.living(self.possible_agents)
-        return turn.observations, turn.rewards, turn.terminations, turn.truncations, turn.infos
+        if self._supervision is not None:
+            self._supervision.saw(next(iter(timesteps.values())))
+        return self._turn({**timesteps, **self._finish_newcomers(timesteps, ())})
 
     def render(self) -> Any:
         """Returns what the environment renders now, which takes a request; None without a mode."""
@@ -223,8 +271,66 @@ class RemoteParallelEnv(ParallelEnv):
 
     def close(self) -> None:
         """Leaves the world with all agents and destroys it; a second call does nothing."""
+        self._is_closed = True
         self.agents = []
         self._players.close()
+
+    def _enter(self) -> None:
+        """Connects, creates the world if it is not named, and joins it with all agents."""
+        self._players = self._open()
+        # A path would be that of a file that exists when the world is begun again.
+        self._open = functools.partial(self._open, record=self._players.recorder)
+        self._is_own = False
+        self._seats: dict[Hashable, Seat] = {}
+        try:
+            self.world_name = self._players.world_name
+            self._join(*self._joining)
+        except BaseException:
+            self._players.close()
+            raise
+
+    def _check_open(self) -> None:
+        # A world that is lost was left, too, and is begun again by `reset`.
+        if self._is_closed or self._supervision is None or self._supervision.due is None:
+            self._players.check_open()
+
+    def _lose(self, error: DmEnvRpcClientError) -> None:
+        """Takes note of a lost world; raises the error if that is none, or nothing restarts it."""
+        failures = error.failures.values() if isinstance(error, AgentsFailedError) else [error]
+        is_lost = any(isinstance(failure, _LOSSES) for failure in failures)
+        if self._supervision is None or self._is_closed or not is_lost:
+            raise error
+        self._players.close()
+        self._supervision.lose(error, self._players.address, {})
+
+    def _restart(self) -> None:
+        """Begins the world again if it is lost.
+
+        Raises:
+          SpecError: it has other agents or spaces now.
+          DmEnvRpcClientError: all attempts have failed; what the last one failed with.
+        """
+        supervision = self._supervision
+        while supervision is not None and supervision.due is not None and not self._is_closed:
+            time.sleep(supervision.next_pause())
+            before = self.action_spaces, self.observation_spaces, self.render_mode
+            try:
+                self._enter()
+            except (SpecError, ConnectionClosedError):
+                raise
+            except DmEnvRpcClientError as error:
+                supervision.failed(error)
+                continue
+            now = self.action_spaces, self.observation_spaces
+            # Those that were given away stay the same objects.
+            self.action_spaces, self.observation_spaces, self.render_mode = before
+            if now != before[:2]:
+                self._players.close()
+                raise SpecError(
+                    f"the world has other agents or spaces since it was begun again: {now}; "
+                    f"before: {before[:2]}"
+                )
+            supervision.succeeded(self._players.address)
 
     def _join(
         self, agents: Agents | None, join_world_settings: Mapping[str, Any], may_be_own: bool
@@ -263,7 +369,7 @@ class RemoteParallelEnv(ParallelEnv):
         for agent in others:
             self._players.join(agent, settings[agent])
         environments = self._players.environments
-        self._seats = {agent: _Seat(environments[agent]) for agent in settings}
+        self._seats = {agent: Seat(environments[agent]) for agent in settings}
 
     def _join_own(
         self,
@@ -279,7 +385,7 @@ class RemoteParallelEnv(ParallelEnv):
         own = {known[str(agent)]: each for agent, each in settings.items()}
         for agent, each in (own or dict.fromkeys(description.agents, join_world_settings)).items():
             env = self._players.join(agent, {"agent": str(agent), "infos": True, **each})
-            self._seats[agent] = _OwnSeat(
+            self._seats[agent] = OwnSeat(
                 env, description.action_spaces[agent], description.observation_spaces[agent]
             )
         self._is_own = True
@@ -312,8 +418,8 @@ class RemoteParallelEnv(ParallelEnv):
         pending = self._players.pending
         return self._players.finish([agent for agent in present if agent in pending])
 
-    def _turn(self, timesteps: Mapping[Hashable, dm_env.TimeStep]) -> _Turn:
-        turn = _Turn()
+    def _turn(self, timesteps: Mapping[Hashable, dm_env.TimeStep]) -> Turn:
+        turn = Turn()
         for agent in self.possible_agents:
             if agent in timesteps:
                 turn.add(agent, self._seats[agent], timesteps[agent])
@@ -326,120 +432,6 @@ class RemoteParallelEnv(ParallelEnv):
             if agent not in self._players.pending:
                 return PropertiesExtension(env.connection).read(key)
         raise SpecError(f"all agents wait to take part in an episode; {key!r} cannot be read")
-
-
-class _Extras(NamedTuple):
-    """What comes with an agent's observation.
-
-    Attributes:
-      info: the info of the agent.
-      is_truncated: whether an agent that was terminated was truncated, too.
-      present: the names of all agents that take part now, if others than before and survivors.
-      common: infos of no agent, by key.
-    """
-
-    info: Mapping[str, Any] = NO_SETTINGS
-    is_truncated: bool = False
-    present: Sequence[str] | None = None
-    common: Mapping[str, Any] = NO_SETTINGS
-
-
-class _Seat:
-    """An agent of any world, with the spaces of its specs."""
-
-    def __init__(self, env: DmEnvAdaptor):
-        check_reward_spec(env.reward_spec())
-        self.env = env
-        self._action_path, self._action_leaf = single_leaf(env.action_spec())
-        self._observation_path, observation_leaf = single_leaf(env.observation_spec())
-        self.action_space = spec_to_space(self._action_leaf, "action")
-        self.observation_space = spec_to_space(observation_leaf, "observation")
-
-    def wire_action(self, action: Any) -> Any:
-        """Returns an element of the action space as the action of the connection."""
-        value = from_space(self._action_leaf, action, "action")
-        for key in reversed(self._action_path):
-            value = {key: value}
-        return value
-
-    def observation(self, timestep: dm_env.TimeStep) -> Any:
-        """Returns the element of the observation space."""
-        value = timestep.observation
-        for key in self._observation_path:
-            value = value[key]
-        return to_space(self.observation_space, value)
-
-    def extras(self, timestep: dm_env.TimeStep) -> _Extras:
-        """Returns what came with the observation."""
-        return _Extras(info_of(timestep))
-
-
-class _OwnSeat(_Seat):
-    """An agent of a PettingZoo environment."""
-
-    def __init__(
-        self,
-        env: DmEnvAdaptor,
-        action_space: spaces.Space[Any],
-        observation_space: spaces.Space[Any],
-    ):
-        self.env = env
-        self.action_space, self.observation_space = action_space, observation_space
-
-    def wire_action(self, action: Any) -> Any:
-        return wire_action(self.action_space, action)
-
-    def observation(self, timestep: dm_env.TimeStep) -> Any:
-        return observation_of(self.observation_space, timestep.observation)
-
-    def extras(self, timestep: dm_env.TimeStep) -> _Extras:
-        text = str(timestep.observation[EXTRAS])
-        if not text:
-            return _Extras({})
-        where = f"observation {EXTRAS!r}"
-        value = gymnasium_values.decode(text, where)
-        try:
-            present = value.get("agents")
-            return _Extras(
-                dict(value.get("info", {})),
-                value.get("truncated") is True,
-                None if present is None else list(map(str, present)),
-                dict(value.get("common", {})),
-            )
-        except (AttributeError, TypeError, ValueError) as error:
-            raise ProtocolError(f"{where}: {type(error).__name__}: {error}") from error
-
-
-class _Turn:
-    """What one step or reset returns, by agent."""
-
-    def __init__(self) -> None:
-        self.observations: dict[Hashable, Any] = {}
-        self.rewards: dict[Hashable, float] = {}
-        self.terminations: dict[Hashable, bool] = {}
-        self.truncations: dict[Hashable, bool] = {}
-        self.infos: dict[Hashable, dict[str, Any]] = {}
-
-    def add(self, agent: Hashable, seat: _Seat, timestep: dm_env.TimeStep) -> None:
-        """Adds what an agent has received."""
-        extras = seat.extras(timestep)
-        is_terminated = timestep.last() and seat.env.state is State.TERMINATED
-        self.observations[agent] = seat.observation(timestep)
-        # A server may begin a sequence at any time, and such a step has no reward.
-        self.rewards[agent] = 0.0 if timestep.reward is None else float(timestep.reward)
-        self.terminations[agent] = is_terminated
-        self.truncations[agent] = extras.is_truncated or (timestep.last() and not is_terminated)
-        self.infos.update(extras.common)
-        self.infos[agent] = dict(extras.info)
-
-    def living(self, agents: Sequence[Hashable]) -> list[Hashable]:
-        """Those of some agents that go on."""
-        return [
-            agent
-            for agent in agents
-            if agent in self.observations
-            and not (self.terminations[agent] or self.truncations[agent])
-        ]
 
 
 def _describe(env: DmEnvAdaptor) -> Description | None:

@@ -15,6 +15,7 @@ import typer
 
 from dm_env_rpc_client.cli.failures import UsageError, console
 from dm_env_rpc_client.compliance.options import FLAGS, Flag, Kind
+from dm_env_rpc_client.runtime.launch_text import is_launch
 from dm_env_rpc_client.runtime.setting_text import parse_settings
 
 if TYPE_CHECKING:
@@ -44,11 +45,11 @@ __all__ = [
     "replace_parameters",
     "waiting",
     "with_access",
+    "with_access_flags",
     "with_served_access",
 ]
 
 _HOST_PORT = re.compile(r"[^/\s]+:(\d{1,5})")
-_LAUNCHES = ("process:", "docker:", "python:")
 _SCHEMES = ("unix:", "unix-abstract:", "dns:", "ipv4:", "ipv6:", "vsock:")
 
 
@@ -218,7 +219,12 @@ def with_access(command: Callable[..., None]) -> Callable[..., None]:
         with reached(address, access) as found:
             command(**given, address=found, access=access)
 
-    return _with_access(on_server, _CLIENT_FLAGS)
+    return with_access_flags(on_server)
+
+
+def with_access_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command that connects to a server the flags of its parameter `access`."""
+    return _with_access(command, _CLIENT_FLAGS)
 
 
 @contextlib.contextmanager
@@ -228,7 +234,7 @@ def reached(address: str, access: Access) -> Iterator[str]:
     Raises:
       LaunchError: it was not started. Otherwise as `launch.from_process` and the like.
     """
-    if not address.startswith(_LAUNCHES):
+    if not is_launch(address):
         yield address
         return
     from dm_env_rpc_client.environment.sites import launched

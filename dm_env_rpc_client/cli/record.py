@@ -20,6 +20,7 @@ __all__ = ["RECORD_EXAMPLES", "REPLAY_EXAMPLES", "record", "replay"]
 RECORD_EXAMPLES = examples(
     "dm-env-rpc record run.mcap --upstream localhost:50051     # clients connect to :50052",
     "dm-env-rpc record run.mcap --upstream env.host:50051 --tls-ca ca.pem --token-file token",
+    "dm-env-rpc record run.mcap --upstream python:my_module:Countdown",
 )
 REPLAY_EXAMPLES = examples(
     "dm-env-rpc replay run.mcap                                # at localhost:50051",
@@ -33,16 +34,14 @@ class _Compression(str, enum.Enum):
     NONE = "none"
 
 
-@arguments.with_access
+@arguments.with_access_flags
 def record(
     path: Annotated[
         Path, typer.Argument(metavar="FILE", help="Recording to write, which must not exist.")
     ],
     upstream: Annotated[
         str,
-        typer.Option(
-            "--upstream", metavar="ADDRESS", help="Address of the server, such as localhost:50051."
-        ),
+        typer.Option("--upstream", metavar="ADDRESS", help=arguments.WHERE),
     ],
     address: Annotated[
         str,
@@ -69,12 +68,13 @@ def record(
     with recorded.needing_extras():
         from dm_env_rpc_client import recording
 
-    arguments.check_address(upstream, access)
     arguments.check_listening_address(address, arguments.Access(insecure=access.insecure))
-    running = recording.proxy(
-        upstream, path, address, compression=compression.value, **access.options()
-    )
-    _serve(running, f"recording {upstream} to {path}; clients connect to", as_json)
+    with arguments.reached(upstream, access) as server:
+        arguments.check_address(server, access)
+        running = recording.proxy(
+            server, path, address, compression=compression.value, **access.options()
+        )
+        _serve(running, f"recording {upstream} to {path}; clients connect to", as_json)
 
 
 def replay(

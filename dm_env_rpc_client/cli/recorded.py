@@ -47,9 +47,11 @@ def inspect_recording(path: str, as_json: bool) -> None:
     """Shows the connections and the episodes of a recording, and a picture if there is one.
 
     Raises:
-      RecordingError: the file cannot be read, is not a recording or is damaged.
+      RecordingError: the file cannot be read, is not a recording, is damaged or breaks the
+        protocol; what could be read of it was shown.
     """
     from dm_env_rpc_client.cli.results import print_json
+    from dm_env_rpc_client.errors import RecordingError
 
     with needing_extras():
         from dm_env_rpc_client.recording import Scan, episodes
@@ -58,10 +60,16 @@ def inspect_recording(path: str, as_json: bool) -> None:
     console = rich.console.Console()
     described = []
     picture = None
-    for episode in episodes(scan):
-        described.append(_describe(episode))
-        if picture is None and console.is_terminal and not as_json:
-            picture = _picture(episode)
+    failure = None
+    try:
+        for episode in episodes(scan):
+            described.append(_describe(episode))
+            if picture is None and console.is_terminal and not as_json:
+                picture = _picture(episode)
+    except RecordingError as error:
+        if not scan.connections:
+            raise
+        failure = error
     connections = [
         {**each.metadata, "connection": each.number, "address": each.address}
         for each in scan.connections.values()
@@ -73,11 +81,25 @@ def inspect_recording(path: str, as_json: bool) -> None:
                 "complete": scan.is_complete,
                 "connections": connections,
                 "episodes": described,
+                "error": None if failure is None else str(failure),
             }
         )
-        return
+    else:
+        is_whole = scan.is_complete or failure is not None
+        _print(console, connections, described, picture, is_whole)
+    if failure is not None:
+        raise failure
+
+
+def _print(
+    console: rich.console.Console,
+    connections: list[dict[str, Any]],
+    described: list[dict[str, Any]],
+    picture: list[Any] | None,
+    is_whole: bool,
+) -> None:
     _print_tables(console, connections, described)
-    if not scan.is_complete:
+    if not is_whole:
         console.print(
             "The file has no end: it is still recorded, or the recorder was killed. All that was "
             "written is shown."

@@ -7,7 +7,7 @@ import functools
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from dm_env_rpc_client.client.base_connection import Record, endpoint_of
 from dm_env_rpc_client.client.connection import Connection, open_again, open_connection
@@ -71,6 +71,11 @@ class ConnectionGroup:
         # One context for all: the streams of a connection have their metadata in common.
         traced = self._endpoint.with_metadata(telemetry.context())
         self._streams = StreamGroup(traced, answer_memory, connections)
+
+    @property
+    def recorder(self) -> Record | None:
+        """What its connections are recorded by; None for nothing."""
+        return cast("Record | None", self._endpoint.tap)
 
     def open(self) -> Connection:
         """Opens another connection; errors are those of `connect`. Any thread may call this."""

@@ -12,7 +12,7 @@ from google.rpc import code_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.async_connection import AsyncConnection, open_connection_async
-from dm_env_rpc_client.client.base_connection import Record, endpoint_of
+from dm_env_rpc_client.client.base_connection import Record
 from dm_env_rpc_client.client.connection import Reopen, open_connection
 from dm_env_rpc_client.environment import forgotten
 from dm_env_rpc_client.environment.async_dm_env_adaptor import AsyncDmEnvAdaptor, AsyncJoined
@@ -23,11 +23,16 @@ from dm_env_rpc_client.environment.worlds import (
     DESTROY_AGAIN_SECONDS,
     HOW,
     destroy_anew,
+    endpoints_of,
     may_reopen,
     received_name,
     undo,
 )
-from dm_env_rpc_client.errors import DmEnvRpcClientError, DmEnvRpcError
+from dm_env_rpc_client.errors import (
+    ConnectionClosedError,
+    DmEnvRpcClientError,
+    DmEnvRpcError,
+)
 from dm_env_rpc_client.tensors.limits import Limits
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.transports.credentials import Credentials
@@ -165,10 +170,7 @@ async def make_async(
     join_settings = pack_settings(join_world_settings)
     how: tuple[Any, ...] = (credentials, insecure, metadata, token, transport, limits)
     site = await _site(
-        address,
-        lambda own: endpoint_of(own, *(*how, record)),
-        timeout,
-        **dict(zip(HOW, how, strict=True)),
+        address, endpoints_of(how, record), timeout, **dict(zip(HOW, how, strict=True))
     )
     try:
         connection = await open_connection_async(site.target, timeout, request_timeout, limits)
@@ -198,7 +200,9 @@ async def make_async(
             await connection.close()
             raise
         world.begin(connection, name)
-        return await _join(connection, name, join_settings)
+        joined = await _join(connection, name, join_settings)
+        await world.check_not_over()
+        return joined
 
     if restart is not None:
         env.supervise(restart, join_again)
@@ -221,6 +225,7 @@ class _OwnWorld:
 
     def __init__(self, site: Site[Endpoint], limits: Limits | None):
         self._site = site
+        self._is_over = False
         site.use()
         self._limits = limits
         self._connection: AsyncConnection | None = None
@@ -234,7 +239,11 @@ class _OwnWorld:
         connection.if_not_closed(functools.partial(_end_unclosed, name, self._site, reopen))
 
     async def end(self) -> None:
-        """Destroys the world, which was left, and closes the connection."""
+        """Destroys the world, which was left, and closes the connection; for the last time."""
+        self._is_over = True
+        await self._end()
+
+    async def _end(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             await _destroy_and_close(connection, self._name)
@@ -244,7 +253,16 @@ class _OwnWorld:
         connection = self._connection
         if connection is not None and connection.is_usable:
             await _undo("leave the world", _leave(connection))
-        await self.end()
+        await self._end()
+
+    async def check_not_over(self) -> None:
+        """Gives up the world, and raises ConnectionClosedError, if the environment was closed.
+
+        Another coroutine may do that while this one joins.
+        """
+        if self._is_over:
+            await self.give_up()
+            raise ConnectionClosedError("the environment was closed while it was restarted")
 
 
 async def _leave(connection: AsyncConnection) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import dm_env
 
+from dm_env_rpc_client.client.base_connection import Record
 from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, check_keywords
 from dm_env_rpc_client.environment.connection_selector import ConnectionSelector
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedReset
@@ -89,6 +90,16 @@ class Players:
                 else world_name
             )
             undone.pop_all()
+
+    @property
+    def address(self) -> str:
+        """The address of the server."""
+        return self._control.address
+
+    @property
+    def recorder(self) -> Record | None:
+        """What the connections are recorded by; None for nothing."""
+        return self._group.recorder
 
     @property
     def pending(self) -> Collection[AgentId]:

@@ -136,12 +136,15 @@ def open_site(
       environments: how many environments are to use it.
     """
     how = {name: value for name, value in connecting.items() if name in HOW}
-    return Site(
-        address,
-        lambda own: ConnectionGroup(own, **connecting, connections=environments),
-        connecting.get("timeout", 10.0),
-        **how,
-    )
+    given = dict(connecting)
+
+    def group(own: str | IncomingSockets) -> ConnectionGroup:
+        made = ConnectionGroup(own, **given, connections=environments)
+        # A path would be that of a file that exists when the server is launched again.
+        given["record"] = made.recorder
+        return made
+
+    return Site(address, group, connecting.get("timeout", 10.0), **how)
 
 
 def open_at(site: Site[ConnectionGroup]) -> Connection:

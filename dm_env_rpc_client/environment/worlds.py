@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 from google.rpc import code_pb2
 
@@ -24,6 +24,7 @@ from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, Joined
 from dm_env_rpc_client.environment.restarting import Restart
 from dm_env_rpc_client.environment.sites import Address, Site
 from dm_env_rpc_client.errors import (
+    ConnectionClosedError,
     ConnectionLostError,
     DeadlineExceededError,
     DmEnvRpcClientError,
@@ -35,7 +36,7 @@ from dm_env_rpc_client.protocol.envelopes import encode_request
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.transports.credentials import Credentials
-from dm_env_rpc_client.transports.endpoint import Transport
+from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
 from dm_env_rpc_client.transports.metadata import Metadata
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "destroy_and_close",
     "destroy_anew",
     "destroy_world",
+    "endpoints_of",
     "join_world",
     "leave_world",
     "make",
@@ -264,12 +266,7 @@ def make(
     check_keywords(adaptor_kwargs, DmEnvAdaptor)
     settings = (pack_settings(create_world_settings), pack_settings(join_world_settings))
     how: tuple[Any, ...] = (credentials, insecure, metadata, token, transport, limits)
-    site = Site(
-        address,
-        lambda own: endpoint_of(own, *(*how, record)),
-        timeout,
-        **dict(zip(HOW, how, strict=True)),
-    )
+    site = Site(address, endpoints_of(how, record), timeout, **dict(zip(HOW, how, strict=True)))
     try:
         env = make_on(
             site,
@@ -283,6 +280,25 @@ def make(
         raise
     env.on_close(site.close)
     return env
+
+
+def endpoints_of(how: Sequence[Any], record: Record | None) -> Callable[[str], Endpoint]:
+    """Returns what makes an endpoint of an address; all of them record to one file.
+
+    Args:
+      how: the values of `HOW`.
+      record: as for `make`.
+    """
+
+    def endpoint(address: str) -> Endpoint:
+        nonlocal record
+        arguments = (address, *how, record)
+        made = endpoint_of(*arguments)
+        # The path would be that of a file that exists when the server is launched again.
+        record = cast("Record | None", made.tap)
+        return made
+
+    return endpoint
 
 
 def make_on(
@@ -328,7 +344,9 @@ def make_on(
             connection.close()
             raise
         world.begin(connection, name)
-        return _join(connection, name, join_settings)
+        joined = _join(connection, name, join_settings)
+        world.check_not_over()
+        return joined
 
     if restart is not None:
         env.supervise(restart, join_again)
@@ -340,6 +358,7 @@ class _OwnWorld:
 
     def __init__(self, site: Site[Any], connection: Connection, name: str):
         self._site = site
+        self._is_over = False
         site.use()
         self.begin(connection, name)
 
@@ -349,10 +368,20 @@ class _OwnWorld:
         connection.if_not_closed(functools.partial(_end_unclosed, name, self._site))
 
     def end(self) -> None:
-        """Destroys the world, which was left, and closes the connection."""
+        """Destroys the world, which was left, and closes the connection; for the last time."""
+        self._is_over = True
         connection, self._connection = self._connection, None
         if connection is not None:
             destroy_and_close(connection, self._name)
+
+    def check_not_over(self) -> None:
+        """Gives up the world, and raises ConnectionClosedError, if the environment was closed.
+
+        Another thread may do that while this one joins.
+        """
+        if self._is_over:
+            self.give_up()
+            raise ConnectionClosedError("the environment was closed while it was restarted")
 
     def give_up(self) -> None:
         """Does the same for a world that is lost, or that an attempt to restart has joined."""

@@ -72,9 +72,12 @@ with another one. Where `/proc` tells whose socket it is, as on Linux, answers o
 are never taken for those of the server.
 
 Processes get SIGTERM, and SIGKILL 5 s later, together with what they have started, except for what
-has left their process group. A supervisor process sees to it when this process is gone; if the
-supervisor itself is killed, nobody does. A container belongs to such a process as well, which
-removes it.
+has left their process group. A supervisor process sees to it when this process is gone, and a guard
+process when the supervisor is killed; if both are killed at once, the server stays. A container
+belongs to two such processes as well, which remove it.
+
+What a server prints goes to a file without a name, whose disk space is freed but for the last MiB
+(on Linux).
 
 ## Long training
 
@@ -109,7 +112,8 @@ with dm_env_rpc_client.make(launch, restart=restart) as env:
   after INTERRUPTED, with reward 0, discount 1 and a copy of the last observation that was returned.
   `env.interruption` is the error, until the next TimeStep. The next call starts the environment
   again, and its first TimeStep is FIRST.
-- In Gymnasium that step is truncated, with `info["restarted"]`; in a vector that is an array.
+- In Gymnasium that step is truncated, with `info["restarted"]`; in a vector that is an array. In
+  PettingZoo it is truncated for all agents, and `reset` begins the world again.
 - A reset during which the server is lost is done on the new one. So is a step that was to begin a
   sequence. Of steps sent ahead of their answers (`rollout`, `unroll`), the first that is lost is
   LAST, and those after it are taken in the next sequence. A future of `submit_step` fails, and the

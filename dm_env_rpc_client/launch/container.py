@@ -1,8 +1,12 @@
-"""The process that a container belongs to; `containers.py` starts it, with a request in JSON.
+"""The process that a container belongs to; `containers.py` starts it.
 
 It prints what the container prints, exits as the container does, and removes it. If its lifeline is
-closed, or it gets SIGTERM, it does so at once. Docker's own removal at the end of a container would
-take away the output and the exit code of one that ends soon.
+closed, or it gets SIGTERM, it does so at once; if it is killed, its guard does. Docker's own
+removal at the end of a container would take away the output and the exit code of one that ends
+soon.
+
+The request is JSON in a variable of the environment, since other users can read command lines, and
+the variables of a container may be secret.
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ import uuid
 from types import FrameType
 from typing import Any, NoReturn
 
-from dm_env_rpc_client.runtime.children import Parent
+from dm_env_rpc_client.launch.containers import REQUEST
+from dm_env_rpc_client.runtime.children import Guard, Parent, bound_output
 
 __all__: list[str] = []
 
@@ -25,55 +30,102 @@ LABEL = "dm-env-rpc-client"
 
 _CREATE_SECONDS = 60.0
 """How long the daemon may take to create a container that nobody waits for any more."""
+_MAP_SECONDS = 2.0
+"""How long the daemon may take to map the port of a container that runs."""
+_END_AGAIN_SECONDS = 1.0
 _PAUSE_SECONDS = 0.1
 _TRIES = 50
 
+_CREATED = b"created"
 
-class _EndError(Exception):
-    """The container is to be removed."""
+
+class _EndError(BaseException):
+    """The container is to be removed. What handles errors of any kind must not catch it."""
 
 
 def _main(request: dict[str, Any]) -> int:
-    import docker
-    import docker.errors
-    import requests.exceptions
-
-    signal.signal(signal.SIGTERM, _end)
-    parent = Parent.from_start()
     # Its name is known before it exists, so that it can be removed whatever became of the request.
     name = f"{LABEL}-{uuid.uuid4().hex}"
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    is_creating = False
+    guard = Guard(lambda told: _remove(name, 0.0 if told == _CREATED else _CREATE_SECONDS))
+    parent = Parent.from_start()
+    seconds = 0.0
     try:
-        client = docker.from_env()
-        inner = f"{request['port']}/tcp"
-        is_creating = True
-        container = client.containers.create(
-            request["image"],
-            request["command"],
-            name=name,
-            environment=request["environment"],
-            ports={inner: ("127.0.0.1", None)},
-            labels={LABEL: str(request["owner"])},
-            **request["options"],
-        )
-        is_creating = False
+        signal.signal(signal.SIGTERM, _end)
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+        threading.Thread(target=bound_output, daemon=True).start()
+        seconds = _CREATE_SECONDS
+        container = _created(name, request)
+        seconds = 0.0
+        guard.tell(_CREATED)
         container.start()
-        container.reload()
-        bound = container.ports.get(inner)
-        if bound:
-            _tell(request["told"], f"127.0.0.1:{bound[0]['HostPort']}")
+        address = _mapped(container, f"{request['port']}/tcp")
+        if address is not None:
+            _tell(request["told"], address)
         for text in container.logs(stream=True, follow=True):
             os.write(1, text)
         return int(container.wait()["StatusCode"])
     except _EndError:
         return 0
-    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+    except _refusals() as error:
         os.write(2, f"Docker refused: {error}\n".encode())
+        seconds = 0.0 if _is_answer(error) else seconds
         return 1
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _remove(name, _CREATE_SECONDS if is_creating else 0.0)
+        _remove(name, seconds)
+        guard.dismiss()
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    import docker.errors
+    import requests.exceptions
+
+    return docker.errors.DockerException, requests.exceptions.RequestException
+
+
+def _is_answer(error: Exception) -> bool:
+    """Whether the daemon has answered, so that it will not do any more what it was asked for."""
+    import docker.errors
+
+    return isinstance(error, docker.errors.APIError) and bool(error.is_client_error())
+
+
+def _created(name: str, request: dict[str, Any]) -> Any:
+    import docker
+
+    return docker.from_env().containers.create(
+        request["image"],
+        request["command"],
+        name=name,
+        environment=request["environment"],
+        ports={f"{request['port']}/tcp": ("127.0.0.1", None)},
+        labels={LABEL: str(request["owner"])},
+        **request["options"],
+    )
+
+
+def _mapped(container: Any, inner: str) -> str | None:
+    """Returns where a port of a container is on this machine; None if the container has ended.
+
+    Raises:
+      DockerException: the daemon maps no port.
+    """
+    import docker.errors
+
+    deadline = time.monotonic() + _MAP_SECONDS
+    while True:
+        container.reload()
+        bound = container.ports.get(inner)
+        if bound:
+            return f"127.0.0.1:{bound[0]['HostPort']}"
+        if container.status not in ("created", "running"):
+            return None
+        if time.monotonic() > deadline:
+            raise docker.errors.DockerException(
+                f"the port {inner} of the container has none on this machine; is there a "
+                "network_mode among the options?"
+            )
+        time.sleep(_PAUSE_SECONDS)
 
 
 def _tell(path: str, text: str) -> None:
@@ -84,7 +136,9 @@ def _tell(path: str, text: str) -> None:
 
 def _end_with(parent: Parent) -> None:
     parent.wait()
-    os.kill(os.getpid(), signal.SIGTERM)
+    while True:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_END_AGAIN_SECONDS)
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
@@ -95,22 +149,20 @@ def _remove(name: str, seconds: float) -> None:
     """Removes the container, also one that the daemon may still create within some seconds."""
     import docker
     import docker.errors
-    import requests.exceptions
 
     deadline = time.monotonic() + seconds
     tries_left = _TRIES
-    client = docker.from_env()
     while tries_left:
         try:
-            client.api.remove_container(name, v=True, force=True)
+            docker.from_env().api.remove_container(name, v=True, force=True)
             return
         except docker.errors.NotFound:
             if time.monotonic() > deadline:
                 return
-        except (docker.errors.APIError, requests.exceptions.RequestException):
-            tries_left -= 1  # The daemon is busy with it.
+        except _refusals():
+            tries_left -= 1  # The daemon is busy with it, or cannot be reached.
         time.sleep(_PAUSE_SECONDS)
 
 
 if __name__ == "__main__":
-    sys.exit(_main(json.loads(sys.argv[1])))
+    sys.exit(_main(json.loads(os.environ.pop(REQUEST))))

@@ -3,6 +3,7 @@
 The container belongs to a process of its own, `container.py`, which creates it, copies what it
 prints, and removes it when the container or this process ends, in whatever way. It is there before
 the container is, so there is no moment at which this process could be killed and leave one behind.
+If that process is killed, its guard (`runtime.children.Guard`) removes the container.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from dm_env_rpc_client.launch.processes import START_SECONDS
 from dm_env_rpc_client.runtime import children
 from dm_env_rpc_client.runtime.deadline import Deadline
 
-__all__ = ["Progress", "from_docker"]
+__all__ = ["REQUEST", "Progress", "from_docker"]
+
+REQUEST = "DM_ENV_RPC_CONTAINER"
+"""The variable with the request for `container.py`."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Hears of an image that is pulled: what happens, the bytes that are done and those in total."""
@@ -35,6 +39,8 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.02
+
+_OWN_OPTIONS = {"image", "command", "name", "environment", "ports", "labels"}
 
 _STOP_SECONDS = 75.0
 """The container may just be created, see `container.py`."""
@@ -66,7 +72,8 @@ def from_docker(
       env: variables of the environment of the container.
       timeout: seconds, once there is the image, until the server must answer; None for no limit.
       progress: called while the image is pulled; None to log that it is, at level INFO.
-      options: further arguments of `docker.containers.create`, such as `mem_limit` or `volumes`.
+      options: further arguments of `docker.containers.create`, such as `mem_limit` or `volumes`;
+        not those that are set here: `name`, `environment`, `ports` and `labels`.
       **connecting: for `connect`, with which it is asked whether it answers, such as `token`.
 
     Returns:
@@ -75,11 +82,16 @@ def from_docker(
     Raises:
       LaunchError: there is no Docker or no such image; or the container ended, or did not answer
         in time, and says what it has printed.
-      SpecError: the image does not say at which port it listens.
+      SpecError: the image does not say at which port it listens, or an option is set here.
       ImportError: the extra is not installed.
     """
     if importlib.util.find_spec("docker") is None:
         raise ImportError(f"from_docker needs the extra: {install_command('docker')}")
+    own = sorted(_OWN_OPTIONS.intersection(options or ()))
+    if own:
+        raise SpecError(
+            f"from_docker sets {', '.join(own)} itself; pass env= for variables, port= for the port"
+        )
     exposed = _have_image(image, progress)
     inside = _inner_port(image, port, exposed)
     folder = tempfile.mkdtemp(prefix="dm-env-rpc-")
@@ -95,10 +107,13 @@ def from_docker(
     }
 
     def start(output: IO[bytes]) -> subprocess.Popen[bytes]:
-        program = [sys.executable, "-m", "dm_env_rpc_client.launch.container", json.dumps(request)]
         # A session of its own: Ctrl-C is for this process, which then ends the container.
         return children.start(
-            program, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            [sys.executable, "-m", "dm_env_rpc_client.launch.container"],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, REQUEST: json.dumps(request)},
         )
 
     named = shlex.join([f"docker:{image}", *command])

@@ -79,7 +79,7 @@ class Launch:
     def pid(self) -> int:
         """The id of the process that watches over the server; a signal to it is not for the server.
 
-        If it is killed itself, nothing ends the server any more.
+        If it is killed itself, its guard ends the server.
         """
         return self._process.pid
 

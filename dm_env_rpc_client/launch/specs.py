@@ -11,6 +11,7 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.launch.containers import Progress, from_docker
 from dm_env_rpc_client.launch.launched import Launch
 from dm_env_rpc_client.launch.processes import START_SECONDS, from_process, from_python
+from dm_env_rpc_client.runtime import launch_text
 
 __all__ = ["Address", "Launcher", "Progress", "is_address", "launcher_of"]
 
@@ -23,7 +24,7 @@ Address: TypeAlias = str | Launcher
 
 def is_address(given: Address) -> bool:
     """Whether this is the address of a server that is running, and not one to launch."""
-    return isinstance(given, str) and not given.startswith(("process:", "docker:", "python:"))
+    return isinstance(given, str) and not launch_text.is_launch(given)
 
 
 def launcher_of(
@@ -48,16 +49,17 @@ def launcher_of(
     if not isinstance(given, str):
         return given
     seconds = None if timeout is None else max(timeout, START_SECONDS)
-    scheme, _, rest = given.partition(":")
-    if scheme == "python":
+    name, _, rest = given.partition(":")
+    scheme = f"{name}:"
+    if scheme == launch_text.PYTHON:
         return functools.partial(from_python, rest, timeout=seconds)
     try:
         argv = shlex.split(rest)
     except ValueError as error:
         raise SpecError(f"cannot split the command {rest!r}: {error}") from error
     if not argv:
-        raise SpecError(f"expected {scheme}: and what to start, got {given!r}")
-    if scheme == "process":
+        raise SpecError(f"expected {scheme} and what to start, got {given!r}")
+    if scheme == launch_text.PROCESS:
         return functools.partial(from_process, argv, timeout=seconds, **connecting)
     return functools.partial(
         from_docker, argv[0], argv[1:], timeout=seconds, progress=progress, **connecting

@@ -9,8 +9,8 @@ it. `replaying.py` and `proxying.py` are servers; `parquet.py` and `minari.py` e
 
 ## Recording
 
-`record=` of `make`, `connect`, their twins for asyncio, `BatchedEnvironment`, `RemoteVectorEnv` and
-`gymnasium.make` names a file, which must not exist:
+`record=` of `make`, `connect`, their twins for asyncio, `BatchedEnvironment`, `RemoteVectorEnv`,
+`RemoteParallelEnv` and `gymnasium.make` names a file, which must not exist:
 
 ```python
 import dm_env_rpc_client
@@ -31,8 +31,9 @@ with serve(Catch) as server:
 
 All connections that are opened with the same path, while one of them is open, share the file, each
 with two channels: `/connection-1/requests` and `/connection-1/answers`. The file is complete when
-the last one is closed. A `recording.Recorder` outlives connections: `record=recorder`. Nothing is
-recorded unless you ask, and then it costs nothing.
+the last one is closed. An environment that is started again (`restart=`) goes on with another
+connection in the same file. A `recording.Recorder` outlives connections: `record=recorder`. If
+nothing is recorded, that costs nothing.
 
 Any client, in any language, is recorded by a proxy between it and its server. It forwards messages
 unchanged, and metadata such as tokens, which are not recorded:
@@ -49,8 +50,9 @@ dm-env-rpc record run.mcap --upstream localhost:50051 --address localhost:50052
   numbered from 1 per direction, with nanoseconds since the epoch. Metadata of the call, tokens and
   credentials are never recorded; messages are, whatever is in them.
 - **Nothing is dropped.** A thread writes. If the disk does not keep up and 64 MiB wait, steps wait,
-  too. If writing fails, for instance because the disk is full, the connection ends with a
-  RecordingError as the cause, since a recording with a hole would look complete.
+  too. If writing fails, because the disk is full or takes nothing for a minute, the connection ends
+  with a RecordingError as the cause, since a recording with a hole would look complete. A chunk
+  that is missing or damaged is an error when the file is read.
 - **A process that is killed loses the last moments only.** A chunk is handed to the operating
   system after 0.1 s, or when it has 1 MiB. A file without an end is read up to its last whole
   chunk, by `read`, `replay` and all commands. What the operating system has, it writes also after
@@ -75,7 +77,8 @@ print(episode.episode_return == seen[-1].reward)  # True
 
 `timesteps` and `actions` are stacked along time, as those of `unroll`. `recording.episodes(path)`
 reads one episode after the other, for files that are larger than memory, and `recording.Scan(path)`
-message by message. From a shell:
+message by message. If a connection breaks the protocol, `episodes` and `inspect` give the episodes
+of the others and then the error. From a shell:
 
 ```sh
 dm-env-rpc inspect run.mcap                             # episodes, returns, durations, an image
@@ -111,9 +114,11 @@ print(all((a.observation["board"] == b.observation["board"]).all() for a, b in z
 
 The same requests get the recorded answers, bit for bit. Another request gets an error that names it
 and the recorded one, and changes nothing. Each connection gets the first recorded one that begins
-with the same request and was not served yet; when all were, they are served again. Each served
-connection reads the file on its own, as far as it has come, so that a recording may be larger than
-memory. From a shell it is `dm-env-rpc replay run.mcap`.
+with the same request and was not served yet; when all were, they are served again. Environments of
+a batch connect in any order, so that each needs create settings of its own, such as a seed, to get
+the recording of the same one. Each served connection reads the file on its own, as far as it has
+come, so that a recording may be larger than memory. From a shell it is `dm-env-rpc replay
+run.mcap`.
 """
 
 from dm_env_rpc_client.errors import install_command

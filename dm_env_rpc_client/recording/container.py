@@ -12,6 +12,7 @@ off and written again later.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 import struct
@@ -33,7 +34,15 @@ from mcap.writer import LIBRARY_IDENTIFIER, MCAP0_MAGIC
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.protocol.envelopes import EnvironmentRequest, EnvironmentResponse
 
-__all__ = ["ANSWERS", "COMPRESSIONS", "PROFILE", "REQUESTS", "Container"]
+__all__ = [
+    "ANSWERS",
+    "COMPRESSIONS",
+    "MAX_CONNECTIONS",
+    "PROFILE",
+    "REQUESTS",
+    "Container",
+    "version",
+]
 
 PROFILE = "dm_env_rpc"
 """The profile in the header of a recording."""
@@ -50,6 +59,9 @@ COMPRESSIONS: Mapping[str, Callable[[bytes], bytes]] = {
 
 _CHUNK_BYTES = 1 << 20
 """A chunk ends when it is larger than this, before compression."""
+
+MAX_CONNECTIONS = 0xFFFF // 2
+"""In one file. The MCAP specification: the id of a channel has 16 bits."""
 
 _ENVELOPES: Mapping[str, type[Message]] = {
     REQUESTS: EnvironmentRequest,
@@ -79,15 +91,17 @@ class Container:
         self.path = path
         self._compression = compression
         self._channels: list[records.Channel] = []
-        self._chunks: list[records.ChunkIndex] = []
+        # The index of the chunks as it will be written: there is one for every 0.1 s of a session.
+        self._chunk_index = bytearray()
+        self._chunk_count = 0
         self._counts: dict[int, int] = {}
         self._times: list[int] = []
         self._end: int | None = None
         self._begin_chunk()
-        version = importlib.metadata.version("dm-env-rpc-client")
         begin = RecordBuilder()
         begin.write(MCAP0_MAGIC)
-        records.Header(PROFILE, f"dm-env-rpc-client {version}; {LIBRARY_IDENTIFIER}").write(begin)
+        library = f"dm-env-rpc-client {version()}; {LIBRARY_IDENTIFIER}"
+        records.Header(PROFILE, library).write(begin)
         self._schemas = [
             records.Schema(
                 id=number,
@@ -178,19 +192,20 @@ class Container:
             built.write(struct.pack(f"<{len(places)}Q", *places))
             self._counts[channel] += len(places) // 2
         self._times = [min([*self._times, *times]), max([*self._times, *times])]
-        self._chunks.append(
-            records.ChunkIndex(
-                chunk_start_offset=start,
-                chunk_length=chunk_length,
-                message_start_time=min(times),
-                message_end_time=max(times),
-                message_index_offsets=index_places,
-                message_index_length=built.count - chunk_length,
-                compression=compression,
-                compressed_size=len(compressed),
-                uncompressed_size=len(data),
-            )
-        )
+        index = RecordBuilder()
+        records.ChunkIndex(
+            chunk_start_offset=start,
+            chunk_length=chunk_length,
+            message_start_time=min(times),
+            message_end_time=max(times),
+            message_index_offsets=index_places,
+            message_index_length=built.count - chunk_length,
+            compression=compression,
+            compressed_size=len(compressed),
+            uncompressed_size=len(data),
+        ).write(index)
+        self._chunk_index += index.end()
+        self._chunk_count += 1
         self._begin_chunk()
         self._out.write(built.end())
 
@@ -210,14 +225,15 @@ class Container:
             channel_count=len(self._channels),
             attachment_count=0,
             metadata_count=0,
-            chunk_count=len(self._chunks),
+            chunk_count=self._chunk_count,
             message_start_time=first,
             message_end_time=last,
             channel_message_counts=self._counts,
         )
         summary = RecordBuilder()
-        for record in (*self._schemas, *self._channels, statistics, *self._chunks):
+        for record in (*self._schemas, *self._channels, statistics):
             record.write(summary)
+        summary.write(self._chunk_index)
         built.write(summary.end())
         records.Footer(summary_start=summary_start, summary_offset_start=0, summary_crc=0).write(
             built
@@ -227,9 +243,8 @@ class Container:
         self._out.close()
 
     def give_up(self) -> None:
-        """Closes the file as it is, after an error."""
-        if self._end is None:
-            self._out.close()
+        """Closes the file as it is, after an error; a second call does nothing."""
+        self._out.close()
 
     def _put(self, record: bytes) -> None:
         self._parts.append(record)
@@ -268,6 +283,15 @@ class _Output:
         os.ftruncate(self._descriptor, position)
         os.lseek(self._descriptor, position, os.SEEK_SET)
         self.position = position
+
+
+@functools.cache
+def version() -> str:
+    """Returns the version of this package, which may run without being installed."""
+    try:
+        return importlib.metadata.version("dm-env-rpc-client")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def _file_descriptors(message: type[Message]) -> bytes:

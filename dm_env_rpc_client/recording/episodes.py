@@ -145,7 +145,7 @@ def read(path: str | os.PathLike[str], limits: Limits = DEFAULT) -> Recording:
       The connections and the episodes.
 
     Raises:
-      RecordingError: the file is not a recording, is damaged, or contains what breaks the protocol.
+      RecordingError: the file is not a recording, is damaged, or a connection breaks the protocol.
     """
     scan = Scan(path)
     found = list(episodes(scan, limits))
@@ -166,12 +166,16 @@ def episodes(
       Each episode when it has ended; those that did not, at the end.
 
     Raises:
-      As `read`.
+      As `read`. If a connection breaks the protocol, that is at the end, after all episodes that
+      the file has whole; nothing of that connection is read after the message that breaks it.
     """
     scan = recording if isinstance(recording, Scan) else Scan(recording)
     agents: dict[int, _Agent] = {}
     number = 0
+    failures: dict[int, RecordingError] = {}
     for entry in scan:
+        if entry.connection.number in failures:
+            continue
         agent = agents.get(entry.connection.number)
         if agent is None:
             agent = agents[entry.connection.number] = _Agent(entry.connection, limits)
@@ -179,10 +183,13 @@ def episodes(
             episode = agent.take(entry)
         except (*DECODE_ERRORS, ProtocolError, SpecError) as error:
             kind = "request" if entry.is_request else "answer"
-            raise RecordingError(
+            failure = RecordingError(
                 f"{scan.path}: {kind} {entry.sequence} of connection {entry.connection.number} "
                 f"breaks the protocol: {error}"
-            ) from error
+            )
+            failure.__cause__ = error
+            failures[entry.connection.number] = failure
+            continue
         if episode is not None:
             number += 1
             episode.number = number
@@ -192,6 +199,8 @@ def episodes(
             number += 1
             agent.episode.number = number
             yield agent.episode
+    if failures:
+        raise next(iter(failures.values()))
 
 
 class _Agent:

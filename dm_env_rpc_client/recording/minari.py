@@ -27,13 +27,17 @@ except ModuleNotFoundError as error:
 
 __all__ = ["export_minari"]
 
+_MOST_DISCRETE = np.iinfo(np.int64).max
+"""Gymnasium's `Discrete` counts with int64."""
+
 
 def export_minari(path: str | os.PathLike[str], dataset_id: str) -> int:
     """Makes a data set of Minari of the episodes of a recording.
 
     Observations and actions are dicts by flat name; one that is alone stands for itself. An episode
     is terminated or truncated at its last step; those that the agent left, or that the recording
-    does not have whole, are truncated. Episodes of one TimeStep are left out.
+    does not have whole, are truncated. Episodes of one TimeStep are left out. All others are in
+    memory together, as Minari takes them.
 
     Args:
       path: the recording.
@@ -44,8 +48,8 @@ def export_minari(path: str | os.PathLike[str], dataset_id: str) -> int:
 
     Raises:
       RecordingError: the recording cannot be read or has no episodes, its episodes have different
-        specs, an observation or action has no space in Minari, a reward is not a scalar, or there
-        is such a data set.
+        specs, no actions or no observations, an observation or action has no space in Minari, a
+        reward is not a scalar, or there is such a data set.
     """
     buffers: list[EpisodeBuffer] = []
     first: Episode | None = None
@@ -68,6 +72,9 @@ def export_minari(path: str | os.PathLike[str], dataset_id: str) -> int:
     if first is None:
         raise RecordingError(f"{path} has no episodes that could be exported")
     observed = {name: first.observation_specs[name] for name in first.flat_timesteps[0].observation}
+    for kind, wanted in (("actions", first.action_specs), ("observations", observed)):
+        if not wanted:
+            raise RecordingError(f"{path} has no {kind}, and a data set of Minari has some")
     try:
         with warnings.catch_warnings():
             # It recommends facts, such as an author, that a recording does not have.
@@ -146,7 +153,9 @@ def _space_of(spec: specs.Array, name: str) -> spaces.Space[Any]:
     if isinstance(spec, specs.BoundedArray):
         low, high = spec.minimum, spec.maximum
         if kind in "iu" and not spec.shape:
-            return spaces.Discrete(int(high) - int(low) + 1, start=int(low))
+            count = int(high) - int(low) + 1
+            if max(count, abs(int(low))) <= _MOST_DISCRETE:
+                return spaces.Discrete(count, start=int(low))
     return spaces.Box(
         np.broadcast_to(low, spec.shape).astype(spec.dtype),
         np.broadcast_to(high, spec.shape).astype(spec.dtype),

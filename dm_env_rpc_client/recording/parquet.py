@@ -31,7 +31,8 @@ def export_parquet(path: str | os.PathLike[str], out: str | os.PathLike[str]) ->
     (when it was received, in UTC), `step_type` (FIRST, MID or LAST), `end` (that of the episode),
     `reward`, `discount`, and `observation.NAME` and `action.NAME` for each observation and action.
     The action of a row is the one that led to its TimeStep; it is null in the first. Scalars are
-    scalars; arrays of a fixed shape have the type `arrow.fixed_shape_tensor`, others are lists.
+    scalars; arrays of a fixed shape have the type `arrow.fixed_shape_tensor`; others, and those
+    without elements, are lists.
 
     Args:
       path: the recording.
@@ -117,7 +118,7 @@ def _column(name: str, values: list[Any], spec: specs.Array) -> Any:
     if not spec.shape:
         plain = [None if value is None else np.asarray(value).item() for value in values]
         return pa.array(plain, element)
-    if isinstance(spec, specs.StringArray) or min(spec.shape) < 0:
+    if isinstance(spec, specs.StringArray) or min(spec.shape) < 1:
         for _ in spec.shape:
             element = pa.list_(element)
         lists = [None if value is None else np.asarray(value).tolist() for value in values]

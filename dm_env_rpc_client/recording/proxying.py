@@ -2,7 +2,8 @@
 
 Each stream of a client gets a stream to the server, with the client's metadata, which is not
 recorded. Requests are forwarded one by one, so that a client that sends many before it reads an
-answer waits for the server as often.
+answer waits for the server as often. While there is one stream only, the thread that has received
+a request forwards it; a thread for each stream costs hand-overs.
 """
 
 from __future__ import annotations
@@ -68,8 +69,9 @@ def proxy(
     endpoint = Endpoint(upstream, credentials, insecure, None, transport, MAX_MESSAGE_BYTES, token)
 
     def open_forwarded(peer: Peer) -> _ForwardedStream:
-        return _ForwardedStream(endpoint, recorder, peer)
+        return _ForwardedStream(endpoint, recorder, peer, streams)
 
+    streams: set[_ForwardedStream] = set()
     recorder = Recorder(path, compression=compression)
     try:
         listener = open_listener(
@@ -83,11 +85,18 @@ def proxy(
 
 
 class _ForwardedStream:
-    """The proxy's end of a client's stream, with a stream to the server."""
+    """The proxy's end of a client's stream, with a stream to the server.
 
-    may_wait = True
+    Args:
+      endpoint: the server.
+      recorder: of all streams.
+      peer: the client.
+      streams: those that are open.
+    """
 
-    def __init__(self, endpoint: Endpoint, recorder: Recorder, peer: Peer):
+    def __init__(
+        self, endpoint: Endpoint, recorder: Recorder, peer: Peer, streams: set[_ForwardedStream]
+    ):
         sent = [pair for pair in peer.metadata if pair[0] not in _OF_THE_CALL]
         own = [pair for pair in endpoint.metadata or () if pair[0] not in dict(sent)]
         self._endpoint = Endpoint(
@@ -102,9 +111,13 @@ class _ForwardedStream:
         self._stream: Stream | None = None
         self._tape: Tape | None = None
         self._is_abandoned = False
+        self._streams = streams
+        streams.add(self)
+        self.may_wait = len(streams) > 1
 
     def answer(self, message: bytes) -> bytes:
         """See `ServerStream.answer`."""
+        self.may_wait = len(self._streams) > 1
         try:
             if self._stream is None:
                 # Not before there is a request: this may take long.
@@ -140,6 +153,7 @@ class _ForwardedStream:
 
     def close(self) -> None:
         """See `ServerStream.close`."""
+        self._streams.discard(self)
         if self._stream is not None:
             self._stream.close(_CLOSE_SECONDS)
         if self._tape is not None:

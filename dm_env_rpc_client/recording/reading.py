@@ -3,7 +3,9 @@
 Records of an MCAP file are length-prefixed. A file without an end is read up to the first record
 that is not whole. The scan is not that of `mcap.stream_reader`, which takes a record that is cut
 off for a whole one; the contents of each whole record are read by `mcap`, and the checksum of each
-chunk is compared.
+chunk is compared. Messages of a connection are numbered, so that a missing chunk is noticed.
+Chunks are decompressed here, into no more memory than they say: `mcap` asks for what the compressed
+data say.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ import dataclasses
 import io
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+import lz4.frame
+import zstandard
 from mcap import records
 from mcap.data_stream import ReadDataStream
 from mcap.exceptions import McapError
@@ -30,6 +34,26 @@ __all__ = ["MAX_CHUNK_BYTES", "Entry", "RecordedConnection", "Scan"]
 
 MAX_CHUNK_BYTES = 1 << 30
 """The size of the largest chunk that is read, before and after decompression."""
+
+
+def _of_zstd(data: bytes, size: int) -> bytes:
+    said = zstandard.frame_content_size(data)
+    if said > size:
+        raise McapError(f"the compressed data say that they are {said} bytes")
+    return zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
+
+
+def _of_lz4(data: bytes, size: int) -> bytes:
+    # One more than expected, so that longer data are not taken for these.
+    found: bytes = lz4.frame.LZ4FrameDecompressor().decompress(data, max_length=size + 1)
+    return found
+
+
+_DECOMPRESSIONS: Mapping[str, Callable[[bytes, int], bytes]] = {
+    "": lambda data, _: data,
+    "zstd": _of_zstd,
+    "lz4": _of_lz4,
+}
 
 _PREFIX = struct.Struct("<BQ")
 _ENVELOPES = ("dm_env_rpc.v1.EnvironmentRequest", "dm_env_rpc.v1.EnvironmentResponse")
@@ -87,6 +111,7 @@ class Scan:
         self.is_complete = False
         self._channels: dict[int, tuple[RecordedConnection, bool]] = {}
         self._schemas: dict[int, str] = {}
+        self._last: dict[int, int] = {}
 
     def __iter__(self) -> Iterator[Entry]:
         """Reads the file.
@@ -97,6 +122,7 @@ class Scan:
         Raises:
           RecordingError: the file cannot be read, is not a recording, or is damaged.
         """
+        self._last.clear()
         try:
             with open(self.path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -144,9 +170,13 @@ class Scan:
         stream = ReadDataStream(io.BytesIO(content))
         if opcode == Opcode.CHUNK:
             chunk = records.Chunk.read(stream)
-            if chunk.uncompressed_size > MAX_CHUNK_BYTES:
-                raise McapError(f"the chunk has {chunk.uncompressed_size} bytes")
-            return breakup_chunk(chunk, validate_crc=True)
+            size = chunk.uncompressed_size
+            if size > MAX_CHUNK_BYTES:
+                raise McapError(f"the chunk has {size} bytes")
+            data = _DECOMPRESSIONS[chunk.compression](chunk.data, size)
+            if len(data) != size:
+                raise McapError(f"the chunk has {len(data)} bytes; expected {size}")
+            return breakup_chunk(dataclasses.replace(chunk, compression="", data=data), True)
         if opcode == Opcode.SCHEMA:
             return [records.Schema.read(stream)]
         if opcode == Opcode.CHANNEL:
@@ -173,5 +203,22 @@ class Scan:
                 self._channels[record.id] = (connection, is_request)
         elif isinstance(record, records.Message) and record.channel_id in self._channels:
             connection, is_request = self._channels[record.channel_id]
+            self._check_sequence(record)
             return Entry(connection, is_request, record.sequence, record.log_time, record.data)
         return None
+
+    def _check_sequence(self, message: records.Message) -> None:
+        """Raises RecordingError if messages before this one are missing.
+
+        The first one that there is may have any number: other programs cut parts out of a file, and
+        number messages with 0 if they do not number them.
+        """
+        last = self._last.get(message.channel_id)
+        self._last[message.channel_id] = message.sequence
+        if last is not None and message.sequence not in (0, (last + 1) & 0xFFFFFFFF):
+            connection, is_request = self._channels[message.channel_id]
+            kind = "request" if is_request else "answer"
+            raise RecordingError(
+                f"{self.path} is damaged: {kind} {message.sequence} of connection "
+                f"{connection.number} follows {kind} {last}"
+            )

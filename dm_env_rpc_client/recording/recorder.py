@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import threading
 import weakref
@@ -10,7 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dm_env_rpc_client.errors import RecordingError, SpecError
-from dm_env_rpc_client.recording.container import COMPRESSIONS, Container
+from dm_env_rpc_client.recording.container import (
+    COMPRESSIONS,
+    MAX_CONNECTIONS,
+    Container,
+    version,
+)
 from dm_env_rpc_client.recording.streams import AsyncRecordedStream, RecordedStream
 from dm_env_rpc_client.recording.tape import Tape, Writing
 from dm_env_rpc_client.transports.endpoint import Endpoint
@@ -77,7 +81,8 @@ class Recorder:
           What records its requests and answers.
 
         Raises:
-          RecordingError: the recorder is closed, or another process made it.
+          RecordingError: the recorder is closed, another process made it, or the file has as many
+            connections as it can.
         """
         if os.getpid() != self._pid:
             raise RecordingError(
@@ -87,12 +92,17 @@ class Recorder:
         if not self._finalizer.alive:
             raise RecordingError(f"the recorder of {self.path} is closed")
         with _opening:
+            if self._tapes >= MAX_CONNECTIONS:
+                raise RecordingError(
+                    f"the recording {self.path} has {self._tapes} connections, as many as a file "
+                    "can have; record further ones to another file"
+                )
             self._tapes += 1
             number = self._tapes
         metadata = {
             "connection": str(number),
             "address": address,
-            "version": importlib.metadata.version("dm-env-rpc-client"),
+            "version": version(),
             **settings,
         }
         return Tape(self, self._writing, number, metadata)
@@ -139,6 +149,8 @@ def recorder_of(record: str | os.PathLike[str] | Recorder) -> Recorder:
         found = _recorders.get(path)
         if found is None or found._writing.has_finished:
             found = _recorders[path] = Recorder(record)
+            # A connection that cannot be opened leaves no file in the way of the next attempt.
+            found._writing.leaves_unused = False
         return found
 
 

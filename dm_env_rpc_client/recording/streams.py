@@ -7,6 +7,7 @@ nothing.
 from __future__ import annotations
 
 import asyncio
+import time
 
 from dm_env_rpc_client.recording.tape import Tape
 from dm_env_rpc_client.transports.streams import AsyncStream, Buffer, Stream
@@ -114,5 +115,6 @@ class AsyncRecordedStream(_Recorded):
             self._tape.end()
 
     async def _wait_for_room(self) -> None:
-        while self._tape.is_full:
+        since = time.monotonic()
+        while self._tape.must_wait(since):
             await asyncio.sleep(_FULL_SECONDS)

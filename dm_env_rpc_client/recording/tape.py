@@ -3,13 +3,14 @@
 The thread that sends or receives a message puts it into the queue with its time, which takes about
 a microsecond. The writing thread empties the queue every 10 ms, and hands a chunk to the operating
 system after 100 ms, or when the chunk is full. Nothing is dropped: if the disk does not keep up and
-64 MiB wait, sending and receiving wait, too. If writing fails, for instance because the disk is
-full, the recorded connections fail with a RecordingError, since a recording with a hole would look
-complete.
+64 MiB wait, sending and receiving wait, too, and fail if the disk takes nothing for a minute. If
+writing fails, for instance because the disk is full, the recorded connections fail with a
+RecordingError, since a recording with a hole would look complete.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -44,6 +45,9 @@ _MESSAGE_BYTES = 200
 
 _SETTLE_SECONDS = 30.0
 """How long closing waits for the disk."""
+
+_STALLED_SECONDS = 60.0
+"""How long sending and receiving wait for a disk that takes nothing, a network's for instance."""
 
 _Message: TypeAlias = "tuple[Tape, str, int, int, bytes]"
 """A message: its tape, direction, number and time, and its bytes."""
@@ -98,7 +102,7 @@ class Tape:
 
         Args:
           message: its bytes.
-          may_block: whether to wait if the disk does not keep up; otherwise see `is_full`.
+          may_block: whether to wait if the disk does not keep up; otherwise see `must_wait`.
         """
         self._requests += 1
         self._writing.put(self, REQUESTS, self._requests, message, may_block)
@@ -122,10 +126,9 @@ class Tape:
                 f"{self.metadata['address']} ends: {failure}"
             ) from failure
 
-    @property
-    def is_full(self) -> bool:
-        """Whether as much waits to be written as may wait."""
-        return self._writing.is_full
+    def must_wait(self, since: float) -> bool:
+        """Whether as much waits to be written as may wait; see `Writing.must_wait`."""
+        return self._writing.must_wait(since)
 
     def end(self) -> None:
         """Ends the recording of the connection; a second call does nothing.
@@ -151,6 +154,7 @@ class Writing:
       path: of the file.
       failure: the first error of writing; None while there is none.
       has_finished: whether the file is complete, and no connection is recorded.
+      leaves_unused: whether a file without connections is left at the end, and not removed.
       queue: what is to be written.
     """
 
@@ -158,6 +162,8 @@ class Writing:
         self.path = container.path
         self.failure: BaseException | None = None
         self.has_finished = False
+        self.leaves_unused = True
+        self._is_used = False
         # `put` of a SimpleQueue may be called by the garbage collector inside another `put`.
         self.queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._container = container
@@ -166,6 +172,7 @@ class Writing:
         self._waiting_bytes = 0
         # Times do not go back, and differences are right, if the clock is set.
         self._epoch = time.time_ns() - time.monotonic_ns()
+        self._progressed = time.monotonic()
         self._open: set[int] = set()
         self._unflushed_since: float | None = None
         self._thread = threading.Thread(
@@ -173,10 +180,22 @@ class Writing:
         )
         self._thread.start()
 
-    @property
-    def is_full(self) -> bool:
-        """Whether as much waits as may wait."""
-        return self._waiting_bytes > MAX_WAITING_BYTES and self._thread.is_alive()
+    def must_wait(self, since: float) -> bool:
+        """Whether as much waits as may wait. It gives up a disk that takes nothing for a minute.
+
+        Args:
+          since: when the caller began to wait, by `time.monotonic`.
+        """
+        if (
+            self._waiting_bytes <= MAX_WAITING_BYTES
+            or self.failure is not None
+            or not self._thread.is_alive()
+        ):
+            return False
+        if time.monotonic() - max(since, self._progressed) > _STALLED_SECONDS:
+            self._note(TimeoutError(f"nothing could be written for {_STALLED_SECONDS:g} s"))
+            return False
+        return True
 
     def put(
         self, tape: Tape, direction: str, sequence: int, message: bytes, may_block: bool
@@ -195,7 +214,8 @@ class Writing:
         with self._mutex:
             self._waiting_bytes += len(message) + _MESSAGE_BYTES
         if self._waiting_bytes > MAX_WAITING_BYTES and may_block:
-            while self.is_full:
+            since = time.monotonic()
+            while self.must_wait(since):
                 time.sleep(_TAKE_SECONDS)
 
     def settle(self) -> None:
@@ -203,16 +223,18 @@ class Writing:
         done = threading.Event()
         self.queue.put(_Settle(done))
         deadline = time.monotonic() + _SETTLE_SECONDS
-        while not done.wait(_TAKE_SECONDS) and self._thread.is_alive():
+        while not done.wait(_TAKE_SECONDS) and self._thread.is_alive() and self.failure is None:
             if time.monotonic() > deadline:
                 _log.error("the recording %s was not written in time", self.path)
                 break
 
     def stop(self) -> None:
-        """Completes the file and ends the thread."""
+        """Completes the file and ends the thread; what fails is logged."""
         self.queue.put(None)
         if os.getpid() == self._pid and self._thread is not threading.current_thread():
-            self._thread.join(_SETTLE_SECONDS)
+            self._thread.join(_TAKE_SECONDS if self.failure is not None else _SETTLE_SECONDS)
+            if self._thread.is_alive() and self.failure is None:
+                _log.error("the recording %s was not completed in time", self.path)
 
     def _run(self) -> None:
         take = self.queue.get_nowait
@@ -237,8 +259,13 @@ class Writing:
                             self._add(*item)
                         except BaseException as error:
                             self._fail(error)
+                    self._progressed = time.monotonic()
                 elif item is None:
                     self._do(self._finish)
+                    self._container.give_up()
+                    if not (self.leaves_unused or self._is_used):
+                        with contextlib.suppress(OSError):
+                            os.remove(self.path)
                     # What connections that are still open send would be missing.
                     self.failure = self.failure or ValueError("the recorder was closed before it")
                     return
@@ -256,6 +283,7 @@ class Writing:
     def _take(self, item: _Begin | _End | _Settle) -> None:
         if isinstance(item, _Begin):
             self._open.add(item.tape.number)
+            self._is_used = True
             self.has_finished = False
         elif isinstance(item, _End):
             self._open.discard(item.tape.number)
@@ -297,8 +325,11 @@ class Writing:
 
     def _fail(self, error: BaseException) -> None:
         """Gives the file up; it is readable up to its last whole chunk."""
-        self.failure = error
         self._unflushed_since = None
-        self.has_finished = True
         self._container.give_up()
+        self._note(error)
+
+    def _note(self, error: BaseException) -> None:
+        self.failure = error
+        self.has_finished = True
         _log.error("the recording %s cannot be written: %s", self.path, error)

@@ -8,7 +8,8 @@ id of its parent process too, every `CHECK_SECONDS`.
 `start` makes such a child, and `Parent.from_start` is its counterpart in the child's program.
 A child of `multiprocessing` has a lifeline already, which `Parent.from_multiprocessing` takes.
 A command that knows nothing of lifelines runs under a supervisor, see `start_supervised`: this
-file as a program, which is why it imports nothing but the standard library.
+file as a program, which is why it imports nothing but the standard library. What a supervisor
+would do at its end is done by its `Guard` if it is killed.
 """
 
 from __future__ import annotations
@@ -21,20 +22,37 @@ import resource
 import select
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
-__all__ = ["Parent", "end", "exit_with", "start", "start_supervised", "supervise"]
+__all__ = [
+    "Guard",
+    "Parent",
+    "bound_output",
+    "end",
+    "exit_with",
+    "start",
+    "start_supervised",
+    "supervise",
+]
 
 CHECK_SECONDS = 1.0
 """How often a child compares the id of its parent process."""
 
 GRACE_SECONDS = 5.0
 """How long a supervised command may take to end after SIGTERM, before SIGKILL."""
+
+OUTPUT_BYTES = 1 << 20
+"""How much of the end of its output a supervised command keeps, if that goes to a file."""
+
+_OUTPUT_SECONDS = 2.0
+_LOOK_SECONDS = 0.05
+_DISMISSED = b"."
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
@@ -55,7 +73,9 @@ def start_supervised(
 
     When the command ends, or the parent does, the supervisor ends everything in the process
     group of the command, removes the folder, and ends as the command did: with its exit code or
-    by its signal. If the command cannot be started, it prints why and exits with 127.
+    by its signal. If the supervisor is killed, its `Guard` does the same. If the command cannot
+    be started, the supervisor prints why and exits with 127. Of a file that standard output is,
+    it frees all but the end, see `bound_output`.
 
     Args:
       command: the program and its arguments. Its standard input is empty.
@@ -141,13 +161,63 @@ def exit_with(parent: Parent, grace: float = 0.0) -> None:
     threading.Thread(target=exit_when_it_ends, name="lifeline", daemon=True).start()
 
 
-def supervise(command: Sequence[str], parent: Parent, grace: float = GRACE_SECONDS) -> int:
+class Guard:
+    """A process that cleans up if this one is killed, and does nothing if it ends by itself.
+
+    It is forked, so it is made before this process has threads. It has a process group of its own,
+    so that no signal to a group ends both.
+
+    Args:
+      clean_up: called in the guard, when this process has ended and `dismiss` was not called,
+        with all that was told.
+    """
+
+    def __init__(self, clean_up: Callable[[bytes], object]):
+        reading, self._pipe = os.pipe()
+        self._pid = os.fork()
+        if not self._pid:
+            os.close(self._pipe)
+            _guard(reading, clean_up)
+        os.setpgid(self._pid, self._pid)
+        os.close(reading)
+
+    def tell(self, what: bytes) -> None:
+        """Tells the guard what it has to know; also from a child, between fork and exec."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._pipe, what)
+
+    def dismiss(self) -> None:
+        """Ends the guard: there is nothing left to clean up."""
+        self.tell(_DISMISSED)
+        os.close(self._pipe)
+        os.waitpid(self._pid, 0)
+
+
+def _guard(reading: int, clean_up: Callable[[bytes], object]) -> NoReturn:
+    try:
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        told = b""
+        while part := os.read(reading, 4096):
+            told += part
+        if not told.endswith(_DISMISSED):
+            clean_up(told)
+    except BaseException as error:
+        os.write(2, f"could not clean up: {error!r}\n".encode())
+    finally:
+        os._exit(0)
+
+
+def supervise(
+    command: Sequence[str], parent: Parent, grace: float = GRACE_SECONDS, folder: str = ""
+) -> int:
     """Runs a command until it or the parent ends, and ends its whole process group.
 
     Args:
       command: the program and its arguments.
       parent: the parent of this process.
       grace: seconds between SIGTERM and SIGKILL.
+      folder: as for `start_supervised`.
 
     Returns:
       The exit code of the command; negative if a signal ended it.
@@ -155,38 +225,94 @@ def supervise(command: Sequence[str], parent: Parent, grace: float = GRACE_SECON
     # Ctrl-C and the end of a terminal are for the parent, which then ends this process.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
 
-    def end_when_the_parent_ends() -> None:
-        parent.wait()
-        _signal_group(process, signal.SIGTERM)
-        _signal_group(process, signal.SIGCONT)  # One that is stopped gets no other signals.
-        try:
-            process.wait(grace)
-        except subprocess.TimeoutExpired:
-            _signal_group(process, signal.SIGKILL)
+    def clean_up(told: bytes) -> None:
+        if told:
+            _end_orphans(int(told), grace)
+        _remove(folder)
 
-    threading.Thread(target=end_when_the_parent_ends, name="lifeline", daemon=True).start()
+    guard = Guard(clean_up)
     try:
-        return process.wait()
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            # The child tells its own id, so that there is no moment at which the guard lacks it.
+            preexec_fn=lambda: guard.tell(str(os.getpid()).encode()),  # noqa: PLW1509
+        )
+
+        def end_when_the_parent_ends() -> None:
+            parent.wait()
+            _ask_to_end(process.pid)
+            try:
+                process.wait(grace)
+            except subprocess.TimeoutExpired:
+                _signal_group(process.pid, signal.SIGKILL)
+
+        threading.Thread(target=end_when_the_parent_ends, name="lifeline", daemon=True).start()
+        threading.Thread(target=bound_output, name="output", daemon=True).start()
+        try:
+            return process.wait()
+        finally:
+            _signal_group(process.pid, signal.SIGKILL)
     finally:
-        _signal_group(process, signal.SIGKILL)
+        _remove(folder)
+        guard.dismiss()
 
 
-def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+def bound_output() -> None:
+    """Frees the disk space of all but the end of the file that standard output is, for ever.
+
+    The file keeps its size, with a hole at the beginning: fallocate(2). It returns at once if
+    standard output is no file, or where there are no holes.
+    """
+    if not stat.S_ISREG(os.fstat(1).st_mode) or not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    fallocate = ctypes.CDLL(None).fallocate
+    fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    keep_size, punch_hole = 1, 2
+    result = 0
+    while result == 0:
+        time.sleep(_OUTPUT_SECONDS)
+        found = os.fstat(1)
+        if found.st_blocks * 512 > 2 * OUTPUT_BYTES:
+            result = fallocate(1, keep_size | punch_hole, 0, found.st_size - OUTPUT_BYTES)
+
+
+def _end_orphans(group: int, grace: float) -> None:
+    """Ends a process group whose supervisor was killed."""
+    _ask_to_end(group)
+    deadline = time.monotonic() + grace
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
+        while time.monotonic() < deadline:
+            os.killpg(group, 0)
+            time.sleep(_LOOK_SECONDS)
+    _signal_group(group, signal.SIGKILL)
+
+
+def _ask_to_end(group: int) -> None:
+    _signal_group(group, signal.SIGTERM)
+    _signal_group(group, signal.SIGCONT)  # One that is stopped gets no other signals.
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _remove(folder: str) -> None:
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _main(folder: str, *command: str) -> int:
     try:
-        return supervise(command, Parent.from_start())
+        return supervise(command, Parent.from_start(), folder=folder)
     except OSError as error:
         os.write(2, f"cannot start {command[0]}: {error.strerror}\n".encode())
         return 127
-    finally:
-        if folder:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _exit_as(code: int) -> None:

@@ -230,8 +230,8 @@ readinessProbe:
 
 - **There is no liveness probe.** A restart ends the episodes of all clients of a pod, and an
   environment that computes for long is not dead. A process that ends is started again anyway.
-- **An update ends connections.** Clients get a ConnectionLostError and make their environments
-  again, on pods that are ready.
+- **An update ends connections.** Clients get a ConnectionLostError. With `restart=Restart()` the
+  step is LAST instead, and they go on with the pods that are ready.
 - **Secrets that change** are in the files of a running pod after a while; the server reads them
   when it starts: `kubectl rollout restart deployment/engine`.
 

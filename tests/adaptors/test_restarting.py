@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -12,13 +15,15 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from dm_env_rpc_client import Restart
+from dm_env_rpc_client import AgentsFailedError, ConnectionLostError, Restart, SpecError
 from dm_env_rpc_client.adaptors.gymnasium import GymnasiumProxy, make_remote
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
-from dm_env_rpc_client.server import Server, serve
+from dm_env_rpc_client.launch import Launch, from_python
+from dm_env_rpc_client.recording import read
+from dm_env_rpc_client.server import Race, Server, serve
 from dm_env_rpc_client.testing import FaultProxy
 from tests.environments import Echo
-from tests.launch.processes import ECHO
+from tests.launch.processes import ECHO, kill, server_of
 
 RESTART = Restart(attempts=3, backoff=0.01)
 
@@ -152,3 +157,131 @@ def test_a_lost_row_without_autoreset(losing: Losing) -> None:
         observations, _ = envs.reset(options={"reset_mask": np.array([True, False])})
         assert observations.tolist() == [-1, 4]
         assert envs.step(np.array([7, 8]))[0].tolist() == [7, 8]
+
+
+PLAYERS = ["red", "blue"]
+
+
+class Longer(Race):
+    """A race with other bounds."""
+
+    def __init__(self) -> None:
+        super().__init__(length=9)
+
+
+@contextlib.contextmanager
+def remote_race(address: Any, **kwargs: Any) -> Iterator[Any]:
+    pytest.importorskip("pettingzoo")
+    from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
+
+    with contextlib.closing(RemoteParallelEnv(address, PLAYERS, **kwargs)) as env:
+        yield env
+
+
+def run(env: Any) -> Any:
+    return env.step({agent: env.action_space(agent).sample() for agent in PLAYERS})
+
+
+def assert_lost(before: Any, found: Any) -> None:
+    observations, rewards, terminations, truncations, infos = found
+    np.testing.assert_equal(observations, before)
+    assert rewards == dict.fromkeys(PLAYERS, 0.0)
+    assert terminations == dict.fromkeys(PLAYERS, False)
+    assert truncations == dict.fromkeys(PLAYERS, True)
+    assert infos == {agent: {"restarted": True} for agent in PLAYERS}
+
+
+def test_a_lost_step_of_a_game_is_truncated_for_all_agents(losing: Losing, tmp_path: Path) -> None:
+    proxy = losing(Race)
+    path = tmp_path / "run.mcap"
+    with remote_race(proxy.address, restart=RESTART, record=path) as env:
+        space = env.observation_space("red")
+        env.reset()
+        before = run(env)[0]
+        proxy.reset()
+        assert_lost(before, run(env))
+        assert (env.agents, env.restarts) == ([], 0)
+        with pytest.raises(gymnasium.error.ResetNeeded):
+            run(env)
+        observations, infos = env.reset()
+        assert set(observations) == set(infos) == set(env.agents) == set(PLAYERS)
+        assert env.restarts == 1
+        # Programs keep spaces.
+        assert env.observation_space("red") is space
+        assert not any(run(env)[3].values())
+        proxy.reset()
+        assert set(env.reset()[0]) == set(PLAYERS)
+        assert env.restarts == 2
+        assert not any(run(env)[3].values())
+    # All worlds are in one file: each has a connection for control, and one for each agent.
+    recording = read(path)
+    assert recording.is_complete
+    assert len(recording.connections) >= 3 * 3
+
+
+def test_a_game_whose_server_is_killed_or_freezes() -> None:
+    launches: list[Launch] = []
+
+    def launch() -> Launch:
+        launches.append(from_python("dm_env_rpc_client.server:Race"))
+        return launches[-1]
+
+    with remote_race(launch, restart=RESTART, request_timeout=1.0) as env:
+        env.reset()
+        before = run(env)[0]
+        kill(launches[0])
+        assert_lost(before, run(env))
+        env.reset()
+        before = run(env)[0]
+        os.kill(server_of(launches[1]), signal.SIGSTOP)
+        assert_lost(before, run(env))
+        env.reset()
+        assert (len(launches), env.restarts) == (3, 2)
+        assert [each.is_running for each in launches] == [False, False, True]
+    assert not launches[-1].is_running
+
+
+def test_a_game_that_cannot_be_begun_again() -> None:
+    with serve(Race) as server:
+        restart = Restart(attempts=2, backoff=0.01)
+        with remote_race(server.address, restart=restart, timeout=0.1) as env:
+            env.reset()
+            server.stop(0.0)
+            assert all(run(env)[3].values())
+            for _ in range(2):
+                with pytest.raises(ConnectionLostError, match="could not connect"):
+                    env.reset()
+        with pytest.raises(Exception, match="have left the world"):
+            env.reset()
+
+
+def test_a_game_with_other_spaces() -> None:
+    references = [f"{__name__}:Longer", "dm_env_rpc_client.server:Race"]
+
+    def launch() -> Launch:
+        launches.append(from_python(references.pop()))
+        return launches[-1]
+
+    launches: list[Launch] = []
+    with remote_race(launch, restart=RESTART) as env:
+        env.reset()
+        kill(launches[0])
+        run(env)
+        with pytest.raises(SpecError, match="other agents or spaces"):
+            env.reset()
+    assert not any(launch.is_running for launch in launches)
+
+
+def test_a_game_without_restart_or_with_a_world_of_others(losing: Losing) -> None:
+    proxy = losing(Race)
+    with remote_race(proxy.address) as env:
+        env.reset()
+        proxy.reset()
+        with pytest.raises(AgentsFailedError):
+            run(env)
+        assert env.restarts == 0
+    with (
+        pytest.raises(SpecError, match="'arena' is one of others"),
+        remote_race(proxy.address, world_name="arena", restart=RESTART),
+    ):
+        pass

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
-from dm_env_rpc_client.recording import read
+from dm_env_rpc_client.recording import Recorder, read
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.cli.commands import command, is_one_line_with, started
 from tests.cli.terminals import COMMAND, Terminal
@@ -57,6 +57,21 @@ def test_record_and_replay(server: Server, tmp_path: Path, number: int) -> None:
     assert "Traceback" not in errors
 
 
+def test_record_starts_the_server_if_it_is_told_to(tmp_path: Path) -> None:
+    path = tmp_path / "run.mcap"
+    upstream = "python:dm_env_rpc_client.server:Catch"
+    recording = started(
+        "record", str(path), "--upstream", upstream, "--address", "localhost:0", "--json"
+    )
+    assert recording.stdout is not None
+    address = json.loads(recording.stdout.readline())["address"]
+    assert len(play(address, 3)) == 4
+    recording.send_signal(signal.SIGTERM)
+    _, errors = recording.communicate(timeout=30)
+    assert "Traceback" not in errors
+    assert read(path).connections[1].address.startswith("unix:")
+
+
 def test_inspect_shows_a_recording(recorded: Path) -> None:
     finished = run_command("inspect", str(recorded))
     assert (finished.returncode, finished.stderr) == (0, "")
@@ -79,6 +94,24 @@ def test_inspect_says_that_a_recorder_was_killed(recorded: Path, tmp_path: Path)
     assert "The file has no end" in finished.stdout
     assert "5 episodes" in finished.stdout
     assert json.loads(run_command("inspect", str(cut), "--json").stdout)["complete"] is False
+
+
+def test_inspect_shows_what_is_not_broken(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "run.mcap"
+    with Recorder(path) as recorder:
+        tape = recorder.tape("localhost:1", {})
+        tape.request(b"")
+        tape.answer(b"")
+        tape.answer(b"")
+        play(server.address, 22, record=recorder)
+    finished = run_command("inspect", str(path))
+    assert finished.returncode == 1
+    assert "5 episodes, 18 steps" in finished.stdout
+    assert finished.stderr.count("\n") == 1
+    assert "answer 2 of connection 1 breaks the protocol" in finished.stderr
+    described = json.loads(run_command("inspect", str(path), "--json").stdout)
+    assert len(described["episodes"]) == 5
+    assert "answer 2 of connection 1" in described["error"]
 
 
 @pytest.mark.terminal

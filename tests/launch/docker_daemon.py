@@ -82,10 +82,11 @@ class Container:
         code = self.process.wait()
         return code if code >= 0 else 128 - code
 
-    def inspected(self) -> dict[str, Any]:
+    def inspected(self, is_mapped: bool) -> dict[str, Any]:
         ((inner, bound),) = self.config["HostConfig"]["PortBindings"].items()
         assert [each["HostIp"] for each in bound] == ["127.0.0.1"]
-        mapped = [{"HostIp": "127.0.0.1", "HostPort": str(self.port)}] if self.port else None
+        is_mapped = is_mapped and self.port != 0
+        mapped = [{"HostIp": "127.0.0.1", "HostPort": str(self.port)}] if is_mapped else None
         return {
             "Id": self.id,
             "Name": f"/{self.name}",
@@ -105,6 +106,8 @@ class Daemon:
       containers: those that were created and not removed, by name.
       created: all that were created.
       slow: seconds that the creation of a container takes.
+      refusal: why no container is created; empty to create them.
+      maps: whether ports of containers are mapped.
       is_asked: set when a container is to be created.
     """
 
@@ -116,6 +119,8 @@ class Daemon:
         self.containers: dict[str, Container] = {}
         self.created: list[Container] = []
         self.slow = 0.0
+        self.refusal = ""
+        self.maps = True
         self.is_asked = threading.Event()
         handler = type("Handler", (_Handler,), {"daemon": self})
         self._server = socketserver.ThreadingUnixStreamServer(str(path), handler)
@@ -210,6 +215,9 @@ class _Handler(BaseHTTPRequestHandler):
     def create(self, query: dict[str, str], body: dict[str, Any]) -> None:
         self.daemon.is_asked.set()
         time.sleep(self.daemon.slow)
+        if self.daemon.refusal:
+            self._send(400, {"message": self.daemon.refusal})
+            return
         container = Container(query["name"], body)
         self.daemon.containers[container.name] = container
         self.daemon.created.append(container)
@@ -223,7 +231,7 @@ class _Handler(BaseHTTPRequestHandler):
             found.start()
             self._send(204)
         elif action == "json":
-            self._send(200, found.inspected())
+            self._send(200, found.inspected(self.daemon.maps))
         elif action == "wait":
             found.has_ended.wait()
             self._send(200, {"StatusCode": found.code})

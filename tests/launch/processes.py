@@ -39,9 +39,21 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
+def command_of(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+def servers_of(supervisor: int) -> list[int]:
+    """The children of a supervisor but its guard, which is a fork of it."""
+    own = command_of(supervisor)
+    return [pid for pid in children_of(supervisor) if command_of(pid) != own]
+
+
 def server_of(launch: Launch) -> int:
     """The process id of the server itself."""
-    (pid,) = children_of(launch.pid)
+    (pid,) = servers_of(launch.pid)
     return pid
 
 
@@ -52,12 +64,11 @@ def kill(launch: Launch) -> None:
     assert settles(lambda: not launch.is_running, 20)
 
 
-def supervisors() -> list[int]:
+def supervisors(program: bytes = b"runtime/children.py") -> list[int]:
     """The processes of this one that watch over launched servers."""
-    found = []
-    for pid in children_of(os.getpid()):
-        with contextlib.suppress(OSError):
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if b"runtime/children.py" in command and is_alive(pid):
-                found.append(pid)
-    return found
+    return [pid for pid in children_of(os.getpid()) if program in command_of(pid) and is_alive(pid)]
+
+
+def keepers() -> list[int]:
+    """The processes of this one that watch over launched containers."""
+    return supervisors(b"dm_env_rpc_client.launch.container")

@@ -17,8 +17,8 @@ import pytest
 from dm_env_rpc_client import LaunchError, Restart, SpecError, make
 from dm_env_rpc_client.launch import Launch, from_docker
 from tests.launch.docker_daemon import IMAGE, Daemon
-from tests.launch.processes import ROOT, is_alive
-from tests.scripted import settles
+from tests.launch.processes import ROOT, command_of, is_alive
+from tests.scripted import settles, time_limit
 
 pytest.importorskip("docker")
 
@@ -46,6 +46,9 @@ def test_a_container_serves_and_is_removed(daemon: Daemon) -> None:
         assert container.config["HostConfig"]["Memory"] == 1 << 30
         assert settles(lambda: "colour: red" in launch.logs())
         assert "arguments: --at 50051" in launch.logs()
+        # Other users can read command lines, and variables may be secret.
+        assert b"container" in command_of(launch.pid)
+        assert b"red" not in command_of(launch.pid)
     assert daemon.containers == {}
     assert container.has_ended.is_set()
     assert "colour: red" in launch.logs()
@@ -82,6 +85,23 @@ def test_one_that_ends_is_told_with_its_last_lines(daemon: Daemon) -> None:
     with pytest.raises(LaunchError, match=r"exit code 3: docker:owner/echo fail") as caught:
         from_docker("owner/echo", ["fail"])
     assert "arguments: fail" in caught.value.logs
+
+
+def test_what_the_daemon_refuses_is_told_at_once(daemon: Daemon) -> None:
+    daemon.refusal = "no such runtime: fast"
+    with time_limit(20), pytest.raises(LaunchError, match="no such runtime: fast"):
+        from_docker("owner/echo")
+
+
+def test_a_port_that_is_not_mapped_is_told(daemon: Daemon) -> None:
+    daemon.maps = False
+    with time_limit(20), pytest.raises(LaunchError, match="network_mode among the options"):
+        from_docker("owner/echo")
+
+
+def test_options_that_are_set_here(daemon: Daemon) -> None:
+    with pytest.raises(SpecError, match="sets name, ports itself"):
+        from_docker("owner/echo", options={"ports": {}, "name": "mine"})
 
 
 def test_images_that_there_are_not(daemon: Daemon) -> None:
@@ -147,6 +167,14 @@ def test_a_client_that_ends_takes_its_container_along(
         process.send_signal(number)
         assert settles(lambda: not daemon.containers, 20)
         assert settles(lambda: not is_alive(keeper), 20)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_watches_over_a_container_is_killed(daemon: Daemon, number: signal.Signals) -> None:
+    with from_docker("owner/echo") as launch:
+        os.kill(launch.pid, number)
+        assert settles(lambda: not daemon.containers, 20)
+        assert settles(lambda: not launch.is_running, 20)
 
 
 def test_a_client_that_is_killed_while_the_container_is_created(daemon: Daemon) -> None:

@@ -1,4 +1,4 @@
-"""Launched servers, containers and clients are killed at random moments.
+"""Launched servers, containers, what watches over them, and clients are killed at random moments.
 
 Nothing is left running, no TimeStep is wrong, and every death is told.
 """
@@ -24,7 +24,14 @@ from dm_env_rpc_client import DmEnvAdaptor, Restart, make
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.launch import Launch, from_python
 from tests.launch.docker_daemon import Daemon
-from tests.launch.processes import ECHO, ROOT, children_of, is_alive, server_of, supervisors
+from tests.launch.processes import (
+    ECHO,
+    ROOT,
+    is_alive,
+    keepers,
+    servers_of,
+    supervisors,
+)
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.scripted import settles
@@ -86,32 +93,34 @@ def step_until(env: DmEnvAdaptor, done: threading.Event) -> tuple[int, int]:
     return steps, losses
 
 
-@counts(3, 50)
-def test_servers_that_are_killed(count: int, seen: Seen) -> None:
+@pytest.mark.parametrize("victim", ["server", "supervisor"])
+@counts(2, 50)
+def test_servers_that_are_killed(count: int, victim: str, seen: Seen) -> None:
     chance = random.Random(count)
+    mark = uuid.uuid4().hex
     launches: list[Launch] = []
     kills = 0
 
     def launch() -> Launch:
-        launches.append(from_python("tests.environments:Echo"))
+        launches.append(from_python("tests.environments:Echo", env={"MARK": mark}))
         return launches[-1]
 
     def kill_one() -> None:
         nonlocal kills
-        if kills == count:
+        if kills >= count:
             raise StopIteration
         time.sleep(chance.uniform(0.0, 1.5))
         # At any moment, also while it starts: those are not in `launches` yet.
         for supervisor in supervisors():
-            for server in children_of(supervisor):
-                kills += kill(server)
+            for pid in servers_of(supervisor) if victim == "server" else [supervisor]:
+                kills += kill(pid)
 
     with make(launch, restart=RESTART) as env, in_background(kill_one) as done:
         steps, losses = step_until(env, done)
         assert env.restarts >= losses > 0
         seen(kills=kills, steps=steps, restarts=env.restarts)
     assert not any(launch.is_running for launch in launches)
-    assert settles(lambda: not supervisors(), 20)
+    assert settles(lambda: not list(marked(mark)), 20)
 
 
 CLIENT = f"""
@@ -157,9 +166,10 @@ def marked(mark: str) -> Iterator[int]:
                 yield int(each)
 
 
-@counts(3, 50)
+@pytest.mark.parametrize("victim", ["container", "keeper"])
+@counts(2, 50)
 def test_processes_of_containers_that_are_killed(
-    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: Seen
+    count: int, victim: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: Seen
 ) -> None:
     pytest.importorskip("docker")
     chance = random.Random(count)
@@ -169,9 +179,12 @@ def test_processes_of_containers_that_are_killed(
 
         def kill_one() -> None:
             nonlocal kills
-            if kills == count:
+            if kills >= count:
                 raise StopIteration
             time.sleep(chance.uniform(0.0, 1.5))
+            if victim == "keeper":
+                kills += sum(map(kill, keepers()))
+                return
             for container in list(daemon.containers.values()):
                 if container.process is not None and not container.has_ended.is_set():
                     kills += kill(container.process.pid)
@@ -179,7 +192,7 @@ def test_processes_of_containers_that_are_killed(
         with make("docker:owner/echo", restart=RESTART) as env, in_background(kill_one) as done:
             steps, _ = step_until(env, done)
             seen(kills=kills, steps=steps, restarts=env.restarts)
-        assert daemon.containers == {}
+        assert settles(lambda: not daemon.containers, 20)
         assert all(each.process is None or each.has_ended.is_set() for each in daemon.created)
 
 
@@ -194,9 +207,10 @@ def test_a_training_loop_goes_on_to_its_end(
     count: int, period: float, most: int, seen: Seen
 ) -> None:
     launches: list[list[Launch]] = [[] for _ in range(ENVIRONMENTS)]
+    # How many of these have answered a step within a sequence, and were killed.
+    answered = [0] * ENVIRONMENTS
+    killed = [0] * ENVIRONMENTS
     deaths = [0] * ENVIRONMENTS
-    is_alive_again = [threading.Event() for _ in range(ENVIRONMENTS)]
-    turn = 0
 
     def launcher(index: int) -> Callable[[], Launch]:
         def launch() -> Launch:
@@ -205,16 +219,14 @@ def test_a_training_loop_goes_on_to_its_end(
 
         return launch
 
-    def kill_one() -> None:
-        nonlocal turn
-        if sum(deaths) == most:
+    def kill_all() -> None:
+        if sum(deaths) >= most:
             raise StopIteration
         time.sleep(period)
-        index = turn % ENVIRONMENTS
-        turn += 1
-        if is_alive_again[index].is_set():
-            is_alive_again[index].clear()
-            deaths[index] += kill(server_of(launches[index][-1]))
+        for index, each in enumerate(launches):
+            if killed[index] < answered[index] == len(each):
+                killed[index] = answered[index]
+                deaths[index] += sum(map(kill, servers_of(each[-1].pid)))
 
     envs = RemoteVectorEnv(
         [launcher(index) for index in range(ENVIRONMENTS)],
@@ -225,7 +237,7 @@ def test_a_training_loop_goes_on_to_its_end(
     try:
         observations, _ = envs.reset()
         had_ended = np.zeros(ENVIRONMENTS, bool)
-        with in_background(kill_one):
+        with in_background(kill_all):
             for step in range(count):
                 actions = np.full(ENVIRONMENTS, step)
                 before = observations
@@ -236,7 +248,7 @@ def test_a_training_loop_goes_on_to_its_end(
                 expected = np.where(had_ended, -1, np.where(lost, before, actions))
                 np.testing.assert_array_equal(observations, expected)
                 for index in np.flatnonzero(~lost & ~had_ended):
-                    is_alive_again[index].set()
+                    answered[index] = len(launches[index])
                 reported += lost
                 had_ended = truncated
         # The last one to die may be noticed only now.

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from dm_env_rpc_client import LaunchError, SpecError, make
 from dm_env_rpc_client.launch import LOG_BYTES, Launch, from_process, from_python, processes
 from dm_env_rpc_client.launch.ports import Port
-from tests.launch.processes import AT_PORT, ROOT, is_alive, kill, server_of
+from tests.launch.processes import AT_PORT, ROOT, command_of, is_alive, kill, server_of
 from tests.scripted import descriptor_count, settles, time_limit
 
 
@@ -206,14 +207,8 @@ def test_ctrl_c_while_it_starts_leaves_nothing() -> None:
         from_process(["sleep", "217.25", "{port}"])
     timer.join()
     started = set(os.listdir("/proc")) - before
-    assert [pid for pid in started if b"217.25" in command_line(pid)] == []
-
-
-def command_line(pid: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes() if pid.isdigit() else b""
-    except OSError:
-        return b""
+    pids = [int(pid) for pid in started if pid.isdigit()]
+    assert [pid for pid in pids if b"217.25" in command_of(pid)] == []
 
 
 ENDING = """
@@ -246,6 +241,55 @@ def test_a_forked_child_that_exits_ends_nothing() -> None:
             os._exit(0)
         os.waitpid(program, 0)
         assert answers(launch)
+
+
+WITH_A_CHILD = f"""
+import os, subprocess, sys
+child = subprocess.Popen(["sleep", "300"])
+with open(sys.argv[2], "w") as told:
+    told.write(str(child.pid))
+os.execv(sys.executable, {[*AT_PORT[:-1]]!r} + [sys.argv[1]])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_supervisor_that_is_killed_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    command = [sys.executable, "-c", WITH_A_CHILD, "unix:{socket}", str(told)]
+    with from_process(command, cwd=ROOT) as launch:
+        pids = [server_of(launch), int(told.read_text())]
+        assert all(map(is_alive, pids))
+        os.kill(launch.pid, number)
+        assert settles(lambda: not any(map(is_alive, pids)), 20)
+        assert settles(lambda: not launch.is_running, 20)
+        with pytest.raises(LaunchError, match=f"was ended by signal {number.value}"):
+            launch.check_running()
+        folder = Path(launch.address.removeprefix("unix:")).parent
+        assert settles(lambda: not folder.exists(), 20)
+
+
+def test_what_a_server_prints_does_not_fill_the_disk() -> None:
+    size = 8 << 20
+    program = f"""
+        import os, sys
+        for _ in range({size >> 16}):
+            os.write(1, bytes(1 << 16))
+        os.write(1, b"the end")
+        os.execv(sys.executable, {[*AT_PORT[:-1]]!r} + ["localhost:" + sys.argv[1]])
+    """
+    with from_process(running(program), cwd=ROOT) as launch:
+        output = launch._output.fileno()
+        if not can_have_holes():
+            pytest.skip("the file system of temporary files has no holes")
+        assert settles(lambda: os.fstat(output).st_blocks * 512 <= 2 << 20, 20)
+        assert os.fstat(output).st_size > size
+        assert "the end" in launch.logs()
+
+
+def can_have_holes() -> bool:
+    with tempfile.TemporaryFile() as file:
+        file.truncate(1 << 20)
+        return os.fstat(file.fileno()).st_blocks == 0
 
 
 def test_a_server_that_was_killed_is_not_running() -> None:

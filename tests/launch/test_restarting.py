@@ -17,6 +17,7 @@ from dm_env import specs
 
 from dm_env_rpc_client import (
     BatchedEnvironment,
+    ConnectionClosedError,
     ConnectionLostError,
     DeadlineExceededError,
     DmEnvAdaptor,
@@ -27,6 +28,7 @@ from dm_env_rpc_client import (
     make,
     make_async,
 )
+from dm_env_rpc_client.environment import async_worlds, worlds
 from dm_env_rpc_client.environment.restarting import Supervision
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.launch import Launch, from_python
@@ -387,6 +389,40 @@ def test_closing_a_lost_environment_restarts_nothing(lossy: Lossy) -> None:
     assert env.restarts == 0
     with pytest.raises(DmEnvRpcClientError, match="closed"):
         env.step({"value": 1})
+
+
+def test_closing_an_environment_that_is_restarted_leaves_no_world(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create, create_async = worlds.create_world, async_worlds.create_world_async
+    async_env: Any = None
+
+    def close_and_create(*arguments: Any) -> Any:
+        env.close()  # As another thread may do at this moment.
+        return create(*arguments)
+
+    async def close_and_create_async(*arguments: Any) -> Any:
+        await async_env.close()
+        return await create_async(*arguments)
+
+    async def run() -> None:
+        nonlocal async_env
+        async_env = await make_async(proxy.address, restart=RESTART)
+        monkeypatch.setattr(async_worlds, "create_world_async", close_and_create_async)
+        proxy.reset()
+        with pytest.raises(ConnectionClosedError, match="closed while it was restarted"):
+            await async_env.reset()
+
+    with serve(Echo, idle_world_seconds=0.0) as server, FaultProxy(server.address) as proxy:
+        env = make(proxy.address, restart=RESTART)
+        monkeypatch.setattr(worlds, "create_world", close_and_create)
+        proxy.reset()
+        with pytest.raises(ConnectionClosedError, match="closed while it was restarted"):
+            env.reset()
+        with pytest.raises(ConnectionClosedError):
+            env.reset()
+        asyncio.run(run())
+        assert settles(lambda: (server.stats().worlds, server.agent_count) == (0, 0))
 
 
 @pytest.mark.parametrize("wrong", [{"attempts": 0}, {"backoff": -1.0}, {"max_backoff": np.inf}])

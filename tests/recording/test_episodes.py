@@ -11,6 +11,7 @@ import pytest
 import dm_env_rpc_client
 from dm_env_rpc_client import Limits, dm_env_rpc_pb2
 from dm_env_rpc_client.errors import DmEnvRpcError, RecordingError, SpecError
+from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.recording import Recorder, Scan, episodes, read
 from dm_env_rpc_client.server import Catch, serve
@@ -146,6 +147,41 @@ def test_what_breaks_the_protocol_is_named(
         tape.answer(answer)
     with pytest.raises(RecordingError, match=r"(request|answer) 1 of connection 1 breaks"):
         read(path)
+
+
+def test_a_connection_that_breaks_the_protocol_hides_no_other(path: Path) -> None:
+    with serve(Catch) as server, Recorder(path) as recorder:
+        broken = recorder.tape("localhost:1", {})
+        broken.request(dm_env_rpc_pb2.EnvironmentRequest(create_world={}).SerializeToString())
+        broken.answer(b"\xff\xff")
+        broken.answer(b"")
+        play(server.address, 9, record=recorder)
+    taken = []
+    reading = episodes(path)
+    for _ in range(2):
+        episode = next(reading)
+        taken.append((episode.connection.number, len(episode), episode.end))
+    assert taken == [(2, 5, "terminated"), (2, 5, "terminated")]
+    with pytest.raises(RecordingError, match="answer 1 of connection 1 breaks the protocol"):
+        next(reading)
+
+
+def test_extensions_do_not_disturb(path: Path) -> None:
+    with (
+        serve(Catch) as server,
+        dm_env_rpc_client.make(
+            server.address,
+            SETTINGS,
+            extensions=lambda connection: {"properties": PropertiesExtension(connection)},
+            record=path,
+        ) as env,
+    ):
+        seen = [env.reset()]
+        for step in range(4):
+            env.properties.list()
+            seen.append(env.step(move(step)))
+    (episode,) = read(path).episodes
+    assert_same(seen, episode.flat_timesteps)
 
 
 def test_limits_are_those_of_the_reader(path: Path) -> None:

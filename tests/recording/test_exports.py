@@ -118,24 +118,34 @@ class Words(dm_env.Environment):
     def observation_spec(self) -> dict[str, specs.Array]:
         return {
             "words": specs.StringArray((2,)),
+            "nothing": specs.Array((2, 0), np.float32),
+            "flags": specs.Array((2, 2), bool),
             "number": specs.Array((), np.dtype(self._dtype)),
         }
 
     def reset(self) -> dm_env.TimeStep:
-        words = np.array(["one", "two"], object)
-        return dm_env.restart({"words": words, "number": np.dtype(self._dtype).type(7)})
+        return dm_env.restart(
+            {
+                "words": np.array(["one", "two"], object),
+                "nothing": np.empty((2, 0), np.float32),
+                "flags": np.eye(2, dtype=bool),
+                "number": np.dtype(self._dtype).type(7),
+            }
+        )
 
     def step(self, action: Any) -> dm_env.TimeStep:
         return self.reset()
 
 
-def test_texts_in_parquet(tmp_path: Path) -> None:
+def test_texts_flags_and_empty_arrays_in_parquet(tmp_path: Path) -> None:
     path, out = tmp_path / "run.mcap", tmp_path / "run.parquet"
     with serve(Words) as server, dm_env_rpc_client.make(server.address, record=path) as env:
         env.reset()
     assert export_parquet(path, out) == 1
     (row,) = parquet.read_table(out).to_pylist()
     assert row["observation.words"] == ["one", "two"]
+    assert row["observation.nothing"] == [[], []]
+    assert row["observation.flags"] == [True, False, False, True]
     assert row["observation.number"] == 7
 
 
@@ -177,6 +187,65 @@ def test_minari_has_the_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert list(exported.truncations)[-1] != is_terminated
     with pytest.raises(RecordingError, match="cannot export to Minari"):
         export_minari(path, "catch/run-v0")
+
+
+class Numbers(dm_env.Environment):
+    """Numbers of all sorts, bounded as far as their types go."""
+
+    DTYPES = ("int8", "int64", "uint64", "float32")
+
+    def __init__(self, acts: bool = True):
+        self._acts = acts
+
+    def action_spec(self) -> dict[str, specs.Array]:
+        return self.observation_spec() if self._acts else {}
+
+    def observation_spec(self) -> dict[str, specs.Array]:
+        limits = {name: np.iinfo(name) for name in self.DTYPES if "int" in name}
+        return {
+            "float32": specs.BoundedArray((2,), np.float32, -1, 1),
+            "flag": specs.Array((), bool),
+            "flags": specs.Array((2,), bool),
+            **{
+                name: specs.BoundedArray((), np.dtype(name), limit.min, limit.max)
+                for name, limit in limits.items()
+            },
+        }
+
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart({n: s.generate_value() for n, s in self.observation_spec().items()})
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        return dm_env.termination(1.0, self.reset().observation)
+
+
+def test_minari_takes_numbers_of_all_sorts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need_package("minari")
+    import minari
+
+    from dm_env_rpc_client.recording.minari import export_minari
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "data"))
+    path = tmp_path / "run.mcap"
+    with serve(Numbers) as server, dm_env_rpc_client.make(server.address, record=path) as env:
+        env.reset()
+        env.step({name: spec.generate_value() for name, spec in env.action_spec().items()})
+    assert export_minari(path, "numbers-v0") == 1
+    (exported,) = minari.load_dataset("numbers-v0").iterate_episodes()
+    (episode,) = read(path).episodes
+    for name, values in episode.timesteps.observation.items():
+        np.testing.assert_array_equal(exported.observations[name], values)
+    assert list(exported.terminations) == [True]
+    assert list(exported.rewards) == [1.0]
+    path = tmp_path / "idle.mcap"
+    with (
+        serve(Numbers) as server,
+        dm_env_rpc_client.make(server.address, {"acts": False}, record=path) as env,
+    ):
+        env.reset()
+        env.step({})
+    with pytest.raises(RecordingError, match="has no actions"):
+        export_minari(path, "idle-v0")
 
 
 def test_minari_refuses_what_it_has_no_space_for(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import gc
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,11 +28,15 @@ import dm_env_rpc_client
 from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import ConnectionLostError, RecordingError, SpecError
+from dm_env_rpc_client.launch import Launch, from_python
 from dm_env_rpc_client.recording import Recorder, Scan, read
 from dm_env_rpc_client.recording import container as containers
+from dm_env_rpc_client.recording import recorder as recorders
 from dm_env_rpc_client.recording import tape as tapes
 from dm_env_rpc_client.server import Catch, Server, serve
+from tests.launch.processes import kill
 from tests.recording.sessions import SETTINGS, assert_same, entries, play
+from tests.scripted import descriptor_count, settles
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +132,88 @@ def test_a_wrong_argument_makes_no_file(path: Path) -> None:
     with pytest.raises(SpecError):
         dm_env_rpc_client.make("env.example:1", record=path)
     assert not path.exists()
+
+
+def test_what_cannot_connect_leaves_no_file(server: Server, path: Path) -> None:
+    with socket.create_server(("localhost", 0)) as held:
+        dead = f"localhost:{held.getsockname()[1]}"
+    for _ in range(2):
+        with pytest.raises(ConnectionLostError):
+            dm_env_rpc_client.make(dead, timeout=0.1, record=path)
+    gc.collect()
+    assert settles(lambda: not path.exists())
+    play(server.address, 1, record=path)
+    assert len(entries(path)) == 12
+
+
+class Launcher:
+    """Launches servers, and has them for the test to kill."""
+
+    def __init__(self) -> None:
+        self.launches: list[Launch] = []
+
+    def __call__(self) -> Launch:
+        self.launches.append(from_python("dm_env_rpc_client.server:Catch"))
+        return self.launches[-1]
+
+    def kill(self) -> None:
+        kill(self.launches[-1])
+
+
+RESTART = dm_env_rpc_client.Restart(attempts=2, backoff=0.01)
+
+
+def assert_both_are_there(path: Path) -> None:
+    recording = read(path)
+    assert recording.is_complete
+    assert len({each.address for each in recording.connections.values()}) == 2
+    assert {(len(each), each.end) for each in recording.episodes} == {
+        (2, "unfinished"), (2, "interrupted")
+    }  # fmt: skip
+
+
+def test_servers_that_are_launched_again_have_one_file(path: Path) -> None:
+    launcher = Launcher()
+    with dm_env_rpc_client.make(launcher, record=path, restart=RESTART) as env:
+        env.reset()
+        env.step({"paddle": 1})
+        launcher.kill()
+        assert env.step({"paddle": 1}).last()
+        assert env.reset().first()
+        env.step({"paddle": 1})
+    assert_both_are_there(path)
+
+
+def test_servers_of_a_batch_that_are_launched_again_have_one_file(path: Path) -> None:
+    launcher = Launcher()
+    envs = dm_env_rpc_client.BatchedEnvironment(launcher, 2, record=path, restart=RESTART)
+    with contextlib.closing(envs):
+        action = {"paddle": np.ones(2, int)}
+        envs.reset()
+        envs.step(action)
+        launcher.kill()
+        assert envs.step(action).last().all()
+        assert envs.reset().first().all()
+        envs.step(action)
+    assert_both_are_there(path)
+
+
+def test_servers_for_asyncio_that_are_launched_again_have_one_file(path: Path) -> None:
+    launcher = Launcher()
+
+    async def run() -> None:
+        async with await dm_env_rpc_client.make_async(
+            launcher, record=path, restart=RESTART
+        ) as env:
+            await env.reset()
+            await env.step({"paddle": 1})
+            launcher.kill()
+            assert (await env.step({"paddle": 1})).last()
+            assert (await env.reset()).first()
+            await env.step({"paddle": 1})
+
+    asyncio.run(run())
+    assert_both_are_there(path)
 
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4", "none"])
@@ -311,6 +400,83 @@ def test_a_disk_that_is_full_ends_the_connection(
             go_on()
         assert isinstance(it.value.__cause__, RecordingError)
         assert not connection.is_usable
+
+
+def test_a_disk_that_is_full_at_the_end_is_logged_and_leaves_no_descriptor(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write = containers._Output.write
+    before = descriptor_count()
+
+    def almost_full(self: containers._Output, data: bytes) -> None:
+        if data.endswith(b"MCAP0\r\n"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, data)
+
+    monkeypatch.setattr(containers._Output, "write", almost_full)
+    play(server.address, 5, record=path)
+    gc.collect()
+    assert "cannot be written: [Errno 28] No space left" in caplog.text
+    assert settles(lambda: descriptor_count() <= before)
+    # All that was recorded is there; only the end is missing.
+    assert len(entries(path)) == 20
+
+
+def test_a_disk_that_takes_nothing_ends_the_connection(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    takes_again = threading.Event()
+    write = containers._Output.write
+
+    def stuck(self: containers._Output, data: bytes) -> None:
+        takes_again.wait(60)
+        write(self, data)
+
+    monkeypatch.setattr(tapes, "MAX_WAITING_BYTES", 2_000)
+    monkeypatch.setattr(tapes, "_STALLED_SECONDS", 0.2)
+    with Recorder(path) as recorder:
+        monkeypatch.setattr(containers._Output, "write", stuck)
+        try:
+            with pytest.raises(ConnectionLostError, match=r"nothing could be written for 0\.2 s"):
+                play(server.address, 10_000, record=recorder)
+        finally:
+            takes_again.set()
+
+
+def test_a_slow_coroutine_ends_with_a_disk_that_takes_nothing(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    takes_again = threading.Event()
+
+    async def run() -> None:
+        env = await dm_env_rpc_client.make_async(server.address, record=recorder)
+        try:
+            for _ in range(10_000):
+                await env.step({"paddle": 1})
+        finally:
+            await env.close()
+
+    monkeypatch.setattr(tapes, "MAX_WAITING_BYTES", 2_000)
+    monkeypatch.setattr(tapes, "_STALLED_SECONDS", 0.2)
+    with Recorder(path) as recorder:
+        monkeypatch.setattr(containers._Output, "write", lambda *_: takes_again.wait(60))
+        try:
+            with pytest.raises(ConnectionLostError, match=r"nothing could be written for 0\.2 s"):
+                asyncio.run(run())
+        finally:
+            takes_again.set()
+
+
+def test_a_file_has_as_many_connections_as_it_can(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorders, "MAX_CONNECTIONS", 2)
+    with Recorder(path) as recorder:
+        for _ in range(2):
+            play(server.address, 1, record=recorder)
+        with pytest.raises(RecordingError, match="has 2 connections, as many as a file can have"):
+            play(server.address, 1, record=recorder)
+    assert len(read(path).connections) == 2
 
 
 def test_a_connection_does_not_outlive_its_recorder_in_silence(server: Server, path: Path) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import dm_env
+import numpy as np
 import pytest
 
 import dm_env_rpc_client
@@ -13,6 +17,8 @@ from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import DmEnvRpcError, RecordingError, SpecError
 from dm_env_rpc_client.recording import Recorder, read, replay
 from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client.transports.endpoint import Endpoint
+from dm_env_rpc_client.transports.opening import open_stream
 from tests.recording.sessions import SETTINGS, assert_same, messages, play
 
 SCALES = [
@@ -120,6 +126,45 @@ def test_each_connection_gets_a_recorded_one_that_begins_alike(tmp_path: Path) -
         assert [name(rows) for rows in (5, 4, 5, 5, 4)] == [
             "world-2", "world-1", "world-3", "world-2", "world-1"
         ]  # fmt: skip
+
+
+def test_environments_of_a_batch_are_told_apart_by_their_settings(tmp_path: Path) -> None:
+    path = tmp_path / "run.mcap"
+
+    def session(address: str, **options: Any) -> list[dm_env.TimeStep]:
+        settings = [{**SETTINGS, "seed": seed} for seed in range(4)]
+        envs = dm_env_rpc_client.BatchedEnvironment(address, 4, settings, **options)
+        with contextlib.closing(envs):
+            actions = [{"paddle": (np.arange(4) + step) % 3} for step in range(12)]
+            return [envs.reset(), *map(envs.step, actions)]
+
+    with serve(Catch) as server:
+        expected = session(server.address, record=path)
+    with replay(path) as replayed:
+        for some, other in zip(expected, session(replayed.address), strict=True):
+            np.testing.assert_equal(some._asdict(), other._asdict())
+
+
+def test_messages_of_a_later_version_are_replayed_too(tmp_path: Path) -> None:
+    path = tmp_path / "run.mcap"
+    unknown = b"\xf8\x07\x01"  # field 127
+    create = dm_env_rpc_pb2.EnvironmentRequest(create_world={}).SerializeToString()
+    exchanges = [(unknown, b"\xf8\x07\x02"), (create + unknown, b"\xf8\x07\x03")]
+    with Recorder(path) as recorder:
+        tape = recorder.tape("localhost:1", {})
+        for request, answer in exchanges:
+            tape.request(request)
+            tape.answer(answer)
+    with replay(path) as replayed:
+        stream = open_stream(Endpoint(replayed.address), 10)
+        try:
+            for request, answer in exchanges:
+                stream.write(request)
+                found = stream.read(30)
+                assert found is not None
+                assert bytes(found) == answer
+        finally:
+            stream.close(1)
 
 
 def permuted_settings() -> Iterator[bytes]:

@@ -176,6 +176,58 @@ def test_a_supervisor_leaves_nothing_of_a_command_that_has_ended() -> None:
         assert process.wait() == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_supervisor_that_is_killed_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    command = [sys.executable, "-c", COMMAND]
+    process = children.start_supervised(command, str(folder), stdout=subprocess.PIPE)
+    with process:
+        assert read(process, 1) == b"C"
+        process.send_signal(number)
+        assert read(process) == b""
+        assert not folder.exists()
+    assert process.returncode == -number
+
+
+GUARDED = """
+import os, sys, time
+from dm_env_rpc_client.runtime.children import Guard
+guard = Guard(lambda told: os.write(1, b"cleaned up after " + told))
+for part in sys.argv[1:]:
+    guard.tell(part.encode())
+os.write(1, b"C")
+"""
+
+
+KILLED_GUARD = """
+os.kill(guard._pid, 9)
+os.waitid(os.P_PID, guard._pid, os.WEXITED | os.WNOWAIT)
+guard.tell(b"more")
+guard.dismiss()
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "printed"),
+    [
+        ("os.kill(os.getpid(), 9)", b"cleaned up after a log"),
+        ("os.killpg(os.getpgid(0), 9)", b"cleaned up after a log"),
+        ("os._exit(0)", b"cleaned up after a log"),
+        ("guard.dismiss()", b""),
+        ("guard.dismiss(); os.kill(os.getpid(), 9)", b""),
+        (KILLED_GUARD, b""),
+    ],
+)
+def test_a_guard_cleans_up_unless_it_was_dismissed(end: str, printed: bytes) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", GUARDED + end, "a ", "log"],
+        cwd=ROOT, stdout=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    with process:
+        assert read(process) == b"C" + printed
+
+
 def test_a_command_that_does_not_end_is_killed() -> None:
     supervisor = """
 import sys

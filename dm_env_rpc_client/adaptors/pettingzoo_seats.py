@@ -1,0 +1,147 @@
+"""The agents of a remote world as PettingZoo sees them; see `pettingzoo.py`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import dm_env
+from gymnasium import spaces
+
+from dm_env_rpc_client.adaptors.gymnasium import check_reward_spec, info_of, single_leaf
+from dm_env_rpc_client.adaptors.gymnasium_proxy import observation_of, wire_action
+from dm_env_rpc_client.adaptors.gymnasium_spaces import from_space, spec_to_space, to_space
+from dm_env_rpc_client.bridges import gymnasium_values
+from dm_env_rpc_client.bridges.pettingzoo_description import EXTRAS
+from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
+from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
+from dm_env_rpc_client.errors import ProtocolError
+from dm_env_rpc_client.protocol.lifecycle import State
+
+__all__ = ["Extras", "OwnSeat", "Seat", "Turn"]
+
+
+class Extras(NamedTuple):
+    """What comes with an agent's observation.
+
+    Attributes:
+      info: the info of the agent.
+      is_truncated: whether an agent that was terminated was truncated, too.
+      present: the names of all agents that take part now, if others than before and survivors.
+      common: infos of no agent, by key.
+    """
+
+    info: Mapping[str, Any] = NO_SETTINGS
+    is_truncated: bool = False
+    present: Sequence[str] | None = None
+    common: Mapping[str, Any] = NO_SETTINGS
+
+
+class Seat:
+    """An agent of any world, with the spaces of its specs."""
+
+    def __init__(self, env: DmEnvAdaptor):
+        check_reward_spec(env.reward_spec())
+        self.env = env
+        self._action_path, self._action_leaf = single_leaf(env.action_spec())
+        self._observation_path, observation_leaf = single_leaf(env.observation_spec())
+        self.action_space = spec_to_space(self._action_leaf, "action")
+        self.observation_space = spec_to_space(observation_leaf, "observation")
+
+    def wire_action(self, action: Any) -> Any:
+        """Returns an element of the action space as the action of the connection."""
+        value = from_space(self._action_leaf, action, "action")
+        for key in reversed(self._action_path):
+            value = {key: value}
+        return value
+
+    def observation(self, timestep: dm_env.TimeStep) -> Any:
+        """Returns the element of the observation space."""
+        value = timestep.observation
+        for key in self._observation_path:
+            value = value[key]
+        return to_space(self.observation_space, value)
+
+    def extras(self, timestep: dm_env.TimeStep) -> Extras:
+        """Returns what came with the observation."""
+        return Extras(info_of(timestep))
+
+
+class OwnSeat(Seat):
+    """An agent of a PettingZoo environment."""
+
+    def __init__(
+        self,
+        env: DmEnvAdaptor,
+        action_space: spaces.Space[Any],
+        observation_space: spaces.Space[Any],
+    ):
+        self.env = env
+        self.action_space, self.observation_space = action_space, observation_space
+
+    def wire_action(self, action: Any) -> Any:
+        """See `Seat.wire_action`."""
+        return wire_action(self.action_space, action)
+
+    def observation(self, timestep: dm_env.TimeStep) -> Any:
+        """See `Seat.observation`."""
+        return observation_of(self.observation_space, timestep.observation)
+
+    def extras(self, timestep: dm_env.TimeStep) -> Extras:
+        """See `Seat.extras`."""
+        text = str(timestep.observation[EXTRAS])
+        if not text:
+            return Extras({})
+        where = f"observation {EXTRAS!r}"
+        value = gymnasium_values.decode(text, where)
+        try:
+            present = value.get("agents")
+            return Extras(
+                dict(value.get("info", {})),
+                value.get("truncated") is True,
+                None if present is None else list(map(str, present)),
+                dict(value.get("common", {})),
+            )
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ProtocolError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+class Turn:
+    """What one step or reset returns, by agent."""
+
+    def __init__(self) -> None:
+        self.observations: dict[Hashable, Any] = {}
+        self.rewards: dict[Hashable, float] = {}
+        self.terminations: dict[Hashable, bool] = {}
+        self.truncations: dict[Hashable, bool] = {}
+        self.infos: dict[Hashable, dict[str, Any]] = {}
+
+    def add(self, agent: Hashable, seat: Seat, timestep: dm_env.TimeStep) -> None:
+        """Adds what an agent has received."""
+        extras = seat.extras(timestep)
+        is_terminated = timestep.last() and seat.env.state is State.TERMINATED
+        self.observations[agent] = seat.observation(timestep)
+        # A server may begin a sequence at any time, and such a step has no reward.
+        self.rewards[agent] = 0.0 if timestep.reward is None else float(timestep.reward)
+        self.terminations[agent] = is_terminated
+        self.truncations[agent] = extras.is_truncated or (timestep.last() and not is_terminated)
+        self.infos.update(extras.common)
+        self.infos[agent] = dict(extras.info)
+
+    def lose(self, agent: Hashable, observation: Any) -> None:
+        """Adds an agent whose step was lost, with a copy of its last observation."""
+        self.observations[agent] = copy.deepcopy(observation)
+        self.rewards[agent] = 0.0
+        self.terminations[agent] = False
+        self.truncations[agent] = True
+        self.infos[agent] = {"restarted": True}
+
+    def living(self, agents: Sequence[Hashable]) -> list[Hashable]:
+        """Those of some agents that go on."""
+        return [
+            agent
+            for agent in agents
+            if agent in self.observations
+            and not (self.terminations[agent] or self.truncations[agent])
+        ]
