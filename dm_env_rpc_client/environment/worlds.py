@@ -37,6 +37,7 @@ from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.transports.credentials import Credentials
 from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
+from dm_env_rpc_client.transports.http2.incoming import IncomingSockets
 from dm_env_rpc_client.transports.metadata import Metadata
 
 __all__ = [
@@ -282,7 +283,9 @@ def make(
     return env
 
 
-def endpoints_of(how: Sequence[Any], record: Record | None) -> Callable[[str], Endpoint]:
+def endpoints_of(
+    how: Sequence[Any], record: Record | None
+) -> Callable[[str | IncomingSockets], Endpoint]:
     """Returns what makes an endpoint of an address; all of them record to one file.
 
     Args:
@@ -290,7 +293,7 @@ def endpoints_of(how: Sequence[Any], record: Record | None) -> Callable[[str], E
       record: as for `make`.
     """
 
-    def endpoint(address: str) -> Endpoint:
+    def endpoint(address: str | IncomingSockets) -> Endpoint:
         nonlocal record
         arguments = (address, *how, record)
         made = endpoint_of(*arguments)
