@@ -88,8 +88,10 @@ discounts = batch.timesteps.discount[1:]
   drawn anew (`batch.restarts`); environments that are seeded with their index begin as they did.
   Other actors go on. To keep the environments of an actor when a server is lost, use
   `make(restart=...)`.
-- **Nothing is left.** `close` closes environments and ends actors. What an actor has launched ends
-  with it, also if it is killed, and actors end with the program.
+- **Nothing is left** after `close`: it closes environments, which ends the servers that they have
+  launched, and ends actors. Ray ends them with the program, too. When Ray ends an actor by force,
+  it first kills the processes that watch over launched servers. They stay, and end the servers, if
+  Ray is started with `RAY_kill_child_processes_on_worker_exit=0` in the environment.
 
 ## Servers in a cluster
 
