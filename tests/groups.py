@@ -29,6 +29,8 @@ GROUPS = {
 
 PACKAGES = {
     "stable_baselines3": "pip install stable-baselines3; with torch it takes a gigabyte",
+    "ray": "pip install ray",
+    "torch": "pip install torch 'ray[rllib]'",
     "minari": "pip install 'minari>=0.5.3', which needs Python 3.11",
     "moviepy": "pip install moviepy, which needs a Pillow before 12",
 }

@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gymnasium": set(),
     "__init__": {"_proto", "client", "environment", "errors", "tensors"},
     "adaptors": {"bridges", "environment", "errors", "extensions", "protocol", "tensors"},
+    "distributed": {"environment", "errors", "runtime", "server", "transports"},
     "testing": {
         "client", "compliance", "environment", "errors", "protocol", "server", "transports",
     },

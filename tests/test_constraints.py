@@ -21,8 +21,10 @@ def required() -> list[Requirement]:
     return [
         requirement
         for requirement in map(Requirement, asked)
-        # What takes gigabytes is tried where somebody has installed it.
-        if not requirement.extras and not _is_of(requirement, "sb3")
+        # What takes gigabytes, or long to start, is tried where somebody has installed it.
+        if not requirement.extras
+        and not _is_of(requirement, "sb3")
+        and not _is_of(requirement, "ray")
     ]
 
 

@@ -47,6 +47,7 @@ ONLY_IN = {
     "minari": ["recording.minari"],
     "pyarrow": ["recording.parquet"],
     "pettingzoo": ["adaptors.pettingzoo", "cli.sources", "server.pettingzoo_game"],
+    "ray": ["distributed."],
     "stable_baselines3": ["adaptors.sb3"],
     "docker": ["launch.container", "launch.containers"],
     "cffi": ["bridges."],

@@ -37,6 +37,7 @@ PROMISED = {
     "dm_env_rpc_client.extensions.properties": "PropertiesExtension PropertySpec",
     "dm_env_rpc_client.extensions.legacy_properties": "LegacyProperties",
     "dm_env_rpc_client.server": "serve Server Server.stop World Game Properties Catch Race",
+    "dm_env_rpc_client.distributed": "LocalRollouts RayRollouts RayServers",
     "dm_env_rpc_client.testing": "FaultProxy ScriptedServer",
     "dm_env_rpc_client.compliance": "run Options CHECKS",
     "dm_env_rpc_client.adaptors.gymnasium": "GymnasiumEnv GymnasiumEnvironment",

@@ -1,0 +1,286 @@
+"""Rollouts in actors of Ray."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dm_env_rpc_client.distributed.ray_package import NO_OPTIONS, end, import_ray, result
+from dm_env_rpc_client.distributed.rollouts import Rollouts
+from dm_env_rpc_client.distributed.trajectories import Batch, EnvironmentSpecs, merge
+from dm_env_rpc_client.distributed.worker import MakeEnv, Policy, Worker
+from dm_env_rpc_client.errors import DeadlineExceededError, EnvironmentsFailedError, SpecError
+from dm_env_rpc_client.runtime.deadline import Deadline
+
+__all__ = ["Loss", "RayRollouts"]
+
+_log = logging.getLogger(__name__)
+
+_KEPT = 100
+
+
+class Loss(NamedTuple):
+    """A batch that was begun and is not delivered, because its actor was lost.
+
+    Attributes:
+      actor: the number of the actor.
+      restarts: how often it had been replaced before.
+      num_steps: the number of steps that the batch was to have.
+      error: why it was lost: Ray's own error, or what environments have raised.
+    """
+
+    actor: int
+    restarts: int
+    num_steps: int
+    error: Exception
+
+
+@dataclasses.dataclass
+class _Actor:
+    number: int
+    handle: Any = None
+    restarts: int = 0
+    attempts: int = 0
+    """How often it was replaced since its last batch."""
+
+    num_steps: int = 0
+    deadline: Deadline = dataclasses.field(default_factory=lambda: Deadline.after(None))
+
+
+class RayRollouts(Rollouts):
+    """Rollouts in actors of a Ray cluster. Needs the extra `ray`.
+
+    An actor is replaced if its process is gone, if it takes longer than `batch_timeout`, or if one
+    of its environments fails or cannot be made. The batch that it was to deliver is lost: it is
+    counted in `num_lost`, kept in `losses`, logged as a warning, and never delivered later. The new
+    actor makes environments with the same indices, whose first TimeStep is FIRST. Other actors go
+    on.
+
+    `collect` returns a batch of every actor also then: the new actor begins another one. What the
+    policy raises, and a SpecError, is raised here, and the actor stays. If `collect` raises, or an
+    iterator of `stream` is closed, batches under way are dropped, which `num_dropped` counts;
+    `Batch.start` shows the gap.
+
+    Args:
+      make_env: see `Rollouts`, as for all arguments that are not mentioned here. Ray sends it to
+        the actors, so it may be a lambda.
+      policy: the same.
+      num_actors: the same.
+      envs_per_actor: the same.
+      weights: the same. Ray sends them to each machine once.
+      seed: the same.
+      attempts: how often an actor is replaced without having delivered a batch in between.
+      start_timeout: seconds until all actors must have made their environments.
+      batch_timeout: seconds that a batch may take, the making of environments in a new actor
+        included; None for no limit. It is for actors that freeze.
+      actor_options: options of the actors, such as `{"num_cpus": 1}`. Ray's default is to start
+        them all, however many processors there are.
+
+    Raises:
+      SpecError: a number is invalid, or environments have different specs.
+      EnvironmentsFailedError: an environment could not be made. No actor stays.
+      DeadlineExceededError: the actors were not ready in time.
+      ModuleNotFoundError: Ray is not installed.
+      Otherwise the errors of Ray.
+    """
+
+    def __init__(
+        self,
+        make_env: MakeEnv,
+        policy: Policy,
+        num_actors: int = 1,
+        envs_per_actor: int = 1,
+        *,
+        weights: Any = None,
+        seed: int | None = None,
+        attempts: int = 5,
+        start_timeout: float | None = 60.0,
+        batch_timeout: float | None = None,
+        actor_options: Mapping[str, Any] = NO_OPTIONS,
+    ):
+        super().__init__(make_env, policy, num_actors, envs_per_actor, weights, seed)
+        self._ray = ray = import_ray()
+        self._attempts = attempts
+        self._batch_timeout = batch_timeout
+        self._class = ray.remote(Worker).options(**{"max_restarts": 0, **actor_options})
+        self._under_way: dict[Any, _Actor] = {}
+        self._shared_weights = ray.put(weights)
+        self._losses: collections.deque[Loss] = collections.deque(maxlen=_KEPT)
+        self._num_lost = self._num_dropped = self._restarts = 0
+        self._fleet = [_Actor(number) for number in self._actors]
+        try:
+            for actor in self._fleet:
+                self._start(actor, None)
+            self._specs = self._wait_until_open(start_timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def restarts(self) -> int:
+        """How often actors were replaced."""
+        return self._restarts
+
+    @property
+    def num_lost(self) -> int:
+        """How many batches were lost."""
+        return self._num_lost
+
+    @property
+    def losses(self) -> Sequence[Loss]:
+        """The last 100 batches that were lost, oldest first."""
+        return list(self._losses)
+
+    @property
+    def num_dropped(self) -> int:
+        """How many batches were dropped because `collect` raised or `stream` was closed."""
+        return self._num_dropped
+
+    def update(self, weights: Any) -> None:
+        """Gives weights to the policy, for all batches that begin from now on.
+
+        Args:
+          weights: whatever the policy takes, such as arrays. The policy gets a copy whose arrays
+            are read-only.
+        """
+        self._shared_weights = self._ray.put(weights)
+        super().update(weights)
+
+    def stream(self, num_steps: int) -> Iterator[Batch]:
+        """Takes steps without end, while the caller does something else.
+
+        Each actor begins its next batch when one is delivered, with the weights of that moment.
+        `Batch.version` says which weights a batch had.
+
+        Args:
+          num_steps: the number of steps in a batch, T.
+
+        Returns:
+          An iterator over batches of one actor each, in the order in which they are ready. If it is
+          closed or forgotten, batches under way are dropped.
+
+        Raises:
+          As `collect`.
+        """
+        return super().stream(num_steps)
+
+    def __enter__(self) -> RayRollouts:
+        return self
+
+    def _check(self, num_steps: int) -> None:
+        super()._check(num_steps)
+        if self._under_way:
+            raise SpecError("an iterator of stream() is in use; close it first")
+
+    def _collect_each(self, num_steps: int) -> Sequence[Batch]:
+        batches: dict[int, Batch] = {}
+        try:
+            for actor in self._fleet:
+                self._submit(actor, num_steps)
+            while self._under_way:
+                actor, batch = self._receive()
+                batches[actor.number] = batch
+        except BaseException:
+            self._drop(len(batches))
+            raise
+        return [batches[number] for number in self._actors]
+
+    def _stream(self, num_steps: int) -> Iterator[Batch]:
+        self._check(num_steps)
+        try:
+            for actor in self._fleet:
+                self._submit(actor, num_steps)
+            while True:
+                actor, batch = self._receive()
+                self._submit(actor, num_steps)
+                # A copy: what Ray returns is read-only and takes room in its object store.
+                yield merge([batch])
+                self._check_open()
+        finally:
+            self._drop()
+
+    def _start(self, actor: _Actor, specs: EnvironmentSpecs | None) -> None:
+        actor.handle = self._class.remote(
+            self._make_env,
+            self._policy,
+            self._env_ids(actor.number),
+            actor.number,
+            self._seed,
+            actor.restarts,
+            specs,
+        )
+
+    def _wait_until_open(self, timeout: float | None) -> EnvironmentSpecs:
+        opening = {actor.handle.open.remote(): actor for actor in self._fleet}
+        deadline = Deadline.after(timeout)
+        opened: dict[int, EnvironmentSpecs] = {}
+        while opening:
+            ready, _ = self._ray.wait(list(opening), timeout=deadline.remaining)
+            if not ready:
+                raise DeadlineExceededError(
+                    f"{len(opening)} of {len(self._fleet)} actors have not made their environments "
+                    f"within {timeout} s; the cluster has {self._ray.available_resources()} left"
+                )
+            opened[opening.pop(ready[0]).number] = result(ready[0])
+        for number in self._actors:
+            opened[0].check_same(opened[number], f"environment {self._env_ids(number)[0]}")
+        return opened[0]
+
+    def _submit(self, actor: _Actor, num_steps: int) -> None:
+        actor.num_steps = num_steps
+        actor.deadline = Deadline.after(self._batch_timeout)
+        reference = actor.handle.collect.remote(num_steps, self._version, self._shared_weights)
+        self._under_way[reference] = actor
+
+    def _receive(self) -> tuple[_Actor, Batch]:
+        """Waits for a batch; replaces actors that are lost meanwhile."""
+        while True:
+            first = min(actor.deadline for actor in self._under_way.values())
+            ready, waiting = self._ray.wait(list(self._under_way), timeout=first.remaining)
+            for reference in ready:
+                actor = self._under_way.pop(reference)
+                try:
+                    batch: Batch = result(reference)
+                except (self._ray.exceptions.RayError, EnvironmentsFailedError) as error:
+                    self._lose(actor, error)
+                else:
+                    actor.attempts = 0
+                    return actor, batch
+            if not ready:
+                late = [each for each in waiting if self._under_way[each].deadline.has_passed]
+                for reference in late:
+                    actor = self._under_way.pop(reference)
+                    text = f"actor {actor.number} took longer than {self._batch_timeout} s"
+                    self._lose(actor, DeadlineExceededError(text))
+
+    def _lose(self, actor: _Actor, error: Exception) -> None:
+        """Reports the batch of an actor as lost, and has another actor begin one."""
+        self._num_lost += 1
+        self._losses.append(Loss(actor.number, actor.restarts, actor.num_steps, error))
+        _log.warning("lost a batch of actor %d, which is replaced: %s", actor.number, error)
+        if isinstance(error, EnvironmentsFailedError):
+            end([actor.handle], "close")
+        else:
+            self._ray.kill(actor.handle)
+        actor.restarts += 1
+        actor.attempts += 1
+        self._restarts += 1
+        self._start(actor, self._specs)
+        if actor.attempts > self._attempts:
+            actor.attempts = 0
+            raise error
+        self._submit(actor, actor.num_steps)
+
+    def _drop(self, received: int = 0) -> None:
+        """Forgets batches under way, and those that cannot be delivered without them."""
+        if count := len(self._under_way) + received:
+            self._under_way.clear()
+            self._num_dropped += count
+            _log.info("dropped %d batches", count)
+
+    def _close(self) -> None:
+        self._under_way.clear()
+        end([actor.handle for actor in self._fleet if actor.handle is not None], "close")

@@ -1,0 +1,234 @@
+"""What all rollouts have in common, and rollouts in one process."""
+
+from __future__ import annotations
+
+import abc
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dm_env_rpc_client.distributed.trajectories import Batch, EnvironmentSpecs, merge
+from dm_env_rpc_client.distributed.worker import MakeEnv, Policy, Worker
+from dm_env_rpc_client.errors import ConnectionClosedError, SpecError
+
+__all__ = ["LocalRollouts", "Rollouts", "check_positive"]
+
+
+class Rollouts(abc.ABC):
+    """Trajectories of a policy in many environments; `LocalRollouts` or `RayRollouts`.
+
+    Actor i has the environments i * envs_per_actor to (i + 1) * envs_per_actor - 1.
+
+    Args:
+      make_env: called with the index of an environment, returns a `dm_env.Environment`: a remote
+        one, `lambda index: make(address, {"seed": index})`, or any other. All have the same specs.
+      policy: called with the TimeSteps of an actor's environments, each field [envs_per_actor,
+        ...]; with the weights; and with a list of `numpy.random.Generator`, one for each
+        environment. It returns the actions, each leaf [envs_per_actor, ...], or a `PolicyStep`.
+        It is called for LAST TimeSteps, too; those actions are ignored. An object with state of its
+        own is copied for each actor; `timestep.first()` says where to begin anew.
+      num_actors: the number of actors.
+      envs_per_actor: how many environments each actor has.
+      weights: what the policy gets at first.
+      seed: of the random generators. Each is made of the seed, the index of its environment and
+        how often its actor was replaced. None: different ones each time.
+
+    Raises:
+      SpecError: a number is invalid, or environments have different specs.
+      EnvironmentsFailedError: an environment could not be made. Nothing stays that was.
+    """
+
+    def __init__(
+        self,
+        make_env: MakeEnv,
+        policy: Policy,
+        num_actors: int,
+        envs_per_actor: int,
+        weights: Any,
+        seed: int | None,
+    ):
+        for name, number in (("num_actors", num_actors), ("envs_per_actor", envs_per_actor)):
+            check_positive(name, number)
+        if seed is not None and (not isinstance(seed, int) or seed < 0):
+            raise SpecError(f"seed is a number from 0 on, or None, got {seed!r}")
+        self._make_env = make_env
+        self._policy = policy
+        self._actors = range(num_actors)
+        self._envs_per_actor = envs_per_actor
+        self._weights = weights
+        self._seed = seed
+        self._version = 0
+        self._specs: EnvironmentSpecs
+        self._is_closed = False
+
+    @property
+    def num_envs(self) -> int:
+        """The number of environments."""
+        return len(self._actors) * self._envs_per_actor
+
+    @property
+    def version(self) -> int:
+        """Which weights batches that begin now have: how often `update` was called."""
+        return self._version
+
+    def update(self, weights: Any) -> None:
+        """Gives weights to the policy, for all batches that begin from now on.
+
+        Args:
+          weights: whatever the policy takes, such as arrays; it must not change them.
+        """
+        self._weights = weights
+        self._version += 1
+
+    def collect(self, num_steps: int) -> Batch:
+        """Takes steps in all environments, with the weights of now, and waits for them.
+
+        Sequences go on where the last batch has ended. The first batch begins with FIRST.
+
+        Args:
+          num_steps: the number of steps, T.
+
+        Returns:
+          One batch of all environments, in the order of their indices.
+
+        Raises:
+          SpecError: `num_steps` is not positive, or actions or TimeSteps do not conform.
+          ConnectionClosedError: these rollouts are closed.
+          EnvironmentsFailedError: some environments failed.
+          Otherwise what the policy raises.
+        """
+        self._check(num_steps)
+        return merge(self._collect_each(num_steps))
+
+    def stream(self, num_steps: int) -> Iterator[Batch]:
+        """Takes steps without end.
+
+        Args:
+          num_steps: the number of steps in a batch, T.
+
+        Returns:
+          An iterator over batches, of one actor each.
+
+        Raises:
+          As `collect`.
+        """
+        self._check(num_steps)
+        return self._stream(num_steps)
+
+    def action_spec(self) -> Any:
+        """Returns the spec of one environment's actions."""
+        return self._specs.action
+
+    def observation_spec(self) -> Any:
+        """Returns the spec of one environment's observations."""
+        return self._specs.observation
+
+    def reward_spec(self) -> Any:
+        """Returns the spec of one environment's reward."""
+        return self._specs.reward
+
+    def discount_spec(self) -> Any:
+        """Returns the spec of one environment's discount."""
+        return self._specs.discount
+
+    def close(self) -> None:
+        """Closes all environments; a second call does nothing. Raises nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._close()
+
+    @abc.abstractmethod
+    def __enter__(self) -> Rollouts: ...
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    @abc.abstractmethod
+    def _collect_each(self, num_steps: int) -> Sequence[Batch]:
+        """Returns a batch of each actor, in their order."""
+
+    @abc.abstractmethod
+    def _stream(self, num_steps: int) -> Iterator[Batch]: ...
+
+    @abc.abstractmethod
+    def _close(self) -> None: ...
+
+    def _check(self, num_steps: int) -> None:
+        check_positive("num_steps", num_steps)
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ConnectionClosedError("the rollouts are closed")
+
+    def _env_ids(self, actor: int) -> range:
+        return range(actor * self._envs_per_actor, (actor + 1) * self._envs_per_actor)
+
+
+class LocalRollouts(Rollouts):
+    """Rollouts in this process, without Ray: for tests, for debugging, and to begin with.
+
+    With a seed, and environments that depend on their index only, the trajectories are those of
+    `RayRollouts` with the same arguments, bit for bit, as long as no actor is replaced there.
+
+    Args:
+      make_env: see `Rollouts`, as for all other arguments.
+      policy: the same.
+      num_actors: the same; each has a copy of the policy.
+      envs_per_actor: the same.
+      weights: the same.
+      seed: the same.
+
+    Raises:
+      As `Rollouts`.
+    """
+
+    def __init__(
+        self,
+        make_env: MakeEnv,
+        policy: Policy,
+        num_actors: int = 1,
+        envs_per_actor: int = 1,
+        *,
+        weights: Any = None,
+        seed: int | None = None,
+    ):
+        super().__init__(make_env, policy, num_actors, envs_per_actor, weights, seed)
+        self._workers: list[Worker] = []
+        specs = None
+        try:
+            for actor in self._actors:
+                own = copy.deepcopy(policy)
+                worker = Worker(make_env, own, self._env_ids(actor), actor, seed, 0, specs)
+                self._workers.append(worker)
+                specs = worker.open()
+        except BaseException:
+            self.close()
+            raise
+        assert specs is not None
+        self._specs = specs
+
+    def __enter__(self) -> LocalRollouts:
+        return self
+
+    def _collect_each(self, num_steps: int) -> Sequence[Batch]:
+        return [self._collect(worker, num_steps) for worker in self._workers]
+
+    def _stream(self, num_steps: int) -> Iterator[Batch]:
+        while True:
+            for worker in self._workers:
+                self._check_open()
+                yield merge([self._collect(worker, num_steps)])
+
+    def _collect(self, worker: Worker, num_steps: int) -> Batch:
+        return worker.collect(num_steps, self._version, self._weights)
+
+    def _close(self) -> None:
+        for worker in self._workers:
+            worker.close()
+
+
+def check_positive(name: str, number: int) -> None:
+    """Raises SpecError if an argument is not a positive number."""
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise SpecError(f"{name} is a number from 1 on, got {number!r}")

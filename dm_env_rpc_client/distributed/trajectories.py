@@ -1,0 +1,197 @@
+"""Trajectories of several environments, stacked along time: what rollouts deliver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import dm_env
+import numpy as np
+import numpy.typing as npt
+import tree
+
+from dm_env_rpc_client.environment.restarting import difference
+from dm_env_rpc_client.environment.rows import batch_spec
+from dm_env_rpc_client.errors import SpecError
+
+__all__ = ["Batch", "EnvironmentSpecs", "Stack", "merge"]
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+class Batch(NamedTuple):
+    """What N environments did in T steps.
+
+    `actions[t]` was chosen at the TimeStep `timesteps[t]`, and `timesteps[t + 1]` is the answer to
+    it. So there is one TimeStep more than actions, and the last one of a batch is the first one of
+    the next batch of the same environments. After a LAST TimeStep the next is FIRST: the action
+    between them was ignored by the environment.
+
+    The arrays belong to the caller and are writable.
+
+    Attributes:
+      timesteps: `step_type` int64 [T + 1, N]; `reward` and `discount` [T + 1, N, ...], 0 and 1
+        where the TimeStep is FIRST; `observation` with the structure of `observation_spec`, each
+        leaf [T + 1, N, ...]. Strings, and arrays of variable length, are arrays of objects.
+      actions: with the structure that the policy returned, each leaf [T, N, ...].
+      extras: what the policy returned beside actions, each leaf [T, N, ...]; () if nothing.
+      env_ids: the index of each environment, int64 [N].
+      restarts: how often the actor of each environment had been replaced, int64 [N].
+      start: how many steps each environment had taken before `timesteps[0]` since it was made,
+        int64 [N]. No two batches agree in an environment's index, `restarts` and `start`.
+      version: which weights the policy had: 0 for those of the constructor, and one more with each
+        `update`.
+    """
+
+    timesteps: dm_env.TimeStep
+    actions: Any
+    extras: Any
+    env_ids: npt.NDArray[np.int64]
+    restarts: npt.NDArray[np.int64]
+    start: npt.NDArray[np.int64]
+    version: int
+
+
+def merge(batches: Sequence[Batch]) -> Batch:
+    """Returns batches of different environments, with as many steps and weights, as one batch.
+
+    Args:
+      batches: at least one; nothing of them is in the result, which is a copy.
+    """
+
+    def join(axis: int, *structures: Any) -> Any:
+        return tree.map_structure(lambda *leaves: np.concatenate(leaves, axis), *structures)
+
+    timesteps, actions, extras = join(1, *(batch[:3] for batch in batches))
+    env_ids, restarts, start = join(0, *(batch[3:6] for batch in batches))
+    return Batch(timesteps, actions, extras, env_ids, restarts, start, batches[0].version)
+
+
+class EnvironmentSpecs(NamedTuple):
+    """The specs of an environment.
+
+    Attributes:
+      action: what its `action_spec` returns.
+      observation: what its `observation_spec` returns.
+      reward: what its `reward_spec` returns.
+      discount: what its `discount_spec` returns.
+    """
+
+    action: Any
+    observation: Any
+    reward: Any
+    discount: Any
+
+    @classmethod
+    def of(cls, environment: dm_env.Environment) -> EnvironmentSpecs:
+        """Asks an environment."""
+        return cls(*(getattr(environment, f"{kind}_spec")() for kind in cls._fields))
+
+    def check_same(self, other: EnvironmentSpecs, label: str) -> None:
+        """Raises SpecError if the specs of another environment differ.
+
+        Args:
+          other: its specs.
+          label: how the error names it.
+        """
+        for kind, expected, found in zip(self._fields, self, other, strict=True):
+            if expected != found:
+                raise SpecError(
+                    f"{label} has another {kind}_spec than the environments before it: "
+                    f"{difference(expected, found)}; all environments of rollouts have the same"
+                )
+
+
+class Stack:
+    """The TimeSteps of some environments, which are put in one by one.
+
+    Args:
+      specs: of one environment.
+      length: the number of TimeSteps of each environment.
+      env_ids: their indices, by which errors name them.
+    """
+
+    def __init__(self, specs: EnvironmentSpecs, length: int, env_ids: Sequence[int]):
+        shape = (length, len(env_ids))
+        self._env_ids = env_ids
+        self._step_type = np.full(shape, dm_env.StepType.FIRST, np.int64)
+        self._reward = _Field("reward", specs.reward, shape, 0)
+        self._discount = _Field("discount", specs.discount, shape, 1)
+        self._observation = _Field("observation", specs.observation, shape, 0)
+
+    def put(self, time: int, place: int, timestep: dm_env.TimeStep) -> None:
+        """Copies a TimeStep to its place.
+
+        Args:
+          time: its index along time.
+          place: the index of the environment among those of the stack.
+          timestep: the TimeStep.
+
+        Raises:
+          SpecError: it does not conform to the specs.
+        """
+        self._step_type[time, place] = timestep.step_type
+        try:
+            if timestep.reward is not None:
+                self._reward.put(time, place, timestep.reward)
+            if timestep.discount is not None:
+                self._discount.put(time, place, timestep.discount)
+            self._observation.put(time, place, timestep.observation)
+        except SpecError as error:
+            raise SpecError(f"environment {self._env_ids[place]}: {error}") from error
+
+    def at(self, time: int) -> dm_env.TimeStep:
+        """Returns a copy of the TimeSteps of all environments at a time, each field [N, ...]."""
+        fields = (field.at(time) for field in (self._reward, self._discount, self._observation))
+        return dm_env.TimeStep(self._step_type[time].copy(), *fields)
+
+    def whole(self) -> dm_env.TimeStep:
+        """Returns all TimeSteps, each field [length, N, ...]."""
+        fields = (field.whole() for field in (self._reward, self._discount, self._observation))
+        return dm_env.TimeStep(self._step_type, *fields)
+
+
+class _Field:
+    """One field of the TimeSteps of a stack, which may be nested."""
+
+    def __init__(self, name: str, spec: Any, shape: tuple[int, int], stand_in: int):
+        self._spec = spec
+        self._paths: list[tuple[str, tuple[Any, ...]]] = []
+        self._arrays: list[Array] = []
+        for path, leaf in tree.flatten_with_path(spec):
+            where = f"{name} {'.'.join(map(str, path))!r}" if path else name
+            self._paths.append((where, path))
+            self._arrays.append(_allocate(leaf, shape, stand_in, where))
+
+    def put(self, time: int, place: int, value: Any) -> None:
+        for (where, path), array in zip(self._paths, self._arrays, strict=True):
+            leaf = value
+            try:
+                for key in path:
+                    leaf = getattr(leaf, key) if hasattr(leaf, "_fields") else leaf[key]
+            except (LookupError, TypeError, AttributeError):
+                raise SpecError(f"{where} is missing from the TimeStep, but has a spec") from None
+            if array.dtype != object:
+                leaf = np.asarray(leaf)
+                if leaf.dtype != array.dtype and not np.can_cast(
+                    leaf.dtype, array.dtype, "same_kind"
+                ):
+                    raise SpecError(f"{where} has dtype {leaf.dtype}, expected {array.dtype}")
+                if leaf.shape != array.shape[2:]:
+                    raise SpecError(f"{where} has shape {leaf.shape}, expected {array.shape[2:]}")
+            array[time, place] = leaf
+
+    def at(self, time: int) -> Any:
+        return tree.unflatten_as(self._spec, [array[time].copy() for array in self._arrays])
+
+    def whole(self) -> Any:
+        return tree.unflatten_as(self._spec, self._arrays)
+
+
+def _allocate(spec: Any, shape: tuple[int, int], stand_in: int, where: str) -> Array:
+    if not hasattr(spec, "dtype"):
+        raise SpecError(f"{where}: a spec of an array is expected, got {spec!r}")
+    length, count = shape
+    stacked = batch_spec(batch_spec(spec, count), length)
+    filling = None if stacked.dtype == object else stand_in
+    return np.full(stacked.shape, filling, stacked.dtype)

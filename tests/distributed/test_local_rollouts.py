@@ -1,0 +1,331 @@
+"""What a batch of trajectories is, in one process. Rollouts with Ray are compared with these."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import dm_env
+import numpy as np
+import pytest
+from dm_env import specs
+
+from dm_env_rpc_client import (
+    ConnectionClosedError,
+    ConnectionLostError,
+    EnvironmentsFailedError,
+    SpecError,
+    make,
+)
+from dm_env_rpc_client.distributed import LocalRollouts, PolicyStep
+from dm_env_rpc_client.server import Catch, Server, serve
+from tests.distributed.actors import (
+    Random,
+    Remembering,
+    assert_same,
+    catch,
+    catching,
+    counting,
+    echo,
+    without_pids,
+)
+from tests.environments import Echo, Robot
+
+FIRST, MID, LAST = map(int, dm_env.StepType)
+
+
+def test_each_action_was_chosen_at_its_timestep_and_is_answered_by_the_next() -> None:
+    with LocalRollouts(echo, counting, 2, 3, seed=1) as rollouts:
+        steps, actions, extras, env_ids, restarts, start, version = rollouts.collect(20)
+    assert steps.step_type.shape == steps.reward.shape == steps.discount.shape == (21, 6)
+    assert actions["value"].shape == extras["pid"].shape == (20, 6)
+    assert (env_ids == np.arange(6)).all()
+    assert (restarts.tolist(), start.tolist(), version) == ([0] * 6, [0] * 6, 0)
+    seen = steps.observation["value"]
+    for env in range(6):
+        for time in range(20):
+            before, after = steps.step_type[time, env], steps.step_type[time + 1, env]
+            if before == LAST:
+                assert (after, seen[time + 1, env]) == (FIRST, -1)
+            else:
+                assert after in (MID, LAST)
+                assert seen[time + 1, env] == actions["value"][time, env]
+        # An Echo of length n is FIRST every n + 1 TimeSteps.
+        assert np.flatnonzero(steps.step_type[:, env] == FIRST).tolist() == list(
+            range(0, 21, 3 + env + 1)
+        )
+    is_first = steps.step_type == FIRST
+    assert (steps.reward == np.where(is_first, 0.0, 1.0)).all()
+    assert (steps.discount == 1.0).all()
+    assert len(np.unique(actions["value"])) == 120
+
+
+def test_a_batch_begins_where_the_last_one_has_ended() -> None:
+    with LocalRollouts(catch, catching, 2, 2, seed=3) as rollouts:
+        batches = [rollouts.collect(steps) for steps in (7, 1, 12)]
+    with LocalRollouts(catch, catching, 2, 2, seed=3) as rollouts:
+        whole = rollouts.collect(20)
+    assert [batch.start.tolist() for batch in batches] == [[0] * 4, [7] * 4, [8] * 4]
+    for one, other in itertools.pairwise(batches):
+        np.testing.assert_array_equal(
+            one.timesteps.observation["board"][-1], other.timesteps.observation["board"][0]
+        )
+        np.testing.assert_array_equal(one.timesteps.reward[-1], other.timesteps.reward[0])
+    boards = [batch.timesteps.observation["board"][:-1] for batch in batches]
+    np.testing.assert_array_equal(np.concatenate(boards), whole.timesteps.observation["board"][:-1])
+    paddles = [batch.actions["paddle"] for batch in batches]
+    np.testing.assert_array_equal(np.concatenate(paddles), whole.actions["paddle"])
+
+
+@pytest.mark.parametrize("layout", [(1, 12), (3, 4), (12, 1)])
+def test_trajectories_do_not_depend_on_the_layout(layout: tuple[int, int]) -> None:
+    with LocalRollouts(catch, catching, 4, 3, seed=5) as expected:
+        with LocalRollouts(catch, catching, *layout, seed=5) as found:
+            assert found.num_envs == expected.num_envs == 12
+            for _ in range(3):
+                assert_same(found.collect(10), expected.collect(10))
+        with LocalRollouts(catch, catching, *layout, seed=6) as others:
+            assert (
+                others.collect(10).actions["paddle"] != expected.collect(10).actions["paddle"]
+            ).any()
+
+
+@pytest.fixture(scope="module")
+def server() -> Any:
+    with serve({"catch": Catch, "echo": Echo}) as running:
+        yield running
+
+
+def test_remote_environments_are_as_local_ones(server: Server) -> None:
+    def remote(index: int) -> dm_env.Environment:
+        return make(server.address, {"environment": "catch", "rows": 6, "seed": index})
+
+    def either(index: int) -> dm_env.Environment:
+        return remote(index) if index % 2 else catch(index)
+
+    with LocalRollouts(catch, catching, 2, 3, seed=1) as local:
+        expected = local.collect(30)
+        assert (expected.timesteps.step_type == LAST).any()
+    # Steps to remote environments are begun together, the others are taken between.
+    for make_env in (remote, either):
+        with LocalRollouts(make_env, catching, 2, 3, seed=1) as rollouts:
+            found = rollouts.collect(30)
+        reward = found.timesteps.reward.astype(expected.timesteps.reward.dtype)
+        assert_same(found._replace(timesteps=found.timesteps._replace(reward=reward)), expected)
+    assert server.world_count == 0
+
+
+def test_a_policy_gets_the_weights_of_now() -> None:
+    def policy(timestep: dm_env.TimeStep, weights: Any, random: Random) -> Any:
+        return {"value": np.full(len(random), weights)}
+
+    with LocalRollouts(echo, policy, 2, 2, weights=7) as rollouts:
+        batch = rollouts.collect(3)
+        assert (batch.version, np.unique(batch.actions["value"]).tolist()) == (0, [7])
+        rollouts.update(8)
+        assert rollouts.version == 1
+        batch = rollouts.collect(3)
+        assert (batch.version, np.unique(batch.actions["value"]).tolist()) == (1, [8])
+
+
+def test_each_actor_has_a_policy_with_a_state_of_its_own() -> None:
+    with LocalRollouts(echo, Remembering(), 3, 2) as rollouts:
+        counts = rollouts.collect(12).actions["value"]
+    for env in range(6):
+        assert counts[:, env].tolist() == [time % (4 + env) for time in range(12)]
+
+
+def test_stream_yields_batches_of_one_actor_each() -> None:
+    with (
+        LocalRollouts(catch, catching, 2, 2, seed=1) as rollouts,
+        LocalRollouts(catch, catching, 2, 2, seed=1) as others,
+    ):
+        for batch in itertools.islice(others.stream(5), 4):
+            assert batch.timesteps.step_type.shape == (6, 2)
+            if batch.env_ids[0] == 0:
+                expected = rollouts.collect(5)
+            columns = expected.timesteps.step_type[:, batch.env_ids]
+            np.testing.assert_array_equal(batch.timesteps.step_type, columns)
+
+
+def test_what_a_policy_does_with_its_arrays_changes_nothing() -> None:
+    kept = np.zeros(2, np.int64)
+
+    def rude(timestep: dm_env.TimeStep, weights: Any, random: Random) -> Any:
+        nonlocal kept
+        timestep.observation["value"][:] = 1000
+        timestep.step_type[:] = LAST
+        kept += 1
+        return {"value": kept}
+
+    with LocalRollouts(echo, rude, 1, 2) as rollouts:
+        batch = rollouts.collect(3)
+    assert batch.actions["value"].tolist() == [[1, 1], [2, 2], [3, 3]]
+    assert batch.timesteps.observation["value"].tolist() == [[-1, -1], [1, 1], [2, 2], [3, 3]]
+    batch.timesteps.observation["value"][:] = 5  # It is the caller's.
+
+
+def test_nested_observations_and_strings() -> None:
+    def speaking(timestep: dm_env.TimeStep, weights: Any, random: Random) -> Any:
+        speech = np.array([f"{heard[1]}ab" for heard in timestep.observation["heard"]], object)
+        arm = {"torque": np.ones((2, 3), np.float32), "grip": np.zeros(2, bool)}
+        return {"arm": arm, "mode": np.zeros(2, int), "speech": speech}
+
+    with LocalRollouts(lambda index: Robot(), speaking, 1, 2) as rollouts:
+        steps = rollouts.collect(3).timesteps
+    assert steps.observation["camera"]["rgb"].shape == (4, 2, 4, 5, 3)
+    assert steps.observation["camera"]["rgb"].dtype == np.uint8
+    assert [angles.shape for angles in steps.observation["joints"]] == [(4, 2)] * 3
+    assert steps.observation["heard"].shape == (4, 2, 2)
+    assert steps.observation["heard"].dtype == object
+    assert isinstance(steps.observation["heard"][3, 1, 0], str)
+
+
+WRONG_POLICIES: list[tuple[Callable[..., Any], str]] = [
+    (lambda timestep, weights, random: {"value": np.zeros(3)}, r"actions 'value' .*\(3,\).* of 2"),
+    (lambda timestep, weights, random: {"value": 1}, r"actions 'value' .*\(\).* of 2"),
+    (
+        lambda timestep, weights, random: PolicyStep({"value": np.zeros(2)}, np.zeros(1)),
+        r"extras .*\(1,\).* of 2",
+    ),
+]
+
+
+@pytest.mark.parametrize(("policy", "message"), WRONG_POLICIES)
+def test_a_policy_returns_a_row_for_each_environment(
+    policy: Callable[..., Any], message: str
+) -> None:
+    with LocalRollouts(echo, policy, 1, 2) as rollouts, pytest.raises(SpecError, match=message):
+        rollouts.collect(2)
+
+
+def test_an_action_that_does_not_conform_names_its_environment(server: Server) -> None:
+    def wrong(timestep: dm_env.TimeStep, weights: Any, random: Random) -> Any:
+        return {"paddle": np.array([1, 1, weights])}
+
+    with LocalRollouts(
+        lambda index: make(server.address, {"environment": "catch"}), wrong, 1, 3, weights=7
+    ) as rollouts:
+        with pytest.raises(SpecError, match="environment 2: action 'paddle'"):
+            rollouts.collect(2)
+        rollouts.update(2)
+        assert (rollouts.collect(2).timesteps.step_type[0] == FIRST).all()
+
+
+class Odd(Echo):
+    """Its TimeSteps are not what its specs say."""
+
+    def __init__(self, what: str):
+        super().__init__()
+        self._what = what
+
+    def observation_spec(self) -> dict[str, specs.Array]:
+        more = {"speed": specs.Array((), np.float32)} if self._what == "missing" else {}
+        return {**super().observation_spec(), **more}
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        odd = {"shape": np.zeros(3, np.int64), "dtype": 0.5}
+        timestep = super().step(action)
+        if self._what not in odd:
+            return timestep
+        return timestep._replace(observation={"value": odd[self._what]})
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("shape", r"environment 0: observation 'value' has shape \(3,\), expected \(\)"),
+        ("dtype", "environment 0: observation 'value' has dtype float64, expected int64"),
+        ("missing", "environment 0: observation 'speed' is missing"),
+    ],
+)
+def test_timesteps_conform_to_the_specs(what: str, message: str) -> None:
+    with (
+        LocalRollouts(lambda index: Odd(what), counting) as rollouts,
+        pytest.raises(SpecError, match=message),
+    ):
+        rollouts.collect(2)
+
+
+def test_all_environments_have_the_same_specs() -> None:
+    with pytest.raises(SpecError, match=r"environment 2 has another observation_spec .*'board'"):
+        LocalRollouts(lambda index: Catch(rows=4 + index // 2), catching, 2, 2)
+    with LocalRollouts(catch, catching) as rollouts:
+        expected = Catch(rows=6)
+        assert rollouts.observation_spec() == expected.observation_spec()
+        assert rollouts.action_spec() == expected.action_spec()
+        assert rollouts.reward_spec() == expected.reward_spec()
+        assert rollouts.discount_spec() == expected.discount_spec()
+
+
+class Closing(Echo):
+    """Counts how many are open."""
+
+    open_ones = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Closing.open_ones += 1
+
+    def close(self) -> None:
+        Closing.open_ones -= 1
+        raise RuntimeError("even so")
+
+
+def test_environments_are_closed_also_if_one_cannot_be_made() -> None:
+    with LocalRollouts(lambda index: Closing(), counting, 2, 2) as rollouts:
+        assert Closing.open_ones == 4
+    assert Closing.open_ones == 0
+    with pytest.raises(ConnectionClosedError):
+        rollouts.collect(1)
+    with pytest.raises(ConnectionClosedError):
+        rollouts.stream(1)
+
+    def make_env(index: int) -> dm_env.Environment:
+        if index == 3:
+            raise OSError("no room")
+        return Closing()
+
+    with pytest.raises(EnvironmentsFailedError, match="environment 3 at actor 1 failed: no room"):
+        LocalRollouts(make_env, counting, 2, 2)
+    assert Closing.open_ones == 0
+
+
+def test_environments_that_fail_are_named_and_then_begin_again() -> None:
+    with serve(Echo) as own:
+        connecting = make(own.address)
+
+        def make_env(index: int) -> dm_env.Environment:
+            return connecting if index == 1 else Echo()
+
+        with LocalRollouts(make_env, counting, 1, 3) as rollouts:
+            rollouts.collect(2)
+            own.stop(0.0)
+            with pytest.raises(EnvironmentsFailedError) as caught:
+                rollouts.collect(2)
+            assert list(caught.value.failures) == [1]
+            assert isinstance(caught.value.failures[1], ConnectionLostError)
+
+
+@pytest.mark.parametrize("numbers", [(0, 1, 1), (1, 0, 1), (1, 1, 0), (1, True, 1), (1, 1, 1.5)])
+def test_numbers_are_positive(numbers: Any) -> None:
+    num_actors, envs_per_actor, num_steps = numbers
+    with (
+        pytest.raises(SpecError, match="is a number from 1 on"),
+        LocalRollouts(echo, counting, num_actors, envs_per_actor) as rollouts,
+    ):
+        rollouts.collect(num_steps)
+
+
+def test_a_seed_is_a_number_from_0_on() -> None:
+    with pytest.raises(SpecError, match="seed is a number from 0 on, or None, got -1"):
+        LocalRollouts(echo, counting, seed=-1)
+
+
+def test_batches_without_seed_differ() -> None:
+    batches = []
+    for _ in range(2):
+        with LocalRollouts(catch, catching, 2, 2) as rollouts:
+            batches.append(without_pids(rollouts.collect(20)))
+    assert (batches[0].actions["paddle"] != batches[1].actions["paddle"]).any()
