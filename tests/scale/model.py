@@ -216,7 +216,7 @@ class Reach:
       rate: steps per second.
       first: what saturates first.
       environments: how many it takes: twice as many as are stepped at any time, so that nobody
-        waits for them, and so many for each client that `call` is a tenth of its time at most.
+        waits for them, and so many for each client that `call` costs a tenth of the rate at most.
     """
 
     rate: float
@@ -228,7 +228,8 @@ class Reach:
         """Finds the lowest of some limits, in steps per second, by what they are of."""
         first = min(limits, key=lambda each: limits[each])
         stepped = limits[first] * (costs.client + costs.serve + work)
-        least = clients * max(1, round(10 * costs.call / costs.client))
+        room = max(1.1 * clients / limits[first] - costs.client, 0.1 * costs.client)
+        least = clients * max(1, math.ceil(costs.call / room - 1e-9))
         return cls(limits[first], first, max(round(2 * stepped), least))
 
 

@@ -99,8 +99,8 @@ def test_the_least_number_that_reaches_a_share_is_found() -> None:
 
 def test_a_machine_is_limited_by_its_client_and_then_by_its_cores() -> None:
     two = model.machine(COSTS, 0.0, 2)
-    # Two cores step two at any time; 10 calls take as long as 5 environments.
-    assert two.alone == two.full == reach(2 / 50e-6, CORES, 5)
+    # Two cores step two at any time.
+    assert two.alone == two.full == reach(2 / 50e-6, CORES, 4)
     assert (two.clients, two.servers) == (1, 1)
     many = model.machine(COSTS, 0.0, 64)
     assert many.alone == reach(50_000, CLIENT, 5)
