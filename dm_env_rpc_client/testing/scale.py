@@ -102,5 +102,11 @@ python -m tests.scale --json run.json --markdown run.md --plot run.svg
 The command ends with 1 if 1,000 environments are more than 15 % beside the calculation. What counts
 are the turns in which client and server waited least for a processor that other programs had.
 
+## The last run
+
+Other programs had the two processors as well, so the tables below, and the plot, are not those of an
+idle machine: neither rates nor costs, and the bound of 15 % is not shown. Each observation was a run
+of its own: of several runs of the first two, the one that was disturbed least.
+
 .. include:: scale.md
 """
