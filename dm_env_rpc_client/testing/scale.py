@@ -104,9 +104,9 @@ are the turns in which client and server waited least for a processor that other
 
 ## The last run
 
-Other programs had the two processors as well, so the tables below, and the plot, are not those of an
-idle machine: neither rates nor costs, and the bound of 15 % is not shown. Each observation was a run
-of its own: of several runs of the first two, the one that was disturbed least.
+Other programs had the two processors as well, so the tables below, and the plot, are not those of
+an idle machine: neither rates nor costs. They do not show the bound of 15 %. Each observation was a
+run of its own: of several runs of the first two, the one that was disturbed least.
 
 .. include:: scale.md
 """
