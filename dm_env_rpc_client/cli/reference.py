@@ -42,6 +42,7 @@ GUIDES = {
         "tensors": "Values and specs",
         "protocol": "The states of a connection",
         "transports": "Performance and transports",
+        "testing.scale": "Scale: how many environments",
         "bridges": "Other protocols",
         "bridges.gym_socket": "gym-socket-api",
         "bridges.env_c_api": "C libraries",

@@ -226,9 +226,14 @@ class Connection(BaseConnection):
         """
         return self._pipeline.poll(pending)
 
-    def has_unread(self) -> bool:
-        """Whether an answer, or the end of the connection, has arrived and was not read yet."""
-        return self._pipeline.has_unread()
+    def has_unread(self, look: bool = True) -> bool:
+        """Whether an answer, or the end of the connection, has arrived and was not read yet.
+
+        Args:
+          look: False if this was just asked for another connection with the same `fileno`: what
+            has arrived was received then, for all of them.
+        """
+        return self._pipeline.has_unread(look)
 
     def fileno(self) -> int:
         """Returns a file descriptor that is readable when `has_unread` may have become true.

@@ -169,11 +169,11 @@ class ThreadedPipeline:
             pending.deadline is not None and time.monotonic() >= pending.deadline
         )
 
-    def has_unread(self) -> bool:
+    def has_unread(self, look: bool = True) -> bool:
         """Whether there is something to read; see `Stream.has_unread`."""
         if os.getpid() != self._pid:
             self.after_fork_in_child()
-        return self._stream.has_unread()
+        return self._stream.has_unread(look)
 
     def fileno(self) -> int:
         """Returns a descriptor to select on; see `Stream.fileno`."""

@@ -38,32 +38,50 @@ class ConnectionSelector:
         Returns:
           The numbers of the connections to `poll`; none after the timeout.
         """
+        deadline = None if timeout is None else time.monotonic() + timeout
         # A socket is not readable if its bytes were read already.
-        ready = {number: None for number, own in connections.items() if own.has_unread()}
-        for number, connection in connections.items():
-            if number not in self._descriptors:
-                descriptor = connection.fileno()
-                if descriptor < 0:
-                    ready[number] = None
-                else:
-                    self._register(descriptor, number)
-        deadline = 0.0 if ready else None if timeout is None else time.monotonic() + timeout
-        while True:
+        ready = self._look(connections)
+        while not ready:
             left = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
-            readable = [
-                number
-                for key, _ in self._selector.select(min(left, LOOK_SECONDS))
-                for number in tuple(self._sharing[key.fd])
-            ]
-            ready |= {number: None for number in readable if number in connections}
-            if ready or (not readable and left <= LOOK_SECONDS):
-                return list(ready)
+            readable = self._selector.select(min(left, LOOK_SECONDS))
             if not readable:
                 # Polling a connection is also what detects a frozen server.
-                return list(connections)
-            for number in readable:
-                # It stays readable until it is read: it has ended, or sent an unexpected answer.
-                self.forget(number)
+                return list(connections) if left > LOOK_SECONDS else []
+            ready = self._look(connections)
+            if not ready:
+                ready = [
+                    number for key, _ in readable for number in self._one_of(key.fd, connections)
+                ]
+        return ready
+
+    def _look(self, connections: Mapping[int, Connection]) -> list[int]:
+        """Returns the numbers of those with something to read, and registers those that are new."""
+        ready = []
+        looked_at: set[int] = set()
+        for number, connection in connections.items():
+            descriptor = self._descriptors.get(number)
+            if descriptor is None:
+                descriptor = connection.fileno()
+                if descriptor >= 0:
+                    self._register(descriptor, number)
+            if descriptor < 0 or connection.has_unread(look=descriptor not in looked_at):
+                ready.append(number)
+            looked_at.add(descriptor)
+        return ready
+
+    def _one_of(self, descriptor: int, connections: Mapping[int, Connection]) -> list[int]:
+        """Returns one of those with a descriptor that is readable, although none has an answer.
+
+        To poll it reads what there is, such as a part of an answer.
+        """
+        sharing = self._sharing[descriptor]
+        for number in sharing:
+            if number in connections:
+                return [number]
+        for number in tuple(sharing):
+            # It stays readable until it is read: it has ended, or sent an unexpected answer.
+            self.forget(number)
+        return []
 
     def _register(self, descriptor: int, number: int) -> None:
         sharing = self._sharing.setdefault(descriptor, set())

@@ -65,8 +65,13 @@ class Stream(Protocol):
             dm_env_rpc server. Every later call raises the same error.
         """
 
-    def has_unread(self) -> bool:
-        """Whether `read(0)` would return a message or raise."""
+    def has_unread(self, look: bool = True) -> bool:
+        """Whether `read(0)` would return a message or raise.
+
+        Args:
+          look: False if this was just asked for another stream with the same `fileno`: what has
+            arrived was received then, for all of them.
+        """
 
     def fileno(self) -> int:
         """Returns a descriptor that is readable when `has_unread` may have become true.

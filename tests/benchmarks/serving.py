@@ -16,15 +16,14 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
-import dm_env
 import gymnasium
 import numpy as np
-from dm_env import specs
 from gymnasium.vector import AsyncVectorEnv
 
 from dm_env_rpc_client import BatchedEnvironment, make
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import serve
+from tests.benchmarks.cheap import PAYLOADS, Cheap, compute
 from tests.benchmarks.reference_serving import serve_reference
 from tests.benchmarks.results import Row, Section, Target
 from tests.benchmarks.rounds import Contender, alternate
@@ -45,11 +44,6 @@ PIPE = "multiprocessing Pipe"
 BATCHED = "BatchedEnvironment"
 VECTOR = "RemoteVectorEnv"
 
-PAYLOADS: dict[str, tuple[tuple[int, ...], type[Any]]] = {
-    "float32 [1]": ((1,), np.float32),
-    "uint8 84x84x4": ((84, 84, 4), np.uint8),
-    "float32 84x84x4": ((84, 84, 4), np.float32),
-}
 _QUICK_PAYLOADS = ("float32 [1]",)
 _STEPS = 100
 _TOGETHER = 16
@@ -70,42 +64,11 @@ _LEAST_OF_ONE_PROCESS = 1.8
 _MOST_TOGETHER = {"float32 [1]": 0.4, "uint8 84x84x4": 0.4, "float32 84x84x4": 0.8}
 
 
-def _compute(work: int) -> int:
-    """Computes in Python for a time that does not depend on what else runs."""
-    total = 0
-    for number in range(work):
-        total += number & 3
-    return total
-
-
 def _work_of(seconds: float) -> int:
     """Returns the work that takes so long on a machine that does nothing else."""
     work = 100_000
-    shortest = min(timeit.repeat(lambda: _compute(work), number=1, repeat=_CALIBRATIONS))
+    shortest = min(timeit.repeat(lambda: compute(work), number=1, repeat=_CALIBRATIONS))
     return round(work * seconds / shortest)
-
-
-class Cheap(dm_env.Environment):
-    """Returns the same observation in every step, after some work."""
-
-    def __init__(self, payload: str, work: int = 0):
-        shape, dtype = PAYLOADS[payload]
-        self._observation = np.zeros(shape, dtype)
-        self._work = work
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart({"observation": self._observation})
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        _compute(self._work)
-        return dm_env.transition(1.0, {"observation": self._observation})
-
-    def observation_spec(self) -> Any:
-        observation = self._observation
-        return {"observation": specs.Array(observation.shape, observation.dtype, "observation")}
-
-    def action_spec(self) -> Any:
-        return {"action": specs.DiscreteArray(2, dtype=np.int32, name="action")}
 
 
 class CheapGym(gymnasium.Env[Any, Any]):
@@ -123,7 +86,7 @@ class CheapGym(gymnasium.Env[Any, Any]):
         return self._observation, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        _compute(self._work)
+        compute(self._work)
         return self._observation, 1.0, False, False, {}
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import dm_env
 import grpc
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.client.connection_group import ConnectionGroup
 from dm_env_rpc_client.server import Server, serve
+from dm_env_rpc_client.transports.http2.client_connection import ClientConnection
 from tests.environments import Echo
 from tests.scripted import extension, settles
 
@@ -77,6 +79,54 @@ def _action(envs: BatchedEnvironment, numbers: Any) -> dict[str, Any]:
         )
         for name, spec in envs.action_spec().items()
     }
+
+
+def test_to_receive_from_one_does_not_look_at_the_socket_for_each_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count, turns = 32, 20
+    looks = 0
+    released = threading.Event()
+
+    class Held(Echo):
+        def __init__(self, is_held: bool):
+            super().__init__()
+            self._is_held = is_held
+
+        def step(self, action: Any) -> dm_env.TimeStep:
+            if self._is_held:
+                released.wait(60)
+            return super().step(action)
+
+    def counted(name: str) -> Any:
+        original = getattr(ClientConnection, name)
+
+        def look(*arguments: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            return original(*arguments)
+
+        return look
+
+    with (
+        serve(Held) as held,
+        BatchedEnvironment(held.address, count, lambda index: {"is_held": index > 0}) as envs,
+    ):
+        try:
+            envs.reset()
+            envs.send({"value": np.arange(count)})
+            envs.recv()
+            for name in ("take_arrived", "advance"):
+                monkeypatch.setattr(ClientConnection, name, counted(name))
+            for value in range(turns):
+                envs.send({"value": np.array([value])}, [0])
+                timestep, ids = envs.recv()
+                assert (ids.tolist(), timestep.observation["value"].tolist()) == ([0], [value])
+            assert looks < turns * count / 2
+        finally:
+            released.set()
+        _, others = envs.recv(count - 1)
+        assert set(others.tolist()) == set(range(1, count))
 
 
 def test_each_gets_its_own_answers(server: Server) -> None:

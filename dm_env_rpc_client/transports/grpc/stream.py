@@ -94,7 +94,7 @@ class GrpcStream:
         self._inbound.put(item)
         raise item
 
-    def has_unread(self) -> bool:
+    def has_unread(self, look: bool = True) -> bool:
         """See `Stream.has_unread`."""
         return not self._inbound.empty()
 

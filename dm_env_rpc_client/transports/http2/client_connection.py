@@ -193,16 +193,20 @@ class ClientConnection:
                 self.is_corked = False
                 self.flush()
 
-    def take_arrived(self) -> None:
-        """Takes what has arrived, without waiting, unless another thread receives."""
+    def take_arrived(self) -> bool:
+        """Receives once, without waiting, unless another thread receives.
+
+        Returns:
+          Whether something was received, so that there may be more.
+        """
         if self.is_corked or not self._receiving.acquire(blocking=False):
-            return
+            return False
         try:
-            if not self.is_closed:
-                with self.lock:
-                    is_readable = (self._is_tls and self._socket.pending()) or self._look(0)
-                if is_readable:
-                    self._receive(self._at_once)
+            if self.is_closed:
+                return False
+            with self.lock:
+                is_readable = (self._is_tls and self._socket.pending()) or self._look(0)
+            return bool(is_readable) and self._receive(self._at_once)
         finally:
             self._receiving.release()
             if self.is_closed:

@@ -77,16 +77,17 @@ class Http2Stream:
                 return None
         return messages.popleft()
 
-    def has_unread(self) -> bool:
+    def has_unread(self, look: bool = True) -> bool:
         """See `Stream.has_unread`."""
         call, connection = self._call, self._connection
+        if look and connection.is_shared and not connection.is_closed:
+            # What has arrived may be for other streams. A peer may go on sending for ever.
+            for _ in range(connection.stream_count):
+                if not connection.take_arrived():
+                    break
         if call.messages or call.failure is not None or connection.is_closed:
             return True
-        if not connection.is_shared:
-            return connection.is_readable()
-        # What has arrived may be for other streams.
-        connection.take_arrived()
-        return bool(call.messages) or call.failure is not None
+        return look and not connection.is_shared and connection.is_readable()
 
     def close(self, timeout: float) -> None:
         """See `Stream.close`."""

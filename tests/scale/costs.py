@@ -1,0 +1,215 @@
+"""Measures what a step costs, part by part, with few environments."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.connection import Connection as Pipe
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dm_env_rpc_client import BatchedEnvironment, SpecError
+from tests.scale.fakes import Fake, fake
+from tests.scale.model import LARGEST_KEPT, Costs
+from tests.scale.processes import Process, Usage, process, quietest, served, usage, waited
+
+__all__ = ["FEW", "MANY", "actions", "measure", "opened"]
+
+FEW, MANY = 16, 128
+"""The environments that are stepped: what one costs is the slope, what a call costs is the rest."""
+
+_LATENCY = 0.005
+"""Long enough that all Steps are sent before the first answer comes."""
+
+_QUIETEST = 0.25
+"""The share of turns that count: those in which the client waited least for a processor."""
+
+_FILLED = 5
+_SERVED = 16
+_HELD = 32
+_MORE_HELD = 160
+_HELD_STEPS = 3
+
+
+@contextlib.contextmanager
+def opened(address: str, count: int, payload: str, **settings: Any) -> Iterator[BatchedEnvironment]:
+    """Opens environments with a payload, and begins a sequence in each."""
+    envs = BatchedEnvironment(address, count, {"payload": payload, **settings}, timeout=60.0)
+    try:
+        envs.reset()
+        yield envs
+    finally:
+        envs.close()
+
+
+def actions(count: int) -> dict[str, Any]:
+    """Returns valid actions."""
+    return {"action": np.ones(count, np.int32)}
+
+
+def measure(payload: str, rounds: int, progress: Callable[[str], object]) -> Costs:
+    """Returns what a step costs.
+
+    Args:
+      payload: what is observed, a name of `PAYLOADS`.
+      rounds: how many turns each measurement has.
+      progress: is told what is being measured.
+    """
+    progress(f"{payload}: the client's side of a step")
+    with fake(payload) as server, contextlib.ExitStack() as stack:
+        server.answer_after(_LATENCY)
+        contenders: dict[str, Callable[[], float]] = {}
+        answering = {}
+        for count in (FEW, MANY):
+            envs = stack.enter_context(opened(server.address, count, payload))
+            contenders |= {f"{name} {count}": part for name, part in _parts(envs, count).items()}
+            answering[count] = _answering(server, envs, rounds)
+        begin = server.traffic()
+        found = _in_turns(contenders, rounds)
+        end = server.traffic()
+        request, answer = ((end[i] - begin[i]) / (end.steps - begin.steps) for i in (1, 2))
+
+    def seconds(name: str) -> tuple[float, float]:
+        """Of the client's processor: for an environment, and for a call."""
+        few, many = (found[f"{name} {count}"] for count in (FEW, MANY))
+        each = (many - few) / (MANY - FEW)
+        return max(0.0, each), max(0.0, many - each * MANY)
+
+    step, call = seconds("step")
+    check, _ = seconds("check")
+    send, _ = seconds("send")
+    swap, turn = seconds("turn")
+    progress(f"{payload}: the server's side of a step")
+    serve = _serving(payload, rounds)
+    progress(f"{payload}: memory")
+    client_bytes, server_bytes = _memory(payload)
+    return Costs(
+        call=call,
+        check=check,
+        send=max(0.0, send - check),
+        read=max(0.0, step - max(send, check)),
+        turn=turn,
+        swap=swap,
+        fresh=_fresh(),
+        serve=serve,
+        fake=max(0.0, answering[MANY] - answering[FEW]) / (MANY - FEW),
+        request_bytes=request,
+        answer_bytes=answer,
+        client_bytes=client_bytes,
+        server_bytes=server_bytes,
+    )
+
+
+def _in_turns(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
+    """Has contenders take turns; returns the median of each in its quietest turns."""
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, measured in contenders.items():
+            before, begin = waited(), time.perf_counter()
+            seconds = measured()
+            took = time.perf_counter() - begin
+            found[name].append(((waited() - before) / took, seconds))
+    quiet = math.ceil(rounds * _QUIETEST)
+    return {
+        name: statistics.median(seconds for _, seconds in quietest(turns, quiet))
+        for name, turns in found.items()
+    }
+
+
+def _parts(envs: BatchedEnvironment, count: int) -> dict[str, Callable[[], float]]:
+    """Returns what measures the client's processor in the parts of a step."""
+    clock = time.thread_time
+    valid, invalid = actions(count), actions(count)
+    invalid["action"][-1] = 7
+
+    def step() -> float:
+        begin = clock()
+        envs.step(valid)
+        return clock() - begin
+
+    def check() -> float:
+        begin = clock()
+        try:
+            envs.step(invalid)
+        except SpecError:
+            return clock() - begin
+        raise AssertionError("an invalid action was sent")
+
+    def send() -> float:
+        begin = clock()
+        envs.send(valid)
+        took = clock() - begin
+        envs.recv(count)
+        return took
+
+    def turn() -> float:
+        begin = clock()
+        envs.send(valid)
+        envs.recv(count)
+        return clock() - begin
+
+    return {"step": step, "check": check, "send": send, "turn": turn}
+
+
+def _fresh() -> float:
+    """Returns the seconds that a byte of new memory takes more than one that was used before."""
+
+    def fill(array: npt.NDArray[np.uint8]) -> float:
+        begin = time.thread_time()
+        array.fill(1)
+        return time.thread_time() - begin
+
+    size = 2 * LARGEST_KEPT
+    found = []
+    for _ in range(_FILLED):
+        array = np.empty(size, np.uint8)
+        found.append(fill(array) - fill(array))
+    return max(0.0, min(found)) / size
+
+
+def _serving(payload: str, rounds: int) -> float:
+    """Returns the seconds of the server's processor for a step that computes nothing."""
+    with served() as server, opened(server.address, _SERVED, payload) as envs:
+        return _answering(server, envs, rounds) / _SERVED
+
+
+def _answering(server: Fake | Process, envs: BatchedEnvironment, rounds: int) -> float:
+    """Returns the seconds of the server's processor for a call of `step`."""
+    valid = actions(envs.num_envs)
+    envs.step(valid)
+    begin = server.usage().cpu
+    for _ in range(rounds):
+        envs.step(valid)
+    return (server.usage().cpu - begin) / rounds
+
+
+def _be_a_client(told: Pipe, address: str, payload: str) -> None:
+    told.send(address)
+    with contextlib.ExitStack() as stack, contextlib.suppress(EOFError):
+        while True:
+            count = told.recv()
+            envs = stack.enter_context(opened(address, count, payload))
+            for _ in range(_HELD_STEPS):
+                envs.step(actions(count))
+            told.send(usage())
+
+
+def _memory(payload: str) -> tuple[float, float]:
+    """Returns the bytes that an environment takes in the client's process and in the server's."""
+    with (
+        served() as server,
+        process(_be_a_client, server.address, payload) as client,
+    ):
+        few: Usage = client.ask(_HELD)
+        served_few = server.usage()
+        more: Usage = client.ask(_MORE_HELD)
+        served_more = server.usage()
+    return (
+        max(0, more.memory - few.memory) / _MORE_HELD,
+        max(0, served_more.memory - served_few.memory) / _MORE_HELD,
+    )
