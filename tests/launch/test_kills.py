@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -118,7 +119,11 @@ def step_until(env: DmEnvAdaptor, done: threading.Event, moments: Moments) -> tu
 
 @pytest.mark.parametrize("victim", ["server", "supervisor"])
 @counts(2, 50)
-def test_servers_that_are_killed(count: int, victim: str, seen: Seen) -> None:
+def test_servers_that_are_killed(
+    count: int, victim: str, monkeypatch: pytest.MonkeyPatch, seen: Seen
+) -> None:
+    temporary = tempfile.TemporaryDirectory()  # `tmp_path` is long for the path of a socket.
+    monkeypatch.setattr(tempfile, "tempdir", temporary.name)
     moments = Moments(count)
     mark = uuid.uuid4().hex
     launches: list[Launch] = []
@@ -144,6 +149,8 @@ def test_servers_that_are_killed(count: int, victim: str, seen: Seen) -> None:
         seen(kills=kills, steps=steps, restarts=env.restarts)
     assert not any(launch.is_running for launch in launches)
     assert settles(lambda: not list(marked(mark)), 20)
+    assert settles(lambda: not os.listdir(temporary.name), 20)
+    temporary.cleanup()
 
 
 CLIENT = f"""
