@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -46,7 +47,13 @@ class _EndError(BaseException):
 def _main(request: dict[str, Any]) -> int:
     # Its name is known before it exists, so that it can be removed whatever became of the request.
     name = f"{LABEL}-{uuid.uuid4().hex}"
-    guard = Guard(lambda told: _remove(name, 0.0 if told == _CREATED else _CREATE_SECONDS))
+    folder = os.path.dirname(request["told"])
+
+    def clean_up(told: bytes) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        _remove(name, 0.0 if told == _CREATED else _CREATE_SECONDS)
+
+    guard = Guard(clean_up)
     parent = Parent.from_start()
     seconds = 0.0
     try:
@@ -72,6 +79,7 @@ def _main(request: dict[str, Any]) -> int:
         return 1
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        shutil.rmtree(folder, ignore_errors=True)
         _remove(name, seconds)
         guard.dismiss()
 

@@ -209,4 +209,7 @@ def _start(
         return launch
     except BaseException:
         launch.close()
+        # It may have been killed before it had a guard.
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -60,10 +60,19 @@ dm-env-rpc record run.mcap --upstream localhost:50051 --address localhost:50052
 - **Forks.** A forked child records nothing to a file of its parent.
 
 Medians of `python -m tests.benchmarks --only recording`, run several times on a busy machine with
-two cores: a recorded step with a float32 scalar takes 0.94 to 1.09 times as long as one that is
-not recorded, with uint8 84x84x4 1.3 to 1.6 times, with float32 84x84x4 1.7 to 2.1 times. Large
-observations cost a copy and the compression (`Recorder(path, compression="lz4")` or `"none"`). A
-step through the proxy takes 2 to 3 times as long, since it passes two more sockets.
+two cores, in times of a step that is not recorded:
+
+| observation | recorded | through the proxy |
+| --- | --- | --- |
+| float32 scalar | 0.94 to 1.10 | 1.9 to 2.4 |
+| float64[256] | 1.0 to 1.3 | 1.8 to 2.5 |
+| uint8 84x84x4 | 1.0 to 1.6 | 2.2 to 2.9 |
+| float32 84x84x4 | 1.7 to 2.2 | 2.5 to 3.2 |
+
+Large observations cost a copy and the compression (`Recorder(path, compression="lz4")` or
+`"none"`). Through the proxy a step passes two more sockets, and another process. If client, proxy,
+server and compression do not find a free core, that takes longer: up to 5.9 times was seen with
+float32 84x84x4.
 
 ## Reading
 

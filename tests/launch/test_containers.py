@@ -177,14 +177,20 @@ def test_what_watches_over_a_container_is_killed(daemon: Daemon, number: signal.
         assert settles(lambda: not launch.is_running, 20)
 
 
-def test_a_client_that_is_killed_while_the_container_is_created(daemon: Daemon) -> None:
+def test_a_client_that_is_killed_while_the_container_is_created(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     daemon.slow = 1.0
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
     with client() as process:
         assert daemon.is_asked.wait(20)
         process.kill()
         process.wait()
     assert settles(lambda: daemon.created != [], 20)
     assert settles(lambda: not daemon.containers, 20)
+    assert settles(lambda: not list(folder.iterdir()), 20)
 
 
 def test_a_launch_is_a_launch(daemon: Daemon) -> None:
