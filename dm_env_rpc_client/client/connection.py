@@ -232,6 +232,9 @@ class Connection(BaseConnection):
         Args:
           look: False if this was just asked for another connection with the same `fileno`: what
             has arrived was received then, for all of them.
+
+        Returns:
+          True if reading would return or raise at once.
         """
         return self._pipeline.has_unread(look)
 
