@@ -28,6 +28,7 @@ from tests.scale.simulation import ANY, COUNTS, LATENCIES, WAITS_FOR_ALL, Outcom
 SCALAR, *_ = PAYLOADS
 
 
+@pytest.mark.slow
 def test_measured_and_calculated_are_of_one_size_with_64_environments() -> None:
     found = costs.measure(SCALAR, 5, lambda _: None)
     assert found.request_bytes < 200

@@ -84,7 +84,7 @@ def test_a_server_that_says_it_byte_by_byte_is_welcome(incoming: Incoming) -> No
     parts = [HELLO[index : index + 1] for index in range(len(HELLO))]
     with dial(incoming, *parts) as connected:
         assert json.loads(connected.makefile("rb").readline()) == {"code": "OK"}
-        assert incoming.waiting == 1
+        assert incoming.wait_for(1, PATIENCE)
 
 
 def test_a_server_that_says_nothing_is_dropped_in_time(
