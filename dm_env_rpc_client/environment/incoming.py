@@ -27,7 +27,7 @@ growing pauses of up to 5 seconds, for as long as it runs: whether nobody listen
 has ended or the connection was lost. It has its environments back when the connection has ended.
 With `restart=Restart()` an environment whose server was lost goes on with another one that waits.
 
-Only the program's end of a connection can be connected to again, so `connection.reopen()` raises
+A program cannot connect to a server that dialed in, so `connection.reopen()` raises
 ConnectionLostError. What is left of a lost environment is destroyed by its server, after
 `serve(idle_world_seconds=...)`.
 

@@ -17,11 +17,11 @@ from dm_env_rpc_client.transports.credentials import ServerCredentials, check_en
 from dm_env_rpc_client.transports.tls import Tls
 from dm_env_rpc_client.transports.tokens import bearer
 
-__all__ = ["ALPN", "MAX_LINE_BYTES", "Dial", "Line", "line_of", "number_of_environments", "offered"]
+__all__ = ["ALPN", "Dial", "Line", "line_of", "number_of_environments", "offered"]
 
 ALPN = "dm_env_rpc-dial"
 
-MAX_LINE_BYTES = 4096
+_MAX_LINE_BYTES = 4096
 
 _VERSION = 1
 
@@ -142,7 +142,7 @@ class Line:
     @property
     def room(self) -> int:
         """How many bytes it may still have."""
-        return MAX_LINE_BYTES - len(self._received)
+        return _MAX_LINE_BYTES - len(self._received)
 
     def add(self, received: bytes) -> dict[str, Any] | None:
         """Takes what was received next; returns what the line says if it is whole.
@@ -154,7 +154,7 @@ class Line:
         end = self._received.find(b"\n")
         if end < 0:
             if self.room <= 0:
-                raise ProtocolError(f"expected a line of at most {MAX_LINE_BYTES} bytes")
+                raise ProtocolError(f"expected a line of at most {_MAX_LINE_BYTES} bytes")
             return None
         if end + 1 < len(self._received):
             raise ProtocolError("expected one line, got more than that")

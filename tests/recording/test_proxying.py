@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +23,6 @@ from dm_env_rpc_client.server import Catch, Race, Server, serve
 from dm_env_rpc_client.testing import ScriptedServer
 from tests.certificates import self_signed
 from tests.recording.sessions import assert_same, entries, play
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serve(Catch) as running:
-        yield running
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run.mcap"
 
 
 @pytest.mark.parametrize("transport", ["http2", "grpc"])

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +36,6 @@ from dm_env_rpc_client.server import Catch, Server, serve
 from tests.launch.processes import kill
 from tests.recording.sessions import SETTINGS, assert_same, entries, play
 from tests.scripted import descriptor_count, settles
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serve(Catch) as running:
-        yield running
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run.mcap"
 
 
 @pytest.mark.parametrize("transport", ["http2", "grpc"])

@@ -350,14 +350,15 @@ class IncomingSockets:
         return forgotten
 
     def _drop(self, descriptor: int, reason: str) -> None:
-        dropped = self._forget(descriptor)
+        # Counted before the server can notice.
+        self._last_refusal = reason
         self.refused += 1
+        dropped = self._forget(descriptor)
         now = time.monotonic()
         # Whoever can connect can be refused as often as it likes.
         if now - self._warned_at > _WARN_SECONDS:
             self._warned_at = now
             _log.warning("%s was refused: %s", dropped.address, reason)
-        self._last_refusal = reason
 
     def _drop_late(self) -> None:
         late = time.monotonic() - _GREET_SECONDS
