@@ -23,7 +23,7 @@ PACKAGE = Path(dm_env_rpc_client.__file__).parent
 
 # Room -> the rooms that it imports, from the top of the house down: an arrow points downwards.
 # client and server do not know each other; bridges know neither; of transports they and
-# `tensors` know nothing but addresses.
+# `tensors` know nothing but addresses, and how to wait.
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
         "bridges", "client", "compliance", "environment", "errors", "extensions", "protocol",

@@ -31,6 +31,18 @@ def number_of(request: any_pb2.Any) -> int:
     return int(wrappers_pb2.StringValue.FromString(request.value).value)
 
 
+def freeze(pid: int) -> None:
+    """Stops a process by SIGSTOP, and waits until every thread has stopped: one might answer."""
+
+    def is_stopped() -> bool:
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks]
+        return set(states) == {"T"}
+
+    os.kill(pid, signal.SIGSTOP)
+    assert settles(is_stopped)
+
+
 class SignalledServer:
     """A server in a process of its own, which signals may be sent to. A context that kills it."""
 
@@ -39,15 +51,10 @@ class SignalledServer:
         self.pid = pid
 
     def signal(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
         if number is signal.SIGSTOP:
-            # It takes a moment until every thread has stopped; one of them might answer.
-            assert settles(self._is_stopped)
-
-    def _is_stopped(self) -> bool:
-        tasks = Path(f"/proc/{self.pid}/task").iterdir()
-        states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks]
-        return set(states) == {"T"}
+            freeze(self.pid)
+        else:
+            os.kill(self.pid, number)
 
     def kill(self) -> None:
         raise NotImplementedError

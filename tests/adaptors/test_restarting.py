@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +22,7 @@ from dm_env_rpc_client.server import Race, Server, serve
 from dm_env_rpc_client.testing import FaultProxy
 from tests.environments import Echo
 from tests.launch.processes import ECHO, kill, server_of
+from tests.scripted import freeze
 
 RESTART = Restart(attempts=3, backoff=0.01)
 
@@ -233,7 +232,7 @@ def test_a_game_whose_server_is_killed_or_freezes() -> None:
         assert_lost(before, run(env))
         env.reset()
         before = run(env)[0]
-        os.kill(server_of(launches[1]), signal.SIGSTOP)
+        freeze(server_of(launches[1]))
         assert_lost(before, run(env))
         env.reset()
         assert (len(launches), env.restarts) == (3, 2)

@@ -46,7 +46,7 @@ from tests.launch.processes import ROOT, is_alive
 from tests.launch.test_kills import marked
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.scripted import settles
+from tests.scripted import freeze, settles
 
 # Ray takes half a minute to start on a busy machine, and the extra `test` leaves it out.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("ray")]
@@ -162,7 +162,7 @@ def test_collect_returns_a_batch_of_every_actor_also_if_one_was_killed() -> None
 def test_an_actor_that_freezes_is_replaced() -> None:
     with RayRollouts(catch, catching, 2, 1, batch_timeout=4.0) as rollouts:
         pid = pids(rollouts.collect(2))[1]
-        os.kill(pid, signal.SIGSTOP)
+        freeze(pid)
         assert rollouts.collect(2).restarts.tolist() == [0, 1]
         (loss,) = rollouts.losses
         assert isinstance(loss.error, DeadlineExceededError)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,7 +36,7 @@ from dm_env_rpc_client.server import serve
 from dm_env_rpc_client.testing import FaultProxy
 from tests.environments import Echo
 from tests.launch.processes import kill, server_of
-from tests.scripted import settles
+from tests.scripted import freeze, settles
 
 RESTART = Restart(attempts=3, backoff=0.01)
 
@@ -166,8 +165,7 @@ def test_without_restart_the_error_is_raised(lossy: Lossy) -> None:
 def test_a_frozen_server_is_replaced(launcher: Launcher) -> None:
     with make(launcher, restart=RESTART, request_timeout=1.0) as env:
         env.reset()
-        frozen = server_of(launcher.launches[0])
-        os.kill(frozen, signal.SIGSTOP)
+        freeze(server_of(launcher.launches[0]))
         assert env.step({"value": 1}).last()
         assert isinstance(env.interruption, DeadlineExceededError)
         assert env.step({"value": 2}).first()

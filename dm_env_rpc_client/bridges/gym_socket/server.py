@@ -21,6 +21,7 @@ from dm_env_rpc_client.bridges.gym_socket.tcp import Listener, TcpStream
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.runtime.deadline import Deadline
 from dm_env_rpc_client.transports import addresses
+from dm_env_rpc_client.transports.waiting import wait_in_parts
 
 __all__ = ["Server", "serve"]
 
@@ -79,7 +80,7 @@ class Server:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until the server stops, or `timeout` seconds; returns whether it stopped."""
-        return self._stopped.wait(timeout)
+        return wait_in_parts(self._stopped.wait, timeout)
 
     def stop(self, grace: float = STOP_SECONDS) -> None:
         """Stops serving and ends every session; a second time does nothing.

@@ -29,6 +29,7 @@ from dm_env_rpc_client.server.processes.board import Board
 from dm_env_rpc_client.transports.listeners import open_acceptor
 from dm_env_rpc_client.transports.message_pipe import MessagePipe, Received
 from dm_env_rpc_client.transports.server_streams import Peer
+from dm_env_rpc_client.transports.waiting import wait_in_parts
 
 __all__ = ["Workers"]
 
@@ -237,7 +238,7 @@ class Workers:
 
     def wait(self, timeout: float | None = None) -> bool:
         """See `Server.wait`."""
-        return self._stopped.wait(timeout)
+        return wait_in_parts(self._stopped.wait, timeout)
 
     def stop(self, grace: float) -> None:
         """Ends all workers, and returns when they have ended; see `Server.stop`."""

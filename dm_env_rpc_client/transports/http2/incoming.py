@@ -33,6 +33,7 @@ from dm_env_rpc_client.transports.self_pipe import SelfPipe
 from dm_env_rpc_client.transports.server_streams import check_may_listen
 from dm_env_rpc_client.transports.tls import Tls
 from dm_env_rpc_client.transports.tokens import Token
+from dm_env_rpc_client.transports.waiting import wait_in_parts
 
 __all__ = ["DialedIn", "IncomingSockets"]
 
@@ -147,14 +148,19 @@ class IncomingSockets:
 
     def wait_for(self, environments: int, timeout: float | None) -> bool:
         """Waits until so many environments wait; returns whether they do."""
-        with self._changed:
-            return self._changed.wait_for(
-                lambda: (
-                    self._is_closed
-                    or sum(each.environments for each in self._waiting.values()) >= environments
-                ),
-                timeout,
-            )
+
+        def is_over() -> bool:
+            waiting = sum(each.environments for each in self._waiting.values())
+            return self._is_closed or waiting >= environments
+
+        return self._wait(is_over, timeout)
+
+    def _wait(self, is_over: Callable[[], bool], timeout: float | None) -> bool:
+        def wait(seconds: float) -> bool:
+            with self._changed:
+                return self._changed.wait_for(is_over, seconds)
+
+        return wait_in_parts(wait, timeout)
 
     def take(self, wanted: Callable[[int], int], deadline: float | None) -> DialedIn:
         """Takes the connection that has waited longest; waits for one if there is none.
@@ -169,13 +175,14 @@ class IncomingSockets:
           ConnectionClosedError: this was closed.
         """
         while True:
+            left = None if deadline is None else deadline - time.monotonic()
+            is_over = self._wait(lambda: self._is_closed or bool(self._waiting), left)
             with self._changed:
-                while not self._waiting:
-                    self._check_open()
-                    left = None if deadline is None else deadline - time.monotonic()
-                    if (left is not None and left <= 0) or not self._changed.wait(left):
-                        raise DeadlineExceededError(self._nobody())
                 self._check_open()
+                if not is_over:
+                    raise DeadlineExceededError(self._nobody())
+                if not self._waiting:
+                    continue  # Another thread took it.
                 most = wanted(len(self._waiting))
                 descriptor, taken = next(iter(self._waiting.items()))
                 del self._waiting[descriptor]

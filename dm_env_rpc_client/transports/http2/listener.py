@@ -46,6 +46,7 @@ from dm_env_rpc_client.transports.server_streams import (
 )
 from dm_env_rpc_client.transports.status import PROCESS
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Allocate, plain_memory
+from dm_env_rpc_client.transports.waiting import wait_in_parts
 
 __all__ = ["Http2Listener"]
 
@@ -142,8 +143,11 @@ class Http2Listener:
 
     def wait(self, timeout: float | None = None) -> bool:
         """See `Listener.wait`."""
+        return wait_in_parts(self._wait, timeout)
+
+    def _wait(self, seconds: float) -> bool:
         with self._lock:
-            return self._changed.wait_for(lambda: self._lead.is_stopped, timeout)
+            return self._changed.wait_for(lambda: self._lead.is_stopped, seconds)
 
     def stop(self, grace: float) -> None:
         """See `Listener.stop`."""

@@ -28,7 +28,7 @@ from dm_env_rpc_client.errors import ConnectionLostError, ProtocolError
 from dm_env_rpc_client.runtime.children import Parent
 from dm_env_rpc_client.tensors.limits import Limits
 from tests.bridges.env_c_api.compiling import compile_library
-from tests.scripted import BUSY_SECONDS
+from tests.scripted import BUSY_SECONDS, freeze
 
 
 def open_runner(**kwargs: Any) -> ProcessRunner:
@@ -224,7 +224,7 @@ def test_a_child_that_does_not_come_to_an_end_is_killed(
 ) -> None:
     monkeypatch.setattr(process_runner, "CLOSE_SECONDS", 0.3)
     runner = open_runner()
-    os.kill(runner._process.pid, signal.SIGSTOP)
+    freeze(runner._process.pid)
     begin = time.monotonic()
     runner.close()
     assert time.monotonic() - begin < 5.0 + BUSY_SECONDS
