@@ -33,7 +33,7 @@ from dm_env_rpc_client.transports.grpc.channel import local_credentials
 from dm_env_rpc_client.transports.grpc.stream import GrpcStream
 from dm_env_rpc_client.transports.metadata import Metadata
 from dm_env_rpc_client.transports.opening import open_stream
-from dm_env_rpc_client.transports.streams import Stream
+from dm_env_rpc_client.transports.streams import SharedSocket, Stream
 from dm_env_rpc_client.transports.tls import Tls
 
 if TYPE_CHECKING:
@@ -226,17 +226,21 @@ class Connection(BaseConnection):
         """
         return self._pipeline.poll(pending)
 
-    def has_unread(self, look: bool = True) -> bool:
+    def has_unread(self) -> bool:
         """Whether an answer, or the end of the connection, has arrived and was not read yet.
-
-        Args:
-          look: False if this was just asked for another connection with the same `fileno`: what
-            has arrived was received then, for all of them.
 
         Returns:
           True if reading would return or raise at once.
         """
-        return self._pipeline.has_unread(look)
+        return self._pipeline.has_unread()
+
+    def shared_socket(self) -> tuple[SharedSocket, int] | None:
+        """Returns the socket that this connection shares with others, and its number there.
+
+        The socket says which of many connections have something to read, without asking each; see
+        `SharedSocket`. None if the connection has a socket of its own.
+        """
+        return self._pipeline.shared_socket()
 
     def fileno(self) -> int:
         """Returns a file descriptor that is readable when `has_unread` may have become true.

@@ -37,7 +37,7 @@ from dm_env_rpc_client.errors import (
 from dm_env_rpc_client.protocol.observed_pipeline import pipeline_to
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.runtime import forking
-from dm_env_rpc_client.transports.streams import Buffer, Stream
+from dm_env_rpc_client.transports.streams import Buffer, SharedSocket, Stream
 
 __all__ = ["ThreadedPipeline"]
 
@@ -169,11 +169,15 @@ class ThreadedPipeline:
             pending.deadline is not None and time.monotonic() >= pending.deadline
         )
 
-    def has_unread(self, look: bool = True) -> bool:
+    def has_unread(self) -> bool:
         """Whether there is something to read; see `Stream.has_unread`."""
         if os.getpid() != self._pid:
             self.after_fork_in_child()
-        return self._stream.has_unread(look)
+        return self._stream.has_unread()
+
+    def shared_socket(self) -> tuple[SharedSocket, int] | None:
+        """See `Stream.shared_socket`."""
+        return self._stream.shared_socket()
 
     def fileno(self) -> int:
         """Returns a descriptor to select on; see `Stream.fileno`."""

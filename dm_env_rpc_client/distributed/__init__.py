@@ -89,9 +89,8 @@ discounts = batch.timesteps.discount[1:]
   Other actors go on. To keep the environments of an actor when a server is lost, use
   `make(restart=...)`.
 - **Nothing is left** after `close`: it closes environments, which ends the servers that they have
-  launched, and ends actors. Ray ends them with the program, too. When Ray ends an actor by force,
-  it first kills the processes that watch over launched servers. They stay, and end the servers, if
-  Ray is started with `RAY_kill_child_processes_on_worker_exit=0` in the environment.
+  launched, and ends actors. Ray ends them with the program, too; launched servers end also if it
+  does so by force.
 
 ## Servers in a cluster
 

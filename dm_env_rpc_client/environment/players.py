@@ -290,10 +290,9 @@ class Players:
             if done:
                 return done
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            connections = {
-                number: self.environments[agent].connection for number, agent in agents.items()
-            }
-            ready = [agents[number] for number in self._selector.wait(connections, left)]
+            for number, agent in agents.items():
+                self._selector.watch(number, self.environments[agent].connection)
+            ready = [agents[number] for number in self._selector.wait(agents, left)]
             found = [
                 agent
                 for agent in ready

@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import dm_env
 
-from dm_env_rpc_client.environment.connection_selector import ConnectionSelector
+from dm_env_rpc_client.environment.connection_selector import LOOK_SECONDS, ConnectionSelector
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedReset
 from dm_env_rpc_client.environment.pool_sites import (
     CONNECTING,
@@ -119,6 +119,7 @@ class EnvironmentPool:
         self._in_flight: dict[int, Pending] = {}
         self._arrived: collections.deque[int] = collections.deque()
         self._selector = ConnectionSelector()
+        self._look_at = 0.0
         self._is_closed = False
         for index, environment in enumerate(self.environments):
             environment.on_loss(functools.partial(self._selector.forget, index))
@@ -212,10 +213,8 @@ class EnvironmentPool:
                 "under way"
             )
         while True:
-            polled = self._wait(0.0 if len(self._arrived) >= minimum else None)
-            failures = self._finish(
-                (i for i, pending in polled.items() if self._poll(i, pending)), consume
-            )
+            ready = self._ready(waits=len(self._arrived) < minimum)
+            failures = self._finish(filter(self._poll, ready), consume)
             if failures:
                 self._raise(failures)
             if len(self._arrived) >= minimum:
@@ -322,12 +321,17 @@ class EnvironmentPool:
         self, prepared: Iterable[tuple[int, Any]], failed: Mapping[int, Exception] = _NO_FAILURES
     ) -> None:
         failures = dict(failed)
+        watched = self._selector.watched
         with self._sites.together():
             for index, step in prepared:
+                environment = self.environments[index]
                 try:
-                    self._in_flight[index] = self.environments[index].start_step(step)
+                    self._in_flight[index] = environment.start_step(step)
                 except Exception as error:
                     failures[index] = error
+                    continue
+                if index not in watched and not environment.is_lost:
+                    self._selector.watch(index, environment.connection)
         if failures:
             self._raise(failures)
 
@@ -370,22 +374,31 @@ class EnvironmentPool:
                 except Exception:
                     pass  # If the environment is unusable, the reset fails as well.
 
-    def _poll(self, index: int, pending: Pending) -> bool:
-        return self.environments[index].connection.poll(pending)
+    def _poll(self, index: int) -> bool:
+        return self.environments[index].connection.poll(self._in_flight[index])
 
-    def _wait(self, timeout: float | None) -> dict[int, Pending]:
-        """Waits until one of the pending steps may have an answer; returns those to poll."""
-        done = {index: pending for index, pending in self._in_flight.items() if pending.is_done}
+    def _ready(self, waits: bool) -> list[int]:
+        """Returns those whose pending steps may have an answer, to poll.
+
+        Args:
+          waits: whether to wait until there is one.
+        """
+        ready = self._selector.wait(self._in_flight, 0.0)
+        now = time.monotonic()
+        if ready and now < self._look_at:
+            return ready
+        # Seldom, since this looks at all: those that have failed, or are late.
+        self._look_at = now + LOOK_SECONDS
+        for index, pending in self._in_flight.items():
+            if pending.is_done or (pending.deadline is not None and pending.deadline <= now):
+                ready.append(index)
+        if ready or not waits:
+            return list(dict.fromkeys(ready))
         deadlines = [p.deadline for p in self._in_flight.values() if p.deadline is not None]
-        if done:
-            timeout = 0.0
-        elif deadlines and timeout is None:
-            timeout = max(0.0, min(deadlines) - time.monotonic())
-        connections = {index: self.environments[index].connection for index in self._in_flight}
-        ready = self._selector.wait(connections, timeout)
-        if not ready and deadlines:
-            return dict(self._in_flight)  # Deadlines have passed.
-        return done | {index: self._in_flight[index] for index in ready}
+        if not deadlines:
+            return self._selector.wait(self._in_flight, None)
+        ready = self._selector.wait(self._in_flight, max(0.0, min(deadlines) - now))
+        return ready or list(self._in_flight)  # Deadlines have passed.
 
     def _raise(self, failures: Mapping[int, Exception]) -> NoReturn:
         for index in failures:

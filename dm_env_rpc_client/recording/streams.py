@@ -58,6 +58,7 @@ class RecordedStream(_Recorded):
         self._stream = stream
         self.fileno = stream.fileno
         self.has_unread = stream.has_unread
+        self.shared_socket = stream.shared_socket
         self.has_unsent = stream.has_unsent
         self.send_rest = stream.send_rest
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias
 
-__all__ = ["MAX_MESSAGE_BYTES", "Allocate", "AsyncStream", "Buffer", "Stream", "plain_memory"]
+__all__ = [
+    "MAX_MESSAGE_BYTES",
+    "Allocate",
+    "AsyncStream",
+    "Buffer",
+    "SharedSocket",
+    "Stream",
+    "plain_memory",
+]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """A message; large arrays decoded from it may share its memory."""
@@ -23,6 +31,18 @@ The decoder of the messages knows how their contents should be aligned.
 def plain_memory(size: int) -> memoryview:
     """Returns memory of no particular alignment."""
     return memoryview(bytearray(size))
+
+
+class SharedSocket(Protocol):
+    """A socket that several streams share. Whoever waits for many of them asks it, not each."""
+
+    def take_unread(self) -> Iterable[int]:
+        """Receives what has arrived, without waiting.
+
+        Returns:
+          The numbers of the streams that have received a message, or have ended, since the last
+          call; also of those whose message was read meanwhile.
+        """
 
 
 class Stream(Protocol):
@@ -65,13 +85,11 @@ class Stream(Protocol):
             dm_env_rpc server. Every later call raises the same error.
         """
 
-    def has_unread(self, look: bool = True) -> bool:
-        """Whether `read(0)` would return a message or raise.
+    def has_unread(self) -> bool:
+        """Whether `read(0)` would return a message or raise."""
 
-        Args:
-          look: False if this was just asked for another stream with the same `fileno`: what has
-            arrived was received then, for all of them.
-        """
+    def shared_socket(self) -> tuple[SharedSocket, int] | None:
+        """The socket that it shares, and its number there; None if it has one of its own."""
 
     def fileno(self) -> int:
         """Returns a descriptor that is readable when `has_unread` may have become true.

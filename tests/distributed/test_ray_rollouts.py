@@ -264,12 +264,12 @@ def test_launched_servers_end_with_their_actor() -> None:
     with RayRollouts(make_env, catching, 1, 2, seed=1) as rollouts:
         batch = rollouts.collect(5)
         first = set(marked(mark))
-        assert len(first) == 4  # Each server has a process that watches over it.
+        assert len(first) == 6  # Each server has a process that watches over it, and a guard.
         os.kill(pids(batch)[0], signal.SIGKILL)
         again = rollouts.collect(5)
         assert_same(again.timesteps.step_type, batch.timesteps.step_type)
         assert settles(lambda: not any(map(is_alive, first)), 20)
-        assert len(set(marked(mark))) == 4
+        assert len(set(marked(mark))) == 6
     assert settles(lambda: not set(marked(mark)), 20)
 
 
@@ -294,7 +294,6 @@ def test_nothing_is_left_of_a_driver_that_is_killed() -> None:
             **os.environ,
             **VARIABLES,
             "PYTHONPATH": str(ROOT),
-            "RAY_kill_child_processes_on_worker_exit": "0",  # As the guide says.
         },
         stdout=subprocess.PIPE,
         text=True,
@@ -308,8 +307,9 @@ def test_nothing_is_left_of_a_driver_that_is_killed() -> None:
         driver.kill()
         driver.wait()
     try:
-        # Two actors, two servers and those that watch over them. Ray's own agents may go on.
-        assert len(ours) >= 2 + 2 + 2
+        # Two actors, two servers, those that watch over them, which Ray kills, and their guards.
+        # Ray's own agents may go on.
+        assert len(ours) >= 2 + 2 + 2 + 2
         assert settles(lambda: not any(map(is_alive, ours)), 30)
     finally:
         for pid in filter(is_alive, started):

@@ -93,7 +93,7 @@ def test_a_deadline_that_has_passed_is_something_to_wait_for_no_more() -> None:
 
 
 def test_waiting_ends_with_the_first_answer(connections: dict[int, Connection], gate: Gate) -> None:
-    selector = ConnectionSelector()
+    selector = watching(connections)
     pending = {number: c.start(extension(number)) for number, c in connections.items()}
     assert not any(c.poll(pending[n]) for n, c in connections.items())
     for connection in connections.values():
@@ -113,6 +113,13 @@ def test_waiting_ends_with_the_first_answer(connections: dict[int, Connection], 
     selector.close()
 
 
+def watching(connections: dict[int, Connection]) -> ConnectionSelector:
+    selector = ConnectionSelector()
+    for number, connection in connections.items():
+        selector.watch(number, connection)
+    return selector
+
+
 def _wait(
     selector: ConnectionSelector, connections: dict[int, Connection], pending: dict[int, Pending]
 ) -> list[int]:
@@ -125,9 +132,9 @@ def _wait(
 
 
 def test_a_lost_connection_is_ready(gate: Gate) -> None:
-    selector = ConnectionSelector()
     with ScriptedServer(gate) as server:
         connection = connect(server.address)
+        selector = watching({0: connection})
         pending = connection.start(extension(1))
         assert not connection.poll(pending)
         threading.Timer(0.2, server.stop).start()
@@ -140,6 +147,7 @@ def test_a_lost_connection_is_ready(gate: Gate) -> None:
     # It is closed, and whoever looks is told so at once.
     selector.forget(0)
     assert connection.fileno() == -1
+    selector.watch(0, connection)
     assert selector.wait({0: connection}, None) == [0]
     selector.close()
 
@@ -147,7 +155,7 @@ def test_a_lost_connection_is_ready(gate: Gate) -> None:
 def test_one_that_is_not_waited_for_does_not_end_a_wait(
     connections: dict[int, Connection], gate: Gate
 ) -> None:
-    selector = ConnectionSelector()
+    selector = watching(connections)
     pending = {number: c.start(extension(number)) for number, c in connections.items()}
     selector.wait(connections, 0.0)
     gate.open.release(2)
@@ -179,7 +187,7 @@ def test_a_server_that_freezes_while_several_are_waited_for_is_noticed(
             connection.wait(pending)
         server.signal(signal.SIGSTOP)
         pending = connection.start(extension(2))
-        selector = ConnectionSelector()
+        selector = watching({0: connection})
         with time_limit(5):
             while not connection.poll(pending):
                 assert selector.wait({0: connection}, None) == [0]

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tests.benchmarks.cheap import PAYLOADS
 from tests.scale import costs, plot, report, simulation
+from tests.scale.processes import on_one_core
 from tests.scale.report import Run
 
 _ROUNDS, _QUICK_ROUNDS = 200, 10
@@ -57,7 +58,8 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         run = Run(report.facts())
         for payload in options.only or PAYLOADS:
-            _measure(run, payload, options.quick, options.patience)
+            with on_one_core():
+                _measure(run, payload, options.quick, options.patience)
             # After each, so that a run that is broken off has written what it found.
             if options.json is not None:
                 options.json.write_text(report.as_json(run))
@@ -80,12 +82,14 @@ def _measure(run: Run, payload: str, is_quick: bool, patience: float) -> None:
     run.costs[payload] = found = costs.measure(payload, rounds, _tell)
     for outcome in simulation.simulate(payload, found, patience, _tell, counts):
         _tell(
-            f"  {outcome.measured:,.0f} steps/s, {outcome.error:+.0%}, {outcome.waited:.1%} waited"
+            f"  {outcome.measured:,.0f} steps/s, {outcome.error:+.0%}, "
+            f"{outcome.disturbance:.1%} disturbed"
         )
         run.simulated.append(outcome)
     for outcome in simulation.serve(payload, found, patience, _tell):
         _tell(
-            f"  {outcome.measured:,.0f} steps/s, {outcome.error:+.0%}, {outcome.waited:.1%} waited"
+            f"  {outcome.measured:,.0f} steps/s, {outcome.error:+.0%}, "
+            f"{outcome.disturbance:.1%} disturbed"
         )
         run.served.append(outcome)
 

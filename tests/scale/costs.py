@@ -6,7 +6,7 @@ import contextlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dm_env_rpc_client import BatchedEnvironment, SpecError
-from tests.scale.fakes import Fake, fake
+from tests.scale.fakes import fake
 from tests.scale.model import LARGEST_KEPT, Costs
-from tests.scale.processes import Process, Usage, process, quietest, served, usage, waited
+from tests.scale.processes import Process, Turn, Usage, Watch, process, quietest, served, usage
 
 __all__ = ["FEW", "MANY", "actions", "measure", "opened"]
 
@@ -27,9 +27,10 @@ _LATENCY = 0.005
 """Long enough that all Steps are sent before the first answer comes."""
 
 _QUIETEST = 0.25
-"""The share of turns that count: those in which the client waited least for a processor."""
+"""The share of turns that count: those that were disturbed least."""
 
 _FILLED = 5
+_ANSWERED = 40
 _SERVED = 16
 _HELD = 32
 _MORE_HELD = 160
@@ -107,18 +108,17 @@ def measure(payload: str, rounds: int, progress: Callable[[str], object]) -> Cos
 
 def _in_turns(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
     """Has contenders take turns; returns the median of each in its quietest turns."""
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
+    watch = Watch()
+    found: dict[str, list[Turn]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, measured in contenders.items():
-            before, begin = waited(), time.perf_counter()
-            seconds = measured()
-            took = time.perf_counter() - begin
-            found[name].append(((waited() - before) / took, seconds))
-    quiet = math.ceil(rounds * _QUIETEST)
-    return {
-        name: statistics.median(seconds for _, seconds in quietest(turns, quiet))
-        for name, turns in found.items()
-    }
+            found[name].append(watch.turn(measured))
+    return {name: _typical(turns) for name, turns in found.items()}
+
+
+def _typical(turns: Sequence[Turn]) -> float:
+    quiet = quietest(turns, math.ceil(len(turns) * _QUIETEST))
+    return statistics.median(turn.found for turn in quiet)
 
 
 def _parts(envs: BatchedEnvironment, count: int) -> dict[str, Callable[[], float]]:
@@ -178,14 +178,20 @@ def _serving(payload: str, rounds: int) -> float:
         return _answering(server, envs, rounds) / _SERVED
 
 
-def _answering(server: Fake | Process, envs: BatchedEnvironment, rounds: int) -> float:
+def _answering(server: Process, envs: BatchedEnvironment, rounds: int) -> float:
     """Returns the seconds of the server's processor for a call of `step`."""
     valid = actions(envs.num_envs)
     envs.step(valid)
-    begin = server.usage().cpu
-    for _ in range(rounds):
-        envs.step(valid)
-    return (server.usage().cpu - begin) / rounds
+    steps = math.ceil(rounds / _ANSWERED)
+
+    def answering() -> float:
+        begin = server.usage().cpu
+        for _ in range(steps):
+            envs.step(valid)
+        return (server.usage().cpu - begin) / steps
+
+    watch = Watch(server)
+    return _typical([watch.turn(answering) for _ in range(_ANSWERED)])
 
 
 def _be_a_client(told: Pipe, address: str, payload: str) -> None:
@@ -203,7 +209,7 @@ def _memory(payload: str) -> tuple[float, float]:
     """Returns the bytes that an environment takes in the client's process and in the server's."""
     with (
         served() as server,
-        process(_be_a_client, server.address, payload) as client,
+        process(_be_a_client, server.address, payload, kind=Process) as client,
     ):
         few: Usage = client.ask(_HELD)
         served_few = server.usage()

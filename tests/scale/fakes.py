@@ -43,7 +43,7 @@ from dm_env_rpc_client.transports.http2.frames import (
     window_update,
 )
 from tests.benchmarks.cheap import Cheap
-from tests.scale.processes import Process, Usage, process, usage
+from tests.scale.processes import Process, answer, process
 from tests.transports.frames import grpc_message
 from tests.transports.raw_client import RawClient, request, requests
 
@@ -185,13 +185,12 @@ class _Answering:
             question = told.recv()
         except EOFError:
             return False
-        if question is Usage:
-            told.send(usage())
-        elif question is Traffic:
+        if question is Traffic:
             told.send(Traffic(self._steps, self._received, self._sent))
         else:
-            self._seconds = question
-            told.send(None)
+            if isinstance(question, float):
+                self._seconds = question
+            told.send(answer(question))
         return True
 
     def _receive(self, client: _Client) -> None:
@@ -297,31 +296,21 @@ def _be_a_fake(told: Pipe, answers: Answers) -> None:
     _Answering(answers).run(told)
 
 
-class Fake:
-    """A fake server in a process of its own.
-
-    Attributes:
-      address: where it serves.
-      usage: returns what its process has used.
-    """
-
-    def __init__(self, running: Process):
-        self._running = running
-        self.address = running.address
-        self.usage = running.usage
+class Fake(Process):
+    """A fake server in a process of its own."""
 
     def answer_after(self, seconds: float) -> None:
         """Answers Steps so long after they have come, from here on; other requests at once."""
-        self._running.ask(seconds)
+        self.ask(seconds)
 
     def traffic(self) -> Traffic:
         """Returns what has passed its sockets."""
-        found: Traffic = self._running.ask(Traffic)
+        found: Traffic = self.ask(Traffic)
         return found
 
 
 @contextlib.contextmanager
 def fake(payload: str) -> Iterator[Fake]:
     """Runs a fake server of environments with a payload, one of `PAYLOADS`."""
-    with process(_be_a_fake, _recorded(payload)) as running:
-        yield Fake(running)
+    with process(_be_a_fake, _recorded(payload), kind=Fake) as running:
+        yield running

@@ -125,7 +125,7 @@ def markdown(run: Run) -> str:
         _costs(run),
         "## Measured, against the calculation",
         _SIMULATED,
-        _waited(run),
+        _disturbed(run),
         _simulated(run),
         _SERVED,
         _served(run),
@@ -172,16 +172,16 @@ def _costs(run: Run) -> str:
     return _table(header, rows)
 
 
-def _waited(run: Run) -> str:
+def _disturbed(run: Run) -> str:
     """Says how quiet the machine was."""
-    shares = [outcome.waited for outcome in (*run.simulated, *run.served)]
+    shares = [outcome.disturbance for outcome in (*run.simulated, *run.served)]
     share = statistics.median(shares) if shares else 0.0
-    text = f"Client and server waited for a processor that others had for {share:.0%} of the time"
+    text = f"Others took {share:.0%} of the time of the turns that count"
     if share <= _QUIET:
         return f"{text} (median)."
     return (
-        f"{text} (median): the machine was busy with other programs, so measured rates are too "
-        "low, and the comparison says little."
+        f"{text} (median): the machine was busy, so measured rates are too low, and the comparison "
+        "says little."
     )
 
 

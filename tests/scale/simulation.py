@@ -1,8 +1,7 @@
 """Holds the calculation against reality: many environments on fake servers, and on real ones.
 
-Other programs may have the processors for a while, which the calculation knows nothing of. The
-kernel counts for how long a thread was ready to run and had to wait. Of all turns, those count in
-which client and server waited least.
+Of all turns, those count that were disturbed least, see `processes`: the calculation knows nothing
+of other programs.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 from dm_env_rpc_client import BatchedEnvironment
 from tests.scale import model
 from tests.scale.costs import actions, opened
 from tests.scale.fakes import Fake, fake
 from tests.scale.model import Costs
-from tests.scale.processes import Usage, quietest, served, usage
+from tests.scale.processes import Process, Turn, Watch, quietest, served
 
 __all__ = [
     "ANY",
@@ -44,12 +42,12 @@ SERVED = (
 )
 """What environments of a real server do in a step, how many they are, and for how many seconds."""
 
-_TURN_SECONDS = 0.06
+_TURN_SECONDS = 0.03
 _TURNS, _LEAST_TURNS = 10, 3
 """Quiet turns that are wanted, and how many there are without patience."""
 
-_QUIET = 0.03
-"""The share of a turn for which a process may have waited for a processor."""
+_QUIET = 0.05
+"""The share of a quiet turn that others may have taken."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Outcome:
       seconds: after which a fake server answers, or for which the environment computes or waits.
       calculated: steps per second, from costs that were measured before.
       measured: steps per second.
-      waited: the share of the time for which client and server waited for a processor.
+      disturbance: the share of the time that others took.
     """
 
     payload: str
@@ -73,19 +71,12 @@ class Outcome:
     seconds: float
     calculated: float
     measured: float
-    waited: float
+    disturbance: float
 
     @property
     def error(self) -> float:
         """By which part of the calculation the measurement is beyond it."""
         return self.measured / self.calculated - 1
-
-
-class Server(Protocol):
-    """A process that serves."""
-
-    def usage(self) -> Usage:
-        """Returns what it has used."""
 
 
 def simulate(
@@ -131,13 +122,13 @@ def _simulated(
     count = envs.num_envs
     if mode == WAITS_FOR_ALL:
         calculated = model.stepped(costs, count, latency, costs.fake)
-        measured, waited = _measured(lambda: _step(envs), server, patience)
+        measured, disturbance = _measured(lambda: _step(envs), server, patience)
     else:
         calculated = model.turn(costs, count, latency, costs.fake)
         envs.send(actions(count))
-        measured, waited = _measured(lambda: _take_turns(envs), server, patience)
+        measured, disturbance = _measured(lambda: _take_turns(envs), server, patience)
         envs.reset()  # Drops the Steps that are under way.
-    return Outcome(payload, mode, count, latency, calculated, measured, waited)
+    return Outcome(payload, mode, count, latency, calculated, measured, disturbance)
 
 
 def serve(
@@ -161,8 +152,8 @@ def serve(
             work, latency = (0.0, seconds) if waits else (seconds, 0.0)
             with opened(server.address, count, payload, seconds=seconds, waits=waits) as envs:
                 calculated = model.stepped(costs, count, latency, costs.serve + work)
-                measured, waited = _measured(lambda: _step(envs), server, patience)
-            yield Outcome(payload, does, count, seconds, calculated, measured, waited)
+                measured, disturbance = _measured(lambda: _step(envs), server, patience)
+            yield Outcome(payload, does, count, seconds, calculated, measured, disturbance)
 
 
 def _step(envs: BatchedEnvironment) -> int:
@@ -176,35 +167,34 @@ def _take_turns(envs: BatchedEnvironment) -> int:
     return len(arrived)
 
 
-def _measured(advance: Callable[[], int], server: Server, patience: float) -> tuple[float, float]:
-    """Returns the median rate of the quietest turns, and the share of the time waited in them.
+def _measured(advance: Callable[[], int], server: Process, patience: float) -> tuple[float, float]:
+    """Returns the median rate of the quietest turns, and how much they were disturbed.
 
     Args:
       advance: steps, and returns how many steps those were.
       server: who answers.
       patience: seconds for which quiet turns are looked for.
     """
-    _turn(advance, server)
-    found: list[tuple[float, float]] = []
+
+    def rate() -> float:
+        begin = time.perf_counter()
+        steps = 0
+        while True:
+            steps += advance()
+            seconds = time.perf_counter() - begin
+            if seconds >= _TURN_SECONDS:
+                return steps / seconds
+
+    watch = Watch(server)
+    rate()
+    found: list[Turn] = []
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline or len(found) < _LEAST_TURNS:
-        found.append(_turn(advance, server))
-        if sum(waited <= _QUIET for waited, _ in found) == _TURNS:
+        found.append(watch.turn(rate))
+        if sum(turn.disturbance <= _QUIET for turn in found) == _TURNS:
             break
     quiet = quietest(found, _TURNS)
-    return statistics.median(rate for _, rate in quiet), statistics.fmean(w for w, _ in quiet)
-
-
-def _turn(advance: Callable[[], int], server: Server) -> tuple[float, float]:
-    """Returns the share of the time that processes waited, and the steps per second."""
-    own, other = usage(), server.usage()
-    begin = time.perf_counter()
-    steps = 0
-    while True:
-        steps += advance()
-        seconds = time.perf_counter() - begin
-        if seconds >= _TURN_SECONDS:
-            break
-    own_then, other_then = usage(), server.usage()
-    waited = own_then.waited - own.waited + other_then.waited - other.waited
-    return waited / seconds, steps / seconds
+    return (
+        statistics.median(turn.found for turn in quiet),
+        statistics.fmean(turn.disturbance for turn in quiet),
+    )

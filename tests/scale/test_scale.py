@@ -135,7 +135,7 @@ def test_the_tables_have_what_was_measured_and_what_follows() -> None:
     assert "| float32 [1] | 11 | 4 | 6 | 12 | 20 | 25 | 0.07 | 30 | 3 | 50 | 70 | 39 | 20 |" in text
     cells = " | ".join(["21 / 20 (+5%)"] * 4)
     assert f"| float32 [1] | 1 ms | `step` | {cells} |" in text
-    assert "for 0% of the time (median)." in text
+    assert "Others took 0% of the time of the turns that count (median)." in text
     assert "| observation | 16, each computes for 0 ms |" in text
     assert f"| float32 [1] | {' | '.join(['891 / 900 (-1%)'] * len(simulation.SERVED))} |" in text
     # 1 / (4 + 6 + 12 us), and 1 / (30 us + 20 ms).

@@ -94,9 +94,12 @@ class GrpcStream:
         self._inbound.put(item)
         raise item
 
-    def has_unread(self, look: bool = True) -> bool:
+    def has_unread(self) -> bool:
         """See `Stream.has_unread`."""
         return not self._inbound.empty()
+
+    def shared_socket(self) -> None:
+        """See `Stream.shared_socket`."""
 
     def fileno(self) -> int:
         """See `Stream.fileno`."""

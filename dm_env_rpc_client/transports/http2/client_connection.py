@@ -212,6 +212,25 @@ class ClientConnection:
             if self.is_closed:
                 self._dispose_unless_receiving()
 
+    def take_all_arrived(self) -> None:
+        """Receives all that has arrived, without waiting, unless another thread receives."""
+        # A peer may go on sending for ever.
+        for _ in range(len(self._users)):
+            if self.is_closed or not self.take_arrived():
+                break
+
+    def take_unread(self) -> list[int]:
+        """See `SharedSocket.take_unread`."""
+        self.take_all_arrived()
+        if self.is_closed:
+            return [call.number for call in self._users]
+        arrived = self._half.arrived
+        found = list(arrived)
+        for number in found:
+            # Not all at once: another thread may receive meanwhile.
+            arrived.pop(number, None)
+        return found
+
     def is_readable(self) -> bool:
         """Whether something has arrived, or the connection has ended."""
         with self.lock:  # One at a time; any thread may ask.

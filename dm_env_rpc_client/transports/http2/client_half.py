@@ -58,10 +58,25 @@ _GREETING = (
 )
 
 
+class _Messages(collections.deque[bytearray | memoryview]):
+    """What one stream has received; notes that it has."""
+
+    def __init__(self, number: int, arrived: dict[int, None]):
+        super().__init__()
+        self._number = number
+        self._arrived = arrived
+
+    def append(self, message: bytearray | memoryview, /) -> None:
+        super().append(message)
+        # Not before: whoever takes the note looks for the message.
+        self._arrived[self._number] = None
+
+
 class ClientStream:
     """One call.
 
     Attributes:
+      number: of the stream.
       messages: what was received, oldest first, each in memory of its own.
       failure: why nothing more will be received; None while something may be.
     """
@@ -71,13 +86,13 @@ class ClientStream:
         half: ClientHalf,
         number: int,
         assembler: MessageAssembler,
-        messages: collections.deque[bytearray | memoryview],
+        messages: _Messages,
     ):
         self.messages = messages
         self.failure: DmEnvRpcClientError | None = None
         self.has_headers = False
+        self.number = number
         self._half = half
-        self._number = number
         self.assembler = assembler
         # Content is expected after the response's headers only.
         self._sending = half.framing.open(number, None)
@@ -88,14 +103,15 @@ class ClientStream:
         """Queues the end of the stream."""
         if self.failure is None:
             framing = self._half.framing
-            framing.sending.outbound.append(rst_stream(self._number, CANCEL))
-            framing.drop(self._number)
+            framing.sending.outbound.append(rst_stream(self.number, CANCEL))
+            framing.drop(self.number)
 
     def fail(self, error: DmEnvRpcClientError) -> None:
         """The stream is over; the first error stays."""
         if self.failure is None:
             self.failure = error
-            self._half.framing.drop(self._number)
+            self._half.arrived[self.number] = None
+            self._half.framing.drop(self.number)
 
 
 class ClientHalf:
@@ -108,12 +124,14 @@ class ClientHalf:
 
     Attributes:
       framing: the connection.
+      arrived: the streams that have received a message or ended; whoever looks removes them.
     """
 
     last_stream = 0
 
     def __init__(self, address: str, max_message_bytes: int, allocate: Allocate):
         self.framing = Framing(self, _GREETING)
+        self.arrived: dict[int, None] = {}
         self._address = address
         self._max_message_bytes = max_message_bytes
         self._allocate = allocate
@@ -128,7 +146,7 @@ class ClientHalf:
         # An encoder of its own for each: blocks that refer to no earlier one need no order.
         block = hpack.Encoder().encode(headers)
         self.framing.sending.outbound.append(header_frames(block, number))
-        messages: collections.deque[bytearray | memoryview] = collections.deque()
+        messages = _Messages(number, self.arrived)
         assembler = MessageAssembler(self._max_message_bytes, self._allocate, messages=messages)
         stream = self._streams[number] = ClientStream(self, number, assembler, messages)
         return stream

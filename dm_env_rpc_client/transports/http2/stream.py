@@ -77,17 +77,19 @@ class Http2Stream:
                 return None
         return messages.popleft()
 
-    def has_unread(self, look: bool = True) -> bool:
+    def has_unread(self) -> bool:
         """See `Stream.has_unread`."""
         call, connection = self._call, self._connection
-        if look and connection.is_shared and not connection.is_closed:
-            # What has arrived may be for other streams. A peer may go on sending for ever.
-            for _ in range(connection.stream_count):
-                if not connection.take_arrived():
-                    break
+        if connection.is_shared:
+            connection.take_all_arrived()  # It may be for other streams.
         if call.messages or call.failure is not None or connection.is_closed:
             return True
-        return look and not connection.is_shared and connection.is_readable()
+        return not connection.is_shared and connection.is_readable()
+
+    def shared_socket(self) -> tuple[ClientConnection, int] | None:
+        """See `Stream.shared_socket`."""
+        connection = self._connection
+        return (connection, self._call.number) if connection.is_shared else None
 
     def close(self, timeout: float) -> None:
         """See `Stream.close`."""
