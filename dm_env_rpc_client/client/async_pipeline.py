@@ -171,9 +171,8 @@ class AsyncPipeline:
 
     def _push(self, pending: Pending) -> None:
         """Queues a request for writing; nothing is awaited, so both queues have one order."""
-        self._pipeline.push(pending)
-        self._outbound.append(pending.message)
-        pending.message = b""
+        (message,) = self._pipeline.push([pending])  # There is room.
+        self._outbound.append(message)
         self.begin()
         if self._writer is None:
             self._writer = asyncio.create_task(self._write())

@@ -37,7 +37,7 @@ from dm_env_rpc_client.errors import (
 from dm_env_rpc_client.protocol.observed_pipeline import pipeline_to
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.runtime import forking
-from dm_env_rpc_client.transports.streams import Buffer, SharedSocket, Stream
+from dm_env_rpc_client.transports.streams import SharedSocket, Stream
 
 __all__ = ["ThreadedPipeline"]
 
@@ -115,17 +115,15 @@ class ThreadedPipeline:
         """
         if os.getpid() != self._pid:
             self.after_fork_in_child()
-        unsent = pendings
         try:
-            while True:
-                unsent = unsent[self._push_and_write(unsent) :]
-                if not unsent:
-                    break
+            unsent = self._push_and_write(pendings)
+            while unsent:
                 oldest = self._pipeline.oldest
                 if oldest is not None:
                     self._await(oldest, unsent[0].deadline)
                     if not oldest.is_done:
                         raise self._pipeline.late(unsent[0])
+                unsent = self._push_and_write(unsent)
             if self._stream.has_unsent():
                 self._send_rest(pendings[-1])
         except DeadlineExceededError:
@@ -177,6 +175,8 @@ class ThreadedPipeline:
 
     def shared_socket(self) -> tuple[SharedSocket, int] | None:
         """See `Stream.shared_socket`."""
+        if os.getpid() != self._pid:
+            self.after_fork_in_child()
         return self._stream.shared_socket()
 
     def fileno(self) -> int:
@@ -276,23 +276,18 @@ class ThreadedPipeline:
                     waiter.__self__.after_fork_in_child()  # type: ignore[attr-defined]
             pending.wake()
 
-    def _push_and_write(self, pendings: Sequence[Pending]) -> int:
-        """Writes as many of the requests as the limits allow; returns how many."""
+    def _push_and_write(self, pendings: Sequence[Pending]) -> Sequence[Pending]:
+        """Writes as many of the requests as the limits allow; returns the rest."""
+        pipeline = self._pipeline
         with self._write_lock:
-            self._pipeline.check_usable()
-            if not len(self._pipeline) and self._stream.has_unread():
+            if not pipeline.fifo and self._stream.has_unread():
+                pipeline.check_usable()
                 self._read_unasked()
-            messages = []
             with self._mutex:
-                for pending in pendings:
-                    if not self._pipeline.has_room(pending.size):
-                        break
-                    self._pipeline.push(pending)
-                    messages.append(pending.message)
-                    pending.message = b""
+                messages = pipeline.push(pendings)
             if messages:
                 self._stream.write(*messages)
-            return len(messages)
+        return pendings[len(messages) :]
 
     def _send_rest(self, pending: Pending) -> None:
         """Reads while the server has not received all of a request; otherwise both could wait."""
@@ -359,7 +354,14 @@ class ThreadedPipeline:
                     remaining = min(_LOOK_SECONDS, _remaining(deadline))
                 message = self._stream.read(remaining, until_sent)
                 if message is not None:
-                    self._deliver(message)
+                    answered = self._pipeline.answer(message)
+                    # Set before it is removed from the FIFO, so that its waiter is woken after an
+                    # interrupt.
+                    self._last_answered = answered
+                    with self._mutex:
+                        self._pipeline.retire(answered)
+                    if answered.waiters:
+                        answered.wake()
                 elif remaining < _LOOK_SECONDS or (until_sent and not self._stream.has_unsent()):
                     break
         except DmEnvRpcClientError as error:
@@ -373,18 +375,6 @@ class ThreadedPipeline:
                 self._leader = None
                 self._reading.release()
         return True
-
-    def _deliver(self, message: Buffer) -> None:
-        try:
-            pending = self._pipeline.answer(message)
-        except ProtocolError as error:
-            self.poison(error)
-            return
-        # Set before it is removed from the FIFO, so that its waiter is woken after an interrupt.
-        self._last_answered = pending
-        with self._mutex:
-            self._pipeline.retire(pending)
-        pending.wake()
 
     def _wake_sleeper(self) -> None:
         """Wakes one sleeping thread, which leads unless another thread does by then."""

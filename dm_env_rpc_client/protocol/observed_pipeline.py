@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError
@@ -41,10 +42,14 @@ class ObservedPipeline(Pipeline):
         # A connection may be garbage-collected without having been closed.
         weakref.finalize(self, reports.close).atexit = False
 
-    def push(self, pending: Pending) -> None:
+    def push(self, pendings: Iterable[Pending]) -> list[bytes]:
         """See `Pipeline.push`."""
-        super().push(pending)
-        self._begun[pending] = self._reports.begin(pending.field, time.perf_counter(), pending.size)
+        each = list(pendings)
+        messages = super().push(each)
+        at = time.perf_counter()
+        for pending in each[: len(messages)]:
+            self._begun[pending] = self._reports.begin(pending.field, at, pending.size)
+        return messages
 
     def answer(self, message: envelopes.Buffer) -> Pending:
         """See `Pipeline.answer`."""

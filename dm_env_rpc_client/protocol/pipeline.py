@@ -14,7 +14,7 @@ order in which they read them, and wake the waiters after they have released the
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from dm_env_rpc_client.errors import (
@@ -141,42 +141,58 @@ class Pipeline:
 
     Attributes:
       poisoned_by: the first error that made the stream unusable; None while it is usable.
+      fifo: the pending requests, oldest first.
     """
 
     def __init__(self, address: str):
         self.address = address
         self.poisoned_by: BaseException | None = None
-        self._fifo: collections.deque[Pending] = collections.deque()
+        self.fifo: collections.deque[Pending] = collections.deque()
         # Two counters, so that each has one writer: the sending and the reading thread.
         self._bytes_pushed = 0
         self._bytes_retired = 0
 
     def __len__(self) -> int:
-        return len(self._fifo)
+        return len(self.fifo)
 
     def has_room(self, size: int) -> bool:
         """Whether a request of `size` bytes may be pushed."""
-        if not self._fifo:
+        if not self.fifo:
             return True
         in_flight = self._bytes_pushed - self._bytes_retired
-        return len(self._fifo) < MAX_REQUESTS_IN_FLIGHT and in_flight + size <= MAX_BYTES_IN_FLIGHT
+        return len(self.fifo) < MAX_REQUESTS_IN_FLIGHT and in_flight + size <= MAX_BYTES_IN_FLIGHT
 
     @property
     def oldest(self) -> Pending | None:
         """The request that the next answer belongs to."""
-        return self._fifo[0] if self._fifo else None
+        return self.fifo[0] if self.fifo else None
 
     def check_usable(self) -> None:
         """Raises, with the first cause chained, if the pipeline is poisoned."""
         if self.poisoned_by is not None:
             raise self._consequence() from self.poisoned_by
 
-    def push(self, pending: Pending) -> None:
-        """Adds a request that is about to be written."""
+    def push(self, pendings: Iterable[Pending]) -> list[bytes]:
+        """Adds requests, as many as there is room for.
+
+        Returns:
+          The messages of those that were added, which are to be written now.
+
+        Raises:
+          ConnectionLostError, ConnectionClosedError: the pipeline is poisoned.
+        """
         self.check_usable()
-        pending.is_sent = True
-        self._fifo.append(pending)
-        self._bytes_pushed += pending.size
+        fifo = self.fifo
+        messages = []
+        for pending in pendings:
+            if fifo and not self.has_room(pending.size):
+                break
+            pending.is_sent = True
+            fifo.append(pending)
+            self._bytes_pushed += pending.size
+            messages.append(pending.message)
+            pending.message = b""
+        return messages
 
     def answer(self, message: envelopes.Buffer) -> Pending:
         """Gives an answer to the request that it belongs to.
@@ -189,14 +205,14 @@ class Pipeline:
             caller poisons the pipeline; the request is one of those that fail then, with
             this error as its own.
         """
-        if not self._fifo:
+        if not self.fifo:
             # The answer to a request that failed with the pipeline is not the server's fault.
             self.check_usable()
             raise ProtocolError(
                 f"the server at {self.address} sent an answer of {len(message)} bytes while no "
                 "request was pending"
             )
-        pending = self._fifo[0]
+        pending = self.fifo[0]
         try:
             payload = pending.decode(message)
         except DmEnvRpcError as error:
@@ -216,8 +232,8 @@ class Pipeline:
 
     def retire(self, pending: Pending) -> None:
         """Removes an answered request from the FIFO."""
-        if self._fifo and self._fifo[0] is pending:
-            self._fifo.popleft()
+        if self.fifo and self.fifo[0] is pending:
+            self.fifo.popleft()
             self._bytes_retired += pending.size
 
     def poison(self, cause: BaseException) -> list[Pending]:
@@ -228,8 +244,8 @@ class Pipeline:
         """
         if self.poisoned_by is None:
             self.poisoned_by = cause
-        failed = list(self._fifo)
-        self._fifo.clear()
+        failed = list(self.fifo)
+        self.fifo.clear()
         for pending in failed:
             self.fail(pending)
         return failed

@@ -43,7 +43,7 @@ def take(fifo: Pipeline, message: bytes) -> Pending:
 def test_there_is_room_for_one_request_of_any_size() -> None:
     fifo = Pipeline("there")
     assert fifo.has_room(1 << 40)
-    fifo.push(request(size=1 << 40))
+    fifo.push([request(size=1 << 40)])
     assert not fifo.has_room(1)
     take(fifo, answer(0))
     assert fifo.has_room(1 << 40)
@@ -53,13 +53,18 @@ def test_count_and_bytes_are_bounded() -> None:
     fifo = Pipeline("there")
     for _ in range(pipeline.MAX_REQUESTS_IN_FLIGHT):
         assert fifo.has_room(1)
-        fifo.push(request())
+        fifo.push([request()])
     assert not fifo.has_room(1)
+    assert fifo.push([request(), request()]) == []
+    assert len(fifo) == pipeline.MAX_REQUESTS_IN_FLIGHT
     assert fifo.oldest is not None
     other = Pipeline("there")
-    other.push(request(size=pipeline.MAX_BYTES_IN_FLIGHT - 10))
+    other.push([request(size=pipeline.MAX_BYTES_IN_FLIGHT - 10)])
     assert other.has_room(10)
     assert not other.has_room(11)
+    fits, too_much = request(size=10), request(size=1)
+    assert other.push([fits, too_much]) == [envelopes.encode_request(extension(0)).message]
+    assert (fits.is_sent, too_much.is_sent) == (True, False)
 
 
 def test_an_interpretation_that_fails_is_the_requests_own_matter() -> None:
@@ -70,8 +75,8 @@ def test_an_interpretation_that_fails_is_the_requests_own_matter() -> None:
 
     first = Pending(envelopes.encode_request(extension(1)), explode)
     second = request(2)
-    fifo.push(first)
-    fifo.push(second)
+    fifo.push([first])
+    fifo.push([second])
     take(fifo, answer(1))
     take(fifo, answer(2))
     with pytest.raises(ZeroDivisionError):
@@ -94,7 +99,7 @@ def test_the_first_cause_is_chained_to_all_that_follows(
 ) -> None:
     fifo = Pipeline("there")
     waiting = request()
-    fifo.push(waiting)
+    fifo.push([waiting])
     assert fifo.poison(cause) == [waiting]
     assert fifo.poison(RuntimeError("second")) == []
     assert fifo.poisoned_by is cause
@@ -102,7 +107,7 @@ def test_the_first_cause_is_chained_to_all_that_follows(
         waiting.result()
     assert caught.value.__cause__ is cause
     with pytest.raises(kind) as later:
-        fifo.push(request())
+        fifo.push([request()])
     assert later.value.__cause__ is cause
 
 
@@ -133,7 +138,7 @@ class PipelineMachine(RuleBasedStateMachine):
     def push(self) -> None:
         number = next(self.numbers)
         pending = request(number)
-        self.fifo.push(pending)
+        self.fifo.push([pending])
         self.in_flight.append((number, pending))
 
     @precondition(lambda self: not self.poisoned and self.in_flight)
@@ -165,7 +170,7 @@ class PipelineMachine(RuleBasedStateMachine):
     @rule()
     def push_in_vain(self) -> None:
         with pytest.raises(ConnectionLostError):
-            self.fifo.push(request())
+            self.fifo.push([request()])
 
     @invariant()
     def the_oldest_is_next(self) -> None:

@@ -115,6 +115,7 @@ def use_everything(connection: Connection, pending: Sequence[Any], futures: Sequ
         "wait": wait,
         "fileno": check(connection.fileno, -1),
         "has_unread": check(connection.has_unread, True),
+        "shared_socket": check(connection.shared_socket, None),
         "reopen": reopen,
         "close": connection.close,
     }

@@ -55,7 +55,7 @@ class Http2Stream:
 
     def has_unsent(self) -> bool:
         """See `Stream.has_unsent`."""
-        return self._connection.sending.has_unsent and not self._connection.is_corked
+        return not self._connection.is_corked and self._connection.sending.has_unsent
 
     def send_rest(self, timeout: float) -> None:
         """See `Stream.send_rest`."""
@@ -80,7 +80,7 @@ class Http2Stream:
     def has_unread(self) -> bool:
         """See `Stream.has_unread`."""
         call, connection = self._call, self._connection
-        if connection.is_shared:
+        if connection.is_shared and not connection.is_corked:
             connection.take_all_arrived()  # It may be for other streams.
         if call.messages or call.failure is not None or connection.is_closed:
             return True
