@@ -15,16 +15,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tests.benchmarks.cheap import PAYLOADS
 from tests.scale import costs, plot, report, simulation
 from tests.scale.processes import on_one_core
 from tests.scale.report import Run
+from tests.scale.simulation import Outcome
 
-_ROUNDS, _QUICK_ROUNDS = 200, 10
-_PATIENCE, _QUICK_PATIENCE = 20.0, 0.0
+_ROUNDS, _QUICK_ROUNDS = 100, 5
+_PATIENCE, _QUICK_PATIENCE = 8.0, 0.0
 _QUICK_COUNTS = (64,)
 _MOST_APART = 0.15
 _HELD_FROM = 1000
@@ -79,19 +80,20 @@ def _measure(run: Run, payload: str, is_quick: bool, patience: float) -> None:
     counts: Sequence[int] = simulation.COUNTS
     if is_quick:
         rounds, counts, patience = _QUICK_ROUNDS, _QUICK_COUNTS, _QUICK_PATIENCE
-    run.costs[payload] = found = costs.measure(payload, rounds, _tell)
-    for outcome in simulation.simulate(payload, found, patience, _tell, counts):
+    with costs.gauge(payload) as gauge:
+        run.costs[payload] = found = costs.measure(payload, rounds, gauge, _tell)
+        simulated = simulation.simulate(payload, found, gauge, patience, _tell, counts)
+        _keep(run.simulated, simulated)
+        _keep(run.served, simulation.serve(payload, found, gauge, patience, _tell))
+
+
+def _keep(kept: list[Outcome], found: Iterable[Outcome]) -> None:
+    for outcome in found:
         _tell(
             f"  {outcome.measured:,.0f} steps/s, {outcome.error:+.0%}, "
             f"{outcome.disturbance:.1%} disturbed"
         )
-        run.simulated.append(outcome)
-    for outcome in simulation.serve(payload, found, patience, _tell):
-        _tell(
-            f"  {outcome.measured:,.0f} steps/s, {outcome.error:+.0%}, "
-            f"{outcome.disturbance:.1%} disturbed"
-        )
-        run.served.append(outcome)
+        kept.append(outcome)
 
 
 def _tell(what: str) -> None:

@@ -8,33 +8,54 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection as Pipe
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dm_env_rpc_client import BatchedEnvironment, SpecError
+from tests.benchmarks.cheap import PAYLOADS
 from tests.scale.fakes import fake
 from tests.scale.model import LARGEST_KEPT, Costs
 from tests.scale.processes import Process, Turn, Usage, Watch, process, quietest, served, usage
 
-__all__ = ["FEW", "MANY", "actions", "measure", "opened"]
+__all__ = ["FEW", "MANY", "Gauge", "actions", "gauge", "measure", "opened"]
 
-FEW, MANY = 16, 128
-"""The environments that are stepped: what one costs is the slope, what a call costs is the rest."""
+FEW, MANY = 16, 512
+"""The environments that are stepped: what one costs is the slope, what a call costs is the rest.
 
-_LATENCY = 0.005
+With 128 instead, the processor's caches hold more of what a step needs than with 1,000: a step
+takes a tenth less time."""
+
+_LATENCY = 0.015
 """Long enough that all Steps are sent before the first answer comes."""
 
 _QUIETEST = 0.25
 """The share of turns that count: those that were disturbed least."""
 
+_SHORT_LATENCY = 0.001
+_GAUGE, _GAUGED, _GAUGE_NAME = 64, 3, "gauge"
+_TAKEN = 10
 _FILLED = 5
 _ANSWERED = 40
 _SERVED = 16
 _HELD = 32
 _MORE_HELD = 160
 _HELD_STEPS = 3
+
+
+def _many(payload: str) -> int:
+    """Returns `MANY`, or fewer if a batch of so many would be in new memory each time."""
+    shape, dtype = PAYLOADS[payload]
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    return min(MANY, LARGEST_KEPT // size)
+
+
+class _Turns(NamedTuple):
+    turns: int
+    steps: int
+    seconds: float
+    """Of the client's processor."""
 
 
 @contextlib.contextmanager
@@ -53,38 +74,82 @@ def actions(count: int) -> dict[str, Any]:
     return {"action": np.ones(count, np.int32)}
 
 
-def measure(payload: str, rounds: int, progress: Callable[[str], object]) -> Costs:
+class Gauge:
+    """Says how fast the client's processor is now, for steps with a payload.
+
+    Attributes:
+      reference: the seconds of the processor that a step took when the costs were measured.
+    """
+
+    def __init__(self, envs: BatchedEnvironment):
+        self._envs = envs
+        self._actions = actions(envs.num_envs)
+        self.reference = math.nan
+
+    def seconds(self) -> float:
+        """Returns the seconds of the processor that a step takes."""
+        found = []
+        for _ in range(_GAUGED):
+            begin = time.thread_time()
+            self._envs.step(self._actions)
+            found.append(time.thread_time() - begin)
+        return min(found)
+
+    def compared(self, *seconds: float) -> float:
+        """Returns how many times as long steps take as when the costs were measured.
+
+        Args:
+          *seconds: what `seconds` returned.
+        """
+        return statistics.fmean(seconds) / self.reference
+
+
+@contextlib.contextmanager
+def gauge(payload: str) -> Iterator[Gauge]:
+    """Opens environments of a fake server of its own, which answers at once."""
+    with fake(payload) as server, opened(server.address, _GAUGE, payload) as envs:
+        yield Gauge(envs)
+
+
+def measure(payload: str, rounds: int, gauge: Gauge, progress: Callable[[str], object]) -> Costs:
     """Returns what a step costs.
 
     Args:
       payload: what is observed, a name of `PAYLOADS`.
       rounds: how many turns each measurement has.
+      gauge: gets its reference.
       progress: is told what is being measured.
     """
     progress(f"{payload}: the client's side of a step")
     with fake(payload) as server, contextlib.ExitStack() as stack:
         server.answer_after(_LATENCY)
-        contenders: dict[str, Callable[[], float]] = {}
+        contenders: dict[str, Callable[[], float]] = {_GAUGE_NAME: gauge.seconds}
         answering = {}
-        for count in (FEW, MANY):
+        pools = {}
+        many = _many(payload)
+        for count in (FEW, many):
             envs = stack.enter_context(opened(server.address, count, payload))
             contenders |= {f"{name} {count}": part for name, part in _parts(envs, count).items()}
             answering[count] = _answering(server, envs, rounds)
+            pools[count] = envs
         begin = server.traffic()
         found = _in_turns(contenders, rounds)
         end = server.traffic()
+        gauge.reference = found[_GAUGE_NAME]
         request, answer = ((end[i] - begin[i]) / (end.steps - begin.steps) for i in (1, 2))
+        server.answer_after(_SHORT_LATENCY)
+        turns = {count: _taking_turns(envs, gauge, server, rounds) for count, envs in pools.items()}
 
     def seconds(name: str) -> tuple[float, float]:
         """Of the client's processor: for an environment, and for a call."""
-        few, many = (found[f"{name} {count}"] for count in (FEW, MANY))
-        each = (many - few) / (MANY - FEW)
-        return max(0.0, each), max(0.0, many - each * MANY)
+        of_few, of_many = (found[f"{name} {count}"] for count in (FEW, many))
+        each = (of_many - of_few) / (many - FEW)
+        return max(0.0, each), max(0.0, of_many - each * many)
 
     step, call = seconds("step")
     check, _ = seconds("check")
     send, _ = seconds("send")
-    swap, turn = seconds("turn")
+    swap, turn = _line(turns[FEW], turns[many])
     progress(f"{payload}: the server's side of a step")
     serve = _serving(payload, rounds)
     progress(f"{payload}: memory")
@@ -98,7 +163,7 @@ def measure(payload: str, rounds: int, progress: Callable[[str], object]) -> Cos
         swap=swap,
         fresh=_fresh(),
         serve=serve,
-        fake=max(0.0, answering[MANY] - answering[FEW]) / (MANY - FEW),
+        fake=max(0.0, answering[many] - answering[FEW]) / (many - FEW),
         request_bytes=request,
         answer_bytes=answer,
         client_bytes=client_bytes,
@@ -147,13 +212,39 @@ def _parts(envs: BatchedEnvironment, count: int) -> dict[str, Callable[[], float
         envs.recv(count)
         return took
 
-    def turn() -> float:
-        begin = clock()
-        envs.send(valid)
-        envs.recv(count)
-        return clock() - begin
+    return {"step": step, "check": check, "send": send}
 
-    return {"step": step, "check": check, "send": send, "turn": turn}
+
+def _taking_turns(envs: BatchedEnvironment, gauge: Gauge, server: Process, rounds: int) -> _Turns:
+    """Measures the client's processor while `recv` and `send` take turns without a pause."""
+    envs.send(actions(envs.num_envs))
+    found: list[_Turns] = []
+
+    def measured() -> float:
+        before = gauge.seconds()
+        begin, steps = time.thread_time(), 0
+        for _ in range(_TAKEN):
+            _, arrived = envs.recv()
+            envs.send(actions(len(arrived)), arrived)
+            steps += len(arrived)
+        seconds = time.thread_time() - begin
+        found.append(_Turns(_TAKEN, steps, seconds / gauge.compared(before, gauge.seconds())))
+        return len(found) - 1.0
+
+    watch = Watch(server)
+    turns = [watch.turn(measured) for _ in range(rounds)]
+    quiet = quietest(turns, math.ceil(rounds * _QUIETEST))
+    envs.reset()  # Drops the Steps that are under way.
+    each = [found[int(turn.found)] for turn in quiet]
+    return _Turns(*(sum(column) for column in zip(*each, strict=True)))
+
+
+def _line(few: _Turns, many: _Turns) -> tuple[float, float]:
+    """Returns the seconds for each step, and those for each turn besides."""
+    determinant = few.turns * many.steps - many.turns * few.steps
+    each = (few.turns * many.seconds - many.turns * few.seconds) / determinant
+    besides = (many.steps * few.seconds - few.steps * many.seconds) / determinant
+    return max(0.0, each), max(0.0, besides)
 
 
 def _fresh() -> float:

@@ -6,6 +6,7 @@ bytes, rates in steps per second. The guide, `dm_env_rpc_client.testing.scale`, 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -45,6 +46,9 @@ _GROWTH = 4
 _FRAME_BYTES = 1538
 _SEGMENT_BYTES = 1448
 """Of a full Ethernet frame, with the gap between two, what TCP carries (RFC 894, 1323)."""
+
+_UNTIL_STEADY, _STEADY = 10, 50
+"""Of turns of all environments: how many go by first, and how many are looked at."""
 
 _MOST = 1 << 14
 """Environments up to which `busy_from` looks."""
@@ -89,6 +93,11 @@ class Costs:
     def client(self) -> float:
         """Seconds of the client's processor for a step of one of many environments."""
         return self.check + self.send + self.read
+
+    def slowed(self, times: float) -> Costs:
+        """Returns the costs when the client's processor takes so many times as long."""
+        names = ("call", "check", "send", "read", "turn", "swap", "fresh")
+        return dataclasses.replace(self, **{name: getattr(self, name) * times for name in names})
 
     def fresh_memory(self, count: float) -> float:
         """Returns the seconds that an environment adds if a batch of so many is in new memory."""
@@ -169,9 +178,10 @@ def stepped(costs: Costs, count: int, latency: float, serve: float = 0.0) -> flo
 def turn(costs: Costs, count: int, latency: float, serve: float = 0.0) -> float:
     """Returns the steps per second of `recv` and `send` in turns, which wait for any.
 
-    In each turn the client takes the answers that have arrived, and steps those environments again;
-    the turn takes as long as they are many. The Steps that were sent at the end of a turn are
-    answered `latency` later, and the answers are taken with the next turn that begins after that.
+    It follows the turns one by one, from a `send` to all: the client takes the answers that have
+    arrived, or waits for the first, and steps those environments again, in batches. Those that are
+    answered together stay together, so that the client may have to wait for many of them although
+    others could be answered meanwhile.
 
     Args:
       costs: of a step.
@@ -179,12 +189,34 @@ def turn(costs: Costs, count: int, latency: float, serve: float = 0.0) -> float:
       latency: seconds until an answer arrives.
       serve: seconds of the server's processor for each step.
     """
-    for turns in range(1, count):
-        taken = count / (turns + 1)
-        seconds = costs.turn + taken * (costs.swap + costs.fresh_memory(taken))
-        if turns * seconds >= latency + taken * serve:
-            return taken / seconds
-    return count / (latency + serve + costs.turn + costs.swap)
+    read = max(0.0, costs.swap - costs.check - costs.send)
+    now = answered = 0.0
+    # When answers arrive, and how many.
+    arriving: collections.deque[tuple[float, int]] = collections.deque()
+
+    def send(steps: int) -> None:
+        nonlocal now, answered
+        now += steps * costs.check
+        for batch in batches(steps):
+            now += batch * costs.send
+            answered = max(answered, now) + batch * serve
+            arriving.append((answered + latency, batch))
+
+    send(count)
+    lasts = latency + count * (costs.swap + serve)
+    begin, taken = 0.0, 0
+    while now < (_UNTIL_STEADY + _STEADY) * lasts:
+        now = max(now, arriving[0][0])
+        steps = 0
+        while arriving and arriving[0][0] <= now:
+            steps += arriving.popleft()[1]
+        now += costs.turn + steps * (read + costs.fresh_memory(steps))
+        send(steps)
+        if now < _UNTIL_STEADY * lasts:
+            begin = now
+        else:
+            taken += steps
+    return taken / (now - begin)
 
 
 def busy_from(rate: Callable[[int], float], limit: float, share: float = 0.9) -> int:

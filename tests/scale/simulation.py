@@ -1,19 +1,21 @@
 """Holds the calculation against reality: many environments on fake servers, and on real ones.
 
 Of all turns, those count that were disturbed least, see `processes`: the calculation knows nothing
-of other programs.
+of other programs. The processor is not always as fast as it was when the costs were measured, so a
+step of a few environments is timed before and after each turn, and the costs are taken times that.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 from dm_env_rpc_client import BatchedEnvironment
 from tests.scale import model
-from tests.scale.costs import actions, opened
+from tests.scale.costs import Gauge, actions, opened
 from tests.scale.fakes import Fake, fake
 from tests.scale.model import Costs
 from tests.scale.processes import Process, Turn, Watch, quietest, served
@@ -43,6 +45,9 @@ SERVED = (
 """What environments of a real server do in a step, how many they are, and for how many seconds."""
 
 _TURN_SECONDS = 0.03
+_UNTIL_STEADY, _STEADY = 4, 4
+"""Times the latency, while answers are under way between turns."""
+
 _TURNS, _LEAST_TURNS = 10, 3
 """Quiet turns that are wanted, and how many there are without patience."""
 
@@ -82,6 +87,7 @@ class Outcome:
 def simulate(
     payload: str,
     costs: Costs,
+    gauge: Gauge,
     patience: float,
     progress: Callable[[str], object],
     counts: Sequence[int] = COUNTS,
@@ -91,6 +97,7 @@ def simulate(
     Args:
       payload: what is observed.
       costs: what a step of it costs.
+      gauge: what was there when they were measured.
       patience: seconds for which quiet turns are looked for in each case.
       progress: is told what is being measured.
       counts: the numbers of environments.
@@ -106,7 +113,9 @@ def simulate(
                 for latency in LATENCIES:
                     for mode in (WAITS_FOR_ALL, ANY):
                         progress(f"{payload}: {count} environments, {latency * 1000:g} ms, {mode}")
-                        yield _simulated(envs, server, payload, costs, latency, mode, patience)
+                        yield _simulated(
+                            envs, server, payload, costs, gauge, latency, mode, patience
+                        )
 
 
 def _simulated(
@@ -114,6 +123,7 @@ def _simulated(
     server: Fake,
     payload: str,
     costs: Costs,
+    gauge: Gauge,
     latency: float,
     mode: str,
     patience: float,
@@ -121,24 +131,27 @@ def _simulated(
     server.answer_after(latency)
     count = envs.num_envs
     if mode == WAITS_FOR_ALL:
-        calculated = model.stepped(costs, count, latency, costs.fake)
-        measured, disturbance = _measured(lambda: _step(envs), server, patience)
+        expected = functools.partial(model.stepped, count=count, latency=latency, serve=costs.fake)
+        found = _measured(lambda: _step(envs), expected, costs, gauge, server, patience)
     else:
-        calculated = model.turn(costs, count, latency, costs.fake)
+        expected = functools.partial(model.turn, count=count, latency=latency, serve=costs.fake)
         envs.send(actions(count))
-        measured, disturbance = _measured(lambda: _take_turns(envs), server, patience)
+        found = _measured(
+            lambda: _take_turns(envs), expected, costs, gauge, server, patience, latency
+        )
         envs.reset()  # Drops the Steps that are under way.
-    return Outcome(payload, mode, count, latency, calculated, measured, disturbance)
+    return Outcome(payload, mode, count, latency, *found)
 
 
 def serve(
-    payload: str, costs: Costs, patience: float, progress: Callable[[str], object]
+    payload: str, costs: Costs, gauge: Gauge, patience: float, progress: Callable[[str], object]
 ) -> Iterator[Outcome]:
     """Steps the environments `SERVED` of a real server, and waits for all.
 
     Args:
       payload: what is observed.
       costs: what a step of it costs.
+      gauge: what was there when they were measured.
       patience: seconds for which quiet turns are looked for in each case.
       progress: is told what is being measured.
 
@@ -151,9 +164,18 @@ def serve(
             waits = does == WAITS
             work, latency = (0.0, seconds) if waits else (seconds, 0.0)
             with opened(server.address, count, payload, seconds=seconds, waits=waits) as envs:
-                calculated = model.stepped(costs, count, latency, costs.serve + work)
-                measured, disturbance = _measured(lambda: _step(envs), server, patience)
-            yield Outcome(payload, does, count, seconds, calculated, measured, disturbance)
+                expected = functools.partial(
+                    model.stepped, count=count, latency=latency, serve=costs.serve + work
+                )
+                found = _measured(
+                    lambda: _step(envs),  # at once
+                    expected,
+                    costs,
+                    gauge,
+                    server,
+                    patience,
+                )
+            yield Outcome(payload, does, count, seconds, *found)
 
 
 def _step(envs: BatchedEnvironment) -> int:
@@ -167,26 +189,47 @@ def _take_turns(envs: BatchedEnvironment) -> int:
     return len(arrived)
 
 
-def _measured(advance: Callable[[], int], server: Process, patience: float) -> tuple[float, float]:
-    """Returns the median rate of the quietest turns, and how much they were disturbed.
+def _measured(
+    advance: Callable[[], int],
+    expected: Callable[[Costs], float],
+    costs: Costs,
+    gauge: Gauge,
+    server: Process,
+    patience: float,
+    latency: float = 0.0,
+) -> tuple[float, float, float]:
+    """Returns the median rates of the quietest turns, calculated and measured, and who disturbed.
 
     Args:
       advance: steps, and returns how many steps those were.
+      expected: calculates the rate.
+      costs: of a step.
+      gauge: what was there when they were measured.
       server: who answers.
       patience: seconds for which quiet turns are looked for.
+      latency: of answers that are under way between two turns. They all arrive there, which takes
+        some time to be forgotten.
     """
+    slowed: list[float] = []
 
     def rate() -> float:
+        before = gauge.seconds()
+        steady = time.perf_counter() + _UNTIL_STEADY * latency
+        while time.perf_counter() < steady:
+            advance()
         begin = time.perf_counter()
         steps = 0
         while True:
             steps += advance()
             seconds = time.perf_counter() - begin
-            if seconds >= _TURN_SECONDS:
-                return steps / seconds
+            if seconds >= _TURN_SECONDS + _STEADY * latency:
+                break
+        slowed.append(gauge.compared(before, gauge.seconds()))
+        return steps / seconds
 
     watch = Watch(server)
     rate()
+    slowed.clear()
     found: list[Turn] = []
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline or len(found) < _LEAST_TURNS:
@@ -194,7 +237,9 @@ def _measured(advance: Callable[[], int], server: Process, patience: float) -> t
         if sum(turn.disturbance <= _QUIET for turn in found) == _TURNS:
             break
     quiet = quietest(found, _TURNS)
+    times = dict(zip(found, slowed, strict=True))
     return (
+        statistics.median(expected(costs.slowed(times[turn])) for turn in quiet),
         statistics.median(turn.found for turn in quiet),
         statistics.fmean(turn.disturbance for turn in quiet),
     )

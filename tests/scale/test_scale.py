@@ -21,7 +21,7 @@ from tests.scale import costs, plot, report, simulation
 from tests.scale.__main__ import main
 from tests.scale.fakes import fake
 from tests.scale.model import Costs
-from tests.scale.processes import MAX_CONNECTIONS, served
+from tests.scale.processes import MAX_CONNECTIONS, on_one_core, served
 from tests.scale.report import Run
 from tests.scale.simulation import ANY, COUNTS, LATENCIES, WAITS_FOR_ALL, Outcome
 
@@ -30,10 +30,11 @@ SCALAR, *_ = PAYLOADS
 
 @pytest.mark.slow
 def test_measured_and_calculated_are_of_one_size_with_64_environments() -> None:
-    found = costs.measure(SCALAR, 5, lambda _: None)
+    with costs.gauge(SCALAR) as gauge:
+        found = costs.measure(SCALAR, 5, gauge, lambda _: None)
+        outcomes = list(simulation.simulate(SCALAR, found, gauge, 0.0, lambda _: None, [64]))
     assert found.request_bytes < 200
     assert found.answer_bytes < 200
-    outcomes = list(simulation.simulate(SCALAR, found, 0.0, lambda _: None, [64]))
     assert [(o.seconds, o.mode) for o in outcomes] == [
         (latency, mode) for latency in LATENCIES for mode in (WAITS_FOR_ALL, ANY)
     ]
@@ -45,9 +46,10 @@ def test_measured_and_calculated_are_of_one_size_with_64_environments() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_measured_and_calculated_are_close_with_1000_environments() -> None:
-    found = costs.measure(SCALAR, 50, lambda _: None)
-    for outcome in simulation.simulate(SCALAR, found, 20.0, lambda _: None, [1000]):
-        assert abs(outcome.error) < 0.15, outcome
+    with on_one_core(), costs.gauge(SCALAR) as gauge:
+        found = costs.measure(SCALAR, 200, gauge, lambda _: None)
+        for outcome in simulation.simulate(SCALAR, found, gauge, 20.0, lambda _: None, [1000]):
+            assert abs(outcome.error) < 0.15, outcome
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
