@@ -44,9 +44,9 @@ with serve(Catch, max_connections=1024) as server:  # the default is 256
 
 ## How it is calculated
 
-What a step costs is measured by itself, with 16 and with 128 environments: what one environment
-adds is `check`, `send`, `read`, `swap`, and the rest is `call` and `turn`. All are seconds of a
-processor:
+What a step costs is measured by itself, with 16 and with 512 environments (fewer of large
+observations): what one environment adds is `check`, `send`, `read`, `swap`, and the rest is `call`
+and `turn`. All are seconds of a processor:
 
 - `check`: to check and encode an action; `send`: to write the Step; `read`: to receive and decode
   the answer, and to put it into the batch. `call` is for a call of `step`, whatever the number of
@@ -54,7 +54,9 @@ processor:
 - `swap` is for an environment that `recv` returned and `send` stepped again, `turn` for the two
   calls.
 - `fresh` is for each byte of new memory. Arrays of more than 32 MiB are in memory that the system
-  gives anew in each `step`, unless `copy=False`; it is added to `read` and `swap` then.
+  gives anew in each `step`, unless `copy=False`; it is added to `swap` then. The answers to a
+  `step` of so many are in new memory as well, since they come faster than they are read: `piled`,
+  for all of that, is added to `read`.
 - `serve` is for a step in the server's process, without what the environment computes; `fake` is
   the same of the fake servers, which answer recorded bytes after a given time.
 
@@ -72,13 +74,14 @@ each process answers one Step after another, in `serve` and the time that the en
 
 With `send` and `recv`, which wait for any environment, a turn takes those that have answered, and
 steps them again. It takes as long as they are many, and an answer is taken with the next turn that
-begins after it has come:
+begins after it has come. The calculation follows the turns one by one, from a `send` to all:
 
 ```text
-k = N / (turns + 1)            turns = latency / seconds, rounded up
+k environments have answered   if none has, the client waits for the first
 seconds = turn + k * swap
-steps per second = k / seconds
 ```
+
+So with enough environments it is `1 / swap` steps per second, and with few `N / latency`.
 
 A machine has `cores / (check + send + read + serve + work)` steps per second if there are enough
 client processes, and a network card its bytes per second over those of an answer (1,538 bytes on
@@ -100,13 +103,17 @@ python -m tests.scale --json run.json --markdown run.md --plot run.svg
 ```
 
 The command ends with 1 if 1,000 environments are more than 15 % beside the calculation. What counts
-are the turns in which client and server waited least for a processor that other programs had.
+are the turns in which other programs took least. Processors are not always equally fast either: a
+virtual one is often half of a core, and a step takes up to 1.75 times as long while a neighbour has
+the other half. So a step of 256 environments is timed before and after each turn, and the
+calculation takes the costs times that. The plot has all at the speed at which the costs were
+measured.
 
 ## The last run
 
-Other programs had the two processors as well, so the tables below, and the plot, are not those of
-an idle machine: neither rates nor costs. They do not show the bound of 15 %. Each observation was a
-run of its own: of several runs of the first two, the one that was disturbed least.
+The machine had two virtual processors, and ran nothing else; its neighbours did. So rates of
+different rows are not those of one speed, and each is to be compared with the calculation beside
+it.
 
 .. include:: scale.md
 """

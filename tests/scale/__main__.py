@@ -25,7 +25,7 @@ from tests.scale.report import Run
 from tests.scale.simulation import Outcome
 
 _ROUNDS, _QUICK_ROUNDS = 100, 5
-_PATIENCE, _QUICK_PATIENCE = 8.0, 0.0
+_PATIENCE, _QUICK_PATIENCE = 5.0, 0.0
 _QUICK_COUNTS = (64,)
 _MOST_APART = 0.15
 _HELD_FROM = 1000

@@ -34,9 +34,10 @@ _QUIETEST = 0.25
 """The share of turns that count: those that were disturbed least."""
 
 _SHORT_LATENCY = 0.001
-_GAUGE, _GAUGED, _GAUGE_NAME = 64, 3, "gauge"
+_GAUGE, _GAUGED, _GAUGE_NAME = 256, 2, "gauge"
 _TAKEN = 10
-_FILLED = 5
+_FILLED = 15
+_LARGE, _TOO_LARGE, _PILED = 0.8, 2.5, 0.3
 _ANSWERED = 40
 _SERVED = 16
 _HELD = 32
@@ -46,9 +47,12 @@ _HELD_STEPS = 3
 
 def _many(payload: str) -> int:
     """Returns `MANY`, or fewer if a batch of so many would be in new memory each time."""
+    return min(MANY, LARGEST_KEPT // _size(payload))
+
+
+def _size(payload: str) -> int:
     shape, dtype = PAYLOADS[payload]
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    return min(MANY, LARGEST_KEPT // size)
+    return math.prod(shape) * np.dtype(dtype).itemsize
 
 
 class _Turns(NamedTuple):
@@ -162,6 +166,7 @@ def measure(payload: str, rounds: int, gauge: Gauge, progress: Callable[[str], o
         turn=turn,
         swap=swap,
         fresh=_fresh(),
+        piled=_piled(rounds),
         serve=serve,
         fake=max(0.0, answering[many] - answering[FEW]) / (many - FEW),
         request_bytes=request,
@@ -249,18 +254,35 @@ def _line(few: _Turns, many: _Turns) -> tuple[float, float]:
 
 def _fresh() -> float:
     """Returns the seconds that a byte of new memory takes more than one that was used before."""
+    size = 2 * LARGEST_KEPT
+    kept = np.empty(size, np.uint8)
 
-    def fill(array: npt.NDArray[np.uint8]) -> float:
+    def fill(array: npt.NDArray[np.uint8] | None) -> float:
         begin = time.thread_time()
+        if array is None:
+            array = np.empty(size, np.uint8)
         array.fill(1)
+        del array  # New memory is given back, too.
         return time.thread_time() - begin
 
-    size = 2 * LARGEST_KEPT
-    found = []
-    for _ in range(_FILLED):
-        array = np.empty(size, np.uint8)
-        found.append(fill(array) - fill(array))
-    return max(0.0, min(found)) / size
+    fill(kept)
+    found = [fill(None) - fill(kept) for _ in range(_FILLED)]
+    return max(0.0, statistics.median(found)) / size
+
+
+def _piled(rounds: int) -> float:
+    """Returns the seconds that a byte of many large answers to a `step` takes more than of few."""
+    payload = max(PAYLOADS, key=_size)
+    some, many = (int(times * LARGEST_KEPT / _size(payload)) for times in (_LARGE, _TOO_LARGE))
+    with fake(payload) as server, contextlib.ExitStack() as stack:
+        server.answer_after(_LATENCY)
+        pools = [stack.enter_context(opened(server.address, n, payload)) for n in (some, many)]
+        found = _in_turns(
+            {str(envs.num_envs): _parts(envs, envs.num_envs)["step"] for envs in pools},
+            math.ceil(rounds * _PILED),
+        )
+    each = found[str(many)] / many - found[str(some)] / some
+    return max(0.0, each) / _size(payload)
 
 
 def _serving(payload: str, rounds: int) -> float:

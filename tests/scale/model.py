@@ -67,6 +67,7 @@ class Costs:
       turn: for each `recv` and the `send` after it, for any number of environments.
       swap: for each environment that `recv` returned and `send` stepped again.
       fresh: for each byte of an array that is too large to be in memory that was used before.
+      piled: for each byte of the answers to a `step`, if they are too large together; with `fresh`.
       serve: seconds of the server's processor for each step, without what the environment computes.
       fake: the same of a fake server, which the calculation is held against.
       request_bytes: of a Step as HTTP/2 sends it.
@@ -82,6 +83,7 @@ class Costs:
     turn: float
     swap: float
     fresh: float
+    piled: float
     serve: float
     fake: float
     request_bytes: float
@@ -96,13 +98,22 @@ class Costs:
 
     def slowed(self, times: float) -> Costs:
         """Returns the costs when the client's processor takes so many times as long."""
-        names = ("call", "check", "send", "read", "turn", "swap", "fresh")
+        names = ("call", "check", "send", "read", "turn", "swap", "fresh", "piled")
         return dataclasses.replace(self, **{name: getattr(self, name) * times for name in names})
 
     def fresh_memory(self, count: float) -> float:
         """Returns the seconds that an environment adds if a batch of so many is in new memory."""
-        size = self.answer_bytes
-        return size * self.fresh if count * size > LARGEST_KEPT else 0.0
+        return self.answer_bytes * self.fresh if self._is_large(count) else 0.0
+
+    def piled_up(self, count: float) -> float:
+        """Returns the same for a `step` of so many, whose answers come faster than they are read.
+
+        They are in new memory, too, and caches hold none of it.
+        """
+        return self.answer_bytes * self.piled if self._is_large(count) else 0.0
+
+    def _is_large(self, count: float) -> bool:
+        return count * self.answer_bytes > LARGEST_KEPT
 
 
 def wire_bytes(content: float) -> float:
@@ -160,7 +171,7 @@ def round_seconds(
             sent[each] = now
     answered = [0.0] * servers
     received = 0.0
-    read = costs.read + costs.fresh_memory(count)
+    read = costs.read + costs.piled_up(count)
     for index in range(count):
         server = index % servers
         answered[server] = max(answered[server], sent[index]) + serve

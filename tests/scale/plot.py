@@ -111,12 +111,16 @@ def _draw_panel(axis: Axes, run: Run, payload: str) -> None:
         rates = [model.stepped(costs, count, latency, costs.fake) for count in counts]
         name = f"{latency * 1000:g} ms"
         axis.plot(counts, rates, color=colour, linewidth=1.5, label=f"{name}, calculated")
-        for mode, filling, text in (
-            (WAITS_FOR_ALL, colour, "measured"),
-            (ANY, "none", "measured, send and recv"),
+        for mode, filling, text, rate in (
+            (WAITS_FOR_ALL, colour, "measured", model.stepped),
+            (ANY, "none", "measured, send and recv", model.turn),
         ):
+            # At the speed that the processor had when the costs were measured, as the lines are.
             found = [
-                (outcome.environments, outcome.measured)
+                (
+                    outcome.environments,
+                    rate(costs, outcome.environments, latency, costs.fake) * (1 + outcome.error),
+                )
                 for outcome in run.simulated
                 if (outcome.payload, outcome.seconds, outcome.mode) == (payload, latency, mode)
             ]

@@ -121,7 +121,8 @@ def markdown(run: Run) -> str:
     parts = [
         "<!-- Written by `python -m tests.scale --markdown`; do not edit. -->",
         "## Measured: what a step costs",
-        f"{about}. Times are microseconds of a processor; `fresh` is that of an answer.",
+        f"{about}. Times are microseconds of a processor; `fresh` and `piled` are "
+        "those of an answer.",
         _costs(run),
         "## Measured, against the calculation",
         _SIMULATED,
@@ -155,18 +156,18 @@ def _costs(run: Run) -> str:
     rows = []
     for payload, costs in run.costs.items():
         micro = (costs.call, costs.check, costs.send, costs.read, costs.turn, costs.swap)
-        fresh = costs.fresh * costs.answer_bytes
+        new = (costs.fresh * costs.answer_bytes, costs.piled * costs.answer_bytes)
         rows.append(
             [
                 payload,
-                *(_number(seconds * 1e6) for seconds in (*micro, fresh, costs.serve, costs.fake)),
+                *(_number(seconds * 1e6) for seconds in (*micro, *new, costs.serve, costs.fake)),
                 f"{costs.request_bytes:,.0f}",
                 f"{costs.answer_bytes:,.0f}",
                 f"{costs.client_bytes / _KIB:,.0f}",
                 f"{costs.server_bytes / _KIB:,.0f}",
             ]
         )
-    names = ("call", "check", "send", "read", "turn", "swap", "fresh", "serve", "fake")
+    names = ("call", "check", "send", "read", "turn", "swap", "fresh", "piled", "serve", "fake")
     header = ["observation", *(f"`{name}`" for name in names)]
     header += ["request, bytes", "answer, bytes", "client, KiB", "server, KiB"]
     return _table(header, rows)
@@ -176,13 +177,10 @@ def _disturbed(run: Run) -> str:
     """Says how quiet the machine was."""
     shares = [outcome.disturbance for outcome in (*run.simulated, *run.served)]
     share = statistics.median(shares) if shares else 0.0
-    text = f"Others took {share:.0%} of the time of the turns that count"
+    text = f"In the turns that count, others took {share:.0%} of the time or of the speed"
     if share <= _QUIET:
         return f"{text} (median)."
-    return (
-        f"{text} (median): the machine was busy, so measured rates are too low, and the comparison "
-        "says little."
-    )
+    return f"{text} (median): the machine was busy."
 
 
 def _simulated(run: Run) -> str:

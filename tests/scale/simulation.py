@@ -1,8 +1,9 @@
 """Holds the calculation against reality: many environments on fake servers, and on real ones.
 
-Of all turns, those count that were disturbed least, see `processes`: the calculation knows nothing
-of other programs. The processor is not always as fast as it was when the costs were measured, so a
-step of a few environments is timed before and after each turn, and the costs are taken times that.
+The calculation knows nothing of other programs, and the processor is not always as fast as it was
+when the costs were measured, see `processes`. So a step of a few environments is timed before and
+after each turn, and the costs are taken times that. Of all turns, those count in which this changed
+least and processes waited least for a processor.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import functools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from dm_env_rpc_client import BatchedEnvironment
 from tests.scale import model
 from tests.scale.costs import Gauge, actions, opened
 from tests.scale.fakes import Fake, fake
 from tests.scale.model import Costs
-from tests.scale.processes import Process, Turn, Watch, quietest, served
+from tests.scale.processes import Process, Watch, served
 
 __all__ = [
     "ANY",
@@ -52,7 +54,7 @@ _TURNS, _LEAST_TURNS = 10, 3
 """Quiet turns that are wanted, and how many there are without patience."""
 
 _QUIET = 0.05
-"""The share of a quiet turn that others may have taken."""
+"""The disturbance of a quiet turn."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +69,8 @@ class Outcome:
       seconds: after which a fake server answers, or for which the environment computes or waits.
       calculated: steps per second, from costs that were measured before.
       measured: steps per second.
-      disturbance: the share of the time that others took.
+      disturbance: the share of the time for which processes waited for a processor, or by which the
+        processor's speed changed, whichever is more.
     """
 
     payload: str
@@ -82,6 +85,12 @@ class Outcome:
     def error(self) -> float:
         """By which part of the calculation the measurement is beyond it."""
         return self.measured / self.calculated - 1
+
+
+class _Turn(NamedTuple):
+    disturbance: float
+    rate: float
+    of_calculated: float
 
 
 def simulate(
@@ -198,7 +207,7 @@ def _measured(
     patience: float,
     latency: float = 0.0,
 ) -> tuple[float, float, float]:
-    """Returns the median rates of the quietest turns, calculated and measured, and who disturbed.
+    """Returns the rate of the quietest turns, calculated and measured, and their disturbance.
 
     Args:
       advance: steps, and returns how many steps those were.
@@ -210,10 +219,9 @@ def _measured(
       latency: of answers that are under way between two turns. They all arrive there, which takes
         some time to be forgotten.
     """
-    slowed: list[float] = []
+    found: list[_Turn] = []
 
-    def rate() -> float:
-        before = gauge.seconds()
+    def advance_steadily() -> float:
         steady = time.perf_counter() + _UNTIL_STEADY * latency
         while time.perf_counter() < steady:
             advance()
@@ -223,23 +231,26 @@ def _measured(
             steps += advance()
             seconds = time.perf_counter() - begin
             if seconds >= _TURN_SECONDS + _STEADY * latency:
-                break
-        slowed.append(gauge.compared(before, gauge.seconds()))
-        return steps / seconds
+                return steps / seconds
 
     watch = Watch(server)
-    rate()
-    slowed.clear()
-    found: list[Turn] = []
+    advance_steadily()
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline or len(found) < _LEAST_TURNS:
-        found.append(watch.turn(rate))
-        if sum(turn.disturbance <= _QUIET for turn in found) == _TURNS:
+        before = gauge.seconds()
+        turn = watch.turn(advance_steadily)
+        after = gauge.seconds()
+        times = gauge.compared(before, after)
+        change = 1 - min(before, after) / max(before, after)
+        found.append(
+            _Turn(max(turn.waited, change), turn.found, turn.found / expected(costs.slowed(times)))
+        )
+        if sum(each.disturbance <= _QUIET for each in found) == _TURNS:
             break
-    quiet = quietest(found, _TURNS)
-    times = dict(zip(found, slowed, strict=True))
+    quiet = sorted(found)[:_TURNS]
+    measured = statistics.median(turn.rate for turn in quiet)
     return (
-        statistics.median(expected(costs.slowed(times[turn])) for turn in quiet),
-        statistics.median(turn.found for turn in quiet),
+        measured / statistics.median(turn.of_calculated for turn in quiet),
+        measured,
         statistics.fmean(turn.disturbance for turn in quiet),
     )

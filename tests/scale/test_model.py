@@ -20,6 +20,7 @@ COSTS = Costs(
     turn=20e-6,
     swap=25e-6,
     fresh=1e-12,
+    piled=2e-12,
     serve=30e-6,
     fake=3e-6,
     request_bytes=50,
@@ -68,10 +69,13 @@ def test_a_server_process_answers_one_after_another_and_several_share_the_work()
 
 
 def test_arrays_that_are_too_large_to_be_kept_cost_more() -> None:
-    few, many = (dataclasses.replace(COSTS, answer_bytes=1 << 20, fresh=f) for f in (0.0, 1e-9))
+    few, many = (
+        dataclasses.replace(COSTS, answer_bytes=1 << 20, fresh=seconds, piled=3 * seconds)
+        for seconds in (0.0, 1e-9)
+    )
     assert model.round_seconds(few, 32) == model.round_seconds(many, 32)
     more = model.round_seconds(many, 33) - model.round_seconds(few, 33)
-    assert more == pytest.approx(33 * (1 << 20) * 1e-9)
+    assert more == pytest.approx(33 * (1 << 20) * 3e-9)
     assert model.turn(many, 100, 0.0) < model.turn(few, 100, 0.0)
 
 

@@ -106,7 +106,9 @@ def test_a_server_serves_a_thousand_environments_on_one_socket(count: int) -> No
 
 # What the command writes.
 
-COSTS = Costs(11e-6, 4e-6, 6e-6, 12e-6, 20e-6, 25e-6, 1e-9, 30e-6, 3e-6, 50, 70, 40_000, 20_000)
+COSTS = Costs(
+    11e-6, 4e-6, 6e-6, 12e-6, 20e-6, 25e-6, 1e-9, 2e-9, 30e-6, 3e-6, 50, 70, 40_000, 20_000
+)
 
 
 def run_of(payloads: list[str]) -> Run:
@@ -134,10 +136,13 @@ def test_what_was_found_is_read_again(tmp_path: Path) -> None:
 
 def test_the_tables_have_what_was_measured_and_what_follows() -> None:
     text = report.markdown(run_of([SCALAR]))
-    assert "| float32 [1] | 11 | 4 | 6 | 12 | 20 | 25 | 0.07 | 30 | 3 | 50 | 70 | 39 | 20 |" in text
+    assert (
+        "| float32 [1] | 11 | 4 | 6 | 12 | 20 | 25 | 0.07 | 0.14 | 30 | 3 | 50 | 70 | 39 | 20 |"
+        in text
+    )
     cells = " | ".join(["21 / 20 (+5%)"] * 4)
     assert f"| float32 [1] | 1 ms | `step` | {cells} |" in text
-    assert "Others took 0% of the time of the turns that count (median)." in text
+    assert "others took 0% of the time or of the speed (median)." in text
     assert "| observation | 16, each computes for 0 ms |" in text
     assert f"| float32 [1] | {' | '.join(['891 / 900 (-1%)'] * len(simulation.SERVED))} |" in text
     # 1 / (4 + 6 + 12 us), and 1 / (30 us + 20 ms).
