@@ -32,6 +32,8 @@ _QUIET = 0.05
 _GIB = 1 << 30
 _KIB = 1 << 10
 
+_UNITS = "Times are microseconds of a processor; `fresh` and `piled` are those of an answer."
+
 _SIMULATED = f"""\
 Environments of fake servers, in thousands of steps per second: measured / calculated.
 `{WAITS_FOR_ALL}` waits for all environments, `{ANY}` for any."""
@@ -121,8 +123,7 @@ def markdown(run: Run) -> str:
     parts = [
         "<!-- Written by `python -m tests.scale --markdown`; do not edit. -->",
         "## Measured: what a step costs",
-        f"{about}. Times are microseconds of a processor; `fresh` and `piled` are "
-        "those of an answer.",
+        f"{about}. {_UNITS}",
         _costs(run),
         "## Measured, against the calculation",
         _SIMULATED,
