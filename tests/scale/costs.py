@@ -166,7 +166,7 @@ def measure(payload: str, rounds: int, gauge: Gauge, progress: Callable[[str], o
         turn=turn,
         swap=swap,
         fresh=_fresh(),
-        piled=_piled(rounds),
+        piled=_piled(payload, gauge, rounds),
         serve=serve,
         fake=max(0.0, answering[many] - answering[FEW]) / (many - FEW),
         request_bytes=request,
@@ -270,19 +270,24 @@ def _fresh() -> float:
     return max(0.0, statistics.median(found)) / size
 
 
-def _piled(rounds: int) -> float:
-    """Returns the seconds that a byte of many large answers to a `step` takes more than of few."""
-    payload = max(PAYLOADS, key=_size)
-    some, many = (int(times * LARGEST_KEPT / _size(payload)) for times in (_LARGE, _TOO_LARGE))
-    with fake(payload) as server, contextlib.ExitStack() as stack:
+def _piled(payload: str, gauge: Gauge, rounds: int) -> float:
+    """Returns the seconds that a byte of many large answers to a `step` takes more than of few.
+
+    It is a ratio of turns that follow one another, times what an environment took when the other
+    costs were measured.
+    """
+    large = max(PAYLOADS, key=_size)
+    some, many = (int(times * LARGEST_KEPT / _size(large)) for times in (_LARGE, _TOO_LARGE))
+    with fake(large) as server, contextlib.ExitStack() as stack:
         server.answer_after(_LATENCY)
-        pools = [stack.enter_context(opened(server.address, n, payload)) for n in (some, many)]
-        found = _in_turns(
-            {str(envs.num_envs): _parts(envs, envs.num_envs)["step"] for envs in pools},
-            math.ceil(rounds * _PILED),
-        )
-    each = found[str(many)] / many - found[str(some)] / some
-    return max(0.0, each) / _size(payload)
+        pools = [stack.enter_context(opened(server.address, n, large)) for n in (some, many)]
+        steps = [_parts(envs, envs.num_envs)["step"] for envs in pools]
+        found = [[step() for step in steps] for _ in range(math.ceil(rounds * _PILED))]
+    times = statistics.median(b / many / (a / some) for a, b in found)
+    each = statistics.median(a / some for a, _ in found)
+    if payload == large:
+        each = gauge.reference / _GAUGE
+    return max(0.0, times - 1) * each / _size(large)
 
 
 def _serving(payload: str, rounds: int) -> float:
