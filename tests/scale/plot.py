@@ -90,8 +90,9 @@ def figure(run: Run) -> Figure:
         axes[0][0].set_ylim(top=2 * max(clients))
         handles, labels = axes[0][0].get_legend_handles_labels()
         whole.legend(
-            handles, labels, loc="outside lower center", ncols=4, frameon=False, labelcolor=_GREY
-        )
+            handles, labels, loc="outside lower center", ncols=4, frameon=False, labelcolor=_GREY,
+            fontsize=8, columnspacing=1.5,
+        )  # fmt: skip
     return whole
 
 
