@@ -78,7 +78,7 @@ class ConnectionSelector:
 
         Returns:
           The numbers of the connections to `poll`, which has to be done: one that shares a socket
-          is returned once for an answer. None after the timeout.
+          is returned once for an answer. Empty after the timeout.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         # A socket is not readable if its bytes were read already.

@@ -126,7 +126,7 @@ class Players:
 
     def leave(self, agent: AgentId) -> None:
         """Leaves the world with one agent."""
-        self._numbers.pop(agent)
+        self._selector.forget(self._numbers.pop(agent))
         self.environments.pop(agent).close()
 
     def end_sequence(self, settings: Mapping[str, Any]) -> None:

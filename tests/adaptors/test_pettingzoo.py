@@ -186,7 +186,7 @@ def test_agents_that_begin_late_or_not_at_all(arena_server: Server, transport: s
 
 
 def test_agents_that_begin_late_outlive_the_timeout_of_the_server() -> None:
-    with serve(Arena, step_timeout=1.0) as server, remote(server) as env:
+    with serve(Arena, step_timeout=2.0) as server, remote(server) as env:
 
         def is_refused(times: int) -> bool:
             return settles(lambda: server.stats().refusals == times)

@@ -34,10 +34,16 @@ _QUIETEST = 0.25
 """The share of turns that count: those that were disturbed least."""
 
 _SHORT_LATENCY = 0.001
-_GAUGE, _GAUGED, _GAUGE_NAME = 256, 2, "gauge"
 _TAKEN = 10
-_FILLED = 15
+"""The latency while `recv` and `send` take turns, and how many turns are measured at a time."""
+
+_GAUGE, _GAUGED, _GAUGE_NAME = 256, 2, "gauge"
+"""How many environments the gauge steps, and how often."""
+
 _LARGE, _TOO_LARGE, _PILED = 0.8, 2.5, 0.3
+"""Batches that are compared, in parts of `LARGEST_KEPT`, and the share of the rounds."""
+
+_FILLED = 15
 _ANSWERED = 40
 _SERVED = 16
 _HELD = 32
@@ -179,14 +185,14 @@ def measure(payload: str, rounds: int, gauge: Gauge, progress: Callable[[str], o
 def _in_turns(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
     """Has contenders take turns; returns the median of each in its quietest turns."""
     watch = Watch()
-    found: dict[str, list[Turn]] = {name: [] for name in contenders}
+    found: dict[str, list[Turn[float]]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, measured in contenders.items():
             found[name].append(watch.turn(measured))
     return {name: _typical(turns) for name, turns in found.items()}
 
 
-def _typical(turns: Sequence[Turn]) -> float:
+def _typical(turns: Sequence[Turn[float]]) -> float:
     quiet = quietest(turns, math.ceil(len(turns) * _QUIETEST))
     return statistics.median(turn.found for turn in quiet)
 
@@ -223,9 +229,8 @@ def _parts(envs: BatchedEnvironment, count: int) -> dict[str, Callable[[], float
 def _taking_turns(envs: BatchedEnvironment, gauge: Gauge, server: Process, rounds: int) -> _Turns:
     """Measures the client's processor while `recv` and `send` take turns without a pause."""
     envs.send(actions(envs.num_envs))
-    found: list[_Turns] = []
 
-    def measured() -> float:
+    def measured() -> _Turns:
         before = gauge.seconds()
         begin, steps = time.thread_time(), 0
         for _ in range(_TAKEN):
@@ -233,15 +238,13 @@ def _taking_turns(envs: BatchedEnvironment, gauge: Gauge, server: Process, round
             envs.send(actions(len(arrived)), arrived)
             steps += len(arrived)
         seconds = time.thread_time() - begin
-        found.append(_Turns(_TAKEN, steps, seconds / gauge.compared(before, gauge.seconds())))
-        return len(found) - 1.0
+        return _Turns(_TAKEN, steps, seconds / gauge.compared(before, gauge.seconds()))
 
     watch = Watch(server)
     turns = [watch.turn(measured) for _ in range(rounds)]
     quiet = quietest(turns, math.ceil(rounds * _QUIETEST))
     envs.reset()  # Drops the Steps that are under way.
-    each = [found[int(turn.found)] for turn in quiet]
-    return _Turns(*(sum(column) for column in zip(*each, strict=True)))
+    return _Turns(*(sum(column) for column in zip(*(t.found for t in quiet), strict=True)))
 
 
 def _line(few: _Turns, many: _Turns) -> tuple[float, float]:

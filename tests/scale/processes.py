@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import dm_env
 
@@ -47,7 +47,9 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _CORES = sorted(os.sched_getaffinity(0))
 _PACED = range(1500)
 _PACES = 3
+"""The loop of `pace`, and how often it runs."""
 
+Found = TypeVar("Found")
 _Process = TypeVar("_Process", bound="Process")
 
 
@@ -102,7 +104,7 @@ class _Fastest:
 
 
 @dataclasses.dataclass(frozen=True)
-class Turn:
+class Turn(Generic[Found]):
     """What was measured in a turn.
 
     Attributes:
@@ -111,7 +113,7 @@ class Turn:
       pace: the longest `pace` before and after it.
     """
 
-    found: float
+    found: Found
     waited: float
     pace: float
 
@@ -131,7 +133,7 @@ class Watch:
     def __init__(self, *others: Process):
         self._others = others
 
-    def turn(self, measured: Callable[[], float]) -> Turn:
+    def turn(self, measured: Callable[[], Found]) -> Turn[Found]:
         """Returns what a function returns, and who disturbed it."""
         paces = self._paces()
         waited, begin = self._waited(), time.perf_counter()
@@ -150,7 +152,7 @@ class Watch:
         return usage().waited + sum(other.usage().waited for other in self._others)
 
 
-def quietest(turns: Sequence[Turn], count: int) -> list[Turn]:
+def quietest(turns: Sequence[Turn[Found]], count: int) -> list[Turn[Found]]:
     """Returns the turns that were disturbed least."""
     return sorted(turns, key=lambda turn: turn.disturbance)[:count]
 

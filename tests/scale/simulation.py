@@ -106,7 +106,7 @@ def simulate(
     Args:
       payload: what is observed.
       costs: what a step of it costs.
-      gauge: what was there when they were measured.
+      gauge: has the reference of when they were measured.
       patience: seconds for which quiet turns are looked for in each case.
       progress: is told what is being measured.
       counts: the numbers of environments.
@@ -141,13 +141,13 @@ def _simulated(
     count = envs.num_envs
     if mode == WAITS_FOR_ALL:
         expected = functools.partial(model.stepped, count=count, latency=latency, serve=costs.fake)
-        found = _measured(lambda: _step(envs), expected, costs, gauge, server, patience)
+        advance = functools.partial(_step, envs)
+        found = _measured(advance, expected, costs, gauge, server, patience)
     else:
         expected = functools.partial(model.turn, count=count, latency=latency, serve=costs.fake)
         envs.send(actions(count))
-        found = _measured(
-            lambda: _take_turns(envs), expected, costs, gauge, server, patience, latency
-        )
+        advance = functools.partial(_take_turns, envs)
+        found = _measured(advance, expected, costs, gauge, server, patience, latency)
         envs.reset()  # Drops the Steps that are under way.
     return Outcome(payload, mode, count, latency, *found)
 
@@ -160,7 +160,7 @@ def serve(
     Args:
       payload: what is observed.
       costs: what a step of it costs.
-      gauge: what was there when they were measured.
+      gauge: has the reference of when they were measured.
       patience: seconds for which quiet turns are looked for in each case.
       progress: is told what is being measured.
 
@@ -176,14 +176,8 @@ def serve(
                 expected = functools.partial(
                     model.stepped, count=count, latency=latency, serve=costs.serve + work
                 )
-                found = _measured(
-                    lambda: _step(envs),  # at once
-                    expected,
-                    costs,
-                    gauge,
-                    server,
-                    patience,
-                )
+                advance = functools.partial(_step, envs)
+                found = _measured(advance, expected, costs, gauge, server, patience)
             yield Outcome(payload, does, count, seconds, *found)
 
 
@@ -213,7 +207,7 @@ def _measured(
       advance: steps, and returns how many steps those were.
       expected: calculates the rate.
       costs: of a step.
-      gauge: what was there when they were measured.
+      gauge: has the reference of when they were measured.
       server: who answers.
       patience: seconds for which quiet turns are looked for.
       latency: of answers that are under way between two turns. They all arrive there, which takes

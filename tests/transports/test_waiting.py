@@ -14,6 +14,7 @@ import pytest
 from dm_env_rpc_client import listen
 from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client.transports.endpoint import Transport
 from dm_env_rpc_client.transports.waiting import PART_SECONDS, wait_in_parts
 from tests.scripted import BUSY_SECONDS, settles
 
@@ -55,8 +56,8 @@ def interrupted(stop: Callable[[], object]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("transport", ["http2", "grpc"])
-def test_a_signal_ends_the_wait_for_a_server(transport: str) -> None:
-    with serve(Catch, transport=transport) as server, interrupted(server.stop):  # type: ignore[arg-type]
+def test_a_signal_ends_the_wait_for_a_server(transport: Transport) -> None:
+    with serve(Catch, transport=transport) as server, interrupted(server.stop):
         server.wait()
 
 
