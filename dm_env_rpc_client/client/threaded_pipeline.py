@@ -37,6 +37,7 @@ from dm_env_rpc_client.errors import (
 from dm_env_rpc_client.protocol.observed_pipeline import pipeline_to
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.runtime import forking
+from dm_env_rpc_client.transports import locks
 from dm_env_rpc_client.transports.streams import SharedSocket, Stream
 
 __all__ = ["ThreadedPipeline"]
@@ -338,11 +339,13 @@ class ThreadedPipeline:
         # What interprets an answer runs in the thread that reads, and may itself wait: a reward
         # that an adaptor computes may read a property.
         is_nested = self._leader == me
-        if not is_nested:
-            if not self._reading.acquire(blocking=False):
-                return False
-            self._leader = me
+        held: list[bool] = []
         try:
+            if not is_nested:
+                locks.take(self._reading, held)
+                if not held:
+                    return False
+                self._leader = me
             while not pending.is_done:
                 if self.poisoned_by is not None:
                     self._pipeline.fail(pending)
@@ -371,7 +374,7 @@ class ThreadedPipeline:
             self.poison(error)
             raise
         finally:
-            if not is_nested:
+            if held:
                 self._leader = None
                 self._reading.release()
         return True

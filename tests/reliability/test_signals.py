@@ -25,7 +25,7 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.server import Server
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
-from tests.reliability.echoing import Echoing
+from tests.reliability.echoing import Echoing, echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts, is_strict
 from tests.scripted import (
@@ -149,6 +149,81 @@ def test_row_6_interrupts_at_random_points_leave_no_stale_answer(
         timeout=500,
         check=False,
     )
+    assert finished.returncode == 0, finished.stderr
+    interrupted, stale, dead = map(int, finished.stdout.split())
+    seen(interrupts=interrupted, stale_answers=stale, unusable_connections=dead)
+    assert (interrupted, stale) == (count, 0)
+    assert dead > count / 2
+
+
+INTERRUPTED_TOGETHER = """
+import random, signal, sys
+from dm_env_rpc_client import ConnectionLostError
+from dm_env_rpc_client.client.connection_group import ConnectionGroup
+from tests.both_transports import obey
+from tests.scripted import extension
+
+obey()
+
+class Interrupt(BaseException):
+    pass
+
+def interrupt(number, frame):
+    raise Interrupt
+
+address, rounds = sys.argv[1], int(sys.argv[2])
+signal.signal(signal.SIGALRM, interrupt)
+chance = random.Random(0)
+interrupted = stale = dead = number = 0
+connections = []
+while interrupted < rounds:
+    if not connections:
+        group = ConnectionGroup(address)
+        connections = [group.open() for _ in range(4)]
+    try:
+        signal.setitimer(signal.ITIMER_REAL, chance.random() * 0.003 + 1e-5, 0.1)
+        while True:
+            pending = []
+            with group.together():
+                for connection in connections:
+                    for _ in range(2):
+                        number += 1
+                        request = extension(number)
+                        pending.append((connection, request, connection.start(request)))
+            for connection, request, started in pending:
+                stale += connection.wait(started) != request
+    except Interrupt:
+        interrupted += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    usable = []
+    for connection in connections:
+        number += 1
+        try:
+            stale += connection.send(extension(number), timeout=5) != extension(number)
+            usable.append(connection)
+        except ConnectionLostError:
+            dead += 1
+    if len(usable) < len(connections):
+        for connection in connections:
+            connection.close()
+        connections = []
+print(interrupted, stale, dead)
+"""
+
+
+@pytest.mark.row(6)
+@counts(60, 1_000)
+def test_row_6_interrupts_leave_no_stale_answer_to_others_on_the_same_socket(
+    count: int, seen: Seen
+) -> None:
+    with echoing("serve") as server:
+        finished = subprocess.run(
+            [sys.executable, "-c", INTERRUPTED_TOGETHER, server.address, str(count)],
+            capture_output=True,
+            text=True,
+            timeout=500,
+            check=False,
+        )
     assert finished.returncode == 0, finished.stderr
     interrupted, stale, dead = map(int, finished.stdout.split())
     seen(interrupts=interrupted, stale_answers=stale, unusable_connections=dead)

@@ -31,18 +31,21 @@ def settings(**values: int) -> bytes:
 
 
 def headers(
-    *pairs: tuple[str, str], end: bool = False, encoder: hpack.Encoder | None = None
+    *pairs: tuple[str, str],
+    end: bool = False,
+    encoder: hpack.Encoder | None = None,
+    stream: int = 1,
 ) -> bytes:
     block = (encoder or hpack.Encoder()).encode(pairs)
-    return frame(HEADERS, block, END_HEADERS | (END_STREAM if end else 0), 1)
+    return frame(HEADERS, block, END_HEADERS | (END_STREAM if end else 0), stream)
 
 
 def grpc_message(contents: bytes, compressed: bool = False) -> bytes:
     return struct.pack(">BI", compressed, len(contents)) + contents
 
 
-def data(contents: bytes, flags: int = 0) -> bytes:
-    return frame(DATA, contents, flags, 1)
+def data(contents: bytes, flags: int = 0, stream: int = 1) -> bytes:
+    return frame(DATA, contents, flags, stream)
 
 
 def greeting() -> bytes:

@@ -431,6 +431,23 @@ def test_cancelling_ends_stream_and_connection() -> None:
     assert not client.has_unsent
 
 
+def test_a_stream_that_was_ended_before_its_headers_does_not_end_the_others() -> None:
+    client = framing()
+    other = client.half.open(REQUEST)
+    client.call.cancel()
+    client.call.fail(ConnectionLostError("ended by this side"))
+    # Sent before the RST_STREAM arrived.
+    late = headers(*frames.RESPONSE, stream=1) + data(grpc_message(b"late"), stream=1)
+    answer = headers(*frames.RESPONSE, stream=3) + data(grpc_message(b"answer"), stream=3)
+    contents = frames.settings() + late + answer
+    (buffer,) = client.buffers()
+    buffer[: len(contents)] = contents
+    client.received(len(contents))
+    assert other.failure is None
+    assert list(other.messages) == [b"answer"]
+    assert not client.messages
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_mutated_streams_give_messages_or_one_error(seed: int) -> None:
     contents = (

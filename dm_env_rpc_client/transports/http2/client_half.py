@@ -201,7 +201,7 @@ class ClientHalf:
         call = self._streams.get(stream)
         if call is None:
             raise ViolationError(f"sent {kind} on stream {stream}")
-        if kind == "DATA" and not call.has_headers:
+        if kind == "DATA" and not call.has_headers and call.failure is None:
             raise ViolationError("sent DATA before the headers")
 
     def end_stream(self, stream: int, code: int) -> None:

@@ -252,7 +252,7 @@ class Framing:
             return
         buffer = self._buffer
         if count == 0:
-            self._fail(self._role.close(bytes(buffer.memory[buffer.start : buffer.end])))
+            self.fail(self._role.close(bytes(buffer.memory[buffer.start : buffer.end])))
             return
         self.receptions += 1
         direct = self._direct
@@ -282,12 +282,13 @@ class Framing:
                     # So that the same frame again does not keep this loop going.
                     self._frames_without_content += 1
                 else:
-                    self._fail(self._role.violated(violation))
+                    self.fail(self._role.violated(violation))
                     self.sending.outbound.append(goaway(self._role.last_stream, violation.code))
             except DmEnvRpcClientError as error:
-                self._fail(error)
+                self.fail(error)
 
-    def _fail(self, error: DmEnvRpcClientError) -> None:
+    def fail(self, error: DmEnvRpcClientError) -> None:
+        """Ends the connection: nothing more is received."""
         self.failure = error
         self._role.fail(error)
 

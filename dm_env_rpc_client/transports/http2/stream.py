@@ -47,11 +47,7 @@ class Http2Stream:
 
     def write(self, *messages: bytes) -> None:
         """See `Stream.write`."""
-        connection = self._connection
-        with connection.lock:
-            for message in messages:
-                self._call.send(message)
-            connection.flush()
+        self._connection.send(self._call, messages)
 
     def has_unsent(self) -> bool:
         """See `Stream.has_unsent`."""
@@ -96,9 +92,7 @@ class Http2Stream:
         connection = self._connection
         deadline = time.monotonic() + timeout
         try:
-            with connection.lock:
-                self._call.end()
-                connection.flush()
+            connection.end(self._call)
             while True:  # Answers that still arrive are dropped.
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
