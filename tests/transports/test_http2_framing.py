@@ -444,7 +444,7 @@ def test_a_stream_that_was_ended_before_its_headers_does_not_end_the_others() ->
     buffer[: len(contents)] = contents
     client.received(len(contents))
     assert other.failure is None
-    assert list(other.messages) == [b"answer"]
+    assert [bytes(message) for message in other.messages] == [b"answer"]
     assert not client.messages
 
 
