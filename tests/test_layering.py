@@ -35,6 +35,7 @@ ONLY_IN = {
         "adaptors.pettingzoo_seats",
         "adaptors.sb3",
         "adaptors.vector",
+        "adaptors.vector_rows",
         "bridges.gymnasium_elements",
         "bridges.gymnasium_environment",
         "bridges.gymnasium_space_json",

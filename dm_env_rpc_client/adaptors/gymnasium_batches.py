@@ -16,8 +16,10 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 
 from dm_env_rpc_client.adaptors.gymnasium_proxy import observation_of, wire_action
 from dm_env_rpc_client.adaptors.gymnasium_spaces import from_space, spec_to_space, to_space
+from dm_env_rpc_client.bridges.gymnasium_environment import OBSERVATION
 from dm_env_rpc_client.environment.rows import split_action
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.protocol.mid_steps import MidSteps
 from dm_env_rpc_client.tensors import nesting
 
 __all__ = ["ActionBatch", "ObservationBatch", "ProxyActionBatch", "ProxyObservationBatch"]
@@ -116,6 +118,22 @@ class ObservationBatch(_Batch):
         for name in self._others:
             self._rows[name][index] = to_space(self._spaces[name], observation[name])
 
+    def put_mid_steps(
+        self, indices: Sequence[int], at: slice | Sequence[int], steps: MidSteps
+    ) -> None:
+        """Fills the rows of environments that are in the middle of their episodes.
+
+        Args:
+          indices: the rows.
+          at: what selects them; see `rows.rows_at`.
+          steps: one step for each.
+        """
+        for name, rows in self._arrays.items():
+            steps.put(name, rows, at)
+        for name in self._others:
+            for index, value in zip(indices, steps.values(name), strict=True):
+                self._rows[name][index] = to_space(self._spaces[name], value)
+
     def single(self, observation: Mapping[str, Any]) -> Any:
         """Returns an observation by flat name as an element of `single_space`."""
         return self._structured(
@@ -184,12 +202,31 @@ class ProxyObservationBatch:
         self.specs = flat_specs
         self.single_space = space
         self.space = batch_space(space, count)
+        self._names = [
+            name for name in flat_specs if name.partition(nesting.SEPARATOR)[0] == OBSERVATION
+        ]
+        # The rows of most spaces are one array.
+        self._rows = _rows(space, count) if isinstance(space, spaces.Box) else None
         self._elements: list[Any] = [None] * count
         self._out: Any = create_empty_array(space, count, np.zeros)
 
     def put(self, index: int, observation: Mapping[str, Any]) -> None:
         """See `ObservationBatch.put`."""
-        self._elements[index] = self.single(observation)
+        if self._rows is not None:
+            self._rows[index] = self.single(observation)
+        else:
+            self._elements[index] = self.single(observation)
+
+    def put_mid_steps(
+        self, indices: Sequence[int], at: slice | Sequence[int], steps: MidSteps
+    ) -> None:
+        """See `ObservationBatch.put_mid_steps`."""
+        if self._rows is not None:
+            steps.put(OBSERVATION, self._rows, at)
+            return
+        values = {name: steps.values(name) for name in self._names}
+        for place, index in enumerate(indices):
+            self.put(index, {name: column[place] for name, column in values.items()})
 
     def single(self, observation: Mapping[str, Any]) -> Any:
         """See `ObservationBatch.single`."""
@@ -197,6 +234,10 @@ class ProxyObservationBatch:
 
     def rows(self, ids: npt.NDArray[np.int64] | None, copy: bool) -> Any:
         """See `ObservationBatch.rows`."""
+        if self._rows is not None:
+            if ids is not None:
+                return self._rows[ids]
+            return self._rows.copy() if copy else self._rows
         if ids is not None:
             return _put_together(self.single_space, [self._elements[index] for index in ids])
         if copy:

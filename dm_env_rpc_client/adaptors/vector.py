@@ -15,13 +15,12 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-import dm_env
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from dm_env_rpc_client.adaptors.gymnasium import check_reward_spec, is_terminated
+from dm_env_rpc_client.adaptors.gymnasium import check_reward_spec
 from dm_env_rpc_client.adaptors.gymnasium_batches import (
     ActionBatch,
     ObservationBatch,
@@ -30,17 +29,21 @@ from dm_env_rpc_client.adaptors.gymnasium_batches import (
 )
 from dm_env_rpc_client.adaptors.gymnasium_proxy import (
     Description,
-    Extras,
     begin,
     begin_again,
     describe,
-    extras_of,
     read_frame,
     reset_settings,
 )
+from dm_env_rpc_client.adaptors.vector_rows import Results, VectorRows
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.batched import BatchedEnvironment, check_ids
-from dm_env_rpc_client.environment.pool import NO_ACTION, EnvironmentPool, Settings
+from dm_env_rpc_client.environment.pool import (
+    NO_ACTION,
+    Consumer,
+    EnvironmentPool,
+    Settings,
+)
 from dm_env_rpc_client.environment.pool_sites import Addresses
 from dm_env_rpc_client.errors import ConnectionLostError, SpecError
 from dm_env_rpc_client.protocol.lifecycle import State
@@ -48,7 +51,6 @@ from dm_env_rpc_client.protocol.lifecycle import State
 __all__ = ["BatchedEnvironment", "RemoteVectorEnv"]
 
 Array: TypeAlias = npt.NDArray[Any]
-Results: TypeAlias = tuple[Any, Array, Array, Array, dict[str, Any]]
 
 
 class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
@@ -170,7 +172,7 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         """
         settings = dict(options or {})
         mask = self._mask(settings.pop("reset_mask", None))
-        if not np.all(mask | self._has_begun):
+        if not np.all(mask | self._rows.has_begun):
             raise gymnasium.error.ResetNeeded("the first reset must include all environments")
         ids = np.flatnonzero(mask).tolist()
         seeds = self._seeds(seed)
@@ -178,8 +180,9 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             index: self._reset_settings(seeds[index], settings, options is not None)
             for index in ids
         }
-        self._pool.reset(each, self._put_first, self._check_specs)
-        infos = {} if self._description is None else self._proxy_infos(ids)
+        first = self._consumer._replace(put=self._rows.put_first)
+        self._pool.reset(each, first, self._check_specs)
+        infos = {} if self._description is None else self._rows.proxy_infos(ids, self._add_info)
         return self._observation_batch.rows(None, self._copy), infos
 
     def step(self, actions: Any) -> Results:
@@ -199,8 +202,8 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
           EnvironmentsFailedError: some failed; the others have taken their step.
         """
         ids = list(range(self.num_envs))
-        self._pool.step(self._actions(actions, ids), self._put)
-        return self._results(None)
+        self._pool.step(self._actions(actions, ids), self._consumer)
+        return self._rows.results(None, self._copy, self._add_info)
 
     def send(self, actions: Any, env_ids: Sequence[int] | Array | None = None) -> None:
         """Steps some environments without waiting for them.
@@ -232,8 +235,8 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
           SpecError: fewer than `min_envs` have a step under way.
           EnvironmentsFailedError: some failed. The others can still be received.
         """
-        ids = np.array(self._pool.receive(min_envs, max_envs, self._put), np.int64)
-        return (*self._results(ids), ids)
+        ids = np.array(self._pool.receive(min_envs, max_envs, self._consumer), np.int64)
+        return (*self._rows.results(ids, self._copy, self._add_info), ids)
 
     def render(self) -> tuple[Any, ...] | None:
         """Returns what each environment renders now; None without a render mode."""
@@ -293,26 +296,17 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             self._observation_batch = ProxyObservationBatch(
                 self._description.observation_space, observation_spec, self.num_envs
             )
-        # The infos of Gymnasium environments, and those of the steps that ended an episode.
-        self._own_infos: list[dict[str, Any]] = [{}] * self.num_envs
-        self._final_infos: list[dict[str, Any]] = [{}] * self.num_envs
         self.single_action_space = self._action_batch.single_space
         self.action_space = self._action_batch.space
         self.single_observation_space = self._observation_batch.single_space
         self.observation_space = self._observation_batch.space
-        discount = environment.discount_spec()
-        dtype = discount.dtype if discount.shape else np.float64
-        self._discounts = np.zeros((self.num_envs, *discount.shape), dtype)
-        self._has_discount = np.zeros(self.num_envs, np.bool_)
-        self._rewards = np.zeros(self.num_envs, np.float64)
-        self._terminations = np.zeros(self.num_envs, np.bool_)
-        self._truncations = np.zeros(self.num_envs, np.bool_)
-        # The last observation of each environment whose episode has ended in this step.
-        self._final_observations = np.full(self.num_envs, None, object)
-        self._is_final = np.zeros(self.num_envs, np.bool_)
-        self._was_lost = np.zeros(self.num_envs, np.bool_)
-        self._has_begun = np.zeros(self.num_envs, np.bool_)
-        self._is_restarting = np.zeros(self.num_envs, np.bool_)
+        self._rows = VectorRows(
+            self._pool.environments,
+            self._observation_batch,
+            self._description is not None,
+            self._mode,
+        )
+        self._consumer = Consumer(self._rows.put, self._rows.put_mid_steps)
 
     def _check_specs(self) -> None:
         environment = self._pool.environments[0]
@@ -353,69 +347,17 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         self._pool.check_idle(ids)
         environments = self._pool.environments
         idle = {index for index in ids if environments[index].state is not State.RUNNING}
-        never = [index for index in ids if not self._has_begun[index]]
+        never = [index for index in ids if not self._rows.has_begun[index]]
         if never or (idle and self._mode is AutoresetMode.DISABLED):
             raise gymnasium.error.ResetNeeded(
                 f"no episode is running in environments {never or sorted(idle)}: call reset(), "
                 "with the option reset_mask for these alone"
             )
         rows = self._action_batch.split(actions, len(ids))
-        self._is_restarting[ids] = False  # Left over if an episode failed to begin.
+        self._rows.forget_restarts(ids)  # Left over if an episode failed to begin.
         return {
             index: NO_ACTION if index in idle else row for index, row in zip(ids, rows, strict=True)
         }
-
-    def _put_first(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Stores a TimeStep after a reset, which drops steps that were under way."""
-        self._is_restarting[index] = False
-        return self._put(index, timestep)
-
-    def _put(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Stores a TimeStep; returns whether to begin the next episode at once."""
-        self._has_begun[index] = True
-        was_lost = self._pool.environments[index].interruption is not None
-        if was_lost:
-            extras = Extras({"restarted": True}, False)
-        elif self._description is None:
-            extras = Extras({}, False)
-        else:
-            extras = extras_of(timestep.observation)
-        self._own_infos[index] = extras.info
-        if self._is_restarting[index]:
-            # The rest of the row belongs to the step that ended the episode.
-            self._is_restarting[index] = False
-            self._observation_batch.put(index, timestep.observation)
-            return False
-        self._was_lost[index] = was_lost
-        is_last = timestep.step_type is dm_env.StepType.LAST
-        terminated = is_last and is_terminated(self._pool.environments[index], timestep)
-        self._rewards[index] = 0.0 if timestep.reward is None else timestep.reward
-        self._terminations[index] = terminated
-        self._truncations[index] = extras.is_truncated or (is_last and not terminated)
-        self._has_discount[index] = timestep.discount is not None
-        self._discounts[index] = 0 if timestep.discount is None else timestep.discount
-        if is_last and self._mode is AutoresetMode.SAME_STEP:
-            self._is_final[index] = self._is_restarting[index] = True
-            self._final_observations[index] = self._observation_batch.single(timestep.observation)
-            self._final_infos[index] = extras.info
-            return True
-        self._is_final[index] = False
-        self._final_observations[index] = None
-        self._observation_batch.put(index, timestep.observation)
-        return False
-
-    def _results(self, ids: Array | None) -> Results:
-        which = slice(None) if ids is None else ids
-        rows = range(self.num_envs) if ids is None else ids.tolist()
-        return (
-            self._observation_batch.rows(ids, self._copy),
-            self._rewards[which].copy(),
-            self._terminations[which].copy(),
-            self._truncations[which].copy(),
-            self._infos(which)
-            if self._description is None
-            else self._proxy_infos(rows, ids is not None),
-        )
 
     def _reset_settings(
         self, seed: int | None, settings: Mapping[str, Any], has_options: bool
@@ -425,50 +367,3 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         if seed is None or self._seed_setting is None:
             return settings
         return {self._seed_setting: seed, **settings}
-
-    def _proxy_infos(self, ids: Sequence[int], is_selection: bool = False) -> dict[str, Any]:
-        """Returns the infos of Gymnasium environments, in the rows of their indices.
-
-        If `ids` are a selection, their rows are in its order, and there are no others.
-        """
-        infos: dict[str, Any] = {}
-        for position, index in enumerate(ids):
-            row = position if is_selection else index
-            if self._is_final[index]:
-                final = {
-                    "final_obs": self._final_observations[index],
-                    "final_info": self._final_infos[index],
-                }
-                infos = self._add_info(infos, final, row)
-            infos = self._add_info(infos, self._own_infos[index], row)
-        return _first_rows(infos, len(ids)) if is_selection else infos
-
-    def _infos(self, which: slice | Array) -> dict[str, Any]:
-        """Returns the infos of environments in Gymnasium's form: `key`, and the mask `_key`."""
-        has_discount, is_final = self._has_discount[which], self._is_final[which]
-        discounts = self._discounts[which]
-        was_lost = self._was_lost[which]
-        infos = _info("discount", discounts, has_discount & ~is_final)
-        infos |= _info("restarted", was_lost.copy(), was_lost & ~is_final)
-        if is_final.any():
-            finals = self._final_observations[which].copy()
-            info = _info("discount", discounts, is_final)
-            info |= _info("restarted", was_lost.copy(), was_lost & is_final)
-            infos |= {**_info("final_obs", finals, is_final), **_info("final_info", info, is_final)}
-        return infos
-
-
-def _first_rows(infos: Mapping[str, Any], count: int) -> dict[str, Any]:
-    return {
-        key: _first_rows(value, count) if isinstance(value, dict) else value[:count]
-        for key, value in infos.items()
-    }
-
-
-def _info(key: str, values: Any, mask: Array) -> dict[str, Any]:
-    """Returns values where a mask is true, zeros elsewhere; nothing if it is false everywhere."""
-    if not mask.any():
-        return {}
-    if isinstance(values, np.ndarray) and values.dtype != object:
-        values = np.where(mask.reshape(mask.shape + (1,) * (values.ndim - 1)), values, 0)
-    return {key: values, f"_{key}": mask.copy()}

@@ -26,7 +26,8 @@ from dm_env_rpc_client.errors import DmEnvRpcClientError, SpecError
 from dm_env_rpc_client.protocol import lifecycle, timesteps
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest
 from dm_env_rpc_client.protocol.lifecycle import State
-from dm_env_rpc_client.protocol.step_codec import StepAnswer, StepCodec
+from dm_env_rpc_client.protocol.step_codec import StepCodec
+from dm_env_rpc_client.protocol.step_layout import StepAnswer, UnreadStep
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.tensors import nesting, specs
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
@@ -66,6 +67,10 @@ ACTION, OBSERVATION = "action", "observation"
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 """The default for settings: none."""
+
+
+_Answer: TypeAlias = UnreadStep | StepAnswer | dm_env_rpc_pb2.StepResponse
+"""What the codec makes from the answer to a step."""
 
 
 class AutoObservations(enum.Flag):
@@ -112,6 +117,9 @@ class BaseAdaptor:
         self._nested_tensors = nested_tensors
         self._unwrap_single = unwrap_single
         self._adopt(specs)
+        # Whether nobody computes rewards and discounts in Python.
+        kind = type(self)
+        self._is_plain = (kind.reward, kind.discount) == (BaseAdaptor.reward, BaseAdaptor.discount)
         self._extension_names = tuple(extensions or ())
         for name, extension in (extensions or {}).items():
             if hasattr(self, name):
@@ -288,7 +296,19 @@ class BaseAdaptor:
             )
         return self._codec.encode(action)
 
-    def _interpret_step(self, answer: StepAnswer | dm_env_rpc_pb2.StepResponse) -> dm_env.TimeStep:
+    def _interpret_mid_step(self, answer: _Answer) -> dm_env.TimeStep | UnreadStep:
+        """`_interpret_step` for a caller that reads MID steps for itself."""
+        if (
+            type(answer) is UnreadStep
+            and self._lifecycle.state is State.RUNNING
+            and self._lifecycle.previous is State.RUNNING
+            and self._is_plain
+            and self._supervision is None
+        ):
+            return answer
+        return self._interpret_step(answer)
+
+    def _interpret_step(self, answer: _Answer) -> dm_env.TimeStep:
         """Makes the TimeStep from an answer; called in the order of the answers."""
         step_type = lifecycle.step_type(self._lifecycle.previous, self._lifecycle.state)
         state, observations = self._codec.interpret(answer)
@@ -417,8 +437,7 @@ def _adopted(
     if found is not None:
         return found
     made = _adopt(new, asked, nested_tensors, limits)
-    if made.codec.is_shareable:
-        _shared[key] = made
+    _shared[key] = made
     return made
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from dm_env import specs
 
 from dm_env_rpc_client.environment.base_adaptor import ACTION, NO_SETTINGS, OBSERVATION
-from dm_env_rpc_client.environment.pool import EnvironmentPool, Settings, for_each
+from dm_env_rpc_client.environment.pool import Consumer, EnvironmentPool, Settings, for_each
 from dm_env_rpc_client.environment.pool_sites import Addresses
 from dm_env_rpc_client.environment.rows import Rows, batch_spec, split_action
 from dm_env_rpc_client.errors import SpecError
@@ -71,11 +71,16 @@ class BatchedEnvironment(dm_env.Environment):
         self._pool = EnvironmentPool(
             addresses, num_envs, create_world_settings, join_world_settings, **make_kwargs
         )
+        self._environment = first = self._pool.environments[0]
+        self._action_specs = first.action_spec()
         try:
-            self._adopt_specs()
+            self._rows = Rows(
+                first.observation_spec(), first.reward_spec(), first.discount_spec(), self.num_envs
+            )
         except BaseException:
             self._pool.close()
             raise
+        self._consumer = Consumer(self._rows.put, self._rows.put_mid_steps)
 
     @property
     def num_envs(self) -> int:
@@ -102,7 +107,7 @@ class BatchedEnvironment(dm_env.Environment):
           EnvironmentsFailedError: some failed.
         """
         each = for_each(self.num_envs, settings or {}, "settings")
-        self._pool.reset(dict(enumerate(each)), self._put, self._adopt_specs)
+        self._pool.reset(dict(enumerate(each)), self._consumer, self._adopt_specs)
         return self._timestep()
 
     def step(self, action: Any) -> dm_env.TimeStep:
@@ -120,7 +125,7 @@ class BatchedEnvironment(dm_env.Environment):
           SpecError: an action does not conform; nothing was sent to any environment.
           EnvironmentsFailedError: some failed; the others have taken their step.
         """
-        self._pool.step(self._actions(action, range(self.num_envs)), self._put)
+        self._pool.step(self._actions(action, range(self.num_envs)), self._consumer)
         return self._timestep()
 
     def send(self, action: Any, env_ids: Sequence[int] | npt.NDArray[Any] | None = None) -> None:
@@ -155,7 +160,7 @@ class BatchedEnvironment(dm_env.Environment):
           SpecError: fewer than `min_envs` have a step under way.
           EnvironmentsFailedError: some failed. The others can still be received.
         """
-        ids = np.array(self._pool.receive(min_envs, max_envs, self._put), np.int64)
+        ids = np.array(self._pool.receive(min_envs, max_envs, self._consumer), np.int64)
         return self._timestep(ids), ids
 
     def action_spec(self) -> Any:
@@ -182,18 +187,9 @@ class BatchedEnvironment(dm_env.Environment):
         self._pool.close()
 
     def _adopt_specs(self) -> None:
-        self._environment = self._pool.environments[0]
-        self._action_specs = self._environment.action_spec()
-        self._rows = Rows(
-            self._environment.observation_spec(),
-            self._environment.reward_spec(),
-            self._environment.discount_spec(),
-            self.num_envs,
-        )
-
-    def _put(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        self._rows.put(index, timestep)
-        return False
+        env = self._environment
+        self._action_specs = env.action_spec()
+        self._rows.adopt(env.observation_spec(), env.reward_spec(), env.discount_spec())
 
     def _actions(self, action: Any, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
         is_single = self._unwrap_single and self._action_specs.keys() == {ACTION}

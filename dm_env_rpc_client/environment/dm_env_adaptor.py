@@ -220,7 +220,8 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
             received, and the connection is unusable. With `make(restart=...)` the step is LAST
             instead, and this is raised when there are no more attempts.
         """
-        return self.finish_step(self.start_step(self.prepare_step(action)))
+        timestep: dm_env.TimeStep = self.finish_step(self.start_step(self.prepare_step(action)))
+        return timestep
 
     def prepare_step(self, action: Any) -> EncodedRequest:
         """Validates and packs an action, and sends nothing.
@@ -241,11 +242,13 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
             self.restart()
         return self._request(action)
 
-    def start_step(self, prepared: EncodedRequest) -> Pending:
+    def start_step(self, prepared: EncodedRequest, is_for_rows: bool = False) -> Pending:
         """Sends a step without waiting for its answer.
 
         Args:
           prepared: what `prepare_step` returned.
+          is_for_rows: whether `finish_step` may return an `UnreadStep` instead of a MID TimeStep,
+            for a caller that reads those of many environments together.
 
         Returns:
           The pending step: `connection.poll` says whether its answer has arrived.
@@ -255,25 +258,25 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         """
         connection = self._ready()
         try:
-            return connection.start(prepared, self._interpret_step)
+            interpret = self._interpret_mid_step if is_for_rows else self._interpret_step
+            return connection.start(prepared, interpret)
         except DmEnvRpcClientError as error:
             if self._supervision is None or connection.is_usable:
                 raise
             return Pending.failed(prepared, error)
 
-    def finish_step(self, pending: Pending) -> dm_env.TimeStep:
+    def finish_step(self, pending: Pending) -> Any:
         """Waits for the answer to a step that was sent.
 
         Args:
           pending: what `start_step` returned.
 
         Returns:
-          The TimeStep. Raises as `step` does.
+          The TimeStep, or an `UnreadStep` if `start_step` allowed it. Raises as `step` does.
         """
         connection = self._open_connection()
         try:
-            timestep: dm_env.TimeStep = connection.wait(pending)
-            return timestep
+            return connection.wait(pending)
         except DmEnvRpcClientError as error:
             self._lose(error, connection)
             lost = self._lost_step()

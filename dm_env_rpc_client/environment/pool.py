@@ -1,7 +1,8 @@
 """Remote environments that one thread steps together.
 
 All Steps are written before any answer is read, so that the environments work at the same
-time, on one server or on several. A `Consumer` gets every TimeStep and decides what it means.
+time, on one server or on several. A `Consumer` gets every TimeStep and decides what it means; those
+in the middle of sequences it gets together.
 
 A failure affects only its own environment: the answers of all others are read, then
 `EnvironmentsFailedError` says which environments failed and why.
@@ -15,7 +16,7 @@ import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import dm_env
 
@@ -33,7 +34,9 @@ from dm_env_rpc_client.environment.pool_sites import (
 from dm_env_rpc_client.environment.restarting import Restart, difference
 from dm_env_rpc_client.environment.worlds import make_on
 from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
+from dm_env_rpc_client.protocol.mid_steps import MidSteps
 from dm_env_rpc_client.protocol.pipeline import Pending
+from dm_env_rpc_client.protocol.step_layout import StepLayout, UnreadStep
 from dm_env_rpc_client.tensors.settings import pack_settings
 
 __all__ = [
@@ -50,11 +53,22 @@ Settings: TypeAlias = (
 )
 """Settings for all environments, one for each, or a function of an environment's index."""
 
-Consumer: TypeAlias = Callable[[int, dm_env.TimeStep], bool]
-"""Takes the TimeStep of an environment, by its index in the pool; returns whether to begin the
-next sequence at once; the environment has arrived with the TimeStep of that sequence then."""
+
+class Consumer(NamedTuple):
+    """Takes what environments have answered."""
+
+    put: Callable[[int, dm_env.TimeStep], bool]
+    """Takes the TimeStep of an environment, by its index in the pool; returns whether to begin the
+    next sequence at once; the environment has arrived with the TimeStep of that sequence then."""
+
+    put_mid_steps: Callable[[Sequence[int], MidSteps], None]
+    """Takes MID steps of some environments, by their indices in the pool."""
+
 
 _NO_FAILURES: Mapping[int, Exception] = MappingProxyType({})
+
+_UNREAD_BYTES = 1 << 16
+"""Of large answers each is copied while the next ones are under way, and still in the caches."""
 
 NO_ACTION: Mapping[str, Any] = MappingProxyType({})
 """The action that begins a sequence."""
@@ -326,7 +340,7 @@ class EnvironmentPool:
             for index, step in prepared:
                 environment = self.environments[index]
                 try:
-                    self._in_flight[index] = environment.start_step(step)
+                    self._in_flight[index] = environment.start_step(step, is_for_rows=True)
                 except Exception as error:
                     failures[index] = error
                     continue
@@ -338,17 +352,28 @@ class EnvironmentPool:
     def _finish(self, indices: Iterable[int], consume: Consumer) -> dict[int, Exception]:
         """Waits for answers; the environments have arrived then, unless they begin again."""
         failures: dict[int, Exception] = {}
-        for index in list(indices):
-            pending = self._in_flight.pop(index)
-            try:
-                begins_again = consume(index, self.environments[index].finish_step(pending))
-            except Exception as error:
-                failures[index] = error
-                continue
-            if begins_again:
-                failures |= self._begin([index])
-            else:
-                self._arrived.append(index)
+        arrived: list[int] = []
+        unread = _Unread(consume)
+        try:
+            for index in list(indices):
+                pending = self._in_flight.pop(index)
+                try:
+                    step = self.environments[index].finish_step(pending)
+                    if type(step) is UnreadStep:
+                        unread.add(index, step)
+                        begins_again = False
+                    else:
+                        begins_again = consume.put(index, step)
+                except Exception as error:
+                    failures[index] = error
+                    continue
+                if begins_again:
+                    failures |= self._begin([index])
+                else:
+                    arrived.append(index)
+        finally:  # Also of those before one at which the wait was interrupted.
+            unread.consume()
+            self._arrived.extend(arrived)
         return failures
 
     def _finish_all(
@@ -405,6 +430,30 @@ class EnvironmentPool:
             self._selector.forget(index)
         addresses = {index: self._addresses[index] for index in failures}
         raise EnvironmentsFailedError(failures, addresses)
+
+
+class _Unread:
+    """MID steps that the consumer has not got yet."""
+
+    def __init__(self, consumer: Consumer):
+        self._consumer = consumer
+        self._groups: dict[StepLayout, tuple[list[int], list[UnreadStep]]] = {}
+        self._bytes = 0
+
+    def add(self, index: int, step: UnreadStep) -> None:
+        """Adds the step of an environment."""
+        indices, steps = self._groups.setdefault(step.layout, ([], []))
+        indices.append(index)
+        steps.append(step)
+        self._bytes += step.layout.size
+        if self._bytes > _UNREAD_BYTES:
+            self.consume()
+
+    def consume(self) -> None:
+        """Gives all to the consumer."""
+        groups, self._groups, self._bytes = self._groups, {}, 0
+        for indices, steps in groups.values():
+            self._consumer.put_mid_steps(indices, MidSteps(steps))
 
 
 def for_each(count: int, settings: Settings, what: str) -> list[Mapping[str, Any]]:

@@ -6,7 +6,7 @@ variable length, are an array of objects.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import dm_env
@@ -15,6 +15,8 @@ import numpy.typing as npt
 from dm_env import specs
 
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.protocol.mid_steps import MidSteps
+from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.tensors import casting
 from dm_env_rpc_client.tensors.variable_specs import (
     VariableArray,
@@ -23,7 +25,7 @@ from dm_env_rpc_client.tensors.variable_specs import (
     set_shape,
 )
 
-__all__ = ["Rows", "batch_spec", "split_action"]
+__all__ = ["Rows", "batch_spec", "rows_at", "split_action"]
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -44,6 +46,14 @@ def batch_spec(spec: specs.Array, count: int) -> specs.Array:
     if isinstance(spec, specs.BoundedArray):
         return specs.BoundedArray(shape, spec.dtype, spec.minimum, spec.maximum, spec.name)
     return specs.Array(shape, spec.dtype, spec.name)
+
+
+def rows_at(indices: Sequence[int]) -> slice | Sequence[int]:
+    """Returns what selects rows of arrays; a slice, which is faster, if they are consecutive."""
+    first, after = indices[0], indices[0] + len(indices)
+    if indices[-1] == after - 1 and indices == list(range(first, after)):
+        return slice(first, after)
+    return indices
 
 
 def split_action(
@@ -99,8 +109,6 @@ class Rows:
       reward_spec: of one environment.
       discount_spec: of one environment.
       count: the number of environments.
-      dtypes: for some observations, by name, a dtype to use instead of that of the spec; it
-        holds all values of the spec.
     """
 
     def __init__(
@@ -109,15 +117,22 @@ class Rows:
         reward_spec: specs.Array,
         discount_spec: specs.Array,
         count: int,
-        dtypes: Mapping[str, np.dtype[Any]] | None = None,
     ):
+        self._count = count
+        self.adopt(observation_specs, reward_spec, discount_spec)
+
+    def adopt(
+        self,
+        observation_specs: Mapping[str, specs.Array],
+        reward_spec: specs.Array,
+        discount_spec: specs.Array,
+    ) -> None:
+        """Begins anew, with other specs."""
+        count = self._count
         self.step_type: Array = np.full(count, dm_env.StepType.FIRST, np.int64)
         self.reward = _empty(reward_spec, count)
         self.discount = _empty(discount_spec, count)
-        self.observations = {
-            name: _empty(spec, count, (dtypes or {}).get(name))
-            for name, spec in observation_specs.items()
-        }
+        self.observations = {name: _empty(spec, count) for name, spec in observation_specs.items()}
 
     def renew(self) -> None:
         """Replaces all arrays, whose former contents belong to somebody else from here on.
@@ -129,20 +144,40 @@ class Rows:
         self.discount = np.empty_like(self.discount)
         self.observations = {name: np.empty_like(rows) for name, rows in self.observations.items()}
 
-    def put(self, index: int, timestep: dm_env.TimeStep) -> None:
-        """Fills a row. The row of a FIRST step has reward 0 and discount 1."""
+    def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
+        """Fills a row. The row of a FIRST step has reward 0 and discount 1.
+
+        Returns:
+          False: the environment does not begin a sequence at once.
+        """
         self.step_type[index] = timestep.step_type
         self.reward[index] = 0 if timestep.reward is None else timestep.reward
         self.discount[index] = 1 if timestep.discount is None else timestep.discount
         for name, rows in self.observations.items():
             rows[index] = timestep.observation[name]
+        return False
+
+    def put_mid_steps(self, indices: Sequence[int], steps: MidSteps) -> None:
+        """Fills the rows of environments that are in the middle of their sequences."""
+        at = rows_at(indices)
+        self.step_type[at] = dm_env.StepType.MID
+        if steps.has(REWARD):
+            steps.put(REWARD, self.reward, at)
+        else:
+            self.reward[at] = 0
+        if steps.has(DISCOUNT):
+            steps.put(DISCOUNT, self.discount, at)
+        else:
+            self.discount[at] = 1
+        for name, rows in self.observations.items():
+            steps.put(name, rows, at)
 
 
-def _empty(spec: specs.Array, count: int, dtype: np.dtype[Any] | None = None) -> Array:
+def _empty(spec: specs.Array, count: int) -> Array:
     if not isinstance(spec, specs.Array):
         raise SpecError(f"an array is expected, but an environment's spec is {spec!r}")
     if isinstance(spec, _VARIABLE):
         return np.full((count,), None, object)
     if spec.dtype.kind not in "biuf":
         return np.full((count, *spec.shape), None, object)
-    return np.zeros((count, *spec.shape), spec.dtype if dtype is None else dtype)
+    return np.zeros((count, *spec.shape), spec.dtype)

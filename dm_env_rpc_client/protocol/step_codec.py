@@ -18,7 +18,7 @@ Speed relative to the reference package (`python -m tests.benchmarks --only code
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -35,13 +35,18 @@ from dm_env_rpc_client.protocol.step_fields import (
     as_integer,
     memory_of,
 )
-from dm_env_rpc_client.protocol.step_layout import FoundEntry, StepLayout
+from dm_env_rpc_client.protocol.step_layout import (
+    FoundEntry,
+    StepAnswer,
+    StepLayout,
+    UnreadStep,
+)
 from dm_env_rpc_client.tensors import nesting
 from dm_env_rpc_client.tensors.codecs import read_varint, varint
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 
-__all__ = ["StepAnswer", "StepCodec", "answer_memory"]
+__all__ = ["StepCodec", "answer_memory"]
 
 _STEP = "step"
 
@@ -81,17 +86,6 @@ def answer_memory(size: int) -> memoryview:
     return np.empty(size + start, np.uint8)[start:].data
 
 
-class StepAnswer(NamedTuple):
-    """The contents of a StepResponse."""
-
-    state: int
-    """The EnvironmentStateType."""
-
-    observations: dict[str, Any]
-    """The requested observations by flat name: arrays, scalars and strings, as
-    `SpecManager.unpack` returns them."""
-
-
 class StepCodec:
     """Encodes actions as StepRequests and decodes observations from StepResponses.
 
@@ -103,7 +97,6 @@ class StepCodec:
 
     Attributes:
       answer_bytes: an estimate of the size of an answer, from the specs.
-      is_shareable: whether several connections, in several threads, may use it.
     """
 
     def __init__(
@@ -131,7 +124,6 @@ class StepCodec:
         self._fields = fields
         self._layouts: dict[int, StepLayout] = {}
         self._readers = FieldReaders(fields, dm_env_rpc_pb2.EnvironmentResponse, limits)
-        self.is_shareable = not self._readers.has_budget
         # Parts that were not asked for take no memory, but time.
         self._max_others = limits.specs + len(fields)
         self.answer_bytes = sum(memory_of(observations.field(name)) for name in self._names)
@@ -175,7 +167,7 @@ class StepCodec:
             self._known_requests[single] = request
         return request
 
-    def decode(self, message: Buffer) -> StepAnswer | dm_env_rpc_pb2.StepResponse:
+    def decode(self, message: Buffer) -> UnreadStep | StepAnswer | dm_env_rpc_pb2.StepResponse:
         """Decodes an answer.
 
         Args:
@@ -183,16 +175,17 @@ class StepCodec:
             its memory if it is writable.
 
         Returns:
-          A StepAnswer, or the StepResponse for `interpret` if it is not in the usual form.
+          What `interpret` takes: the contents; or what is known to be a good answer, not read yet;
+          or the StepResponse, if it is not in the usual form.
 
         Raises:
           DmEnvRpcError, ProtocolError: as `envelopes.decode_response`.
         """
         layout = self._layouts.get(len(message))
         if layout is not None:
-            found = layout.read(message)
-            if found is not None:
-                return StepAnswer(found[0], dict(zip(self._names, found[1], strict=True)))
+            taken = layout.take(message)
+            if taken is not None:
+                return taken
         try:
             answer = self._scan(message)
         except IndexError:  # The message ends in the middle of a field.
@@ -204,12 +197,16 @@ class StepCodec:
         )
         return response
 
-    def interpret(self, answer: StepAnswer | dm_env_rpc_pb2.StepResponse) -> StepAnswer:
+    def interpret(
+        self, answer: UnreadStep | StepAnswer | dm_env_rpc_pb2.StepResponse
+    ) -> StepAnswer:
         """Returns the StepAnswer for the result of `decode`.
 
         Raises:
           ProtocolError: a requested observation is missing or violates its spec.
         """
+        if isinstance(answer, UnreadStep):
+            return answer.read()
         if isinstance(answer, StepAnswer):
             return answer
         received = answer.observations
@@ -277,7 +274,10 @@ class StepCodec:
                 if value is MISSING or values[index] is not MISSING:
                     return None
                 values[index] = value
-                entries.append(FoundEntry(index, self._fields[index], read, start, end))
+                found = FoundEntry(
+                    index, self._names[index], self._fields[index], read, start, end, value
+                )
+                entries.append(found)
                 left -= 1
                 i = end
             elif tag == _STATE:
@@ -291,6 +291,11 @@ class StepCodec:
                 return None
         if left:
             return None
-        if others == 1 and state_at and self.is_shareable and len(self._layouts) < _MAX_LAYOUTS:
+        if (
+            others == 1
+            and state_at
+            and len(self._layouts) < _MAX_LAYOUTS
+            and StepLayout.fits(entries)
+        ):
             self._layouts[total] = StepLayout(message, state_at, entries)
         return StepAnswer(state, dict(zip(self._names, values, strict=True)))

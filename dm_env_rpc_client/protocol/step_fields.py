@@ -11,6 +11,7 @@ order, elements packed, shapes complete. For every other legal form they return 
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -34,6 +35,8 @@ __all__ = [
     "FieldReaders",
     "Reader",
     "as_integer",
+    "elements_in",
+    "elements_reader",
     "memory_of",
     "read_entry",
 ]
@@ -165,8 +168,6 @@ class FieldReaders:
     Attributes:
       by_uid: for each UID, the index of the field and its reader, which decodes a Tensor from
         message[start:end] and returns `MISSING` if it is not in the usual form.
-      has_budget: whether the fields of a message share a budget, so that two messages cannot be
-        read at the same time.
     """
 
     def __init__(
@@ -177,11 +178,12 @@ class FieldReaders:
     ):
         self._message_class = message_class
         self._limits = limits
-        self._budget = Budget(limits)
+        # Several threads may read, each a message of its own.
+        self._reading = threading.local()
         # All integers that are stored as varints, if each of them took no bytes in a message.
         expanded = sum(memory_of(field) for field in fields if _is_varint(field))
         is_bounded = expanded <= limits.expanded_bytes
-        self.has_budget = any(
+        self._has_budget = any(
             _is_generic(field) or (_is_varint(field) and not is_bounded) for field in fields
         )
         self.by_uid: dict[int, tuple[int, Reader]] = {
@@ -195,9 +197,9 @@ class FieldReaders:
         Raises:
           SpecError: they would take too much memory.
         """
-        if self.has_budget:
+        if self._has_budget:
             bounded_parsing.check(self._message_class, message, Budget(self._limits), "the message")
-            self._budget = Budget(self._limits)
+            self._reading.budget = Budget(self._limits)
 
     def _reader(self, field: TensorField, is_bounded: bool) -> Reader:
         if _is_generic(field):
@@ -212,7 +214,7 @@ class FieldReaders:
         def read(message: Buffer, start: int, end: int) -> Any:
             try:
                 tensor = dm_env_rpc_pb2.Tensor.FromString(bytes(message[start:end]))
-                return field.unpack(tensor, self._budget)
+                return field.unpack(tensor, self._reading.budget)
             except (SpecError, *envelopes.DECODE_ERRORS):
                 return MISSING
 
@@ -262,20 +264,29 @@ def _is_varint(field: TensorField) -> bool:
     return not _is_generic(field) and not field.codec.is_block
 
 
+def elements_in(field: TensorField, end: int) -> tuple[int, int]:
+    """Returns where the elements of a block are in a message in which its Tensor ends at `end`.
+
+    Args:
+      field: of a fixed shape, with elements that are stored as in memory.
+      end: where the Tensor ends.
+
+    Returns:
+      Where they begin, and their size in bytes.
+    """
+    size = _product(field.shape) * field.codec.dtype.itemsize
+    return end - len(_encode_shape(field.shape)) - size, size
+
+
 def _block_reader(field: TensorField) -> Reader:
     """For a fixed shape and elements that are stored in the message as in memory."""
     codec, shape = field.codec, field.shape
-    wire_dtype = codec.dtype.newbyteorder("<")
-    count = _product(shape)
-    size = count * codec.dtype.itemsize
+    size = _product(shape) * codec.dtype.itemsize
     elements = b"\x0a" + varint(size) if size else b""
     head = codec.tag + varint(len(elements) + size) + elements
     tail = _encode_shape(shape)
     length = len(head) + size + len(tail)
-    is_bool = codec.dtype.kind == "b"
-    is_scalar = shape == ()
-    dtype = np.dtype(np.uint8) if is_bool else wire_dtype
-    scalar = codec.dtype.type
+    read_elements = elements_reader(field)
 
     def read(message: Buffer, start: int, end: int) -> Any:
         block = start + len(head)
@@ -283,6 +294,22 @@ def _block_reader(field: TensorField) -> Reader:
             return MISSING
         if tail and message[block + size : end] != tail:
             return MISSING
+        return read_elements(message, block)
+
+    return read
+
+
+def elements_reader(field: TensorField) -> Callable[[Buffer, int], Any]:
+    """Returns what reads the elements of a block, given where they begin in a message."""
+    codec, shape = field.codec, field.shape
+    count = _product(shape)
+    size = count * codec.dtype.itemsize
+    is_bool = codec.dtype.kind == "b"
+    is_scalar = shape == ()
+    dtype = np.dtype(np.uint8) if is_bool else codec.dtype.newbyteorder("<")
+    scalar = codec.dtype.type
+
+    def read(message: Buffer, block: int) -> Any:
         array = np.frombuffer(message, dtype, count, block) if count else np.empty(0, dtype)
         if is_bool:
             # A bool of more than one byte, or with the value 2, is legal too.

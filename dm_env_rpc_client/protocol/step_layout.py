@@ -1,11 +1,15 @@
 """Answers that differ only in their elements: read by one `struct.unpack`, not field by field.
 
 The answers of a server to the steps of one agent have the same fields in the same order, and unless
-there are strings, large integers or variable shapes among them, each element is always in the same
-place. So the first answer of a size is read field by field, and what lies between its elements is
-remembered; in later answers of that size it is compared. A reward, a discount and an observation
-are decoded in 2.9 instead of 6.2 us if that has one element, and in 2.8 instead of 6.9 if it is an
-image.
+there are changing strings, large integers or variable shapes among them, each element is always in
+the same place. So the first answer of a size is read field by field, and what lies between its
+elements is remembered; in later answers of that size it is compared. A reward, a discount and an
+observation are decoded in 2.9 instead of 6.2 us if that has one element, and in 2.8 instead of 6.9
+if it is an image.
+
+After the comparison there is nothing left that could be wrong with most answers, so their elements
+are read only when they are asked for (`UnreadStep`), or those of many answers together
+(`mid_steps.py`).
 """
 
 from __future__ import annotations
@@ -15,14 +19,55 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dm_env_rpc_client.protocol.envelopes import Buffer
-from dm_env_rpc_client.protocol.step_fields import MISSING, Reader
+from dm_env_rpc_client.protocol.step_fields import MISSING, Reader, elements_in, elements_reader
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 
-__all__ = ["FoundEntry", "StepLayout"]
+__all__ = ["FoundEntry", "StepAnswer", "StepLayout", "UnreadStep"]
+
+_MAX_TEXT = 1 << 10
+"""The longest string that is remembered as a part of answers."""
 
 _FORMATS = {"float32": "f", "float64": "d", "uint8": "B", "int8": "b"}
 """The formats of scalars that are stored as in memory; bools need a check."""
+
+
+class StepAnswer(NamedTuple):
+    """The contents of a StepResponse."""
+
+    state: int
+    """The EnvironmentStateType."""
+
+    observations: dict[str, Any]
+    """The requested observations by flat name: arrays, scalars and strings, as
+    `SpecManager.unpack` returns them."""
+
+
+class UnreadStep:
+    """A StepResponse that is known to be good, whose elements were not read yet.
+
+    Args:
+      state: the EnvironmentStateType.
+      layout: where its elements are.
+      message: the serialized answer.
+      found: what `layout` has unpacked.
+    """
+
+    __slots__ = ("found", "layout", "message", "state")
+
+    def __init__(self, state: int, layout: StepLayout, message: Buffer, found: tuple[Any, ...]):
+        self.state = state
+        self.layout = layout
+        self.message = message
+        self.found = found
+
+    def read(self) -> StepAnswer:
+        """Returns the contents."""
+        answer = self.layout.contents(self.state, self.message, self.found)
+        assert answer is not None, "a layout with fields that need a check leaves no step unread"
+        return answer
 
 
 class FoundEntry(NamedTuple):
@@ -31,10 +76,12 @@ class FoundEntry(NamedTuple):
     place: int
     """That of the observation among those requested."""
 
+    name: str
     field: TensorField
     read: Reader
     start: int
     end: int
+    value: Any
 
 
 class StepLayout:
@@ -44,69 +91,123 @@ class StepLayout:
       message: an answer with one state and an entry for each requested observation, and nothing
         else.
       state_at: where its state is.
-      entries: where its entries are.
+      entries: where its entries are; `fits` is true for them.
+
+    Attributes:
+      size: of the answers.
+      blocks: where the elements of each observation of numbers begin, by name, with its field.
+      slots: the places of scalars in what is unpacked.
+      record: `blocks` as a structured dtype, of one answer.
+      constants: the observations that are the same in all of these answers: strings.
     """
 
     def __init__(self, message: Buffer, state_at: int, entries: Sequence[FoundEntry]):
-        self._count = len(entries)
+        self.size = len(message)
+        self.blocks: dict[str, tuple[int, TensorField]] = {}
+        self.slots: dict[str, int] = {}
+        self.constants: dict[str, str] = {}
+        ordered = sorted(entries, key=lambda entry: entry.place)
+        self._names = [entry.name for entry in ordered]
+        # In these answers a string is a part that is compared.
+        self._template = [entry.value if _is_string(entry) else None for entry in ordered]
         self._scalars: list[tuple[int, int, Callable[[Any], Any]]] = []
+        self._arrays: list[tuple[int, Callable[[Buffer, int], Any], int]] = []
+        # Fields that may be in another form in the next answer.
         self._others: list[tuple[int, Reader, int, int]] = []
         # Where something is that may differ: its size, its format, and the entry or None.
         holes: list[tuple[int, int, str, FoundEntry | None]] = [(state_at, 1, "B", None)]
-        for entry in entries:
+        for entry in ordered:
             codec, start, end = entry.field.codec, entry.start, entry.end
-            scalar = _FORMATS.get(codec.dtype.name)
-            if entry.field.shape == () and scalar is not None and codec.is_block:
-                # In the usual form of a scalar its elements are last.
-                size = codec.dtype.itemsize
-                holes.append((end - size, size, scalar, entry))
-            elif end > start:
+            if _is_string(entry):
+                self.constants[entry.name] = entry.value
+                continue
+            if codec.is_block and codec.dtype.kind != "b" and np.size(entry.value):
+                block, size = elements_in(entry.field, end)
+                self.blocks[entry.name] = block, entry.field
+                scalar = _FORMATS.get(codec.dtype.name) if entry.field.shape == () else None
+                holes.append((block, size, scalar or f"{size}x", entry))
+                if scalar is None:
+                    self._arrays.append((entry.place, elements_reader(entry.field), block))
+                continue
+            self._others.append((entry.place, entry.read, start, end))
+            if end > start:
                 holes.append((start, end - start, f"{end - start}x", entry))
-            else:
-                self._others.append((entry.place, entry.read, start, end))
         holes.sort(key=lambda hole: hole[0])
-        parts, constants = ["<"], []
+        parts, compared = ["<"], []
         position = slot = 0
         for offset, size, code, hole in holes:
             if offset > position:
                 parts.append(f"{offset - position}s")
-                constants.append(slot)
+                compared.append(slot)
                 slot += 1
             parts.append(code)
             position = offset + size
             if hole is None:
                 self._state = slot
             elif code.endswith("x"):
-                self._others.append((hole.place, hole.read, hole.start, hole.end))
                 continue
             else:
                 self._scalars.append((hole.place, slot, hole.field.codec.dtype.type))
+                self.slots[hole.name] = slot
             slot += 1
         if position < len(message):
             parts.append(f"{len(message) - position}s")
-            constants.append(slot)
+            compared.append(slot)
+        self.record = np.dtype(
+            {
+                "names": list(self.blocks),
+                "formats": [
+                    (field.codec.dtype.newbyteorder("<"), field.shape)
+                    for _, field in self.blocks.values()
+                ],
+                "offsets": [block for block, _ in self.blocks.values()],
+                "itemsize": self.size,
+            }
+        )
         self._unpack = struct.Struct("".join(parts)).unpack
         # The tag of the envelope is always one.
-        self._constants = operator.itemgetter(*constants)
-        self._expected = self._constants(self._unpack(message))
+        self._compared = operator.itemgetter(*compared)
+        self._expected = self._compared(self._unpack(message))
 
-    def read(self, message: Buffer) -> tuple[int, list[Any]] | None:
-        """Reads an answer of the same size.
+    @staticmethod
+    def fits(entries: Sequence[FoundEntry]) -> bool:
+        """Whether answers with such entries can have a layout."""
+        return all(
+            len(entry.value) <= _MAX_TEXT
+            if _is_string(entry)
+            else not (entry.field.variable or entry.field.codec.dtype.kind == "O")
+            for entry in entries
+        )
+
+    def take(self, message: Buffer) -> UnreadStep | StepAnswer | None:
+        """Takes an answer of the same size.
 
         Returns:
-          The state and the value of each requested observation; None if the answer differs from
-          the first one in more than these.
+          The answer; it is not read yet if nothing can be wrong with it. None if it differs from
+          the first one in more than its elements.
         """
         found = self._unpack(message)
         state = found[self._state]
-        if self._constants(found) != self._expected or state > 0x7F:
+        if self._compared(found) != self._expected or state > 0x7F:
             return None
-        values: list[Any] = [None] * self._count
+        if self._others:
+            return self.contents(state, message, found)
+        return UnreadStep(state, self, message, found)
+
+    def contents(self, state: int, message: Buffer, found: tuple[Any, ...]) -> StepAnswer | None:
+        """Reads an answer; None if one of its fields is in another form than in the first."""
+        values = self._template.copy()
         for place, slot, scalar in self._scalars:
             values[place] = scalar(found[slot])
+        for place, read_elements, block in self._arrays:
+            values[place] = read_elements(message, block)
         for place, read, start, end in self._others:
             value = read(message, start, end)
             if value is MISSING:
                 return None
             values[place] = value
-        return state, values
+        return StepAnswer(state, dict(zip(self._names, values, strict=True)))
+
+
+def _is_string(entry: FoundEntry) -> bool:
+    return type(entry.value) is str

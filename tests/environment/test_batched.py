@@ -526,6 +526,22 @@ def test_an_interrupt_costs_the_environment_that_was_waited_for() -> None:
         assert process.address == "fine"
 
 
+def test_rewards_and_discounts_may_be_computed_here(echo_environment_server: Server) -> None:
+    class Computing(DmEnvAdaptor):
+        def reward(self, state: int, step_type: dm_env.StepType, observations: Any) -> Any:
+            return None if step_type.first() else float(observations["value"]) / 2
+
+        def discount(self, state: int, step_type: dm_env.StepType, observations: Any) -> Any:
+            return None if step_type.first() else 0.25
+
+    with BatchedEnvironment(echo_environment_server.address, 3, adaptor_class=Computing) as env:
+        env.reset()
+        for values in ([1, 2, 3], [4, 5, 6], [7, 8, 9]):
+            timestep = env.step({"value": values})
+            assert timestep.reward.tolist() == [value / 2 for value in values]
+            assert timestep.discount.tolist() == [0.25] * 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

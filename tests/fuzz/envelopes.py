@@ -29,7 +29,8 @@ from dm_env_rpc_client import (
     properties_pb2,
 )
 from dm_env_rpc_client.protocol.envelopes import decode_response, encode_request
-from dm_env_rpc_client.protocol.step_codec import StepAnswer, StepCodec
+from dm_env_rpc_client.protocol.step_codec import StepCodec
+from dm_env_rpc_client.protocol.step_layout import StepAnswer, UnreadStep
 from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.transports.server_streams import (
     OpenStream,
@@ -272,7 +273,7 @@ def _check_step(case: Case, contents: bytes) -> str:
     def decode() -> StepAnswer:
         nonlocal is_short
         answer = case.codec.decode(memoryview(bytearray(contents)))
-        is_short = isinstance(answer, StepAnswer)
+        is_short = isinstance(answer, StepAnswer | UnreadStep)
         return case.codec.interpret(answer)
 
     found = _outcome(decode)

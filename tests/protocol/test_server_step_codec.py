@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from dm_env_rpc_client import Limits, SpecError, SpecManager, dm_env_rpc_pb2, pack_tensor
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.server_step_codec import ServerStepCodec, StepAsked
-from dm_env_rpc_client.protocol.step_codec import StepAnswer, StepCodec
+from dm_env_rpc_client.protocol.step_codec import StepCodec
+from dm_env_rpc_client.protocol.step_layout import StepAnswer
 from tests.tensors import strategies
 
 TensorSpec = dm_env_rpc_pb2.TensorSpec

@@ -1,0 +1,216 @@
+"""The last step of each of several environments, in the form of Gymnasium's vector environments.
+
+A row for each environment: `VectorRows.put` fills one, `put_mid_steps` many at once, `results`
+returns them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import dm_env
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AutoresetMode
+
+from dm_env_rpc_client.adaptors.gymnasium import is_terminated
+from dm_env_rpc_client.adaptors.gymnasium_batches import ObservationBatch, ProxyObservationBatch
+from dm_env_rpc_client.adaptors.gymnasium_proxy import Extras, extras_of
+from dm_env_rpc_client.bridges.gymnasium_environment import EXTRAS
+from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
+from dm_env_rpc_client.environment.rows import rows_at
+from dm_env_rpc_client.protocol.mid_steps import MidSteps
+from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
+
+__all__ = ["AddInfo", "Results", "VectorRows"]
+
+Array: TypeAlias = npt.NDArray[Any]
+Results: TypeAlias = tuple[Any, Array, Array, Array, dict[str, Any]]
+"""What `step` of a vector environment returns."""
+
+AddInfo: TypeAlias = Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
+"""Adds the info of one environment to those of all, as `VectorEnv._add_info` does."""
+
+
+class VectorRows:
+    """The rows.
+
+    Args:
+      environments: the environments, one for each row.
+      observations: takes the observations.
+      is_proxy: whether these are Gymnasium environments at the servers, which send their own infos.
+      mode: when episodes begin.
+
+    Attributes:
+      has_begun: whether a sequence has begun, bool [N].
+    """
+
+    def __init__(
+        self,
+        environments: Sequence[DmEnvAdaptor],
+        observations: ObservationBatch | ProxyObservationBatch,
+        is_proxy: bool,
+        mode: AutoresetMode,
+    ):
+        self._environments = environments
+        self._observations = observations
+        self._is_proxy = is_proxy
+        self._mode = mode
+        self._count = count = len(environments)
+        # The infos of Gymnasium environments, and those of the steps that ended an episode.
+        self._own_infos: list[dict[str, Any]] = [{}] * count
+        self._final_infos: list[dict[str, Any]] = [{}] * count
+        discount = environments[0].discount_spec()
+        dtype = discount.dtype if discount.shape else np.float64
+        self._discounts = np.zeros((count, *discount.shape), dtype)
+        self._has_discount = np.zeros(count, np.bool_)
+        self._rewards = np.zeros(count, np.float64)
+        self._terminations = np.zeros(count, np.bool_)
+        self._truncations = np.zeros(count, np.bool_)
+        # The last observation of each environment whose episode has ended in this step.
+        self._final_observations = np.full(count, None, object)
+        self._is_final = np.zeros(count, np.bool_)
+        self._was_lost = np.zeros(count, np.bool_)
+        self.has_begun = np.zeros(count, np.bool_)
+        self._is_restarting = np.zeros(count, np.bool_)
+
+    def forget_restarts(self, ids: Sequence[int]) -> None:
+        """Takes note that no episodes begin in environments that have ended one."""
+        self._is_restarting[ids] = False
+
+    def put_first(self, index: int, timestep: dm_env.TimeStep) -> bool:
+        """Stores a TimeStep after a reset, which drops steps that were under way."""
+        self._is_restarting[index] = False
+        return self.put(index, timestep)
+
+    def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
+        """Stores a TimeStep; returns whether to begin the next episode at once."""
+        self.has_begun[index] = True
+        was_lost = self._environments[index].interruption is not None
+        if was_lost:
+            extras = Extras({"restarted": True}, False)
+        elif not self._is_proxy:
+            extras = Extras({}, False)
+        else:
+            extras = extras_of(timestep.observation)
+        self._own_infos[index] = extras.info
+        if self._is_restarting[index]:
+            # The rest of the row belongs to the step that ended the episode.
+            self._is_restarting[index] = False
+            self._observations.put(index, timestep.observation)
+            return False
+        self._was_lost[index] = was_lost
+        is_last = timestep.step_type is dm_env.StepType.LAST
+        terminated = is_last and is_terminated(self._environments[index], timestep)
+        self._rewards[index] = 0.0 if timestep.reward is None else timestep.reward
+        self._terminations[index] = terminated
+        self._truncations[index] = extras.is_truncated or (is_last and not terminated)
+        self._has_discount[index] = timestep.discount is not None
+        self._discounts[index] = 0 if timestep.discount is None else timestep.discount
+        if is_last and self._mode is AutoresetMode.SAME_STEP:
+            self._is_final[index] = self._is_restarting[index] = True
+            self._final_observations[index] = self._observations.single(timestep.observation)
+            self._final_infos[index] = extras.info
+            return True
+        self._is_final[index] = False
+        self._final_observations[index] = None
+        self._observations.put(index, timestep.observation)
+        return False
+
+    def put_mid_steps(self, indices: Sequence[int], steps: MidSteps) -> None:
+        """Stores steps in the middle of episodes; no episode begins after them."""
+        at = rows_at(indices)
+        self.has_begun[at] = True
+        self._was_lost[at] = self._is_final[at] = self._terminations[at] = False
+        self._truncations[at] = False
+        self._final_observations[at] = None
+        self._has_discount[at] = True
+        if steps.has(REWARD):
+            steps.put(REWARD, self._rewards, at)
+        else:
+            self._rewards[at] = 0.0
+        if steps.has(DISCOUNT):
+            steps.put(DISCOUNT, self._discounts, at)
+        else:
+            self._discounts[at] = 1
+        texts = steps.values(EXTRAS) if self._is_proxy else [""] * len(indices)
+        for index, text in zip(indices, texts, strict=True):
+            extras = extras_of({EXTRAS: text}) if text else _NO_EXTRAS
+            self._own_infos[index] = extras.info
+            if extras.is_truncated:
+                self._truncations[index] = True
+        self._observations.put_mid_steps(indices, at, steps)
+
+    def results(self, ids: Array | None, copy: bool, add_info: AddInfo) -> Results:
+        """Returns what `step` returns for some environments, or for all.
+
+        Args:
+          ids: their indices; None for all.
+          copy: whether to copy the observations; see `ObservationBatch.rows`.
+          add_info: adds the info of one environment to those of all.
+        """
+        which = slice(None) if ids is None else ids
+        rows = range(self._count) if ids is None else ids.tolist()
+        return (
+            self._observations.rows(ids, copy),
+            self._rewards[which].copy(),
+            self._terminations[which].copy(),
+            self._truncations[which].copy(),
+            self.proxy_infos(rows, add_info, ids is not None)
+            if self._is_proxy
+            else self._infos(which),
+        )
+
+    def proxy_infos(
+        self, ids: Sequence[int], add_info: AddInfo, is_selection: bool = False
+    ) -> dict[str, Any]:
+        """Returns the infos of Gymnasium environments, in the rows of their indices.
+
+        If `ids` are a selection, their rows are in its order, and there are no others.
+        """
+        infos: dict[str, Any] = {}
+        for position, index in enumerate(ids):
+            row = position if is_selection else index
+            if self._is_final[index]:
+                final = {
+                    "final_obs": self._final_observations[index],
+                    "final_info": self._final_infos[index],
+                }
+                infos = add_info(infos, final, row)
+            if self._own_infos[index]:
+                infos = add_info(infos, self._own_infos[index], row)
+        return _first_rows(infos, len(ids)) if is_selection else infos
+
+    def _infos(self, which: slice | Array) -> dict[str, Any]:
+        """Returns the infos of environments in Gymnasium's form: `key`, and the mask `_key`."""
+        has_discount, is_final = self._has_discount[which], self._is_final[which]
+        discounts = self._discounts[which]
+        was_lost = self._was_lost[which]
+        infos = _info("discount", discounts, has_discount & ~is_final)
+        infos |= _info("restarted", was_lost.copy(), was_lost & ~is_final)
+        if is_final.any():
+            finals = self._final_observations[which].copy()
+            info = _info("discount", discounts, is_final)
+            info |= _info("restarted", was_lost.copy(), was_lost & is_final)
+            infos |= {**_info("final_obs", finals, is_final), **_info("final_info", info, is_final)}
+        return infos
+
+
+_NO_EXTRAS = Extras({}, False)
+
+
+def _first_rows(infos: Mapping[str, Any], count: int) -> dict[str, Any]:
+    return {
+        key: _first_rows(value, count) if isinstance(value, dict) else value[:count]
+        for key, value in infos.items()
+    }
+
+
+def _info(key: str, values: Any, mask: Array) -> dict[str, Any]:
+    """Returns values where a mask is true, zeros elsewhere; nothing if it is false everywhere."""
+    if not mask.any():
+        return {}
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        values = np.where(mask.reshape(mask.shape + (1,) * (values.ndim - 1)), values, 0)
+    return {key: values, f"_{key}": mask.copy()}

@@ -1,0 +1,115 @@
+"""Answers that are read together have the values that they have one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dm_env_rpc_client.protocol.mid_steps import MidSteps
+from dm_env_rpc_client.protocol.step_codec import StepCodec
+from dm_env_rpc_client.protocol.step_layout import UnreadStep
+from tests.protocol.test_step_codec import codec_of, response
+from tests.tensors.strategies import same_bits
+
+DTYPES = ["float32", "float64", "uint8", "int8"]
+SHAPES = [(), (1,), (2, 3), (40, 40)]
+
+
+def taken(codec: StepCodec, message: bytes) -> UnreadStep:
+    codec.decode(message)
+    step = codec.decode(bytearray(message))
+    assert isinstance(step, UnreadStep)
+    return step
+
+
+def random_value(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
+    array = rng.integers(0, 100, shape).astype(dtype)
+    return array if shape else array[()]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(DTYPES), st.sampled_from(SHAPES)), max_size=4),
+    st.sampled_from([[0], [0, 1, 2], [4, 1], [2, 3, 4], [0, 2, 4]]),
+    st.integers(0, 1 << 30),
+    st.booleans(),
+)
+def test_rows_have_the_values_of_each_step(
+    kinds: list[tuple[str, tuple[int, ...]]], rows: list[int], seed: int, is_text: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    first: dict[int, Any] = {
+        uid: random_value(dtype, shape, rng) for uid, (dtype, shape) in enumerate(kinds, 1)
+    }
+    first[9] = "the same" if is_text else np.float32(3)
+    codec = codec_of(first)
+    steps = []
+    for _ in rows:
+        values = {
+            uid: random_value(dtype, shape, rng) for uid, (dtype, shape) in enumerate(kinds, 1)
+        }
+        steps.append(taken(codec, response({**values, 9: first[9]})))
+    alone = [step.read().observations for step in steps]
+    mid = MidSteps(steps)
+    assert len(mid) == len(rows)
+    consecutive = rows == list(range(rows[0], rows[0] + len(rows)))
+    selections: list[Any] = [rows]
+    if consecutive:
+        selections.append(slice(rows[0], rows[0] + len(rows)))
+    for uid, value in first.items():
+        name = f"n{uid}"
+        assert mid.has(name)
+        assert not mid.has(f"{name}.other")
+        for read, own in zip(mid.values(name), alone, strict=True):
+            assert read == own[name] if isinstance(value, str) else same_bits(read, own[name])
+        for at in selections:
+            for dtype in [object] if isinstance(value, str) else [value.dtype, np.float64]:
+                table = np.zeros((5, *np.shape(value)), dtype)
+                mid.put(name, table, at)
+                for row, own in zip(rows, alone, strict=True):
+                    np.testing.assert_array_equal(table[row], own[name])
+                others = [row for row in range(5) if row not in rows]
+                assert not np.any(table[others])
+
+
+def test_values_keep_no_message_in_memory() -> None:
+    codec = codec_of({1: np.zeros((40, 40)), 2: np.float32(0)})
+    messages = [
+        response({1: np.full((40, 40), value), 2: np.float32(value)}) for value in (1.0, 2.0)
+    ]
+    mid = MidSteps([taken(codec, message) for message in messages])
+    for value, array in zip((1.0, 2.0), mid.values("n1"), strict=True):
+        assert array.base is None or array.base.nbytes < 2 * array.nbytes
+        assert array.flags.writeable
+        np.testing.assert_array_equal(array, np.full((40, 40), value))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {1: np.bool_(True)},
+        {1: np.ones(3, bool)},
+        {1: np.int32(5)},
+        {1: np.arange(3)},
+        {1: np.zeros((0,), np.float32)},
+        {1: np.array(["a", "b"], object)},
+        {1: "x" * 2000},
+    ],
+)
+def test_values_that_may_come_in_several_forms_are_read_at_once(values: dict[int, Any]) -> None:
+    codec = codec_of(values)
+    for _ in range(3):
+        assert not isinstance(codec.decode(bytearray(response(values))), UnreadStep)
+
+
+def test_a_text_that_changes_is_read() -> None:
+    codec = codec_of({1: "", 2: np.float32(0)})
+    seen = []
+    for text in ("", "", "ab", "cd", "ab", "ab", ""):
+        answer = codec.interpret(codec.decode(bytearray(response({1: text, 2: np.float32(7)}))))
+        seen.append(answer.observations["n1"])
+        assert answer.observations["n2"] == 7
+    assert seen == ["", "", "ab", "cd", "ab", "ab", ""]
