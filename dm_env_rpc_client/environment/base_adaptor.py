@@ -287,13 +287,14 @@ class BaseAdaptor:
         self._action_specs = adopted.action_specs
 
     def _request(self, action: Any) -> EncodedRequest:
-        if not isinstance(action, Mapping) and self._is_bare(self._action_specs, ACTION):
+        # The look at the type saves 0.5 us.
+        if type(action) is not dict and not isinstance(action, Mapping):
+            if not self._is_bare(self._action_specs, ACTION):
+                raise SpecError(
+                    f"an action is a mapping from names to values, got {type(action).__name__}; "
+                    f"actions: {', '.join(map(repr, self._actions.names())) or 'none'}"
+                )
             action = {ACTION: action}
-        if not isinstance(action, Mapping):
-            raise SpecError(
-                f"an action is a mapping from names to values, got {type(action).__name__}; "
-                f"actions: {', '.join(map(repr, self._actions.names())) or 'none'}"
-            )
         return self._codec.encode(action)
 
     def _interpret_mid_step(self, answer: _Answer) -> dm_env.TimeStep | UnreadStep:

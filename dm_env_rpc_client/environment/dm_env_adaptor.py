@@ -256,7 +256,9 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         Raises:
           ConnectionLostError, ConnectionClosedError: the connection is unusable.
         """
-        connection = self._ready()
+        connection = self._connection
+        if connection is None or self._supervision is not None:
+            connection = self._ready()
         try:
             interpret = self._interpret_mid_step if is_for_rows else self._interpret_step
             return connection.start(prepared, interpret)
@@ -274,7 +276,7 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         Returns:
           The TimeStep, or an `UnreadStep` if `start_step` allowed it. Raises as `step` does.
         """
-        connection = self._open_connection()
+        connection = self._connection or self._open_connection()
         try:
             return connection.wait(pending)
         except DmEnvRpcClientError as error:

@@ -93,7 +93,10 @@ def _to_rows(value: Any, spec: specs.Array | None, where: str, count: int) -> li
             array = casting.exact_cast(array, spec.dtype, where)
         if array.ndim == 0:
             raise SpecError(f"{where}: is one value; expected {count}, one for each environment")
-        rows = [array[index, ...] for index in range(len(array))]
+        if array.ndim == 1 and array.dtype.kind in "iu":
+            rows = array.tolist()  # Integers of Python are encoded faster than NumPy's.
+        else:
+            rows = [array[index, ...] for index in range(len(array))]
     if len(rows) != count:
         raise SpecError(
             f"{where}: has {len(rows)} rows; expected {count}, one for each environment"

@@ -2,8 +2,8 @@
 
 Read `lifecycle.py` first, the table of states; then `envelopes.py` (requests and responses),
 `pipeline.py` (which answer belongs to which request) and `step_codec.py` (a Step as bytes: the
-hot path; `mid_steps.py`, those of many environments). `telemetry.py` says what both ends report to whoever takes it. May import `tensors`,
-`errors` and the generated modules.
+hot path; `mid_steps.py`, those of many environments). `telemetry.py` says what both ends report to
+whoever takes it. May import `tensors`, `errors` and the generated modules.
 
 ## The states of a connection
 

@@ -165,7 +165,11 @@ class Lifecycle:
             second case it is adopted all the same: it is the state of the server.
         """
         if field == "step":
-            self.stepped(State.of_response(answer.state))
+            after = _BY_NUMBER.get(answer.state)
+            if after is self.state is State.RUNNING:
+                self.previous = State.RUNNING  # Most steps; without two calls.
+            else:
+                self.stepped(State.of_response(answer.state))
             return
         before = self.previous = self.state
         if field == "join_world":

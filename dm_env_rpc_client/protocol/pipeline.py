@@ -47,6 +47,8 @@ class Pending:
         answers, before the next answer is processed. An error that it raises is the outcome of
         this request only and does not affect the stream.
       deadline: when the answer is due, in the shell's clock; None for no limit.
+      lifecycle: is told of the answer; None for none.
+      request: the message, for `lifecycle`; None for one that was encoded by the caller.
 
     Attributes:
       is_sent: whether the request may have been written.
@@ -55,19 +57,24 @@ class Pending:
     """
 
     __slots__ = ("_outcome", "deadline", "decode", "field", "interpret", "is_done", "is_sent",
-                 "message", "size", "waiters")  # fmt: skip
+                 "lifecycle", "message", "request", "size", "waiters")  # fmt: skip
 
     def __init__(
         self,
         encoded: envelopes.EncodedRequest,
         interpret: Callable[[Any], Any] | None = None,
         deadline: float | None = None,
+        lifecycle: Lifecycle | None = None,
+        request: envelopes.Request | None = None,
     ):
         self.field = encoded.field
         self.decode = encoded.decode
         self.message = encoded.message
         self.size = len(encoded.message)
         self.interpret = interpret
+        # Not the connection: a pending request must not keep one alive that nothing else refers to.
+        self.lifecycle = lifecycle
+        self.request = request
         self.deadline = deadline
         self.is_sent = self.is_done = False
         self.waiters: list[Callable[[], None]] = []
@@ -84,19 +91,10 @@ class Pending:
         limits: Limits | None = None,
     ) -> Pending:
         """Makes a pending request whose answer updates `lifecycle` and is within `limits`."""
-        encoded = (
-            request
-            if isinstance(request, envelopes.EncodedRequest)
-            else envelopes.encode_request(request, limits or DEFAULT)
-        )
-
-        # A function, not a method of the connection: a pending request must not keep a
-        # connection alive that nothing else refers to.
-        def follow(answer: Any) -> Any:
-            lifecycle.answered(encoded.field, request, answer)
-            return answer if interpret is None else interpret(answer)
-
-        return cls(encoded, follow, deadline)
+        if isinstance(request, envelopes.EncodedRequest):
+            return cls(request, interpret, deadline, lifecycle)
+        encoded = envelopes.encode_request(request, limits or DEFAULT)
+        return cls(encoded, interpret, deadline, lifecycle, request)
 
     @classmethod
     def failed(cls, encoded: envelopes.EncodedRequest, error: BaseException) -> Pending:
@@ -110,7 +108,7 @@ class Pending:
         if self._outcome is None:
             self._outcome = (result, error)
             # It may refer to the adaptor that sent the request, which may be unused by now.
-            self.interpret = None
+            self.interpret = self.request = None
         # Also in a second call: an interrupt may have ended the first just before this.
         self.is_done = True
 
@@ -181,7 +179,8 @@ class Pipeline:
         Raises:
           ConnectionLostError, ConnectionClosedError: the pipeline is poisoned.
         """
-        self.check_usable()
+        if self.poisoned_by is not None:
+            self.check_usable()
         fifo = self.fifo
         messages = []
         for pending in pendings:
@@ -221,8 +220,11 @@ class Pipeline:
             pending.finish(None, error)
             raise
         else:
+            interpret, lifecycle = pending.interpret, pending.lifecycle
             try:
-                result = payload if pending.interpret is None else pending.interpret(payload)
+                if lifecycle is not None:
+                    lifecycle.answered(pending.field, pending.request, payload)
+                result = payload if interpret is None else interpret(payload)
             except Exception as error:
                 # The answer is of the right kind, so the order holds; only its content is bad.
                 pending.finish(None, error)

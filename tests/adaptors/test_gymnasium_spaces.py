@@ -107,6 +107,11 @@ def test_observations_are_in_the_space_and_come_back_as_they_were(leaf: Leaf) ->
     assert same(from_space(spec, observation, "it"), value)
 
 
+def array_of(value: Any, spec: specs.Array) -> Any:
+    """An action as an array; discrete ones are integers of Python, with the spec's dtype."""
+    return np.asarray(value, spec.dtype) if type(value) is int else value
+
+
 @given(st.dictionaries(st.sampled_from(["a", "b.c", "b.d"]), leaves(), min_size=1), st.booleans())
 def test_batches_hold_the_same(structure: dict[str, Leaf], unwrap_single: bool) -> None:
     flat_specs = {name: spec for name, (spec, _) in structure.items()}
@@ -124,13 +129,13 @@ def test_batches_hold_the_same(structure: dict[str, Leaf], unwrap_single: bool) 
     for action in actions.split(batch, 3):
         assert action.keys() == flat.keys()
         for name, value in flat.items():
-            assert same(action[name], value)
+            assert same(array_of(action[name], flat_specs[name]), value)
     for sample in (actions.space.sample(), actions.space.sample()):
         assert sample in actions.space
         for action in actions.split(sample, 3):
             for name, spec in flat_specs.items():
                 if spec.dtype.kind in "biuf":
-                    spec.validate(action[name])
+                    spec.validate(array_of(action[name], spec))
 
 
 @pytest.mark.parametrize(

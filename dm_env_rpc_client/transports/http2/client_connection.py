@@ -21,7 +21,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError
@@ -205,7 +205,7 @@ class ClientConnection:
 
         self._change(uncork)
 
-    def send(self, call: ClientStream, messages: Iterable[bytes]) -> None:
+    def send(self, call: ClientStream, *messages: bytes) -> None:
         """Sends messages on a stream, as far as that is possible without waiting."""
         with self.lock:
             if self._is_torn:
@@ -213,7 +213,8 @@ class ClientConnection:
             self._is_torn = True  # As `_change`, without a call.
             for message in messages:
                 call.send(message)
-            self.flush()
+            if not self.is_corked or len(self.sending.outbound) >= self._held_back:
+                self.flush()
             self._is_torn = False
 
     def end(self, call: ClientStream) -> None:

@@ -58,6 +58,9 @@ _GREETING = (
 )
 
 
+_append = collections.deque.append
+
+
 class _Messages(collections.deque[bytearray | memoryview]):
     """What one stream has received; notes that it has."""
 
@@ -67,7 +70,7 @@ class _Messages(collections.deque[bytearray | memoryview]):
         self._arrived = arrived
 
     def append(self, message: bytearray | memoryview, /) -> None:
-        super().append(message)
+        _append(self, message)
         # Not before: whoever takes the note looks for the message.
         self._arrived[self._number] = None
 

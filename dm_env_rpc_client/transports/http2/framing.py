@@ -327,7 +327,14 @@ class Framing:
                 if assembler is not None and assembler.take_whole(memory, start + 9, size):
                     buffer.start = start + 9 + size
                     self._frames_without_content = 0
-                    self._count_content(stream, size, assembler)
+                    # `_count_content`, without the call.
+                    self._unacknowledged += size
+                    assembler.unacknowledged += size
+                    if (
+                        self._unacknowledged << 1 >= self._window
+                        or assembler.unacknowledged << 1 >= assembler.window
+                    ):
+                        self._open_windows(stream, assembler)
                     continue
             elif kind == WINDOW_UPDATE and size == 4 <= left and not self._headers.is_open:
                 # Many servers send two with each answer.
@@ -443,22 +450,26 @@ class Framing:
         return True
 
     def _count_content(self, stream: int, size: int, assembler: MessageAssembler | None) -> None:
-        """Opens the windows for content again in time (section 5.2)."""
+        """Counts content against the windows (section 5.2)."""
         self._unacknowledged += size
+        if assembler is not None:
+            assembler.unacknowledged += size
+        self._open_windows(stream, assembler)
+
+    def _open_windows(self, stream: int, assembler: MessageAssembler | None) -> None:
+        """Opens the windows for content again in time."""
         if self._unacknowledged << 1 >= self._window:
             if self._unacknowledged > self._window:
                 raise ViolationError("sent more than the connection's window", FLOW_CONTROL_ERROR)
             self.sending.outbound.append(window_update(0, self._unacknowledged))
             self._unacknowledged = 0
-        if assembler is not None:
-            assembler.unacknowledged += size
-            if assembler.unacknowledged << 1 >= assembler.window:
-                if assembler.unacknowledged > assembler.window:
-                    raise ViolationError(
-                        "sent more than the stream's window", FLOW_CONTROL_ERROR, stream
-                    )
-                if not assembler.is_held:
-                    self.acknowledge(stream, assembler)
+        if assembler is not None and assembler.unacknowledged << 1 >= assembler.window:
+            if assembler.unacknowledged > assembler.window:
+                raise ViolationError(
+                    "sent more than the stream's window", FLOW_CONTROL_ERROR, stream
+                )
+            if not assembler.is_held:
+                self.acknowledge(stream, assembler)
 
     def acknowledge(self, stream: int, assembler: MessageAssembler) -> None:
         """Opens the window of a stream again, if at least half of it was used."""

@@ -138,7 +138,16 @@ class SendingStream:
       window: how much content the peer accepts on the stream.
     """
 
-    __slots__ = ("_end", "_has_ended", "_number", "_queue", "_unframed", "window")
+    __slots__ = (
+        "_end",
+        "_has_ended",
+        "_head",
+        "_head_size",
+        "_number",
+        "_queue",
+        "_unframed",
+        "window",
+    )
 
     def __init__(self, queue: SendQueue, number: int):
         self.window = queue.initial_window
@@ -147,6 +156,9 @@ class SendingStream:
         self._unframed: collections.deque[memoryview] = collections.deque()
         self._end: Callable[[], bytes] | None = None
         self._has_ended = False
+        # What stands before a message that is a frame of its own: most are of one size.
+        self._head = b""
+        self._head_size = -1
 
     def send(self, message: bytes) -> None:
         """Queues a message."""
@@ -162,12 +174,15 @@ class SendingStream:
         ):
             queue.window -= total
             self.window -= total
-            header = frame_header(total, DATA, 0, self._number) + MESSAGE_PREFIX.pack(0, size)
+            if size != self._head_size:
+                prefix = MESSAGE_PREFIX.pack(0, size)
+                self._head = frame_header(total, DATA, 0, self._number) + prefix
+                self._head_size = size
             if size > _COPIED_BYTES:
-                queue.outbound.append(header)
+                queue.outbound.append(self._head)
                 queue.outbound.append(message)
             else:
-                queue.outbound.append(header + message)
+                queue.outbound.append(self._head + message)
             return
         if not self._has_ended:
             self._unframed.append(memoryview(MESSAGE_PREFIX.pack(0, size)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Callable
 
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.transports.endpoint import Endpoint
@@ -26,6 +28,8 @@ class Http2Stream:
         self._connection = connection
         self._call = call
         self._advance = connection.advance
+        # Without a frame of Python in between.
+        self.write: Callable[..., None] = functools.partial(connection.send, call)
         self._is_closed = self._is_aborted = False
 
     @classmethod
@@ -45,13 +49,11 @@ class Http2Stream:
         """See `Stream.fileno`."""
         return -1 if self._is_closed else self._connection.fileno()
 
-    def write(self, *messages: bytes) -> None:
-        """See `Stream.write`."""
-        self._connection.send(self._call, messages)
-
     def has_unsent(self) -> bool:
         """See `Stream.has_unsent`."""
-        return not self._connection.is_corked and self._connection.sending.has_unsent
+        connection = self._connection
+        sending = connection.sending
+        return not connection.is_corked and bool(sending.outbound or sending.blocked)
 
     def send_rest(self, timeout: float) -> None:
         """See `Stream.send_rest`."""
