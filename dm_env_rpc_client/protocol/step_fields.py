@@ -11,6 +11,7 @@ order, elements packed, shapes complete. For every other legal form they return 
 from __future__ import annotations
 
 import struct
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -84,10 +85,42 @@ class EntryWriter:
         size = _product(field.shape) * field.codec.dtype.itemsize
         if self._fixed_shape is not None and field.codec.is_block and size:
             self._around = self._around_block(size, self._fixed_shape)
+        # Whether an array that conforms is in memory as in a message, and has nothing to check.
+        self._is_memory = (
+            not check_range
+            and field.codec.dtype.kind != "b"
+            and (sys.byteorder == "little" or field.codec.dtype.itemsize == 1)
+        )
         # A scalar such as a reward, of which nothing has to be checked.
         self._pack_float = None
         if field.shape == () and field.codec.dtype.kind == "f" and not check_range:
             self._pack_float = struct.Struct("<f" if field.codec.dtype.itemsize == 4 else "<d").pack
+
+    @property
+    def around(self) -> tuple[bytes, bytes] | None:
+        """What stands before and after the elements if their size is always the same."""
+        return self._around
+
+    def elements(self, value: Any) -> Any:
+        """Returns what stands between the parts of `around`, for `bytes.join`.
+
+        Raises:
+          SpecError: as `write`.
+        """
+        if (
+            type(value) is np.ndarray
+            and self._is_memory
+            and value.dtype == self._codec.dtype
+            and value.shape == self._field.shape
+            and value.flags.c_contiguous
+        ):
+            return value
+        if self._pack_float is not None and isinstance(value, float):
+            try:
+                return self._pack_float(value)
+            except OverflowError:
+                pass  # `conform` says so.
+        return self._codec.memory(self._field.conform(value, self._check_range))
 
     @staticmethod
     def takes_integer(field: TensorField) -> bool:

@@ -119,11 +119,9 @@ class FlatSpecs:
         and the discount 1.
         """
         values = self._flatten_observation(timestep.observation)
-        for flatten, value, stand_in in (
-            (self._flatten_reward, timestep.reward, self._no_reward),
-            (self._flatten_discount, timestep.discount, self._no_discount),
-        ):
-            values += stand_in if value is None else flatten(value)
+        reward, discount = timestep.reward, timestep.discount
+        values += self._no_reward if reward is None else self._flatten_reward(reward)
+        values += self._no_discount if discount is None else self._flatten_discount(discount)
         positions = self._positions
         return {name: values[positions[name]] for name in requested}
 
