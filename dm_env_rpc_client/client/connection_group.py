@@ -102,5 +102,16 @@ class ConnectionGroup:
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """A context in which one thread sends on several connections: all is sent at its end."""
-        with self._streams.corked():
+        try:
+            self.cork()
             yield
+        finally:
+            self.uncork()
+
+    def cork(self) -> None:
+        """Begins `together`; if it fails, too, `uncork` follows."""
+        self._streams.cork()
+
+    def uncork(self) -> None:
+        """Ends `together`: all is sent."""
+        self._streams.uncork()

@@ -111,6 +111,7 @@ class EnvironmentPool:
         count = len(places)
         creating = for_each(count, create_world_settings, "create_world_settings")
         joining = for_each(count, join_world_settings, "join_world_settings")
+        self._restarts_lost = restart is not None
         self._sites = sites = PoolSites(places, connecting)
         self._addresses = [site.name for site in sites.of]
         try:
@@ -310,8 +311,10 @@ class EnvironmentPool:
 
     def _restart(self, indices: Iterable[int]) -> dict[int, Exception]:
         """Starts those again that are lost, all at the same time; returns what failed."""
-        lost = [index for index in indices if self.environments[index].is_lost]
         failures: dict[int, Exception] = {}
+        if not self._restarts_lost:
+            return failures
+        lost = [index for index in indices if self.environments[index].is_lost]
 
         def restart(index: int) -> None:
             try:

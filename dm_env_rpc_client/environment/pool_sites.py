@@ -115,10 +115,14 @@ class PoolSites:
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """A context in which one thread sends on several connections: all is sent at its end."""
-        with contextlib.ExitStack() as stack:
-            for site in self._sites.values():
-                stack.enter_context(site.target.together())
+        groups = [site.target for site in self._sites.values()]
+        try:
+            for group in groups:
+                group.cork()
             yield
+        finally:
+            for group in groups:
+                group.uncork()
 
     def close(self) -> None:
         """Ends the servers that were launched."""

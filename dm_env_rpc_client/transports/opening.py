@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import ssl
 import time
 import weakref
-from collections.abc import Iterator
 
 from dm_env_rpc_client.errors import ConnectionLostError, SpecError
 from dm_env_rpc_client.transports.credentials import GrpcCredentials
@@ -185,13 +183,15 @@ class StreamGroup:
             assert call is not None, "the first call is opened with the connection"
             return Http2Stream(connection, call)
 
-    @contextlib.contextmanager
-    def corked(self) -> Iterator[None]:
-        """A context in which one thread writes on several streams: all is sent at its end."""
-        with contextlib.ExitStack() as stack:
-            for connection in self._connections:
-                stack.enter_context(connection.corked())
-            yield
+    def cork(self) -> None:
+        """Begins to hold back what one thread writes on several streams, until `uncork`."""
+        for connection in self._connections:
+            connection.cork()
+
+    def uncork(self) -> None:
+        """Sends what is held back."""
+        for connection in self._connections:
+            connection.uncork()
 
 
 def _tapped(stream: Stream, endpoint: Endpoint) -> Stream:

@@ -12,7 +12,6 @@ are sent by one system call, and many answers are received by one.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import select
 import socket
@@ -21,7 +20,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError
@@ -72,7 +71,7 @@ class ClientConnection:
         which only one thread at a time may do.
       is_closed: whether it was closed on this side.
       is_shared: whether several streams are open.
-      is_corked: whether what is written is held back, see `corked`.
+      is_corked: whether what is written is held back, see `cork`.
       sending: what waits to be sent.
 
     Raises:
@@ -182,9 +181,8 @@ class ClientConnection:
         descriptor: int = -1 if self.is_closed else self._socket.fileno()
         return descriptor
 
-    @contextlib.contextmanager
-    def corked(self) -> Iterator[None]:
-        """A context in which one thread writes on several streams: most is sent at its end.
+    def cork(self) -> None:
+        """Begins to hold back what one thread writes on several streams, until `uncork`.
 
         The first few messages are sent before that, then four times as many, so that the server
         answers them meanwhile.
@@ -192,18 +190,13 @@ class ClientConnection:
         What has arrived is taken first, so that an answer that nobody asked for is noticed.
         """
         self.take_arrived()
-        self.is_corked = True
         self._held_back = _FIRST_HELD_BACK
-        try:
-            yield
-        finally:
-            self._uncork()
+        self.is_corked = True
 
-    def _uncork(self) -> None:
-        def uncork() -> None:
-            self.is_corked = False
-
-        self._change(uncork)
+    def uncork(self) -> None:
+        """Sends what is held back. A thread that waits for an answer does the same."""
+        self.is_corked = False
+        self._change()
 
     def send(self, call: ClientStream, *messages: bytes) -> None:
         """Sends messages on a stream, as far as that is possible without waiting."""
@@ -444,7 +437,7 @@ class ClientConnection:
         """
         is_shared = self.is_shared
         if self.is_corked:
-            self._uncork()  # What this waits for may be held back.
+            self.uncork()  # What this waits for may be held back.
         waits = False
         try:
             if is_shared:
