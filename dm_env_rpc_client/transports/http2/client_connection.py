@@ -45,7 +45,7 @@ in 50,000 times, and the socket was left to the garbage collection."""
 
 _YIELD_SECONDS = 1e-5
 _BUFFERS_AT_ONCE = 64
-_FIRST_HELD_BACK = 4
+_FIRST_HELD_BACK = 2
 """Buffers that are written before the first are sent, while a connection is corked."""
 
 _FROM_0 = (0,)
