@@ -180,6 +180,7 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             index: self._reset_settings(seeds[index], settings, options is not None)
             for index in ids
         }
+        self._rows.begin()
         first = self._consumer._replace(put=self._rows.put_first)
         self._pool.reset(each, first, self._check_specs)
         infos = {} if self._description is None else self._rows.proxy_infos(ids, self._add_info)
@@ -346,18 +347,22 @@ class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
     def _actions(self, actions: Any, ids: Sequence[int]) -> dict[int, Mapping[str, Any]]:
         self._pool.check_idle(ids)
         environments = self._pool.environments
-        idle = {index for index in ids if environments[index].state is not State.RUNNING}
-        never = [index for index in ids if not self._rows.has_begun[index]]
+        idle: set[int] = set()
+        never: list[int] = []
+        if not self._rows.begin():
+            idle = {index for index in ids if environments[index].state is not State.RUNNING}
+            never = [index for index in ids if not self._rows.has_begun[index]]
+            # Left over if an episode failed to begin.
+            self._rows.forget_restarts(ids)
         if never or (idle and self._mode is AutoresetMode.DISABLED):
             raise gymnasium.error.ResetNeeded(
                 f"no episode is running in environments {never or sorted(idle)}: call reset(), "
                 "with the option reset_mask for these alone"
             )
         rows = self._action_batch.split(actions, len(ids))
-        self._rows.forget_restarts(ids)  # Left over if an episode failed to begin.
-        return {
-            index: NO_ACTION if index in idle else row for index, row in zip(ids, rows, strict=True)
-        }
+        by_index: dict[int, Mapping[str, Any]] = dict(zip(ids, rows, strict=True))
+        by_index.update(dict.fromkeys(idle, NO_ACTION))
+        return by_index
 
     def _reset_settings(
         self, seed: int | None, settings: Mapping[str, Any], has_options: bool

@@ -58,6 +58,8 @@ class VectorRows:
         self._is_proxy = is_proxy
         self._mode = mode
         self._count = count = len(environments)
+        # How many have put a MID step since the last step began.
+        self._mid_count = 0
         # The infos of Gymnasium environments, and those of the steps that ended an episode.
         self._own_infos: list[dict[str, Any]] = [{}] * count
         self._final_infos: list[dict[str, Any]] = [{}] * count
@@ -74,6 +76,11 @@ class VectorRows:
         self._was_lost = np.zeros(count, np.bool_)
         self.has_begun = np.zeros(count, np.bool_)
         self._is_restarting = np.zeros(count, np.bool_)
+
+    def begin(self) -> bool:
+        """Begins a step; returns whether episodes are known to be running in all environments."""
+        was_mid, self._mid_count = self._mid_count == self._count, 0
+        return was_mid
 
     def forget_restarts(self, ids: Sequence[int]) -> None:
         """Takes note that no episodes begin in environments that have ended one."""
@@ -121,6 +128,7 @@ class VectorRows:
     def put_mid_steps(self, indices: Sequence[int], steps: MidSteps) -> None:
         """Stores steps in the middle of episodes; no episode begins after them."""
         at = rows_at(indices)
+        self._mid_count += len(indices)
         self.has_begun[at] = True
         self._was_lost[at] = self._is_final[at] = self._terminations[at] = False
         self._truncations[at] = False
@@ -184,6 +192,9 @@ class VectorRows:
 
     def _infos(self, which: slice | Array) -> dict[str, Any]:
         """Returns the infos of environments in Gymnasium's form: `key`, and the mask `_key`."""
+        if self._mid_count == self._count:
+            discounts = self._discounts[which]
+            return {"discount": discounts.copy(), "_discount": np.ones(len(discounts), np.bool_)}
         has_discount, is_final = self._has_discount[which], self._is_final[which]
         discounts = self._discounts[which]
         was_lost = self._was_lost[which]

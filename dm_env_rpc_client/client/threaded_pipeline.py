@@ -155,7 +155,12 @@ class ThreadedPipeline:
         if os.getpid() != self._pid:
             self.after_fork_in_child()
         try:
-            self._await(pending, pending.deadline)
+            # As in `_await`, without the call.
+            if pending.is_done or self._lead(pending, pending.deadline):
+                if self._sleepers:
+                    self._wake_sleeper()
+            else:
+                self._await(pending, pending.deadline)
         except BaseException as error:
             self.poison(error)
             raise
@@ -346,10 +351,11 @@ class ThreadedPipeline:
             if not self._reading.acquire(False):
                 return False
             self._leader = me
+        pipeline = self._pipeline
         try:
             while not pending.is_done:
-                if self.poisoned_by is not None:
-                    self._pipeline.fail(pending)
+                if pipeline.poisoned_by is not None:
+                    pipeline.fail(pending)
                     break
                 # In turns, to look at `poisoned_by`: a thread that was interrupted may have set it
                 # and not have aborted the stream.
@@ -358,12 +364,12 @@ class ThreadedPipeline:
                     remaining = min(_LOOK_SECONDS, _remaining(deadline))
                 message = self._stream.read(remaining, until_sent)
                 if message is not None:
-                    answered = self._pipeline.answer(message)
+                    answered = pipeline.answer(message)
                     # Set before it is removed from the FIFO, so that its waiter is woken after an
                     # interrupt.
                     self._last_answered = answered
                     with self._mutex:
-                        self._pipeline.retire(answered)
+                        pipeline.retire(answered)
                     if answered.waiters:
                         answered.wake()
                 elif remaining < _LOOK_SECONDS or (until_sent and not self._stream.has_unsent()):
