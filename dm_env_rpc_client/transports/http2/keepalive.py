@@ -55,7 +55,7 @@ class Keepalive:
         """
         framing = self._framing
         now = time.monotonic()
-        activity = (framing.receptions, framing.sending.submissions)
+        activity = (framing.receptions, framing.sending.submitted)
         if activity != self._activity:
             if framing.receptions != self._activity[0]:
                 self._is_awaited = False

