@@ -69,6 +69,10 @@ NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 """The default for settings: none."""
 
 
+# Found faster than members of enums; see `protocol/lifecycle.py`.
+_RUNNING = State.RUNNING
+_FIRST = dm_env.StepType.FIRST
+
 _Answer: TypeAlias = UnreadStep | StepAnswer | dm_env_rpc_pb2.StepResponse
 """What the codec makes from the answer to a step."""
 
@@ -222,7 +226,7 @@ class BaseAdaptor:
         Returns:
           A value that conforms to `reward_spec`; None for a FIRST step.
         """
-        if step_type is dm_env.StepType.FIRST:
+        if step_type is _FIRST:
             return None
         return observations[REWARD] if self._reward_spec is not None else 0.0
 
@@ -239,7 +243,7 @@ class BaseAdaptor:
         Returns:
           A value that conforms to `discount_spec`; None for a FIRST step.
         """
-        if step_type is dm_env.StepType.FIRST:
+        if step_type is _FIRST:
             return None
         if self._discount_spec is not None:
             return observations[DISCOUNT]
@@ -301,8 +305,8 @@ class BaseAdaptor:
         """`_interpret_step` for a caller that reads MID steps for itself."""
         if (
             type(answer) is UnreadStep
-            and self._lifecycle.state is State.RUNNING
-            and self._lifecycle.previous is State.RUNNING
+            and self._lifecycle.state is _RUNNING
+            and self._lifecycle.previous is _RUNNING
             and self._is_plain
             and self._supervision is None
         ):

@@ -61,6 +61,10 @@ class State(enum.Enum):
         return _NUMBERS[self]
 
 
+# A member of an enum takes 0.09 us before Python 3.12, a name of the module 0.01; steps need ten.
+_RUNNING = State.RUNNING
+_FIRST, _MID, _LAST = dm_env.StepType.FIRST, dm_env.StepType.MID, dm_env.StepType.LAST
+
 _BY_NUMBER: dict[int, State] = {
     dm_env_rpc_pb2.RUNNING: State.RUNNING,
     dm_env_rpc_pb2.TERMINATED: State.TERMINATED,
@@ -110,9 +114,9 @@ def advance(state: State, request: str, answered: State) -> State:
 
 def step_type(before: State, after: State) -> dm_env.StepType:
     """Returns the type of the step that led from one state to the next."""
-    if before is not State.RUNNING:
-        return dm_env.StepType.FIRST
-    return dm_env.StepType.MID if after is State.RUNNING else dm_env.StepType.LAST
+    if before is not _RUNNING:
+        return _FIRST
+    return _MID if after is _RUNNING else _LAST
 
 
 def diagram() -> str:
@@ -166,8 +170,8 @@ class Lifecycle:
         """
         if field == "step":
             after = _BY_NUMBER.get(answer.state)
-            if after is self.state is State.RUNNING:
-                self.previous = State.RUNNING  # Most steps; without two calls.
+            if after is self.state is _RUNNING:
+                self.previous = _RUNNING  # Most steps; without two calls.
             else:
                 self.stepped(State.of_response(answer.state))
             return
@@ -185,5 +189,5 @@ class Lifecycle:
         """Updates the state after a step; errors are those of `answered`."""
         before = self.previous = self.state
         self.state = after
-        if before is not State.RUNNING or after is not State.RUNNING:
+        if before is not _RUNNING or after is not _RUNNING:
             advance(before, "step", after)

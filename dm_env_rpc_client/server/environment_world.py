@@ -32,6 +32,11 @@ CLOSE_SECONDS = 0.5
 EnvironmentFactory = Callable[..., dm_env.Environment]
 
 
+# Found faster than members of enums; see `protocol/lifecycle.py`.
+_RUNNING = State.RUNNING
+_MID = dm_env.StepType.MID
+
+
 @runtime_checkable
 class TakesSettings(Protocol):
     """An environment that takes some settings of its agent's Reset itself.
@@ -179,17 +184,18 @@ class EnvironmentWorld(World):
                 if not self._is_running:
                     raise RequestError.not_now(SEQUENCE_LOST)
                 timestep = self._made.environment.step(flat_specs.nested_action(actions))
-                if timestep.first():
+                if timestep.step_type is not _MID and timestep.first():
                     raise RuntimeError(
                         "the environment returned a FIRST step in the middle of a sequence"
                     )
             else:
                 timestep = self._made.environment.reset()
             self._timestep = timestep
-            self._is_running = not timestep.last()
+            is_running = timestep.step_type is _MID or not timestep.last()
+            self._is_running = is_running
             observations = flat_specs.flat_observations(timestep, requested)
-            if self._is_running:
-                return State.RUNNING, observations
+            if is_running:
+                return _RUNNING, observations
             return end_state(timestep), observations
 
     def end_sequence(self, settings: Mapping[str, Any]) -> None:

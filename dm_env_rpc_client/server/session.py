@@ -40,6 +40,10 @@ __all__ = ["Session"]
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 
+_RUNNING = State.RUNNING
+"""Found faster than a member of an enum; see `protocol/lifecycle.py`."""
+
+
 class Session:
     """Answers the requests of one stream; a `ServerStream`.
 
@@ -112,7 +116,7 @@ class Session:
         """
         self._counts.steps += 1
         try:
-            actions = asked.actions if self._lifecycle.state is State.RUNNING else None
+            actions = asked.actions if self._lifecycle.state is _RUNNING else None
             state, observations = self._joined_agent().step(actions, asked.requested)
             try:
                 answer = codec.encode(state, observations)
