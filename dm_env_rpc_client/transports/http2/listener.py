@@ -52,10 +52,6 @@ __all__ = ["Http2Listener"]
 
 _log = logging.getLogger(__name__)
 
-_SLOW_SECONDS = 0.001
-"""Streams whose answers take longer than this have threads of their own, so that they run at the
-same time if they leave the interpreter to others."""
-
 _BATCH_SECONDS = 0.0001
 """How long a small answer may wait for others on its connection, to be sent with them."""
 
@@ -90,7 +86,8 @@ class Http2Listener:
       max_message_bytes: the size of the largest request.
       allocate: gives the memory for large requests.
       refused: told of each stream beyond `max_streams`.
-      processes: how many processes serve the connections of this server.
+      processes: how many processes serve the connections of this server. If each processor has
+        one, environments that compute are stepped without threads of their own.
 
     Raises:
       OSError: the address is taken, or does not belong to this machine.
@@ -119,6 +116,7 @@ class Http2Listener:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._lead = Lead(self._lock)
+        self._may_stay = processes > 1 and processes >= len(os.sched_getaffinity(0))
         self._stream_count = 0
         self._is_ending = False
         most_of_connection = min(max_streams + _MORE_STREAMS, _MAX_STREAMS_OF_CONNECTION)
@@ -395,7 +393,7 @@ class Http2Listener:
             self._refused(connection.address, f"{full.code}: {full}")
             raise full
         stream = self._open_stream(Peer(connection.address, call.metadata))
-        served = Served(connection, call, stream)
+        served = Served(connection, call, stream, self._may_stay)
         served.is_counted = True
         with self._lock:
             self._stream_count += 1
@@ -408,7 +406,7 @@ class Http2Listener:
         if (
             served.has_thread
             or served.waiting
-            or served.seconds > _SLOW_SECONDS
+            or served.pace.is_slow
             or served.stream.may_wait
             or served.is_stalled
         ):
@@ -417,16 +415,16 @@ class Http2Listener:
 
     def _answer_inline(self, me: object, served: Served, message: bytearray | memoryview) -> bool:
         self._lead.enter(served, True)
-        begin = time.perf_counter()
+        pace = served.pace
+        begun, begin = pace.begin(), time.perf_counter()
         answer = served.answer(message)
-        took = time.perf_counter() - begin
-        served.seconds += (took - served.seconds) / 8
+        pace.end(begun, time.perf_counter() - begin, True)
         if self._lead.leave(me):
             if served.reply(answer, False):
                 return True
             return self._close_inline(me, served)
         # The stream is what this thread keeps.
-        served.seconds = max(served.seconds, TICK_SECONDS)
+        pace.seconds = max(pace.seconds, TICK_SECONDS)
         if served.reply(answer, True):
             self._threads.serve_alone(served)
         else:

@@ -6,6 +6,7 @@ import collections
 import logging
 import threading
 
+from dm_env_rpc_client.transports.http2.pace import Pace
 from dm_env_rpc_client.transports.http2.server_connection import ServerConnection
 from dm_env_rpc_client.transports.http2.server_half import ServerCall
 from dm_env_rpc_client.transports.server_streams import ServerStream, StreamStatusError
@@ -24,7 +25,7 @@ class Served:
       has_ended: whether the client sends no more.
       is_gone: whether the client is gone.
       stays: whether it goes on when the client sends no more.
-      seconds: about how long its answers take.
+      pace: how long its answers take.
       waiting_bytes: what `waiting` takes.
     """
 
@@ -38,14 +39,20 @@ class Served:
         "is_counted",
         "is_gone",
         "is_unary",
-        "seconds",
+        "pace",
         "stays",
         "stream",
         "waiting",
         "waiting_bytes",
     )
 
-    def __init__(self, connection: ServerConnection, call: ServerCall, stream: ServerStream):
+    def __init__(
+        self,
+        connection: ServerConnection,
+        call: ServerCall,
+        stream: ServerStream,
+        may_stay: bool = False,
+    ):
         self.connection = connection
         self.call = call
         self.stream = stream
@@ -53,7 +60,7 @@ class Served:
         self.waiting: collections.deque[bytearray | memoryview] = collections.deque()
         self.has_thread = self.has_ended = self.is_gone = self.is_closed = False
         self.is_unary = self.is_counted = self.stays = False
-        self.seconds = 0.0
+        self.pace = Pace(may_stay)
         self.waiting_bytes = 0
 
     @property

@@ -13,9 +13,6 @@ __all__ = ["StreamThreads"]
 
 _log = logging.getLogger(__name__)
 
-_QUICK_SECONDS = 0.0003
-"""Streams whose answers take less than this are answered by the thread that leads again."""
-
 _LINGER_SECONDS = 5.0
 """How long the thread of a stream waits for a request."""
 
@@ -99,10 +96,10 @@ class StreamThreads:
                 if served.has_thread:
                     break
                 return
-            begin = time.perf_counter()
+            pace = served.pace
+            begun, begin = pace.begin(), time.perf_counter()
             answer = served.answer(message)
-            took = time.perf_counter() - begin
-            served.seconds += (took - served.seconds) / 8
+            pace.end(begun, time.perf_counter() - begin, False)
             if not served.reply(answer, True):
                 break
         if served.has_ended and not served.is_gone:
@@ -121,7 +118,7 @@ class StreamThreads:
             while not served.waiting:
                 if served.has_ended or served.is_gone:
                     return None
-                is_quick = served.seconds < _QUICK_SECONDS and not served.stream.may_wait
+                is_quick = served.pace.is_quick and not served.stream.may_wait
                 if is_quick or not (
                     served.condition.wait(_LINGER_SECONDS)
                     or served.waiting

@@ -1,0 +1,114 @@
+"""How long the answers of a stream take, and whether it gets a thread for them.
+
+Streams whose answers take long have threads, so that those that wait or compute outside of the
+interpreter do so at the same time. Where each processor has a server process already, environments
+that compute gain nothing from that: four streams of steps of 1 ms lost 0.15 ms between two steps to
+the change of threads. So their answers stay with the thread that leads, up to the time after which
+that thread is relieved of them.
+"""
+
+from __future__ import annotations
+
+import resource
+from typing import NamedTuple
+
+__all__ = ["Pace", "Used"]
+
+_SLOW_SECONDS = 0.001
+"""Streams whose answers take longer than this have threads."""
+
+_QUICK_SECONDS = 0.0003
+"""Those whose answers take less than this again have none any more."""
+
+_LONGEST_SECONDS = 0.004
+"""Computing streams whose answers use a processor for longer than this have threads, too."""
+
+_COMPUTING = 0.6
+"""The part of its answers that a computing stream makes without a wait."""
+
+_FIRST_TRIAL = 8
+_NEXT_TRIAL = 1000
+"""After so many answers of a thread it is tried whether the stream computes: beside other threads
+of the interpreter that cannot be told, since they wait for one another."""
+
+
+class Used(NamedTuple):
+    """What a thread has used so far."""
+
+    seconds: float
+    """Of a processor."""
+
+    waits: int
+    """How often it gave a processor up to wait for something."""
+
+    @classmethod
+    def now(cls) -> Used:
+        """Returns what this thread has used."""
+        used = resource.getrusage(resource.RUSAGE_THREAD)
+        return cls(used.ru_utime + used.ru_stime, used.ru_nvcsw)
+
+
+class Pace:
+    """The pace of one stream.
+
+    Args:
+      may_stay: whether each processor has a server process, so that the answers of a computing
+        stream stay with the thread that leads.
+
+    Attributes:
+      seconds: about how long its answers take.
+    """
+
+    __slots__ = ("_may_stay", "_processor_seconds", "_unbroken", "_until_trial", "seconds")
+
+    def __init__(self, may_stay: bool):
+        self.seconds = 0.0
+        self._may_stay = may_stay
+        # The part of the answers that were made without a wait.
+        self._unbroken = 0.0
+        self._processor_seconds = 0.0
+        self._until_trial = _FIRST_TRIAL
+
+    def begin(self) -> Used | None:
+        """Begins an answer; returns what `end` takes."""
+        return Used.now() if self._may_stay and self.seconds > _SLOW_SECONDS / 2 else None
+
+    def end(self, begun: Used | None, took: float, is_alone: bool) -> None:
+        """Takes note of an answer.
+
+        Args:
+          begun: what `begin` returned, in the same thread.
+          took: the seconds since then.
+          is_alone: whether the thread that leads has made it, and not one of several.
+        """
+        if begun is None:
+            self.seconds += (took - self.seconds) / 8
+        else:
+            now = Used.now()
+            self.add(took, now.seconds - begun.seconds, now.waits - begun.waits, is_alone)
+
+    def add(self, took: float, used: float, waits: int, is_alone: bool) -> None:
+        """`end`, with the seconds of a processor and the waits of the answer."""
+        self.seconds += (took - self.seconds) / 8
+        self._processor_seconds += (used - self._processor_seconds) / 8
+        if is_alone:
+            self._unbroken += ((not waits) - self._unbroken) / 4
+            return
+        self._until_trial -= 1
+        if self._until_trial <= 0:
+            self._until_trial = _NEXT_TRIAL
+            self._unbroken = 1.0
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the stream is to have a thread."""
+        return self.seconds > _SLOW_SECONDS and not self._stays
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether a stream that has a thread is to have none any more."""
+        return self.seconds < _QUICK_SECONDS or self._stays
+
+    @property
+    def _stays(self) -> bool:
+        return self._unbroken > _COMPUTING and self._processor_seconds < _LONGEST_SECONDS
