@@ -192,6 +192,9 @@ class BatchedEnvironment(dm_env.Environment):
         self._rows.adopt(env.observation_spec(), env.reward_spec(), env.discount_spec())
 
     def _actions(self, action: Any, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+        if type(action) is dict and action.keys() <= self._action_specs.keys():
+            rows = split_action(action, self._action_specs, len(ids))
+            return dict(zip(ids, rows, strict=True))
         is_single = self._unwrap_single and self._action_specs.keys() == {ACTION}
         if is_single and not isinstance(action, Mapping):
             action = {ACTION: action}

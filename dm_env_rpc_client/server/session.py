@@ -22,6 +22,7 @@ from dm_env_rpc_client.protocol import lifecycle
 from dm_env_rpc_client.protocol.envelopes import DECODE_ERRORS
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.server_step_codec import ServerStepCodec, StepAsked
+from dm_env_rpc_client.server import waiting
 from dm_env_rpc_client.server.activity import Activity
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.extension_handlers import ExtensionHandlers
@@ -93,8 +94,11 @@ class Session:
         if codec is not None:
             asked = codec.decode(message)
             if asked is not None:
-                with self._caller:
+                waiting.local.caller = self._caller  # `with`, without two calls.
+                try:
                     return self._step_fast(codec, asked)
+                finally:
+                    waiting.local.caller = None
         try:
             request = bounded_parsing.parse(
                 dm_env_rpc_pb2.EnvironmentRequest, message, Budget(self._limits), "the request"
@@ -117,7 +121,8 @@ class Session:
         self._counts.steps += 1
         try:
             actions = asked.actions if self._lifecycle.state is _RUNNING else None
-            state, observations = self._joined_agent().step(actions, asked.requested)
+            agent = self._agent or self._joined_agent()
+            state, observations = agent.step(actions, asked.requested)
             try:
                 answer = codec.encode(state, observations)
             except SpecError as error:

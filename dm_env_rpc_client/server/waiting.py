@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-__all__ = ["Caller", "CallerGoneError", "wait", "wait_for"]
+__all__ = ["Caller", "CallerGoneError", "local", "wait", "wait_for"]
 
 
 class CallerGoneError(Exception):
@@ -26,10 +26,10 @@ class Caller:
         self._condition: threading.Condition | None = None
 
     def __enter__(self) -> None:
-        _local.caller = self
+        local.caller = self
 
     def __exit__(self, *exc_info: object) -> None:
-        _local.caller = None
+        local.caller = None
 
     def leave(self) -> None:
         """The client is gone: ends the wait on its behalf, and every later one."""
@@ -63,7 +63,8 @@ class _Local(threading.local):
     caller: Caller | None = None
 
 
-_local = _Local()
+local = _Local()
+"""On whose behalf `wait` waits in each thread."""
 
 
 def wait(condition: threading.Condition, timeout: float | None = None) -> None:
@@ -76,10 +77,10 @@ def wait(condition: threading.Condition, timeout: float | None = None) -> None:
     Raises:
       CallerGoneError: the client is gone.
     """
-    if _local.caller is None:
+    if local.caller is None:
         condition.wait(timeout)
     else:
-        _local.caller.wait(condition, timeout)
+        local.caller.wait(condition, timeout)
 
 
 def wait_for(condition: threading.Condition, is_met: Callable[[], bool]) -> None:

@@ -416,9 +416,14 @@ class Http2Listener:
     def _answer_inline(self, me: object, served: Served, message: bytearray | memoryview) -> bool:
         self._lead.enter(served, True)
         pace = served.pace
-        begun, begin = pace.begin(), time.perf_counter()
+        begun = pace.begin() if pace.may_stay else None
+        begin = time.perf_counter()
         answer = served.answer(message)
-        pace.end(begun, time.perf_counter() - begin, True)
+        took = time.perf_counter() - begin
+        if begun is None:
+            pace.seconds += (took - pace.seconds) / 8  # `end`, without the call.
+        else:
+            pace.end(begun, took, True)
         if self._lead.leave(me):
             if served.reply(answer, False):
                 return True

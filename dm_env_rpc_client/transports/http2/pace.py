@@ -56,14 +56,15 @@ class Pace:
         stream stay with the thread that leads.
 
     Attributes:
+      may_stay: as the argument.
       seconds: about how long its answers take.
     """
 
-    __slots__ = ("_may_stay", "_processor_seconds", "_unbroken", "_until_trial", "seconds")
+    __slots__ = ("_processor_seconds", "_unbroken", "_until_trial", "may_stay", "seconds")
 
     def __init__(self, may_stay: bool):
         self.seconds = 0.0
-        self._may_stay = may_stay
+        self.may_stay = may_stay
         # The part of the answers that were made without a wait.
         self._unbroken = 0.0
         self._processor_seconds = 0.0
@@ -71,7 +72,7 @@ class Pace:
 
     def begin(self) -> Used | None:
         """Begins an answer; returns what `end` takes."""
-        return Used.now() if self._may_stay and self.seconds > _SLOW_SECONDS / 2 else None
+        return Used.now() if self.may_stay and self.seconds > _SLOW_SECONDS / 2 else None
 
     def end(self, begun: Used | None, took: float, is_alone: bool) -> None:
         """Takes note of an answer.

@@ -66,7 +66,8 @@ class Served:
     @property
     def is_stalled(self) -> bool:
         """Whether it gets no answers, because the client does not take earlier ones."""
-        return self.call.has_unsent or self.connection.is_clogged
+        connection = self.connection
+        return bool(connection.unsent and connection.is_clogged) or self.call.has_unsent
 
     def answer(self, message: bytearray | memoryview) -> bytes | StreamStatusError:
         """Returns the answer to a request; or the error that ends the stream."""
@@ -95,7 +96,8 @@ class Served:
                 call.finish(answer.code, str(answer))
             else:
                 call.send(answer)
-                connection.added(len(answer))
+                if connection.unsent:
+                    connection.added(len(answer))
                 if self.is_unary:
                     call.finish("OK")
             if at_once:

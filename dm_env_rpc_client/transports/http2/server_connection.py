@@ -185,11 +185,10 @@ class ServerConnection:
                 self._watch(select.EPOLLIN)
 
     def added(self, size: int) -> None:
-        """Counts an answer that was queued; called with the lock."""
-        if self.unsent:
-            self.unsent += size
-            if self.is_clogged:
-                self._watch(select.EPOLLOUT)
+        """Counts an answer that was queued behind unsent ones; called with the lock."""
+        self.unsent += size
+        if self.is_clogged:
+            self._watch(select.EPOLLOUT)
 
     def _count(self) -> None:
         outbound = self._sending.outbound
