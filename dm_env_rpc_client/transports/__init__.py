@@ -66,14 +66,14 @@ for each of 16 environments, of which one server process has all but AsyncVector
 
 | | float32 [1] | uint8 84x84x4 | float32 84x84x4 |
 | --- | --- | --- | --- |
-| `make` and `serve` | 174 | 199 | 226 |
-| the same over a unix socket | 164 | 184 | 201 |
-| Gymnasium's AsyncVectorEnv | 195 | 205 | 231 |
-| a multiprocessing Pipe | 124 | 137 | 164 |
-| dm-env-rpc 1.1.7, both ends | 809 | 782 | 4,163 |
-| `BatchedEnvironment` | 50 | 54 | 101 |
-| `RemoteVectorEnv` | 51 | 56 | 110 |
-| AsyncVectorEnv, 16 processes | 98 | 85 | 168 |
+| `make` and `serve` | 146 | 133 | 200 |
+| the same over a unix socket | 112 | 123 | 166 |
+| Gymnasium's AsyncVectorEnv | 165 | 144 | 200 |
+| a multiprocessing Pipe | 90 | 109 | 148 |
+| dm-env-rpc 1.1.7, both ends | 697 | 629 | 3,634 |
+| `BatchedEnvironment` | 26 | 33 | 55 |
+| `RemoteVectorEnv` | 26 | 34 | 57 |
+| AsyncVectorEnv, 16 processes | 70 | 74 | 82 |
 
 Both probe the server while they wait: a machine that is frozen or unreachable is noticed within 20
 seconds, also if there is no `request_timeout`. With `"grpc"`, which probes with PINGs, one that
