@@ -137,7 +137,8 @@ the cost of another hop.
   clients get a `ConnectionLostError`. It is in `Server.errors`, another takes its place, and
   clients of other processes go on. All end with the process that serves.
 - With a process for each processor, environments of one process that compute for some milliseconds
-  are stepped by one thread; those that wait in their steps have a thread each, as without processes.
+  are stepped by one thread; those that wait in their steps have a thread each, as without
+  processes.
 - The transport is http2, on Linux, and credentials are a `Tls`.
 
 `python -m tests.benchmarks --only served-computing` in the repository compares one and two
