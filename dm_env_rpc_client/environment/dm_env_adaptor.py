@@ -242,6 +242,15 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
             self.restart()
         return self._request(action)
 
+    @property
+    def leaves_unread(self) -> bool:
+        """Whether `start_step` takes `is_for_rows`: a subclass may have steps of its own."""
+        kind = type(self)
+        return (kind.start_step, kind.finish_step) == (
+            DmEnvAdaptor.start_step,
+            DmEnvAdaptor.finish_step,
+        )
+
     def start_step(self, prepared: EncodedRequest, is_for_rows: bool = False) -> Pending:
         """Sends a step without waiting for its answer.
 

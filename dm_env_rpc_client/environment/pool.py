@@ -131,6 +131,7 @@ class EnvironmentPool:
         except BaseException:
             sites.close()
             raise
+        self._takes_rows = all(environment.leaves_unread for environment in self.environments)
         self._in_flight: dict[int, Pending] = {}
         self._arrived: collections.deque[int] = collections.deque()
         self._selector = ConnectionSelector()
@@ -339,11 +340,16 @@ class EnvironmentPool:
     ) -> None:
         failures = dict(failed)
         watched = self._selector.watched
+        takes_rows = self._takes_rows
         with self._sites.together():
             for index, step in prepared:
                 environment = self.environments[index]
                 try:
-                    self._in_flight[index] = environment.start_step(step, is_for_rows=True)
+                    self._in_flight[index] = (
+                        environment.start_step(step, is_for_rows=True)
+                        if takes_rows
+                        else environment.start_step(step)
+                    )
                 except Exception as error:
                     failures[index] = error
                     continue
@@ -375,8 +381,10 @@ class EnvironmentPool:
                 else:
                     arrived.append(index)
         finally:  # Also of those before one at which the wait was interrupted.
-            unread.consume()
-            self._arrived.extend(arrived)
+            try:
+                unread.consume()
+            finally:
+                self._arrived.extend(i for i in arrived if i not in unread.indices)
         return failures
 
     def _finish_all(
@@ -436,9 +444,14 @@ class EnvironmentPool:
 
 
 class _Unread:
-    """MID steps that the consumer has not got yet."""
+    """MID steps that the consumer has not got yet.
+
+    Attributes:
+      indices: of their environments; also after an interrupt in `consume`.
+    """
 
     def __init__(self, consumer: Consumer):
+        self.indices: set[int] = set()
         self._consumer = consumer
         self._groups: dict[StepLayout, tuple[list[int], list[UnreadStep]]] = {}
         self._bytes = 0
@@ -448,6 +461,7 @@ class _Unread:
         indices, steps = self._groups.setdefault(step.layout, ([], []))
         indices.append(index)
         steps.append(step)
+        self.indices.add(index)
         self._bytes += step.layout.size
         if self._bytes > _UNREAD_BYTES:
             self.consume()
@@ -457,6 +471,7 @@ class _Unread:
         groups, self._groups, self._bytes = self._groups, {}, 0
         for indices, steps in groups.values():
             self._consumer.put_mid_steps(indices, MidSteps(steps))
+            self.indices.difference_update(indices)
 
 
 def for_each(count: int, settings: Settings, what: str) -> list[Mapping[str, Any]]:

@@ -542,6 +542,49 @@ def test_rewards_and_discounts_may_be_computed_here(echo_environment_server: Ser
             assert timestep.discount.tolist() == [0.25] * 3
 
 
+def test_a_subclass_may_have_steps_of_its_own(echo_environment_server: Server) -> None:
+    class Doubling(DmEnvAdaptor):
+        def start_step(self, prepared: Any) -> Any:  # type: ignore[override]
+            return super().start_step(prepared)
+
+        def finish_step(self, pending: Any) -> Any:
+            timestep = super().finish_step(pending)
+            return timestep._replace(observation={"value": 2 * timestep.observation["value"]})
+
+    with BatchedEnvironment(echo_environment_server.address, 2, adaptor_class=Doubling) as env:
+        env.reset()
+        for values in ([1, 2], [3, 4], [5, 6]):
+            doubled = env.step({"value": values}).observation["value"].tolist()
+            assert doubled == [2 * value for value in values]
+
+
+def test_an_interrupt_while_rows_are_filled_returns_no_former_row(
+    catch_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(*_: Any) -> None:
+        raise Interrupted
+
+    # The second answer is one more than may wait to be read.
+    monkeypatch.setattr("dm_env_rpc_client.environment.pool._UNREAD_BYTES", 400)
+    with BatchedEnvironment(catch_server.address, 3) as env:
+        env.reset()
+        action = {"paddle": np.array([0, 0, 0])}
+        for _ in range(2):
+            env.step(action)
+        with monkeypatch.context() as patched:
+            patched.setattr(env, "_consumer", env._consumer._replace(put_mid_steps=interrupt))
+            with pytest.raises(Interrupted):
+                env.step(action)
+        # What was to be put into rows is lost; nothing of it is returned later.
+        assert env.recv()[1].tolist() == [2]
+        with pytest.raises(SpecError, match="of 0 environments under way"):
+            env.recv()
+        assert env.step(action).mid().all()
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
