@@ -137,13 +137,10 @@ print(interrupted, stale, dead)
 """
 
 
-@pytest.mark.row(6)
-@counts(60, 1_000)
-def test_row_6_interrupts_at_random_points_leave_no_stale_answer(
-    echo_server: Echoing, count: int, seen: Seen
-) -> None:
+def check_interrupted(program: str, address: str, count: int, seen: Seen) -> None:
+    """Runs a program that is interrupted so often, and counts what it has seen."""
     finished = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, echo_server.address, str(count)],
+        [sys.executable, "-c", program, address, str(count)],
         capture_output=True,
         text=True,
         timeout=500,
@@ -154,6 +151,14 @@ def test_row_6_interrupts_at_random_points_leave_no_stale_answer(
     seen(interrupts=interrupted, stale_answers=stale, unusable_connections=dead)
     assert (interrupted, stale) == (count, 0)
     assert dead > count / 2
+
+
+@pytest.mark.row(6)
+@counts(60, 1_000)
+def test_row_6_interrupts_at_random_points_leave_no_stale_answer(
+    echo_server: Echoing, count: int, seen: Seen
+) -> None:
+    check_interrupted(INTERRUPTED, echo_server.address, count, seen)
 
 
 INTERRUPTED_TOGETHER = """
@@ -217,18 +222,7 @@ def test_row_6_interrupts_leave_no_stale_answer_to_others_on_the_same_socket(
     count: int, seen: Seen
 ) -> None:
     with echoing("serve") as server:
-        finished = subprocess.run(
-            [sys.executable, "-c", INTERRUPTED_TOGETHER, server.address, str(count)],
-            capture_output=True,
-            text=True,
-            timeout=500,
-            check=False,
-        )
-    assert finished.returncode == 0, finished.stderr
-    interrupted, stale, dead = map(int, finished.stdout.split())
-    seen(interrupts=interrupted, stale_answers=stale, unusable_connections=dead)
-    assert (interrupted, stale) == (count, 0)
-    assert dead > count / 2
+        check_interrupted(INTERRUPTED_TOGETHER, server.address, count, seen)
 
 
 @pytest.mark.row(13)
