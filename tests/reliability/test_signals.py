@@ -186,7 +186,7 @@ while interrupted < rounds:
         group = ConnectionGroup(address)
         connections = [group.open() for _ in range(4)]
     try:
-        signal.setitimer(signal.ITIMER_REAL, chance.random() * 0.003 + 1e-5, 0.1)
+        signal.setitimer(signal.ITIMER_REAL, chance.random() * 0.003 + 1e-5, 2.0)
         while True:
             pending = []
             with group.together():
