@@ -31,7 +31,7 @@ __all__ = [
     "wire_bytes",
 ]
 
-FIRST_BATCH = 4
+FIRST_BATCH = 2
 """How many Steps `ClientConnection.corked` sends at first; then four times as many, and so on."""
 
 LARGEST_KEPT = 32 << 20
