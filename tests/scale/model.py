@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 FIRST_BATCH = 2
-"""How many Steps `ClientConnection.cork` lets through at first; then four times as many, and so on."""
+"""How many Steps are sent first while a `ClientConnection` is corked; then four times as many."""
 
 LARGEST_KEPT = 32 << 20
 """Bytes up to which the allocator of glibc uses memory again (DEFAULT_MMAP_THRESHOLD_MAX)."""
