@@ -118,9 +118,7 @@ class ObservationBatch(_Batch):
         for name in self._others:
             self._rows[name][index] = to_space(self._spaces[name], observation[name])
 
-    def put_mid_steps(
-        self, indices: Sequence[int], at: slice | Sequence[int], steps: MidSteps
-    ) -> None:
+    def put_mid_steps(self, indices: list[int], at: slice | list[int], steps: MidSteps) -> None:
         """Fills the rows of environments that are in the middle of their episodes.
 
         Args:
@@ -205,10 +203,11 @@ class ProxyObservationBatch:
         self._names = [
             name for name in flat_specs if name.partition(nesting.SEPARATOR)[0] == OBSERVATION
         ]
-        # The rows of most spaces are one array.
-        self._rows = _rows(space, count) if isinstance(space, spaces.Box) else None
+        # The rows of most spaces are one array; those of others are put together when asked for.
+        is_box = isinstance(space, spaces.Box)
+        self._rows = _rows(space, count) if is_box else None
         self._elements: list[Any] = [None] * count
-        self._out: Any = create_empty_array(space, count, np.zeros)
+        self._out: Any = None if is_box else create_empty_array(space, count, np.zeros)
 
     def put(self, index: int, observation: Mapping[str, Any]) -> None:
         """See `ObservationBatch.put`."""
@@ -217,9 +216,7 @@ class ProxyObservationBatch:
         else:
             self._elements[index] = self.single(observation)
 
-    def put_mid_steps(
-        self, indices: Sequence[int], at: slice | Sequence[int], steps: MidSteps
-    ) -> None:
+    def put_mid_steps(self, indices: list[int], at: slice | list[int], steps: MidSteps) -> None:
         """See `ObservationBatch.put_mid_steps`."""
         if self._rows is not None:
             steps.put(OBSERVATION, self._rows, at)

@@ -125,7 +125,7 @@ class VectorRows:
         self._observations.put(index, timestep.observation)
         return False
 
-    def put_mid_steps(self, indices: Sequence[int], steps: MidSteps) -> None:
+    def put_mid_steps(self, indices: list[int], steps: MidSteps) -> None:
         """Stores steps in the middle of episodes; no episode begins after them."""
         at = rows_at(indices)
         self._mid_count += len(indices)
@@ -134,20 +134,13 @@ class VectorRows:
         self._truncations[at] = False
         self._final_observations[at] = None
         self._has_discount[at] = True
-        if steps.has(REWARD):
-            steps.put(REWARD, self._rewards, at)
-        else:
-            self._rewards[at] = 0.0
-        if steps.has(DISCOUNT):
-            steps.put(DISCOUNT, self._discounts, at)
-        else:
-            self._discounts[at] = 1
-        texts = steps.values(EXTRAS) if self._is_proxy else [""] * len(indices)
-        for index, text in zip(indices, texts, strict=True):
-            extras = extras_of({EXTRAS: text}) if text else _NO_EXTRAS
-            self._own_infos[index] = extras.info
-            if extras.is_truncated:
-                self._truncations[index] = True
+        steps.put(REWARD, self._rewards, at, 0.0)
+        steps.put(DISCOUNT, self._discounts, at, 1.0)
+        if self._is_proxy:
+            for index, text in zip(indices, steps.values(EXTRAS), strict=True):
+                extras = extras_of({EXTRAS: text})
+                self._own_infos[index] = extras.info
+                self._truncations[index] = extras.is_truncated
         self._observations.put_mid_steps(indices, at, steps)
 
     def results(self, ids: Array | None, copy: bool, add_info: AddInfo) -> Results:
@@ -206,9 +199,6 @@ class VectorRows:
             info |= _info("restarted", was_lost.copy(), was_lost & is_final)
             infos |= {**_info("final_obs", finals, is_final), **_info("final_info", info, is_final)}
         return infos
-
-
-_NO_EXTRAS = Extras({}, False)
 
 
 def _first_rows(infos: Mapping[str, Any], count: int) -> dict[str, Any]:

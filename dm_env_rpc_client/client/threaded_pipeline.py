@@ -37,6 +37,7 @@ from dm_env_rpc_client.errors import (
 from dm_env_rpc_client.protocol.observed_pipeline import pipeline_to
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.runtime import forking
+from dm_env_rpc_client.transports import locks
 from dm_env_rpc_client.transports.streams import SharedSocket, Stream
 
 __all__ = ["ThreadedPipeline"]
@@ -219,12 +220,7 @@ class ThreadedPipeline:
         if timeout is not None:
             end = time.monotonic() + timeout
             deadline = end if deadline is None else min(end, deadline)
-        try:
-            self._await(pending, deadline)
-        except BaseException as error:
-            if self._leader is None and self._reading.locked():
-                self.poison(error)  # See `_lead`; or another thread begins to read just now.
-            raise
+        self._await(pending, deadline)
         is_late = pending.deadline is not None and time.monotonic() >= pending.deadline
         if is_late and not pending.is_done:
             self._fail_late(pending)
@@ -345,14 +341,14 @@ class ThreadedPipeline:
         # What interprets an answer runs in the thread that reads, and may itself wait: a reward
         # that an adaptor computes may read a property.
         is_nested = self._leader == me
-        if not is_nested:
-            # An interrupt right here leaves the lock locked, and the callers poison the pipeline,
-            # which ends all waits. `locks.take` would cost 0.4 us of each step.
-            if not self._reading.acquire(False):
-                return False
-            self._leader = me
+        held: list[bool] = []
         pipeline = self._pipeline
         try:
+            if not is_nested:
+                locks.take(self._reading, held)
+                if not held:
+                    return False
+                self._leader = me
             while not pending.is_done:
                 if pipeline.poisoned_by is not None:
                     pipeline.fail(pending)
@@ -381,7 +377,7 @@ class ThreadedPipeline:
             self.poison(error)
             raise
         finally:
-            if not is_nested:
+            if held:
                 self._leader = None
                 self._reading.release()
         return True

@@ -121,9 +121,6 @@ class BaseAdaptor:
         self._nested_tensors = nested_tensors
         self._unwrap_single = unwrap_single
         self._adopt(specs)
-        # Whether nobody computes rewards and discounts in Python.
-        kind = type(self)
-        self._is_plain = (kind.reward, kind.discount) == (BaseAdaptor.reward, BaseAdaptor.discount)
         self._extension_names = tuple(extensions or ())
         for name, extension in (extensions or {}).items():
             if hasattr(self, name):
@@ -302,13 +299,11 @@ class BaseAdaptor:
         return self._codec.encode(action)
 
     def _interpret_mid_step(self, answer: _Answer) -> dm_env.TimeStep | UnreadStep:
-        """`_interpret_step` for a caller that reads MID steps for itself."""
+        """`_interpret_step` for a caller that reads MID steps itself; see `leaves_unread`."""
         if (
             type(answer) is UnreadStep
             and self._lifecycle.state is _RUNNING
             and self._lifecycle.previous is _RUNNING
-            and self._is_plain
-            and self._supervision is None
         ):
             return answer
         return self._interpret_step(answer)

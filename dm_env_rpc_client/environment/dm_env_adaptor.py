@@ -244,11 +244,15 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
 
     @property
     def leaves_unread(self) -> bool:
-        """Whether `start_step` takes `is_for_rows`: a subclass may have steps of its own."""
+        """Whether `start_step` may be given `is_for_rows`.
+
+        Not if a subclass has steps, rewards or discounts of its own, or if the last TimeStep is
+        kept for the case that the next is lost.
+        """
         kind = type(self)
-        return (kind.start_step, kind.finish_step) == (
-            DmEnvAdaptor.start_step,
-            DmEnvAdaptor.finish_step,
+        return self._supervision is None and all(
+            getattr(kind, name) is getattr(DmEnvAdaptor, name)
+            for name in ("start_step", "finish_step", "reward", "discount")
         )
 
     def start_step(self, prepared: EncodedRequest, is_for_rows: bool = False) -> Pending:
@@ -257,7 +261,7 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         Args:
           prepared: what `prepare_step` returned.
           is_for_rows: whether `finish_step` may return an `UnreadStep` instead of a MID TimeStep,
-            for a caller that reads those of many environments together.
+            for a caller that reads those of many environments together. See `leaves_unread`.
 
         Returns:
           The pending step: `connection.poll` says whether its answer has arrived.

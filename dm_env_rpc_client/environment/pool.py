@@ -61,7 +61,7 @@ class Consumer(NamedTuple):
     """Takes the TimeStep of an environment, by its index in the pool; returns whether to begin the
     next sequence at once; the environment has arrived with the TimeStep of that sequence then."""
 
-    put_mid_steps: Callable[[Sequence[int], MidSteps], None]
+    put_mid_steps: Callable[[list[int], MidSteps], None]
     """Takes MID steps of some environments, by their indices in the pool."""
 
 

@@ -6,7 +6,7 @@ variable length, are an array of objects.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import dm_env
@@ -48,7 +48,7 @@ def batch_spec(spec: specs.Array, count: int) -> specs.Array:
     return specs.Array(shape, spec.dtype, spec.name)
 
 
-def rows_at(indices: Sequence[int]) -> slice | Sequence[int]:
+def rows_at(indices: list[int]) -> slice | list[int]:
     """Returns what selects rows of arrays; a slice, which is faster, if they are consecutive."""
     first, after = indices[0], indices[0] + len(indices)
     if indices[-1] == after - 1 and indices == list(range(first, after)):
@@ -160,18 +160,12 @@ class Rows:
             rows[index] = timestep.observation[name]
         return False
 
-    def put_mid_steps(self, indices: Sequence[int], steps: MidSteps) -> None:
+    def put_mid_steps(self, indices: list[int], steps: MidSteps) -> None:
         """Fills the rows of environments that are in the middle of their sequences."""
         at = rows_at(indices)
         self.step_type[at] = dm_env.StepType.MID
-        if steps.has(REWARD):
-            steps.put(REWARD, self.reward, at)
-        else:
-            self.reward[at] = 0
-        if steps.has(DISCOUNT):
-            steps.put(DISCOUNT, self.discount, at)
-        else:
-            self.discount[at] = 1
+        steps.put(REWARD, self.reward, at, 0.0)
+        steps.put(DISCOUNT, self.discount, at, 1.0)
         for name, rows in self.observations.items():
             steps.put(name, rows, at)
 

@@ -1,7 +1,8 @@
 """The answers of several environments that are in the middle of their sequences, read together.
 
-A TimeStep for each would be taken apart again at once where arrays are stacked: of 16 environments
-on one server, a client spends 40 % of its time for a step with making and stacking them.
+A TimeStep for each would be taken apart again at once where arrays are stacked. Without them, 16
+environments with a scalar on one server took 0.89 of the time, and 0.82 of the client's processor
+(both states of the client in turns).
 """
 
 from __future__ import annotations
@@ -38,17 +39,20 @@ class MidSteps:
     def __len__(self) -> int:
         return len(self._steps)
 
-    def has(self, name: str) -> bool:
-        """Whether an observation was requested."""
-        return name in self._layout.blocks or name in self._layout.constants
-
-    def put(self, name: str, rows: npt.NDArray[Any], at: slice | Sequence[int]) -> None:
+    def put(
+        self,
+        name: str,
+        rows: npt.NDArray[Any],
+        at: slice | list[int],
+        stand_in: float | None = None,
+    ) -> None:
         """Copies the values of an observation into rows of an array.
 
         Args:
           name: of the observation, a flat name.
           rows: an array [N, ...] of the shape of the observation.
           at: the rows of these steps.
+          stand_in: the value if the observation was not requested; None if it was.
         """
         layout, steps = self._layout, self._steps
         if self._joined is not None and name in layout.blocks:
@@ -57,6 +61,8 @@ class MidSteps:
         text, slot = layout.constants.get(name), layout.slots.get(name)
         if text is not None:
             rows[at] = text
+        elif stand_in is not None and name not in layout.blocks:
+            rows[at] = stand_in
         elif slot is not None:
             rows[at] = [step.found[slot] for step in steps]
         else:

@@ -53,7 +53,8 @@ class StepAsked(NamedTuple):
 class _Form:
     """Answers with the same observations, each of one size: only elements and state differ.
 
-    A reward, a discount and an observation of one element are encoded in 0.9 instead of 2.0 us.
+    A reward, a discount and an observation of one element are encoded in 1.7 instead of 2.0 us,
+    with an image of 28 KB in 2.4 instead of 3.8.
 
     Args:
       writers: of the observations.

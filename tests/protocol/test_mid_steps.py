@@ -61,14 +61,15 @@ def test_rows_have_the_values_of_each_step(
         selections.append(slice(rows[0], rows[0] + len(rows)))
     for uid, value in first.items():
         name = f"n{uid}"
-        assert mid.has(name)
-        assert not mid.has(f"{name}.other")
+        missing = np.zeros(5)
+        mid.put(f"{name}.other", missing, rows, 7.0)
+        assert sorted(np.flatnonzero(missing == 7.0)) == sorted(rows)
         for read, own in zip(mid.values(name), alone, strict=True):
             assert read == own[name] if isinstance(value, str) else same_bits(read, own[name])
         for at in selections:
             for dtype in [object] if isinstance(value, str) else [value.dtype, np.float64]:
                 table = np.zeros((5, *np.shape(value)), dtype)
-                mid.put(name, table, at)
+                mid.put(name, table, at, 7.0)
                 for row, own in zip(rows, alone, strict=True):
                     np.testing.assert_array_equal(table[row], own[name])
                 others = [row for row in range(5) if row not in rows]

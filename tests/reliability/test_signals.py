@@ -95,10 +95,9 @@ def test_row_2_a_frozen_server_is_a_missed_deadline(count: int, seen: Seen) -> N
     assert max(late) < 0.2 + BUSY_SECONDS
 
 
-INTERRUPTED = """
+INTERRUPTING = """
 import random, signal, sys
-from dm_env_rpc_client import ConnectionLostError, connect
-from dm_env_rpc_client.testing import ScriptedServer, echo
+from dm_env_rpc_client import ConnectionLostError
 from tests.both_transports import obey
 from tests.scripted import extension
 
@@ -113,6 +112,13 @@ def interrupt(number, frame):
 address, rounds = sys.argv[1], int(sys.argv[2])
 signal.signal(signal.SIGALRM, interrupt)
 chance = random.Random(0)
+"""
+
+INTERRUPTED = (
+    INTERRUPTING
+    + """
+from dm_env_rpc_client import connect
+
 interrupted = stale = dead = number = 0
 connection = connect(address)
 while interrupted < rounds:
@@ -135,6 +141,7 @@ while interrupted < rounds:
 connection.close()
 print(interrupted, stale, dead)
 """
+)
 
 
 def check_interrupted(program: str, address: str, count: int, seen: Seen) -> None:
@@ -161,24 +168,11 @@ def test_row_6_interrupts_at_random_points_leave_no_stale_answer(
     check_interrupted(INTERRUPTED, echo_server.address, count, seen)
 
 
-INTERRUPTED_TOGETHER = """
-import random, signal, sys
-from dm_env_rpc_client import ConnectionLostError
+INTERRUPTED_TOGETHER = (
+    INTERRUPTING
+    + """
 from dm_env_rpc_client.client.connection_group import ConnectionGroup
-from tests.both_transports import obey
-from tests.scripted import extension
 
-obey()
-
-class Interrupt(BaseException):
-    pass
-
-def interrupt(number, frame):
-    raise Interrupt
-
-address, rounds = sys.argv[1], int(sys.argv[2])
-signal.signal(signal.SIGALRM, interrupt)
-chance = random.Random(0)
 interrupted = stale = dead = number = 0
 connections = []
 while interrupted < rounds:
@@ -214,6 +208,7 @@ while interrupted < rounds:
         connections = []
 print(interrupted, stale, dead)
 """
+)
 
 
 @pytest.mark.row(6)

@@ -56,8 +56,8 @@ _BATCH_SECONDS = 0.0001
 """How long a small answer may wait for others on its connection, to be sent with them."""
 
 _BATCH_BYTES = 1 << 15
-"""More than this is sent at once, so that the client reads it while the next step is taken: 0.93 of
-the time of 16 environments with uint8 84x84x4."""
+"""More than this is sent at once, so that the client reads it while the next step is taken: 0.95 of
+the time of 16 environments with uint8 84x84x4, 0.87 with float32."""
 
 _CLOSE_SECONDS = 5.0
 """How long `stop` waits for streams to be closed, when the grace is over."""
