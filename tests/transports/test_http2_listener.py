@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -60,12 +61,12 @@ class Scripted:
 class Host:
     """A listener, and what its streams do."""
 
-    def __init__(self, **options: Any):
+    def __init__(self, tls: ssl.SSLContext | None = None, **options: Any):
         self.scripts: dict[str, Callable[[bytes], bytes]] = {"echo": lambda rest: rest}
         self.on_close: Callable[[], None] = lambda: None
         self.opened: list[Scripted] = []
         self.listener = Http2Listener(
-            self._open, "127.0.0.1:0", None, **{"max_streams": 20, **options}
+            self._open, "127.0.0.1:0", tls, **{"max_streams": 20, **options}
         )
         self.address = self.listener.address
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dm_env_rpc_client.transports.http2.doors import Doors
+from dm_env_rpc_client.transports.http2.lingering import Lingering
 from dm_env_rpc_client.transports.http2.server_connection import ServerConnection
 from dm_env_rpc_client.transports.http2.server_half import Event, ServerHalf
 from dm_env_rpc_client.transports.http2.sockets import set_options
@@ -33,6 +34,12 @@ There are no probes: a program that reads only when it waits for an answer does 
 them. Connections of machines that are gone are ended by the kernel (`set_options`).
 """
 
+_LINGER_SECONDS = 5.0
+"""How long a client that broke HTTP/2 may take to read why its connection ended."""
+
+_MOST_LINGERING = 64
+"""Clients that may take that time at once; of more, the first one loses its socket."""
+
 _PAUSE_SECONDS = 0.2
 """How long clients wait when there are no descriptors for them."""
 
@@ -52,6 +59,7 @@ class Clients:
     Attributes:
       doors: where they are accepted.
       connections: the open ones.
+      lingering: what is left of those that were ended for what their clients did; oldest first.
       next_look: when to `look`, in seconds of the monotonic clock; 0.0 if there is no need.
     """
 
@@ -65,6 +73,7 @@ class Clients:
     ):
         self.doors = Doors(poll)
         self.connections: dict[int, ServerConnection] = {}
+        self.lingering: dict[int, Lingering] = {}
         self.next_look = 0.0
         self._poll = poll
         self._tls = tls
@@ -95,7 +104,7 @@ class Clients:
           accepted: the socket.
           where: the address of the client, in the form of the socket's family.
         """
-        if len(self.connections) >= self._most and not self._drop_silent():
+        if len(self.connections) + len(self.lingering) >= self._most and not self._drop_silent():
             accepted.close()
             return
         made: Any = accepted
@@ -123,8 +132,7 @@ class Clients:
         """
         connection = ServerConnection(made, address, self._make_half(address), self._poll)
         self.connections[connection.fileno()] = connection
-        if self.next_look == 0.0:
-            self.next_look = time.monotonic() + _LOOK_SECONDS
+        self._begin_to_look()
         with connection.lock:
             connection.flush()
         return connection
@@ -133,7 +141,10 @@ class Clients:
         """Closes connections that do not greet, and those whose clients do not read."""
         now = time.monotonic()
         self.doors.go_on()
-        self.next_look = now + _LOOK_SECONDS if self.connections else 0.0
+        self.next_look = now + _LOOK_SECONDS if self.connections or self.lingering else 0.0
+        for descriptor, last in list(self.lingering.items()):
+            if now > last.ends_at:
+                self._close_lingering(descriptor)
         for connection in list(self.connections.values()):
             if not connection.half.last_stream and now - connection.accepted_at > _GREET_SECONDS:
                 _log.info("%s did not open a stream in time", connection.address)
@@ -156,15 +167,57 @@ class Clients:
             if not connection.is_open:
                 return
             connection.flush()
-            self.connections.pop(connection.fileno(), None)
+            del self.connections[connection.fileno()]
             if resets:
                 connection.reset()
             else:
                 connection.close()
-            half = connection.half
-            half.end_all()
-            # Also streams whose calls were over: their clients have not taken all answers.
-            half.events.extend((each.call, Event.GONE) for each in list(connection.served))
+            self._end_streams(connection)
+        self._tell(connection)
+
+    def break_off(self, connection: ServerConnection) -> None:
+        """Ends a connection for what its client did, which may still read why.
+
+        Its streams are closed as their events are processed.
+        """
+        if connection.has_ended:
+            self.close(connection)
+            return
+        if len(self.lingering) >= _MOST_LINGERING:
+            self._close_lingering(next(iter(self.lingering)))
+        with connection.lock:
+            descriptor = connection.fileno()
+            del self.connections[descriptor]
+            self.lingering[descriptor] = connection.linger(time.monotonic() + _LINGER_SECONDS)
+            self._end_streams(connection)
+        self.go_on_lingering(descriptor)
+        self._begin_to_look()
+        self._tell(connection)
+
+    def go_on_lingering(self, descriptor: int) -> None:
+        """Does what a socket that lingers is ready for."""
+        if not self.lingering[descriptor].go_on():
+            self._close_lingering(descriptor)
+
+    def end_lingering(self) -> None:
+        """Closes all sockets that linger."""
+        for descriptor in list(self.lingering):
+            self._close_lingering(descriptor)
+
+    def _close_lingering(self, descriptor: int) -> None:
+        self.lingering.pop(descriptor).close()
+
+    def _begin_to_look(self) -> None:
+        if self.next_look == 0.0:
+            self.next_look = time.monotonic() + _LOOK_SECONDS
+
+    def _end_streams(self, connection: ServerConnection) -> None:
+        half = connection.half
+        half.end_all()
+        # Also streams whose calls were over: their clients have not taken all answers.
+        half.events.extend((each.call, Event.GONE) for each in list(connection.served))
+
+    def _tell(self, connection: ServerConnection) -> None:
         self._closed(connection)
         connection.on_closed()
 
@@ -173,12 +226,17 @@ class Clients:
         self.doors.abandon()
         for connection in self.connections.values():
             connection.abandon()
+        for last in self.lingering.values():
+            last.abandon()
 
     def _drop_silent(self) -> bool:
         """Closes a connection without a stream, if there is one, to make room.
 
-        Those that never had one are first, and of them the oldest.
+        Those that linger are first, then those that never had one, and of them the oldest.
         """
+        if self.lingering:
+            self._close_lingering(next(iter(self.lingering)))
+            return True
         silent = (
             connection
             for connection in self.connections.values()

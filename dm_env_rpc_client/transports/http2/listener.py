@@ -259,6 +259,8 @@ class Http2Listener:
             if connection is None:
                 if descriptor in self._clients.doors:
                     self._clients.accept(descriptor)
+                elif descriptor in self._clients.lingering:
+                    self._clients.go_on_lingering(descriptor)
                 else:
                     self._bell.drain()
             # Nothing is lost if another thread leads from here on: what this thread was told
@@ -352,7 +354,7 @@ class Http2Listener:
         failure = framing.failure
         if failure is not None and connection.is_open:
             _log.debug("%s", failure)
-            self._clients.close(connection)
+            self._clients.break_off(connection)
         if events or (connection.is_open and (framing.is_behind or connection.has_more)):
             self._again(connection)
         return True
@@ -519,6 +521,7 @@ class Http2Listener:
     def _end(self) -> None:
         """Begins the end: closes what is open. The rest follows when all streams are closed."""
         self._clients.doors.close()
+        self._clients.end_lingering()
         self._is_ending = True
         for connection in list(self._clients.connections.values()):
             with connection.lock:

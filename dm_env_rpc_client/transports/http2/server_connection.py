@@ -17,11 +17,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from dm_env_rpc_client.transports.http2.lingering import WOULD_BLOCK, Lingering
 from dm_env_rpc_client.transports.http2.server_half import ServerHalf
 
 __all__ = ["ServerConnection"]
 
-_WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _BUFFERS_AT_ONCE = 512
 
 _MAX_UNSENT = 1 << 22
@@ -47,6 +47,7 @@ class ServerConnection:
       lock: held while the half is changed and while something is sent.
       is_open: whether the socket is open.
       is_encrypting: whether the TLS handshake is not over.
+      has_ended: whether the client has closed its end, or the connection is broken.
       accepted_at: when it was accepted, in seconds of the monotonic clock.
       unsent: about how many bytes the socket did not take.
       taken_at: when it took some last, while there were unsent ones.
@@ -65,6 +66,7 @@ class ServerConnection:
         self.is_open = True
         self._is_tls = isinstance(accepted, ssl.SSLSocket)
         self.is_encrypting = self._is_tls and accepted.version() is None
+        self.has_ended = False
         self.accepted_at = self.taken_at = time.monotonic()
         self.unsent = 0
         # Beyond the handshake, some may be decrypted that makes no socket readable.
@@ -134,10 +136,11 @@ class ServerConnection:
                 count = self._socket.recv_into(buffers[0])
             else:
                 count = self._socket.recvmsg_into(buffers)[0]
-        except _WOULD_BLOCK:
+        except WOULD_BLOCK:
             return True
         except (OSError, ValueError):
             count = 0
+        self.has_ended = not count
         with self.lock:
             framing.received(count)
         # What TLS has decrypted already makes no socket readable.
@@ -172,7 +175,7 @@ class ServerConnection:
                     buffers = itertools.islice(outbound, _BUFFERS_AT_ONCE)
                     sending.sent(self._socket.sendmsg(buffers))
                     has_advanced = True
-        except _WOULD_BLOCK:
+        except WOULD_BLOCK:
             if has_advanced:
                 self.taken_at = time.monotonic()
             self._count()
@@ -216,6 +219,17 @@ class ServerConnection:
                 # A process forked from this one may have a copy, which would keep it open.
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
             self._socket.close()
+
+    def linger(self, ends_at: float) -> Lingering:
+        """Ends the connection, but leaves the socket open for its last words; with the lock.
+
+        Args:
+          ends_at: until when, in seconds of the monotonic clock.
+        """
+        self.is_open = False
+        last_words = list(self._sending.outbound)
+        self._sending.outbound.clear()
+        return Lingering(self._socket, last_words, self._poll, ends_at)
 
     def _unregister(self) -> None:
         self.is_open = False
