@@ -3,8 +3,8 @@
 The thread that waits for an answer reads the socket itself, so that a step takes three system
 calls (check for unexpected data, send, receive) and wakes no other thread: a float32
 scalar takes 1.3 to 1.4x the time of a bare C++ gRPC client (`python -m tests.benchmarks --only
-waiting`). Spinning before the wait was tried and is slower. A thread that writes never waits: the
-reading thread sends what the socket or the server's window did not accept.
+waiting`). Before it sleeps it looks for a moment (`busy_wait.py`). A thread that writes never
+waits: the reading thread sends what the socket or the server's window did not accept.
 
 Streams that share a connection are for environments that one thread steps together: their Steps
 are sent by one system call, and many answers are received by one.
@@ -26,6 +26,7 @@ from typing import Any
 from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError
 from dm_env_rpc_client.transports import locks
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS, Endpoint
+from dm_env_rpc_client.transports.http2 import busy_wait
 from dm_env_rpc_client.transports.http2.attempts import Attempts, HandshakeError
 from dm_env_rpc_client.transports.http2.client_half import ClientHalf, ClientStream
 from dm_env_rpc_client.transports.http2.incoming import DialedIn
@@ -106,6 +107,7 @@ class ClientConnection:
         # Held by the thread that receives.
         self._receiving = threading.Lock()
         self._waiters = 0
+        self._busy_wait = busy_wait.BusyWait()
         self.is_closed = False
         self.is_corked = self.is_shared = False
         # Whether a thread is changing what streams have in common, or was interrupted while it did.
@@ -439,7 +441,9 @@ class ClientConnection:
         if self.is_corked:
             self.uncork()  # What this waits for may be held back.
         waits = False
+        me = threading.get_ident()
         try:
+            busy_wait.threads.add(me)
             if is_shared:
                 self._waiters += 1
                 waits = True
@@ -453,6 +457,7 @@ class ClientConnection:
                     raise ConnectionClosedError(f"the connection to {self.address} was closed")
                 return self._advance_alone(call, deadline)
         finally:
+            busy_wait.threads.discard(me)
             # After the lock was released: `shut_down` may have failed to get it just before.
             if self.is_closed:
                 self._dispose_unless_receiving()
@@ -468,6 +473,12 @@ class ClientConnection:
             if deadline is not None:
                 wait = min(wait, deadline - time.monotonic())
             unsent = bool(self.sending.outbound)
+            if (
+                wait > busy_wait.LOOK_SECONDS
+                and not unsent
+                and self._busy_wait.look(self._receive, self._at_once)
+            ):
+                return True
             if self._at_once and not unsent and wait > 0.99 * LOOK_SECONDS:
                 # Waits and receives in one system call.
                 if not self._receive(0):

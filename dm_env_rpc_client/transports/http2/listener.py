@@ -30,6 +30,7 @@ from typing import Any
 
 from dm_env_rpc_client.transports import listening
 from dm_env_rpc_client.transports.health import open_health
+from dm_env_rpc_client.transports.http2.busy_wait import BusyWait, at_work
 from dm_env_rpc_client.transports.http2.clients import Clients
 from dm_env_rpc_client.transports.http2.lead import TICK_SECONDS, Lead
 from dm_env_rpc_client.transports.http2.served import Served
@@ -112,6 +113,7 @@ class Http2Listener:
         self._ready: collections.deque[ServerConnection] = collections.deque()
         self._commands: collections.deque[Callable[[], None]] = collections.deque()
         self._bell = SelfPipe()
+        self._busy_wait = BusyWait()
         # Protects what follows; held briefly. Entering it costs less than entering the condition.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -216,7 +218,10 @@ class Http2Listener:
 
     def _serve_all(self) -> None:
         """Leads until another thread takes over or the listener is stopped."""
-        me = self._lead.take()
+        with at_work():
+            self._lead_on(self._lead.take())
+
+    def _lead_on(self, me: object) -> None:
         try:
             self._start(self._watch, "watches")
         except RuntimeError:
@@ -254,7 +259,8 @@ class Http2Listener:
             if wait:
                 wait = until_look
         connections = self._clients.connections
-        for descriptor, mask in self._poll.poll(wait):
+        ready = self._busy_wait.look(self._poll.poll, 0) if wait else None
+        for descriptor, mask in ready or self._poll.poll(wait):
             connection = connections.get(descriptor)
             if connection is None:
                 if descriptor in self._clients.doors:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from dm_env_rpc_client.transports.http2.busy_wait import at_work
 from dm_env_rpc_client.transports.http2.served import Served
 from dm_env_rpc_client.transports.http2.server_connection import ServerConnection
 
@@ -90,6 +91,10 @@ class StreamThreads:
 
     def serve_alone(self, served: Served) -> None:
         """Answers the requests of one stream until it is over, quick, or idle."""
+        with at_work():
+            self._serve_alone(served)
+
+    def _serve_alone(self, served: Served) -> None:
         while True:
             message = self._next_request(served)
             if message is None:

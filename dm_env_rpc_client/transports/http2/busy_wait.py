@@ -1,0 +1,133 @@
+"""Looking for input again and again for a moment, before sleeping until it comes.
+
+To put a thread to sleep and to wake it takes longer than a cheap step, at either end. While both
+ends look, a round trip has no sleep in it. Of the time without that, in turns, a step took 0.31 to
+0.35 with one environment, 0.73 to 0.81 with 16 on one server if the observation is a scalar, and
+0.66 to 0.86 if it is uint8 84x84x4; the client's processor was busy for no longer. If an agent
+thinks for 0.1 or 0.3 ms between two steps, the wait for the step takes 0.40 to 0.47, and meanwhile
+the server keeps a processor busy that would be idle.
+
+Looking is of use only if the input comes soon, and if nothing else needs the processor or the
+interpreter. So each place that waits learns: after waits that were too long for it, or in which
+another program was given the processor, it sleeps at once, and looks again seldom. And a thread
+does not look while others of its process work for sockets of this package, or wait for them: it
+would take the interpreter from them. On a machine with two other programs that compute, on one
+processor with one of them, with a server in the same process, with four threads that step
+environments of their own, and beside a thread that computes, a step took 0.93 to 1.10 of the time
+without all this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+__all__ = ["LOOK_SECONDS", "BusyWait", "at_work", "threads"]
+
+_Argument = TypeVar("_Argument")
+_Found = TypeVar("_Found")
+
+LOOK_SECONDS = 0.0005
+"""How long to look: about a step of 16 environments. With 0.2 ms these gained half as much."""
+
+_AWAY_SECONDS = 0.00002
+"""How long it takes at most to offer the processor to others if none of them wants it."""
+
+_TOO_LONG = 4
+"""How many waits that are short enough make up for one that is not."""
+
+_MOST_CREDIT = 64
+"""After so many more short waits than long ones, rests are shorter again."""
+
+_SHORTEST_REST, _LONGEST_REST = 16, 1024
+"""How many waits are without a look when there is no credit; twice as many after each such time."""
+
+threads: set[int] = set()
+"""The threads of this process that wait for sockets of this package, or work for them."""
+
+
+class BusyWait:
+    """Whether it is worth while to look, at one place that waits."""
+
+    __slots__ = ("_credit", "_next_rest", "_rest")
+
+    def __init__(self) -> None:
+        self._credit = 0
+        self._next_rest = _SHORTEST_REST
+        # With one processor the other end cannot go on while this one looks.
+        self._rest = 0 if _processors() > 1 else sys.maxsize
+
+    def look(
+        self, look: Callable[[_Argument], _Found | None], argument: _Argument
+    ) -> _Found | None:
+        """Calls `look` until it returns something, for up to `LOOK_SECONDS`, or not at all.
+
+        Args:
+          look: looks once, without waiting.
+          argument: of `look`.
+
+        Returns:
+          What it returned; None if there was nothing: the caller sleeps then.
+        """
+        if self._rest:
+            self._rest -= 1
+            return None
+        if len(threads) > 1:
+            return None
+        now = time.perf_counter()
+        end = now + LOOK_SECONDS
+        while True:
+            found = look(argument)
+            if found:
+                self._credit += 1
+                if self._credit > _MOST_CREDIT:
+                    self._credit = _MOST_CREDIT // 2
+                    self._next_rest = max(_SHORTEST_REST, self._next_rest // 2)
+                return found
+            before = time.perf_counter()
+            os.sched_yield()
+            now = time.perf_counter()
+            if now - before > LOOK_SECONDS:
+                self._begin_rest()
+                return None
+            if now - before > _AWAY_SECONDS:
+                self._lose_credit()
+            if now > end:
+                self._lose_credit()
+                return None
+
+    def _lose_credit(self) -> None:
+        self._credit -= _TOO_LONG
+        if self._credit < 0:
+            self._begin_rest()
+
+    def _begin_rest(self) -> None:
+        self._credit = 0
+        self._rest = self._next_rest
+        self._next_rest = min(2 * self._next_rest, _LONGEST_REST)
+
+
+@contextlib.contextmanager
+def at_work() -> Iterator[None]:
+    """Has the other threads of this process know that this one works for sockets."""
+    me = threading.get_ident()
+    threads.add(me)
+    try:
+        yield
+    finally:
+        threads.discard(me)
+
+
+def _processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=threads.clear)
