@@ -11,6 +11,8 @@
   `serve(..., processes=N)` takes N cores.
 - So what saturates first is the client's process for cheap environments, the cores of the servers
   for those that compute, and a network card for large observations. Memory comes last.
+- These are processors that work. Where some are idle, both ends look for input for a moment before
+  they sleep (`dm_env_rpc_client.transports`), so a processor that is in use need not be full.
 - More client processes, each with environments of its own, go beyond one; over several machines
   those are actors of Ray.
 
@@ -63,11 +65,11 @@ and `turn`. All are seconds of a processor:
 N environments that answer after `latency` take for a `step`, which waits for all of them:
 
 ```text
-seconds = call + N * check + max(N * send, 4 * send + latency) + N * read
+seconds = call + N * check + max(N * send, 2 * send + latency) + N * read
 steps per second = N / seconds
 ```
 
-All actions are checked first. The Steps leave in batches of 4, 16, 64, 256 and so on, so that the
+All actions are checked first. The Steps leave in batches of 2, 8, 32, 128 and so on, so that the
 servers work while the client still sends, and answers are read when all Steps have been sent. The
 calculation follows the Steps one by one, so it also has servers that are slower than the client:
 each process answers one Step after another, in `serve` and the time that the environment computes.

@@ -37,6 +37,12 @@ Where the time goes, and what was done about it: a thread that waits for an answ
 itself, so that no other thread is woken; an array is read from the socket into the memory that the
 caller gets; a Step is written and read as bytes, without messages in between.
 
+Before a thread sleeps until input comes, it looks for it for up to half a millisecond, at a client
+and at a server of this package (`http2/busy_wait.py`): to sleep and to be woken takes longer than a
+cheap step. So `top` shows a processor in use at each end while steps follow one another that
+quickly. Where input takes longer, other programs want the processor, or other threads of the
+process work for sockets of this package, a thread sleeps at once.
+
 To measure a server of yours, `dm-env-rpc bench localhost:50051`.
 
 ## Choosing a transport
