@@ -117,14 +117,26 @@ def test_after_many_short_waits_rests_are_short_again(clock: Clock) -> None:
     assert rest_of(clock, place) < 32
 
 
-def test_if_another_program_was_given_the_processor_it_rests_at_once(clock: Clock) -> None:
+def test_if_input_had_to_wait_for_another_program_it_rests_at_once(clock: Clock) -> None:
     place = BusyWait()
     for _ in range(100):
         clock.wait(place, SOON)
     clock.away = lambda: 0.003
-    assert clock.wait(place, SOON)[0] is None
+    assert clock.wait(place, SOON)[0] == "found"
     clock.away = lambda: 0.0
     assert rest_of(clock, place) >= 15
+
+
+def test_another_program_that_runs_while_nothing_comes_does_no_harm(clock: Clock) -> None:
+    place = BusyWait()
+    for number in range(100):
+        clock.away = lambda: 0.0
+        for _ in range(10):
+            found, looks = clock.wait(place, SOON)
+            assert found
+            assert looks > 1, number
+        clock.away = lambda: 0.003  # At the end of a phase, another one begins.
+        assert clock.wait(place, LATE)[0] is None
 
 
 def test_if_the_other_end_runs_on_this_processor_it_rests_soon(clock: Clock) -> None:
