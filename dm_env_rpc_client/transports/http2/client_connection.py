@@ -2,7 +2,7 @@
 
 The thread that waits for an answer reads the socket itself, so that a step takes three system
 calls (check for unexpected data, send, receive) and wakes no other thread: a float32
-scalar takes 1.3 to 1.4x the time of a bare C++ gRPC client (`python -m tests.benchmarks --only
+scalar takes 1.2 to 1.3x the time of a bare C++ gRPC client (`python -m tests.benchmarks --only
 waiting`). Before it sleeps it looks for a moment (`busy_wait.py`). A thread that writes never
 waits: the reading thread sends what the socket or the server's window did not accept.
 
