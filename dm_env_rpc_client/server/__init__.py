@@ -185,6 +185,9 @@ metadata.
 
 ## What a server does
 
+While a client steps quickly, the server keeps a processor busy between two steps, see
+`dm_env_rpc_client.transports`.
+
 `Server.stats()` counts it, and costs the steps next to nothing:
 
 ```python

@@ -11,8 +11,8 @@
   `serve(..., processes=N)` takes N cores.
 - So what saturates first is the client's process for cheap environments, the cores of the servers
   for those that compute, and a network card for large observations. Memory comes last.
-- These are processors that work. Where some are idle, both ends look for input for a moment before
-  they sleep (`dm_env_rpc_client.transports`), so a processor that is in use need not be full.
+- A processor that is in use is not always full: both ends look for input for a moment before they
+  sleep (`dm_env_rpc_client.transports`). The seconds below are without that.
 - More client processes, each with environments of its own, go beyond one; over several machines
   those are actors of Ray.
 

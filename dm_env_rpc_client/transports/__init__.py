@@ -33,18 +33,7 @@ columns of the picture are of the same run, each chart with a scale of its own:
 
 ![A step in microseconds, by observation, of six contenders](../../notebooks/pictures/benchmark.png)
 
-With a server of this package, over the transport http2 as well, an environment in Python that does
-nearly nothing was stepped in so many microseconds, in another run. Gymnasium's AsyncVectorEnv has a
-process for each environment, this package one for all:
-
-| environments | observation | dm-env-rpc 1.1.7 | both ends | AsyncVectorEnv | one bare Pipe |
-| --- | --- | --- | --- | --- | --- |
-| 1 | float32 scalar | 688 | 64 | 176 | 102 |
-| 1 | uint8 84x84x4 | 761 | 107 | 192 | 131 |
-| 1 | float32 84x84x4 | 2,916 | 74 | 162 | 129 |
-| 16, each | float32 scalar | | 19 | 70 | |
-| 16, each | uint8 84x84x4 | | 30 | 75 | |
-| 16, each | float32 84x84x4 | | 63 | 96 | |
+What a step takes with a server of this package is [below](#choosing-a-transport).
 
 Where the time goes, and what was done about it: a thread that waits for an answer reads the socket
 itself, so that no other thread is woken; an array is read from the socket into the memory that the
@@ -85,14 +74,14 @@ for each of 16 environments, of which one server process has all but AsyncVector
 
 | | float32 [1] | uint8 84x84x4 | float32 84x84x4 |
 | --- | --- | --- | --- |
-| `make` and `serve` | 146 | 133 | 200 |
-| the same over a unix socket | 112 | 123 | 166 |
-| Gymnasium's AsyncVectorEnv | 165 | 144 | 200 |
-| a multiprocessing Pipe | 90 | 109 | 148 |
-| dm-env-rpc 1.1.7, both ends | 697 | 629 | 3,634 |
-| `BatchedEnvironment` | 26 | 33 | 55 |
-| `RemoteVectorEnv` | 26 | 34 | 57 |
-| AsyncVectorEnv, 16 processes | 70 | 74 | 82 |
+| `make` and `serve` | 64 | 107 | 74 |
+| the same over a unix socket | 53 | 85 | 67 |
+| Gymnasium's AsyncVectorEnv | 176 | 192 | 162 |
+| a multiprocessing Pipe | 102 | 131 | 129 |
+| dm-env-rpc 1.1.7, both ends | 688 | 761 | 2,916 |
+| `BatchedEnvironment` | 19 | 30 | 63 |
+| `RemoteVectorEnv` | 19 | 31 | 66 |
+| AsyncVectorEnv, 16 processes | 70 | 75 | 96 |
 
 Both probe the server while they wait: a machine that is frozen or unreachable is noticed within 20
 seconds, also if there is no `request_timeout`. With `"grpc"`, which probes with PINGs, one that

@@ -17,7 +17,7 @@ import pytest
 from dm_env_rpc_client import make
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.http2 import busy_wait
-from dm_env_rpc_client.transports.http2.busy_wait import LOOK_SECONDS, BusyWait, at_work
+from dm_env_rpc_client.transports.http2.busy_wait import SPIN_SECONDS, BusyWait, at_work
 from tests import forks
 
 
@@ -49,7 +49,7 @@ class Clock:
     def wait(self, place: BusyWait, comes_after: float | None) -> tuple[str | None, int]:
         """Waits at a place; returns what was found, and the number of looks."""
         self.begun, self.looks, self.comes_after = self.now, 0, comes_after
-        return place.look(self.look, "input"), self.looks
+        return place.spin(self.look, "input"), self.looks
 
 
 @pytest.fixture
@@ -57,12 +57,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(busy_wait, "time", SimpleNamespace(perf_counter=lambda: made.now))
     monkeypatch.setattr(busy_wait, "os", SimpleNamespace(sched_yield=made.offer))
-    monkeypatch.setattr(busy_wait, "_processors", lambda: 2)
+    monkeypatch.setattr(busy_wait, "processors", lambda: 2)
     monkeypatch.setattr(busy_wait, "threads", {threading.get_ident()})
     return made
 
 
-SOON = LOOK_SECONDS / 4
+SOON = SPIN_SECONDS / 4
 LATE = None
 
 
@@ -85,7 +85,7 @@ def test_input_that_comes_soon_is_found(clock: Clock) -> None:
 def test_it_looks_for_a_limited_time(clock: Clock) -> None:
     begin = clock.now
     assert clock.wait(BusyWait(), LATE)[0] is None
-    assert LOOK_SECONDS <= clock.now - begin <= 1.1 * LOOK_SECONDS
+    assert SPIN_SECONDS <= clock.now - begin <= 1.1 * SPIN_SECONDS
 
 
 def test_who_waits_in_vain_looks_more_and_more_seldom(clock: Clock) -> None:
@@ -93,7 +93,7 @@ def test_who_waits_in_vain_looks_more_and_more_seldom(clock: Clock) -> None:
     looked = [number for number in range(20_000) if clock.wait(place, LATE)[1]]
     gaps = [after - before - 1 for before, after in itertools.pairwise(looked)]
     assert gaps[:8] == [16, 32, 64, 128, 256, 512, 1024, 1024]
-    assert len(looked) * LOOK_SECONDS < 20_000 * LOOK_SECONDS / 500
+    assert len(looked) * SPIN_SECONDS < 20_000 * SPIN_SECONDS / 500
 
 
 def test_a_long_wait_now_and_then_does_no_harm(clock: Clock) -> None:
@@ -172,19 +172,19 @@ def test_it_does_not_look_while_other_threads_need_the_interpreter(clock: Clock)
 
 
 def test_with_one_processor_it_never_looks(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(busy_wait, "_processors", lambda: 1)
+    monkeypatch.setattr(busy_wait, "processors", lambda: 1)
     place = BusyWait()
     assert all(clock.wait(place, SOON) == (None, 0) for _ in range(5_000))
 
 
-def test_the_processors_are_those_that_this_process_may_use() -> None:
+def test_theprocessors_are_those_that_this_process_may_use() -> None:
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(before)})
-        assert busy_wait._processors() == 1
+        assert busy_wait.processors() == 1
     finally:
         os.sched_setaffinity(0, before)
-    assert busy_wait._processors() == len(before)
+    assert busy_wait.processors() == len(before)
 
 
 def test_threads_of_the_parent_are_not_those_of_a_forked_child() -> None:
@@ -229,16 +229,16 @@ def slow() -> Iterator[str]:
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long the looks in this process take, in seconds."""
     taken: list[float] = []
-    look = BusyWait.look
+    spin = BusyWait.spin
 
     def timed(place: BusyWait, *arguments: Any) -> Any:
         begin = time.thread_time()
         try:
-            return look(place, *arguments)
+            return spin(place, *arguments)
         finally:
             taken.append(time.thread_time() - begin)
 
-    monkeypatch.setattr(BusyWait, "look", timed)
+    monkeypatch.setattr(BusyWait, "spin", timed)
     return taken
 
 
@@ -262,7 +262,7 @@ def test_slow_servers_are_waited_for_asleep(slow: str, looks: list[float]) -> No
         for _ in range(60):
             environment.step({"paddle": 0})
         assert len(looks) >= 50  # It is asked each time.
-        assert sum(taken > LOOK_SECONDS / 4 for taken in looks) <= 5
+        assert sum(taken > SPIN_SECONDS / 4 for taken in looks) <= 5
 
 
 def test_a_poll_does_not_look(slow: str, looks: list[float]) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import ssl
-from collections.abc import Iterator
+import time
 from pathlib import Path
 
 import pytest
@@ -12,23 +11,15 @@ import pytest
 from dm_env_rpc_client import Tls
 from dm_env_rpc_client.transports.http2 import clients, listener
 from tests.certificates import self_signed
-from tests.scripted import settles
+from tests.scripted import descriptor_count, settles
 from tests.transports import frames
 from tests.transports.frames import ACK, DATA, PING, PREFACE, frame
+from tests.transports.hosts import WAIT_SECONDS, Host, is_served
 from tests.transports.raw_client import RawClient, request, requests
-from tests.transports.test_http2_listener import WAIT_SECONDS, Host, is_served
 
 PROTOCOL_ERROR = 1
 VIOLATION = frame(DATA, b"", 0, 0)
 PINGS = 40_000
-
-
-@pytest.fixture
-def host() -> Iterator[Host]:
-    made = Host()
-    yield made
-    made.listener.stop(0.0)
-    assert made.listener.wait(WAIT_SECONDS)
 
 
 def break_off(client: RawClient, junk: int = 0) -> None:
@@ -40,8 +31,9 @@ def lingering(host: Host) -> int:
     return len(host.listener._clients.lingering)
 
 
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
+def is_told(client: RawClient) -> bool:
+    """Whether the client learns that its connection ends."""
+    return client.read_until(lambda: client.goaway_code() is not None)
 
 
 def test_the_last_word_arrives_behind_all_others_while_the_client_goes_on(host: Host) -> None:
@@ -55,19 +47,20 @@ def test_the_last_word_arrives_behind_all_others_while_the_client_goes_on(host: 
 
 def test_with_tls_too(tmp_path: Path) -> None:
     key, certificate = self_signed(tmp_path)
-    host = Host(Tls(cert=certificate, key=key).server_context())
     context = ssl.create_default_context(cafile=certificate)
     context.set_alpn_protocols(["h2"])
-    with RawClient(host.address, greets=False) as client:
+    with (
+        Host(Tls(cert=certificate, key=key).server_context()) as host,
+        RawClient(host.address, greets=False) as client,
+    ):
         client.socket = context.wrap_socket(client.socket, server_hostname="localhost")
         client.send(PREFACE + frames.settings())
         break_off(client, junk=4_000_000)
         assert client.read_to_the_end()
         assert client.goaway_code() == PROTOCOL_ERROR
         assert len(client.found(PING, 0, ACK)) == PINGS
-    assert settles(lambda: lingering(host) == 0)
-    host.listener.stop(0.0)
-    assert host.listener.wait(WAIT_SECONDS)
+        client.socket.close()
+        assert settles(lambda: lingering(host) == 0)
 
 
 def test_its_streams_are_closed_at_once_and_nothing_more_is_answered(host: Host) -> None:
@@ -82,7 +75,7 @@ def test_its_streams_are_closed_at_once_and_nothing_more_is_answered(host: Host)
         client.send(request(1) + requests(1, b"note:before"))
         assert client.read_until(lambda: bool(client.answers(1)))
         client.send(VIOLATION)
-        assert client.read_until(lambda: client.goaway_code() is not None)
+        assert is_told(client)
         client.send(requests(1, b"note:after") + request(3) + requests(3, b"note:after"))
         assert host.all_closed_once()
         assert client.read_to_the_end()
@@ -96,13 +89,13 @@ def test_a_client_that_keeps_the_connection_loses_it_after_a_while(
 ) -> None:
     monkeypatch.setattr(clients, "_LOOK_SECONDS", 0.05)
     monkeypatch.setattr(clients, "_LINGER_SECONDS", 0.2)
-    before = open_files()
+    before = descriptor_count()
     with RawClient(host.address) as reads, RawClient(host.address) as reads_not:
         reads.send(VIOLATION)
         assert reads.read_until(lambda: reads.goaway_code() == PROTOCOL_ERROR)
         break_off(reads_not)
         assert settles(lambda: lingering(host) == 0 and not host.listener._clients.connections)
-        assert open_files() == before + 2
+        assert descriptor_count() == before + 2
         assert settles(lambda: not reads.send(b"x"))
 
 
@@ -112,7 +105,7 @@ def test_only_so_many_linger_at_a_time(host: Host, monkeypatch: pytest.MonkeyPat
     try:
         for client in breakers:
             client.send(VIOLATION)
-            assert client.read_until(lambda: client.goaway_code() is not None)  # noqa: B023  # at once
+            assert is_told(client)
             assert lingering(host) <= 3
         assert settles(lambda: not host.listener._clients.connections and lingering(host) == 3)
     finally:
@@ -123,21 +116,25 @@ def test_only_so_many_linger_at_a_time(host: Host, monkeypatch: pytest.MonkeyPat
 
 def test_they_give_their_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "_MORE_SOCKETS", 1)
-    host = Host(max_streams=1)
-    with RawClient(host.address) as one, RawClient(host.address) as other:
+    with (
+        Host(max_streams=1) as host,
+        RawClient(host.address) as one,
+        RawClient(host.address) as other,
+    ):
         for client in (one, other):
             client.send(VIOLATION)
-            assert client.read_until(lambda: client.goaway_code() is not None)  # noqa: B023  # at once
+            assert is_told(client)
         assert settles(lambda: lingering(host) == 2)
         assert is_served(host)
-    host.listener.stop(0.0)
-    assert host.listener.wait(WAIT_SECONDS)
 
 
-def test_stop_does_not_wait_for_them(host: Host) -> None:
+def test_stop_does_not_wait_for_them(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "_LINGER_SECONDS", 100.0)
     with RawClient(host.address) as client:
         break_off(client)
         assert settles(lambda: lingering(host) == 1)
-        host.listener.stop(WAIT_SECONDS)
+        begin = time.monotonic()
+        host.listener.stop(100.0)
+        assert time.monotonic() - begin < WAIT_SECONDS
         assert host.listener.wait(0.0)
         assert client.read_to_the_end()

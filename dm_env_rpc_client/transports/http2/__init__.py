@@ -7,6 +7,7 @@ with the shells `client_connection.py` and `stream.py` for threads and `async_st
 loops; `target.py`, `sockets.py`, `request.py` and `attempts.py` open connections. `server_half.py`
 is the server's role, with the shell `listener.py`: it serves the `clients.py`, one
 `server_connection.py` each, of which those that break HTTP/2 leave a `lingering.py`; `lead.py` says
-in which thread, and `stream_threads.py` has streams whose answers take long, as `pace.py` says. May
-import `transports` and `errors`.
+in which thread, and `stream_threads.py` has streams whose answers take long, as `pace.py` says.
+`busy_wait.py` is how both ends look for input before they sleep. May import `transports` and
+`errors`.
 """

@@ -2,19 +2,20 @@
 
 To put a thread to sleep and to wake it takes longer than a cheap step, at either end. While both
 ends look, a round trip has no sleep in it. Of the time without that, in turns, a step took 0.31 to
-0.35 with one environment, 0.70 to 0.92 with 16 on one server if the observation is a scalar, and
+0.35 with one environment, 0.69 to 0.92 with 16 on one server if the observation is a scalar, and
 0.66 to 0.93 if it is uint8 84x84x4; the client's processor was busy for no longer. If an agent
 thinks for 0.1 or 0.3 ms between two steps, the wait for the step took 0.33 to 0.47, and meanwhile
 the server keeps a processor busy that would be idle.
 
 Looking is of use only if the input comes soon, and if nothing else needs the processor or the
 interpreter. So each place that waits learns: after waits that were too long for it, or in which
-another program was given the processor, it sleeps at once, and looks again seldom. And a thread
-does not look while others of its process work for sockets of this package, or wait for them: it
-would take the interpreter from them. Beside one or two other programs that compute, on two
-processors, with a server in the same process, with four threads that step environments of their
-own, and beside a thread that computes, a step took 0.93 to 1.16 of the time without all this, and
-in one of 30 measurements 1.25.
+input had to wait because another program was given the processor, it sleeps at once, and looks
+again seldom. And a thread does not look while others of its process work for sockets of this
+package, or wait for them: it would take the interpreter from them. With a server in the same
+process, with four threads that step environments of their own, and beside a thread that computes, a
+step took 0.99 to 1.05 of the time without all this. On two processors it took 0.96 to 1.05 beside
+one other program that computes, and 0.88 to 1.25 beside two, where two equal states differed by as
+much.
 
 The processor is offered to others after each look. Otherwise, beside one program that computes, a
 step of one environment took 1.2 of the time, because both ends were on different processors. But
@@ -32,12 +33,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-__all__ = ["LOOK_SECONDS", "BusyWait", "at_work", "threads"]
+__all__ = ["SPIN_SECONDS", "BusyWait", "at_work", "processors", "threads"]
 
 _Argument = TypeVar("_Argument")
 _Found = TypeVar("_Found")
 
-LOOK_SECONDS = 0.0005
+SPIN_SECONDS = 0.0005
 """How long to look: about a step of 16 environments. With 0.2 ms these gained half as much."""
 
 _AWAY_SECONDS = 0.00002
@@ -67,12 +68,12 @@ class BusyWait:
         self._credit = 0
         self._next_rest = _SHORTEST_REST
         # With one processor the other end cannot go on while this one looks.
-        self._rest = 0 if _processors() > 1 else sys.maxsize
+        self._rest = 0 if processors() > 1 else sys.maxsize
 
-    def look(
+    def spin(
         self, look: Callable[[_Argument], _Found | None], argument: _Argument
     ) -> _Found | None:
-        """Calls `look` until it returns something, for up to `LOOK_SECONDS`, or not at all.
+        """Calls `look` until it returns something, for up to `SPIN_SECONDS`, or not at all.
 
         Args:
           look: looks once, without waiting.
@@ -86,7 +87,7 @@ class BusyWait:
             return None
         if len(threads) > 1:
             return None
-        end = time.perf_counter() + LOOK_SECONDS
+        end = time.perf_counter() + SPIN_SECONDS
         was_away = False
         while True:
             found = look(argument)
@@ -95,7 +96,7 @@ class BusyWait:
             before = time.perf_counter()
             os.sched_yield()
             now = time.perf_counter()
-            if now - before > LOOK_SECONDS:
+            if now - before > SPIN_SECONDS:
                 found = look(argument)
                 if found:  # It had to wait for this thread.
                     self._begin_rest()
@@ -141,7 +142,8 @@ def at_work() -> Iterator[None]:
         threads.discard(me)
 
 
-def _processors() -> int:
+def processors() -> int:
+    """Returns how many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,10 +1,10 @@
 """A client's connection over HTTP/2 on a plain socket, for threads: one stream or many.
 
 The thread that waits for an answer reads the socket itself, so that a step takes three system
-calls (check for unexpected data, send, receive) and wakes no other thread: a float32
-scalar takes 1.2 to 1.3x the time of a bare C++ gRPC client (`python -m tests.benchmarks --only
-waiting`). Before it sleeps it looks for a moment (`busy_wait.py`). A thread that writes never
-waits: the reading thread sends what the socket or the server's window did not accept.
+calls (check for unexpected data, send, receive), and some more while it looks before it sleeps
+(`busy_wait.py`), and wakes no other thread: a float32 scalar takes 1.2 to 1.3x the time of a bare
+C++ gRPC client (`python -m tests.benchmarks --only waiting`). A thread that writes never waits: the
+reading thread sends what the socket or the server's window did not accept.
 
 Streams that share a connection are for environments that one thread steps together: their Steps
 are sent by one system call, and many answers are received by one.
@@ -32,7 +32,7 @@ from dm_env_rpc_client.transports.http2.client_half import ClientHalf, ClientStr
 from dm_env_rpc_client.transports.http2.incoming import DialedIn
 from dm_env_rpc_client.transports.http2.keepalive import LOOK_SECONDS, Keepalive, Verdict
 from dm_env_rpc_client.transports.http2.request import request_headers
-from dm_env_rpc_client.transports.http2.sockets import connect_socket, tls_context
+from dm_env_rpc_client.transports.http2.sockets import WOULD_BLOCK, connect_socket, tls_context
 from dm_env_rpc_client.transports.http2.target import Target
 from dm_env_rpc_client.transports.http2.tls_probe import explain_end
 from dm_env_rpc_client.transports.status import silent
@@ -50,7 +50,6 @@ _FIRST_HELD_BACK = 2
 """Buffers that are written before the first are sent, while a connection is corked."""
 
 _FROM_0 = (0,)
-_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class ClientConnection:
@@ -421,7 +420,7 @@ class ClientConnection:
                 else:
                     buffers = itertools.islice(outbound, _BUFFERS_AT_ONCE)
                     sending.sent(self._socket.sendmsg(buffers, (), self._at_once))
-        except _WOULD_BLOCK:
+        except WOULD_BLOCK:
             pass
         except OSError:
             # What the server said before it went is still to be read, and the reason with it.
@@ -443,7 +442,7 @@ class ClientConnection:
         waits = False
         me = threading.get_ident()
         try:
-            busy_wait.threads.add(me)
+            busy_wait.threads.add(me)  # `at_work`, without its calls.
             if is_shared:
                 self._waiters += 1
                 waits = True
@@ -474,9 +473,9 @@ class ClientConnection:
                 wait = min(wait, deadline - time.monotonic())
             unsent = bool(self.sending.outbound)
             if (
-                wait > busy_wait.LOOK_SECONDS
+                wait > busy_wait.SPIN_SECONDS
                 and not unsent
-                and self._busy_wait.look(self._receive, self._at_once)
+                and self._busy_wait.spin(self._receive, self._at_once)
             ):
                 return True
             if self._at_once and not unsent and wait > 0.99 * LOOK_SECONDS:
@@ -517,7 +516,7 @@ class ClientConnection:
                     counts.extend(map(self._socket.recv_into, buffers, _FROM_0, (flags,)))
                 else:
                     counts.extend(map(self._recvmsg_into, (buffers,), _FROM_0, (flags,)))
-            except _WOULD_BLOCK:
+            except WOULD_BLOCK:
                 return False
             except (OSError, ValueError):
                 counts.append(0)
@@ -540,7 +539,7 @@ class ClientConnection:
             self._is_torn = True
             try:
                 count = self._socket.recv_into(self._framing.buffers()[0])
-            except _WOULD_BLOCK:
+            except WOULD_BLOCK:
                 self._is_torn = False
                 return False
             except (OSError, ValueError) as error:

@@ -138,7 +138,7 @@ class Clients:
         return connection
 
     def look(self) -> None:
-        """Closes connections that do not greet, and those whose clients do not read."""
+        """Closes those that do not greet, whose clients do not read, or that linger too long."""
         now = time.monotonic()
         self.doors.go_on()
         self.next_look = now + _LOOK_SECONDS if self.connections or self.lingering else 0.0

@@ -28,7 +28,7 @@ from dm_env_rpc_client.transports import dialing, listening
 from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.http2.clients import peer_address
 from dm_env_rpc_client.transports.http2.doors import Doors
-from dm_env_rpc_client.transports.http2.sockets import set_options
+from dm_env_rpc_client.transports.http2.sockets import WOULD_BLOCK, set_options
 from dm_env_rpc_client.transports.self_pipe import SelfPipe
 from dm_env_rpc_client.transports.server_streams import check_may_listen
 from dm_env_rpc_client.transports.tls import Tls
@@ -54,7 +54,6 @@ _MAX_GREETING = 256
 """Connections that have not said what they offer. Beyond that the oldest is closed."""
 
 _READ = select.EPOLLIN | select.EPOLLRDHUP
-_WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class DialedIn(NamedTuple):
@@ -292,7 +291,7 @@ class IncomingSockets:
             said = self._hear(dialing_in)
             if said is not None:
                 self._welcome(descriptor, dialing_in, said)
-        except _WOULD_BLOCK:
+        except WOULD_BLOCK:
             pass
         except _GoneError:
             self._forget(descriptor)

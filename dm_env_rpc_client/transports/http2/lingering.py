@@ -11,14 +11,12 @@ import collections
 import contextlib
 import select
 import socket
-import ssl
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["WOULD_BLOCK", "Lingering"]
+from dm_env_rpc_client.transports.http2.sockets import WOULD_BLOCK
 
-WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""What sockets raise that do not block."""
+__all__ = ["Lingering"]
 
 _THROWN_AWAY = bytearray(1 << 18)
 """Where what nobody reads goes. With MSG_TRUNC, TCP does not even write it there."""

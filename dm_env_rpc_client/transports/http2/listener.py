@@ -30,7 +30,7 @@ from typing import Any
 
 from dm_env_rpc_client.transports import listening
 from dm_env_rpc_client.transports.health import open_health
-from dm_env_rpc_client.transports.http2.busy_wait import BusyWait, at_work
+from dm_env_rpc_client.transports.http2.busy_wait import BusyWait, at_work, processors
 from dm_env_rpc_client.transports.http2.clients import Clients
 from dm_env_rpc_client.transports.http2.lead import TICK_SECONDS, Lead
 from dm_env_rpc_client.transports.http2.served import Served
@@ -118,7 +118,7 @@ class Http2Listener:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._lead = Lead(self._lock)
-        self._may_stay = processes > 1 and processes >= len(os.sched_getaffinity(0))
+        self._may_stay = processes > 1 and processes >= processors()
         self._stream_count = 0
         self._is_ending = False
         most_of_connection = min(max_streams + _MORE_STREAMS, _MAX_STREAMS_OF_CONNECTION)
@@ -259,7 +259,7 @@ class Http2Listener:
             if wait:
                 wait = until_look
         connections = self._clients.connections
-        ready = self._busy_wait.look(self._poll.poll, 0) if wait else None
+        ready = self._busy_wait.spin(self._poll.poll, 0) if wait else None
         for descriptor, mask in ready or self._poll.poll(wait):
             connection = connections.get(descriptor)
             if connection is None:

@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dm_env_rpc_client.transports.http2.lingering import WOULD_BLOCK, Lingering
+from dm_env_rpc_client.transports.http2.lingering import Lingering
 from dm_env_rpc_client.transports.http2.server_half import ServerHalf
+from dm_env_rpc_client.transports.http2.sockets import WOULD_BLOCK
 
 __all__ = ["ServerConnection"]
 

@@ -1,4 +1,4 @@
-"""Sockets that lead to a server: names, addresses, options and TLS."""
+"""Sockets that lead to a server: names, addresses, options and TLS; what all sockets share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,17 @@ from dm_env_rpc_client.transports.http2.attempts import NO_HTTP2, HandshakeError
 from dm_env_rpc_client.transports.http2.target import IS_POSSIBLE, Target
 from dm_env_rpc_client.transports.tls import Tls
 
-__all__ = ["HTTP2", "connect_socket", "seconds_to_accept", "set_options", "tls_context"]
+__all__ = [
+    "HTTP2",
+    "WOULD_BLOCK",
+    "connect_socket",
+    "seconds_to_accept",
+    "set_options",
+    "tls_context",
+]
+
+WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""What sockets raise instead of waiting."""
 
 HTTP2 = "h2"
 """The ALPN protocol (RFC 9113, section 3.2)."""

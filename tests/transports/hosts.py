@@ -1,0 +1,84 @@
+"""A listener whose streams do what a test says."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from dm_env_rpc_client.transports.http2.listener import Http2Listener
+from dm_env_rpc_client.transports.server_streams import Peer
+from tests.scripted import settles
+from tests.transports.raw_client import RawClient, request, requests
+
+__all__ = ["WAIT_SECONDS", "Host", "Scripted", "is_served"]
+
+WAIT_SECONDS = 10.0
+
+
+class Scripted:
+    """Answers `name:rest` with what the function of that name returns for the rest."""
+
+    may_wait = False
+
+    def __init__(self, host: Host):
+        self._host = host
+        self.events: list[str] = []
+        self._inside = threading.Lock()
+
+    def answer(self, message: bytes) -> bytes:
+        assert self._inside.acquire(blocking=False), "two threads answer one stream"
+        try:
+            assert "close" not in self.events
+            name, _, rest = message.partition(b":")
+            return self._host.scripts[name.decode()](rest)
+        finally:
+            self._inside.release()
+
+    def abandon(self) -> None:
+        assert "close" not in self.events
+        self.events.append("abandon")
+
+    def close(self) -> None:
+        assert self._inside.acquire(blocking=False), "closed while it answers"
+        self.events.append("close")
+        self._host.on_close()
+        self._inside.release()
+
+
+class Host:
+    """A listener, and what its streams do."""
+
+    def __init__(self, tls: ssl.SSLContext | None = None, **options: Any):
+        self.scripts: dict[str, Callable[[bytes], bytes]] = {"echo": lambda rest: rest}
+        self.on_close: Callable[[], None] = lambda: None
+        self.opened: list[Scripted] = []
+        self.listener = Http2Listener(
+            self._open, "127.0.0.1:0", tls, **{"max_streams": 20, **options}
+        )
+        self.address = self.listener.address
+
+    def _open(self, peer: Peer) -> Scripted:
+        for name, value in peer.metadata:
+            if name == "x-raise":
+                raise {"exit": SystemExit, "interrupt": KeyboardInterrupt}[str(value)]
+        self.opened.append(Scripted(self))
+        return self.opened[-1]
+
+    def __enter__(self) -> Host:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.listener.stop(0.0)
+        assert self.listener.wait(WAIT_SECONDS)
+
+    def all_closed_once(self) -> bool:
+        return settles(lambda: all(one.events.count("close") == 1 for one in self.opened))
+
+
+def is_served(host: Host, seconds: float = 1.0) -> bool:
+    """Whether an honest client gets an answer in time."""
+    with RawClient(host.address) as honest:
+        honest.send(request(1) + requests(1, b"echo:honest"))
+        return honest.read_until(lambda: honest.answers(1) == [b"honest"], seconds)
