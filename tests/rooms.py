@@ -1,4 +1,4 @@
-"""The rooms of the package and the arrows between them: `python -m tests.rooms`.
+"""The rooms of the package, their sizes and the arrows between them: `python -m tests.rooms`.
 
 A room is a file or a folder directly in the package. An arrow A -> B says that some file of A
 imports some file of B, imports for type checkers alone left out; the stub `__init__.pyi` counts
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import dm_env_rpc_client
+from tests.sizes import measured
 
 __all__ = ["MAY_IMPORT", "NAME", "PACKAGE", "arrows", "circles", "imports", "modules", "own_module"]
 
@@ -113,11 +114,15 @@ def room(module: str) -> str:
     return module.split(".", maxsplit=1)[0] or "__init__"
 
 
-def arrows() -> dict[tuple[str, str], list[str]]:
-    """Returns each arrow between two rooms, with the imports that make it."""
+def arrows(for_types: bool = False) -> dict[tuple[str, str], list[str]]:
+    """Returns each arrow between two rooms, with the imports that make it.
+
+    Args:
+      for_types: whether to include what only type checkers import.
+    """
     found: dict[tuple[str, str], list[str]] = {}
     for name, tree in modules():
-        for imported in imports(tree):
+        for imported in imports(tree, for_types):
             target = own_module(imported)
             if target is not None and room(target) != room(name):
                 found.setdefault((room(name), room(target)), []).append(f"{name} -> {target}")
@@ -142,11 +147,38 @@ def circles() -> list[list[str]]:
             return found
 
 
-if __name__ == "__main__":
-    rooms = sorted({room(name) for name, _ in modules()})
-    for one in rooms:
-        targets = sorted(target for origin, target in arrows() if origin == one)
-        print(f"{one:14} -> {', '.join(targets) or '-'}")
-    print(f"{len(rooms)} rooms, {len(arrows())} arrows, {len(circles())} circles of files")
+def _print_rooms() -> None:
+    found = arrows()
+    print(f"{'':14} {'files':>5} {'code':>6} {'docs':>6}   imports (in brackets: for types alone)")
+    for one in sorted({room(name) for name, _ in modules()}):
+        path = PACKAGE / one
+        size = measured(path if path.is_dir() else path.with_suffix(".py"))
+        at_run_time = {target for origin, target in found if origin == one}
+        targets = [
+            target if target in at_run_time else f"({target})"
+            for origin, target in sorted(arrows(for_types=True))
+            if origin == one
+        ]
+        print(f"{one:14} {size.files:5} {size.code:6} {size.docstrings:6}   {', '.join(targets)}")
+
+
+def _print_totals() -> None:
+    notes = []
+    for what, path in (("package", PACKAGE), ("tests", PACKAGE.parent / "tests")):
+        size = measured(path)
+        notes += size.notes
+        print(f"{what:14} {size.files:5} {size.code:6} {size.docstrings:6}")
+    count = len({room(name) for name, _ in modules()})
+    print(
+        f"\n{count} rooms, {len(arrows(for_types=True))} arrows, {len(circles())} circles of files"
+    )
     for circle in circles():
         print("  " + " -> ".join(circle))
+    print(f"\n{len(notes)} long files, full folders, long or deep functions:")
+    for note in notes:
+        print("  " + note.replace(f"{PACKAGE.parent}/", ""))
+
+
+if __name__ == "__main__":
+    _print_rooms()
+    _print_totals()
