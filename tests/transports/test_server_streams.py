@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import queue
+import re
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -12,6 +16,7 @@ import pytest
 
 from dm_env_rpc_client import SpecError
 from dm_env_rpc_client.transports import status
+from dm_env_rpc_client.transports.grpc import server as grpc_server
 from dm_env_rpc_client.transports.grpc.server import GrpcListener
 from dm_env_rpc_client.transports.http2.listener import Http2Listener
 from dm_env_rpc_client.transports.server_streams import (
@@ -21,6 +26,8 @@ from dm_env_rpc_client.transports.server_streams import (
     StreamStatusError,
     check_may_listen,
 )
+from tests.transports.frames import GOAWAY
+from tests.transports.raw_client import RawClient, request, requests
 
 WAIT_SECONDS = 10.0
 
@@ -46,7 +53,7 @@ class RecordingStream:
     def answer(self, message: bytes) -> bytes:
         if message == b"block":
             self.blocked.set()
-            assert self.go_on.wait(WAIT_SECONDS)
+            assert self.go_on.wait(6 * WAIT_SECONDS)
         if message == b"wait":
             self.blocked.set()
             assert self.abandoned.wait(WAIT_SECONDS)
@@ -83,10 +90,10 @@ class Streams:
 class Call:
     """A client's call, which sends a request when it is told to."""
 
-    def __init__(self, channel: grpc.Channel, **options: Any):
+    def __init__(self, channel: grpc.Channel, seconds: float = WAIT_SECONDS, **options: Any):
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         stub: Any = channel.stream_stream(status.PROCESS)
-        self.answers: Any = stub(iter(self._requests.get, None), timeout=WAIT_SECONDS, **options)
+        self.answers: Any = stub(iter(self._requests.get, None), timeout=seconds, **options)
 
     def send(self, *messages: bytes | None) -> None:
         for message in messages:
@@ -124,6 +131,44 @@ def test_requests_are_answered_in_order(channel: grpc.Channel, streams: Streams)
     stream = streams.next()
     assert stream.closed.wait(WAIT_SECONDS)
     assert stream.peer.address
+
+
+def test_a_client_may_probe_at_the_permitted_rate_while_an_answer_takes_long(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_server, "_MIN_PING_INTERVAL_MS", 20)
+    for make_listener in LISTENERS:
+        listener = make_listener(streams.open, 3)
+        with RawClient(listener.address) as client:
+            client.send(request(1) + requests(1, b"block", end=True))
+            stream = streams.next()
+            assert stream.blocked.wait(WAIT_SECONDS)
+            # A server that finds them too frequent answers the third with GOAWAY.
+            for _ in range(6):
+                assert client.ping()
+                time.sleep(0.05)  # More than the interval that is permitted.
+            stream.go_on.set()
+            assert client.read_until(lambda: bool(client.answers(1)))
+            assert client.answers(1) == [b"blockblock"]
+            assert not client.found(GOAWAY)
+        listener.stop(0.0)
+
+
+@pytest.mark.slow
+def test_a_grpcio_client_with_a_short_keepalive_waits_for_50_seconds(
+    listener: Listener, streams: Streams
+) -> None:
+    # Without the last option, grpcio itself sends only two probes.
+    options = [("grpc.keepalive_time_ms", 10_000), ("grpc.http2.max_pings_without_data", 0)]
+    with grpc.insecure_channel(listener.address, options) as channel:
+        call = Call(channel, seconds=80.0)
+        call.send(b"block", None)
+        stream = streams.next()
+        timer = threading.Timer(50.0, stream.go_on.set)
+        timer.start()
+        assert list(call.answers) == [b"blockblock"]
+        assert call.ended()[0] is grpc.StatusCode.OK
+        timer.join()
 
 
 def test_the_metadata_of_a_call_belong_to_the_peer_and_no_text_shows_them(
@@ -277,3 +322,18 @@ def test_plaintext_elsewhere_has_to_be_asked_for() -> None:
         check_may_listen("0.0.0.0:0", None, insecure=False)
     check_may_listen("0.0.0.0:0", None, insecure=True)
     check_may_listen("0.0.0.0:0", object(), insecure=False)
+
+
+def test_the_options_for_grpcio_are_options_of_grpc() -> None:
+    options = {
+        option
+        for path in Path(grpc_server.__file__).parents[2].rglob("*.py")
+        for option in re.findall(r'\("(grpc\.[a-z0-9_.]+)"', path.read_text())
+    }
+    assert len(options) >= 10
+    # What it does not know it ignores, so that a wrong name would be seen nowhere else.
+    found = importlib.util.find_spec("grpc._cython.cygrpc")
+    assert found is not None
+    assert found.origin is not None
+    library = Path(found.origin).read_bytes()
+    assert [option for option in options if option.encode() + b"\0" not in library] == []

@@ -66,7 +66,7 @@ class GrpcListener:
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_receive_message_length", max_message_bytes),
-                ("grpc.http2.min_recv_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
+                ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
             ],
             # Those beyond `max_streams` are refused in their threads, which are limited, too.
             maximum_concurrent_rpcs=2 * max_streams + _REFUSED_AT_ONCE,
