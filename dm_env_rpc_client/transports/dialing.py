@@ -112,7 +112,8 @@ def _parsed(line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         said = None
     if not isinstance(said, dict):
-        raise ProtocolError(f"expected a line of JSON, got {line[:80]!r}")
+        # It may hold a token, so it is not quoted.
+        raise ProtocolError(f"expected a line with an object of JSON, got {len(line)} other bytes")
     return said
 
 
@@ -130,7 +131,13 @@ def number_of_environments(said: dict[str, Any], most: int | None = None) -> int
     if isinstance(number, int) and _is_number(number) and (most is None or number <= most):
         return number
     bound = "from 1 on" if most is None else f"from 1 to {most}"
-    raise ProtocolError(f"expected a number of environments {bound}, got {number!r}")
+    raise ProtocolError(f"expected a number of environments {bound}, got {_shown(number)}")
+
+
+def _shown(value: Any) -> str:
+    """Returns a small number, or the type of anything else, which may be a secret."""
+    is_small = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10_000
+    return str(value) if is_small else f"a value of type {type(value).__name__}"
 
 
 class Line:
@@ -169,5 +176,5 @@ def offered(said: dict[str, Any]) -> int:
     """
     version = said.get("dm_env_rpc_dial")
     if version != _VERSION or isinstance(version, bool):
-        raise ProtocolError(f"expected dm_env_rpc_dial {_VERSION}, got {version!r}")
+        raise ProtocolError(f"expected dm_env_rpc_dial {_VERSION}, got {_shown(version)}")
     return number_of_environments(said)

@@ -23,20 +23,21 @@ _TEXT = re.compile(r"[\x20-\x7e]*")
 def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], ...] | None:
     """Returns valid metadata as a tuple. grpcio only logs a message if it is invalid.
 
-    Values may be secret, so no error shows one.
+    Values may be secret, so no error shows one; nor a key that is invalid, which may hold one.
 
     Raises:
       SpecError: a key or a value contains characters that HTTP/2 headers cannot contain.
     """
     if metadata is None:
         return None
-    for pair in metadata:
+    for number, pair in enumerate(metadata, 1):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise SpecError("metadata is a sequence of pairs: (key, value)")
         key, value = pair
         if not isinstance(key, str) or not _KEY.fullmatch(key):
             raise SpecError(
-                f"metadata key {key!r}: keys are lower-case letters, digits and '_', '-', '.'"
+                f"metadata pair {number} has an invalid key: keys are lower-case letters, digits "
+                "and '_', '-', '.'"
             )
         is_binary = key.endswith("-bin")
         if is_binary != isinstance(value, bytes):

@@ -24,7 +24,9 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.client.connection_group import ConnectionGroup
 from dm_env_rpc_client.server import Server, serve
+from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.http2.client_connection import ClientConnection
+from dm_env_rpc_client.transports.streams import plain_memory
 from tests.environments import Echo
 from tests.scripted import extension, settles
 
@@ -42,6 +44,19 @@ LOOKS = (
 def server() -> Iterator[Server]:
     with serve(Echo, max_connections=2000, max_worlds=2000) as made:
         yield made
+
+
+def test_no_stream_is_opened_on_a_connection_that_its_last_one_ends(server: Server) -> None:
+    connection = ClientConnection(Endpoint(server.address), 10.0, plain_memory)
+    first, second = connection.open_call(), connection.open_call()
+    assert first is not None
+    assert second is not None
+    assert connection.release(first)
+    assert connection.stream_count == 1
+    assert not connection.release(second)
+    # Another thread may open one before the one that has closed the last ends the connection.
+    assert connection.open_call() is None
+    connection.shut_down()
 
 
 def sockets() -> int:

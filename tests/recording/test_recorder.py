@@ -88,6 +88,7 @@ def test_the_file_opens_with_the_package_mcap_alone(server: Server, path: Path) 
     assert len(decoded.step.observations[1].floats.array) == 20
 
 
+@pytest.mark.row(54)
 def test_what_is_said_about_a_connection_is_not_secret(path: Path) -> None:
     with serve(Catch, token="hunter2") as secured:
         metadata = [("x-password", "sesame")]

@@ -54,11 +54,11 @@ def works(incoming: Incoming) -> bool:
 @pytest.mark.parametrize(
     ("said", "because"),
     [
-        (b"\n", "expected a line of JSON"),
-        (b"GET / HTTP/1.1\r\n", "expected a line of JSON"),
-        (b"[1]\n", "expected a line of JSON"),
-        (b"\xff\xfe{}\n", "expected a line of JSON"),
-        (b"[" * 4000 + b"\n", "expected a line of JSON"),
+        (b"\n", "expected a line with an object of JSON"),
+        (b"GET / HTTP/1.1\r\n", "expected a line with an object of JSON"),
+        (b"[1]\n", "expected a line with an object of JSON"),
+        (b"\xff\xfe{}\n", "expected a line with an object of JSON"),
+        (b"[" * 4000 + b"\n", "expected a line with an object of JSON"),
         (b"{}\n", "expected dm_env_rpc_dial 1"),
         (b'{"dm_env_rpc_dial": 2, "environments": 1}\n', "expected dm_env_rpc_dial 1"),
         (b'{"dm_env_rpc_dial": true, "environments": 1}\n', "expected dm_env_rpc_dial 1"),

@@ -248,7 +248,7 @@ def test_pings_are_answered_and_answers_are_not() -> None:
 
 BROKEN = {
     "HTTP/1": (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not a gRPC server: it speaks HTTP/1"),
-    "something else": (b"SSH-2.0-OpenSSH_9.2\r\n", "not a gRPC server: it began with b'SSH-2.0"),
+    "something else": (b"SSH-2.0-OpenSSH_9.2\r\n", "not a gRPC server: it speaks SSH"),
     "no settings first": (frame(PING, bytes(8)), "not a gRPC server"),
     "a window first": (frame(WINDOW_UPDATE, struct.pack(">I", 9)), "not a gRPC server"),
     "settings on a stream": (frames.settings() + frame(SETTINGS, b"", 0, 1), "broken SETTINGS"),
@@ -305,6 +305,14 @@ BROKEN = {
     "a web page": (
         frames.settings() + headers((":status", "200"), ("content-type", "text/html")),
         "not a gRPC server: it answers with content type 'text/html'",
+    ),
+    "a name in upper case": (
+        frames.settings() + headers(*frames.RESPONSE, ("A", "b")),
+        "header 3 with an invalid name",
+    ),
+    "a trailer of two lines": (
+        greeting() + headers(*frames.OK, ("a", "b\r\nc"), end=True),
+        "header 2 with several lines",
     ),
     "no such method": (
         frames.settings() + headers(*frames.RESPONSE, ("grpc-status", "12"), end=True),

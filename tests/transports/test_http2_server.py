@@ -374,6 +374,25 @@ def malformed(*pairs: tuple[str | bytes, str | bytes]) -> bytes:
     return BEGIN + headers(*pairs)
 
 
+MALFORMED_HEADERS: dict[str, tuple[str | bytes, str | bytes]] = {
+    "an upper-case name": ("Te", "trailers"),
+    "an empty name": ("", "x"),
+    "a name with a blank": ("a b", "x"),
+    "a name with a colon": ("a:b", "x"),
+    "a name with a NUL": ("a\0", "x"),
+    "a name beyond ASCII": (b"\xe4", "x"),
+    "a value with a NUL": ("a", "b\0c"),
+    "a value of two lines": ("a", "b\nc"),
+    "a value with a return": ("a", "b\rc"),
+    "connection": ("connection", "close"),
+    "keep-alive": ("keep-alive", "1"),
+    "proxy-connection": ("proxy-connection", "x"),
+    "transfer-encoding": ("transfer-encoding", "chunked"),
+    "upgrade": ("upgrade", "h2c"),
+    "te other than trailers": ("te", "gzip"),
+}
+"""What must not be among headers or trailers (section 8.2)."""
+
 STREAM_ERRORS: dict[str, tuple[bytes, int]] = {
     # Section 8: malformed requests.
     "no method": (malformed(*table(":method")), PROTOCOL),
@@ -388,22 +407,15 @@ STREAM_ERRORS: dict[str, tuple[bytes, int]] = {
         malformed(*table(":path"), (":path", "/")),
         PROTOCOL,
     ),
-    "an upper-case name": (malformed(*REQUEST, ("Te", "trailers")), PROTOCOL),
-    "an empty name": (malformed(*REQUEST, ("", "x")), PROTOCOL),
-    "a name with a blank": (malformed(*REQUEST, ("a b", "x")), PROTOCOL),
-    "a name with a colon": (malformed(*REQUEST, ("a:b", "x")), PROTOCOL),
-    "a name with a NUL": (malformed(*REQUEST, ("a\0", "x")), PROTOCOL),
-    "a name beyond ASCII": (malformed(*REQUEST, (b"\xe4", "x")), PROTOCOL),
-    "a value with a NUL": (malformed(*REQUEST, ("a", "b\0c")), PROTOCOL),
-    "a value of two lines": (malformed(*REQUEST, ("a", "b\nc")), PROTOCOL),
-    "a value with a return": (malformed(*REQUEST, ("a", "b\rc")), PROTOCOL),
+    **{
+        name: (malformed(*table("te"), header), PROTOCOL)
+        for name, header in MALFORMED_HEADERS.items()
+    },
+    **{
+        f"{name} in trailers": (OPEN + headers(header, flags=END_HEADERS | END_STREAM), PROTOCOL)
+        for name, header in MALFORMED_HEADERS.items()
+    },
     "a path of two lines": (malformed(*table(":path")[:2], (":path", "/\n")), PROTOCOL),
-    "connection": (malformed(*REQUEST, ("connection", "close")), PROTOCOL),
-    "keep-alive": (malformed(*REQUEST, ("keep-alive", "1")), PROTOCOL),
-    "proxy-connection": (malformed(*REQUEST, ("proxy-connection", "x")), PROTOCOL),
-    "transfer-encoding": (malformed(*REQUEST, ("transfer-encoding", "chunked")), PROTOCOL),
-    "upgrade": (malformed(*REQUEST, ("upgrade", "h2c")), PROTOCOL),
-    "te other than trailers": (malformed(*table("te"), ("te", "gzip")), PROTOCOL),
     "CONNECT": (malformed((":method", "CONNECT"), (":authority", "x")), PROTOCOL),
     "a broken content-length": (malformed(*REQUEST, ("content-length", "x")), PROTOCOL),
     "a negative content-length": (malformed(*REQUEST, ("content-length", "-1")), PROTOCOL),

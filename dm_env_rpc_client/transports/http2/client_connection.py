@@ -153,7 +153,7 @@ class ClientConnection:
             first, self._first = self._first, None
             if first is not None:
                 opened.append(first)
-            elif self.is_usable and self._half.may_open:
+            elif self._users and self.is_usable and self._half.may_open:
                 call = self._half.open(self._request)
                 self._users.add(call)
                 self.is_shared = True
@@ -280,7 +280,7 @@ class ClientConnection:
         """See `SharedSocket.take_unread`."""
         self.take_all_arrived()
         if self.is_closed:
-            return [call.number for call in self._users]
+            return [call.number for call in list(self._users)]
         arrived = self._half.arrived
         found = list(arrived)
         for number in found:
@@ -309,21 +309,27 @@ class ClientConnection:
         self._socket.close()  # Not shut down: that would end the connection of the parent.
 
     def release(self, call: ClientStream) -> bool:
-        """Ends one stream; returns whether others are open, so that the connection goes on."""
-        if self._users == {call} or not self._users:
-            return False
+        """Ends one stream; returns whether others are open, so that the connection goes on.
+
+        After the last one no other is opened: the caller ends the connection.
+        """
         held: list[bool] = []
+
+        def leave() -> None:
+            self._users.discard(call)
+            self.is_shared = len(self._users) > 1
+            if self._users:
+                call.cancel()
+                call.fail(ConnectionClosedError(f"the connection to {self.address} was closed"))
+
         try:
             locks.take(self.lock, held, _DISPOSE_SECONDS)
             if held:
-                self._change_locked(call.cancel)
+                self._change_locked(leave)
+            return bool(self._users - {call})
         finally:
             if held:
                 self.lock.release()
-        call.fail(ConnectionClosedError(f"the connection to {self.address} was closed"))
-        self._users.discard(call)
-        self.is_shared = len(self._users) > 1
-        return bool(self._users)
 
     def shut_down(self) -> None:
         """Ends the connection; may be called again after an interrupt."""

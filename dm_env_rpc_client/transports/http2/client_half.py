@@ -35,7 +35,12 @@ from dm_env_rpc_client.transports.http2.header_block import MAX_HEADER_BYTES
 from dm_env_rpc_client.transports.http2.header_decoder import Header
 from dm_env_rpc_client.transports.http2.message_assembler import MessageAssembler
 from dm_env_rpc_client.transports.http2.request import Header as RequestHeader
-from dm_env_rpc_client.transports.http2.violations import RefusedMessageError, ViolationError
+from dm_env_rpc_client.transports.http2.violations import (
+    RefusedMessageError,
+    ViolationError,
+    check_header,
+    spoken,
+)
 from dm_env_rpc_client.transports.status import HTTP2_ERRORS, code_of_http_status, stream_error
 from dm_env_rpc_client.transports.streams import Allocate
 
@@ -176,7 +181,8 @@ class ClientHalf:
         if call.failure is not None:
             return
         fields: dict[str, str] = {}
-        for name, value in headers:
+        for number, (name, value) in enumerate(headers, 1):
+            check_header(number, name, value, stream)
             fields.setdefault(name.decode("ascii", "replace"), value.decode("utf-8", "replace"))
         if not call.has_headers:
             status = fields.get(":status", "")
@@ -289,9 +295,8 @@ class ClientHalf:
         call.fail(stream_error(self._address, trailers.get("grpc-status", ""), details))
 
     def _not_http2(self, first: bytes) -> DmEnvRpcClientError:
-        said = first[:60]
-        if said.startswith(b"\x15\x03"):
+        if first.startswith(b"\x15\x03"):
             hint = "it expects TLS, and this connection is plaintext"
         else:
-            hint = "it speaks HTTP/1" if said.startswith(b"HTTP/") else f"it began with {said!r}"
+            hint = f"it speaks {spoken(first[:60])}"
         return ProtocolError(f"what listens at {self._address} is not a gRPC server: {hint}")

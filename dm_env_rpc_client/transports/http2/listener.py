@@ -395,7 +395,7 @@ class Http2Listener:
             served.is_unary, served.stays = health.is_unary, not health.is_unary
             return served
         if call.path != PROCESS:
-            raise StreamStatusError("UNIMPLEMENTED", f"no method {call.path}")
+            raise StreamStatusError("UNIMPLEMENTED", f"no such method; this server has {PROCESS}")
         if self._stream_count >= self._max_streams:
             full = full_error(self._max_streams)
             self._refused(connection.address, f"{full.code}: {full}")

@@ -1,0 +1,215 @@
+"""Row 54: what is malformed and holds a secret is quoted nowhere.
+
+Recordings and spans of sessions that go well are in the tests of `recording` and `adaptors`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import pickle
+import socket
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hpack
+import pytest
+
+from dm_env_rpc_client import (
+    DeadlineExceededError,
+    DmEnvRpcClientError,
+    ProtocolError,
+    SpecError,
+    connect,
+    listen,
+    make,
+)
+from dm_env_rpc_client.recording import read
+from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client.transports.endpoint import Transport
+from tests.scripted import settles
+from tests.transports.frames import END_HEADERS, END_STREAM, HEADERS, PREFACE, frame, settings
+from tests.transports.raw_client import REQUEST, RawClient
+
+pytestmark = pytest.mark.row(54)
+
+TRANSPORTS = ["http2"]
+
+SECRET = "tok-90d1e7f3ba"
+PATIENCE = 30.0
+
+
+@pytest.fixture(autouse=True)
+def logs(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
+    """No log and no output has the secret."""
+    caplog.set_level(logging.DEBUG)
+    yield
+    printed = capfd.readouterr()
+    check(caplog.text, printed.out, printed.err, *(vars(record) for record in caplog.records))
+
+
+def check(*shown: Any) -> None:
+    for each in shown:
+        texts = [str(each), repr(each)]
+        if isinstance(each, BaseException):
+            texts += traceback.format_exception(each, limit=-1)
+            texts += [str(vars(each)), str(pickle.dumps(each))]
+        assert SECRET not in "".join(texts), "the secret is shown"
+
+
+GREETINGS = [
+    f'{{"token": "{SECRET}"',
+    f"authorization: Bearer {SECRET}",
+    f'"{SECRET}"',
+    f'{{"dm_env_rpc_dial": "{SECRET}"}}',
+    f'{{"dm_env_rpc_dial": 1, "environments": "{SECRET}"}}',
+    f'{{"dm_env_rpc_dial": 1, "environments": ["{SECRET}"]}}',
+    f'{{"dm_env_rpc_dial": 1, "environments": 1, "token": "{SECRET}"}}',
+    f'{{"dm_env_rpc_dial": 1, "environments": 1, "token": ["{SECRET}"]}}',
+]
+
+
+@pytest.mark.parametrize("greeting", GREETINGS)
+def test_row_54_greetings_to_a_program(greeting: str) -> None:
+    with listen("127.0.0.1:0", token="another") as incoming:
+        host, port = incoming.address.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), timeout=PATIENCE) as dialing:
+            dialing.sendall(greeting.encode() + b"\n")
+            answer = b""
+            while part := dialing.recv(65536):
+                answer += part
+        assert json.loads(answer)["code"] in ("INVALID_ARGUMENT", "UNAUTHENTICATED")
+        assert settles(lambda: incoming.refused == 1)
+        with pytest.raises(DeadlineExceededError, match="1 were refused") as caught:
+            incoming.make(timeout=0.01)
+        check(answer, caught.value, incoming)
+
+
+@pytest.mark.parametrize("greeting", GREETINGS[:3])
+def test_row_54_greetings_of_a_program(greeting: str, caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as program:
+        program.settimeout(PATIENCE)
+        address = f"127.0.0.1:{program.getsockname()[1]}"
+        with serve(Catch, dial=address, token=SECRET) as server:
+            with program.accept()[0] as connected:
+                connected.makefile("rb").readline()
+                connected.sendall(greeting.encode() + b"\n")
+                assert settles(lambda: "could not dial in" in caplog.text)
+            check(server, server.errors)
+
+
+def _request(*headers: tuple[str, str], more: tuple[tuple[str, str], ...] = ()) -> bytes:
+    contents = PREFACE + settings()
+    contents += frame(HEADERS, hpack.Encoder().encode(headers), END_HEADERS, 1)
+    if more:
+        contents += frame(HEADERS, hpack.Encoder().encode(more), END_HEADERS | END_STREAM, 1)
+    return contents
+
+
+def _with(**pseudo: str) -> list[tuple[str, str]]:
+    return [(key, pseudo.get(key[1:], value)) for key, value in REQUEST]
+
+
+REQUESTS = {
+    "HTTP/1": f"POST / HTTP/1.1\r\nAuthorization: Bearer {SECRET}\r\n\r\n".encode(),
+    "HTTP/1, query": f"GET /?{SECRET} HTTP/1.1\r\n\r\n".encode(),
+    "no protocol": f"{SECRET} is the token, the token it is\r\n".encode(),
+    "no SETTINGS": PREFACE + frame(HEADERS, SECRET.encode(), 0, 1),
+    "a name": _request(*REQUEST, (f"authorization: Bearer {SECRET}", "")),
+    "a name of several lines": _request(*REQUEST, (f"x\r\n{SECRET}", "")),
+    "a value": _request(*REQUEST, ("authorization", f"Bearer {SECRET}\n")),
+    "a value, by its name": _request(*REQUEST, (SECRET, "\n")),
+    "a pseudo-header": _request((f":{SECRET}", "x"), *REQUEST),
+    "te": _request(*REQUEST, ("te", SECRET)),
+    "content-length": _request(*REQUEST, ("content-length", SECRET)),
+    "a method": _request(*_with(method=SECRET)),
+    "a path": _request(*_with(path=f"/{SECRET}")),
+    "a trailer": _request(*REQUEST, more=((f"x {SECRET}", "y"),)),
+    "the value of a trailer": _request(*REQUEST, more=(("x", f"{SECRET}\0"),)),
+    "base64": _request(*REQUEST, ("x-bin", f"{SECRET}!")),
+    "a token": _request(*REQUEST, ("authorization", SECRET)),
+    "two tokens": _request(*REQUEST, *[("authorization", f"Bearer {SECRET}")] * 2),
+}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"transport": "http2"}, {"transport": "grpc"}, {"processes": 2}],
+    ids=["http2", "grpc", "processes"],
+)
+def test_row_54_requests(options: dict[str, Any]) -> None:
+    with serve(Catch, token="another", **options) as server:
+        for name, contents in REQUESTS.items():
+            with RawClient(server.address, greets=False) as client:
+                client.send(contents)
+                client.read_until(lambda: any(part.kind in (1, 3, 7) for part in client.frames))
+                replies = []
+                decoder = hpack.Decoder()
+                for part in client.frames:
+                    replies.append(part.payload)
+                    if part.kind == HEADERS:
+                        replies.append(str(decoder.decode(part.payload, raw=True)).encode())
+                # grpcio itself tells a client which of its names was invalid.
+                is_ours = options.get("transport") != "grpc"
+                assert not is_ours or SECRET.encode() not in b"".join(replies), name
+        check(server, server.errors, server.stats())
+
+
+RESPONSES = {
+    "HTTP/1": f"HTTP/1.1 200 OK\r\nSet-Cookie: {SECRET}\r\n\r\n",
+    "no protocol": f"{SECRET} is what this server says first\r\n",
+}
+
+
+@pytest.mark.parametrize("name", RESPONSES)
+def test_row_54_what_a_server_says_first(name: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connected = server.accept()[0]
+                    connected.sendall(RESPONSES[name].encode())
+                    connected.recv(1 << 16)
+                    connected.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        address = f"localhost:{server.getsockname()[1]}"
+        with pytest.raises(ProtocolError, match="not a gRPC server") as caught:
+            connect(address, timeout=PATIENCE, transport="http2")
+        check(caught.value)
+
+
+@pytest.mark.parametrize("by", ["http2", "grpc"])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        (f"authorization: Bearer {SECRET}", ""),
+        (f"key {SECRET}", "value"),
+        (f"{SECRET}\n", "value"),
+        ("key", f"{SECRET}\n"),
+        ("key-bin", SECRET),
+        (SECRET.encode(), "value"),
+        (SECRET,),
+        SECRET,
+    ],
+    ids=str,
+)
+def test_row_54_metadata(by: Transport, pair: Any) -> None:
+    with pytest.raises(SpecError, match="metadata") as caught:
+        connect("localhost:1", metadata=[pair], transport=by)
+    check(caught.value)
+
+
+def test_row_54_a_refused_session_that_is_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "refused.mcap"
+    with serve(Catch, token="another") as server:
+        with pytest.raises(DmEnvRpcClientError) as caught:
+            make(server.address, token=SECRET, metadata=[("key", SECRET)], record=path)
+        check(caught.value, server.errors)
+    if path.exists():
+        check(path.read_bytes().decode("latin-1"), read(path))
