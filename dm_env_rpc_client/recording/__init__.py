@@ -57,6 +57,8 @@ dm-env-rpc record run.mcap --upstream localhost:50051 --address localhost:50052
   system after 0.1 s, or when it has 1 MiB. A file without an end is read up to its last whole
   chunk, by `read`, `replay` and all commands. What the operating system has, it writes also after
   SIGKILL; a machine that loses power may lose more, since files are not synced.
+- **Nothing is overwritten.** The file must not exist. If its connections are closed, and it was
+  renamed, removed, replaced or changed, the next one of a `Recorder` is a RecordingError.
 - **Forks.** A forked child records nothing to a file of its parent.
 
 Medians of `python -m tests.benchmarks --only recording`, run several times on a busy machine with

@@ -7,11 +7,16 @@ steps would wait for, and this takes 0.7.
 Chunks are handed to the operating system whole, and nothing that was written is changed. So if the
 process is killed, the file is readable up to its last whole chunk. The end of the file, with the
 index, is written when no connection is recorded any more. If another one follows, the end is cut
-off and written again later.
+off and written again later, if the path still names the file that was finished: a renamed, replaced
+or changed file is somebody's, and is left as it is.
+
+The end has checksums of all that is outside chunks, too: that of the data in DataEnd and that of
+the summary in the footer.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import os
@@ -74,6 +79,8 @@ _MESSAGE = struct.Struct("<BQHIQQ")
 _MESSAGE_FIELDS = _MESSAGE.size - 9
 _INDEX = struct.Struct("<BQHI")
 _INDEX_FIELDS = _INDEX.size - 9
+_FOOTER = struct.Struct("<BQQQ")
+_FOOTER_FIELDS = _FOOTER.size - 9 + 4
 
 
 class Container:
@@ -96,7 +103,7 @@ class Container:
         self._chunk_count = 0
         self._counts: dict[int, int] = {}
         self._times: list[int] = []
-        self._end: int | None = None
+        self._is_finished = False
         self._begin_chunk()
         begin = RecordBuilder()
         begin.write(MCAP0_MAGIC)
@@ -166,9 +173,9 @@ class Container:
         """Ends the chunk, if it has anything, and hands it to the operating system."""
         if not self._parts:
             return
-        if self._end is not None:
-            self._out.reopen(self._end)
-            self._end = None
+        if self._is_finished:
+            self._out.reopen()
+            self._is_finished = False
         data = b"".join(self._parts)
         times = [time for places in self._places.values() for time in places[::2]] or [0]
         compressed = COMPRESSIONS[self._compression](data)
@@ -212,12 +219,11 @@ class Container:
     def finish(self) -> None:
         """Writes the index and the end of the file, and closes it, until something is added."""
         self.flush()
-        if self._end is not None:
+        if self._is_finished:
             return
-        self._end = self._out.position
         built = RecordBuilder()
-        records.DataEnd(data_section_crc=0).write(built)
-        summary_start = self._end + built.count
+        records.DataEnd(data_section_crc=self._out.checksum).write(built)
+        summary_start = self._out.position + built.count
         first, last = self._times or (0, 0)
         statistics = records.Statistics(
             message_count=sum(self._counts.values()),
@@ -234,13 +240,27 @@ class Container:
         for record in (*self._schemas, *self._channels, statistics):
             record.write(summary)
         summary.write(self._chunk_index)
-        built.write(summary.end())
-        records.Footer(summary_start=summary_start, summary_offset_start=0, summary_crc=0).write(
-            built
-        )
+        # The MCAP specification: the checksum covers the summary, and the footer up to itself.
+        summary.write(_FOOTER.pack(Opcode.FOOTER, _FOOTER_FIELDS, summary_start, 0))
+        content = summary.end()
+        built.write(content)
+        built.write(struct.pack("<I", zlib.crc32(content)))
         built.write(MCAP0_MAGIC)
-        self._out.write(built.end())
-        self._out.close()
+        self._out.finish(built.end())
+        self._is_finished = True
+
+    def is_in_place(self) -> bool:
+        """Whether its path still names this file, and not one that has taken its place."""
+        return self._out.is_in_place()
+
+    def check(self) -> None:
+        """Raises OSError if the file is finished, and another one has taken its place."""
+        if self._is_finished:
+            self._out.check()
+
+    def remove(self) -> None:
+        """Removes the file, if it is in its place."""
+        self._out.remove()
 
     def give_up(self) -> None:
         """Closes the file as it is, after an error; a second call does nothing."""
@@ -258,31 +278,95 @@ class Container:
 
 
 class _Output:
-    """The file, without a buffer, which a forked child might write once more."""
+    """The file, without a buffer, which a forked child might write once more.
+
+    Args:
+      path: where; nothing may be there.
+
+    Attributes:
+      position: how much was written.
+      checksum: of all that was written.
+    """
 
     def __init__(self, path: Path):
         self.position = 0
+        self.checksum = 0
         self._path = path.absolute()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        self._end = b""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         self._descriptor = os.open(path, flags, 0o666)
+        self._identity = _identity(os.fstat(self._descriptor))
 
     def write(self, data: bytes) -> None:
         left = memoryview(data)
         while left:
             left = left[os.write(self._descriptor, left) :]
         self.position += len(data)
+        self.checksum = zlib.crc32(data, self.checksum)
+
+    def finish(self, end: bytes) -> None:
+        """Writes the end of the file, which `reopen` cuts off again, and closes it."""
+        checksum = self.checksum
+        self.write(end)
+        self.close()
+        self._end, self.checksum = end, checksum
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
-    def reopen(self, position: int) -> None:
-        """Opens the file again and cuts off what follows a position."""
-        self._descriptor = os.open(self._path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
-        os.ftruncate(self._descriptor, position)
-        os.lseek(self._descriptor, position, os.SEEK_SET)
-        self.position = position
+    def is_in_place(self) -> bool:
+        try:
+            return _identity(os.stat(self._path)) == self._identity
+        except OSError:
+            return False
+
+    def remove(self) -> None:
+        if self.is_in_place():
+            with contextlib.suppress(OSError):
+                os.remove(self._path)
+
+    def check(self) -> None:
+        """Raises OSError if the path does not name the file that was finished."""
+        os.close(self._opened())
+
+    def reopen(self) -> None:
+        """Opens the file again and cuts off its end."""
+        descriptor = self._opened()
+        self.position -= len(self._end)
+        os.ftruncate(descriptor, self.position)
+        os.lseek(descriptor, self.position, os.SEEK_SET)
+        self._descriptor = descriptor
+
+    def _opened(self) -> int:
+        """Returns a descriptor of the finished file.
+
+        The inode of a file that was removed may be that of another one later, so that the end is
+        compared as well, which has the checksum of all the rest.
+        """
+        flags = os.O_RDWR | os.O_NONBLOCK | getattr(os, "O_BINARY", 0)
+        descriptor = os.open(self._path, flags)
+        try:
+            found = os.fstat(descriptor)
+            start = self.position - len(self._end)
+            if (
+                _identity(found) != self._identity
+                or found.st_size != self.position
+                or os.pread(descriptor, len(self._end), start) != self._end
+            ):
+                raise FileExistsError(
+                    f"{self._path} is not the file any more that this recorder finished; it is "
+                    "left as it is, and further connections need a Recorder with another path"
+                )
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 @functools.cache

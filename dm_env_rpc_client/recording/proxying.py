@@ -78,8 +78,7 @@ def proxy(
             open_forwarded, address, None, "auto", MAX_STREAMS, MAX_MESSAGE_BYTES
         )
     except BaseException:
-        recorder.close()
-        os.remove(path)  # It is empty.
+        recorder.discard()
         raise
     return Serving(listener, recorder.close)
 

@@ -44,7 +44,9 @@ class Recorder:
 
     `make`, `connect` and the like take one, or a path, as `record`. With a path the file is
     complete when the last connection that records to it is closed. A Recorder that you make
-    yourself may be shared by connections of any life; close it at the end, or use `with`.
+    yourself may be shared by connections of any life; close it at the end, or use `with`. If all
+    are closed and the file is renamed, replaced or removed, further connections fail: a file that
+    may be another one is not written to.
 
     Args:
       path: the file, which must not exist.
@@ -81,8 +83,8 @@ class Recorder:
           What records its requests and answers.
 
         Raises:
-          RecordingError: the recorder is closed, another process made it, or the file has as many
-            connections as it can.
+          RecordingError: the recorder is closed, another process made it, its file was complete
+            and is another one now, or has as many connections as it can.
         """
         if os.getpid() != self._pid:
             raise RecordingError(
@@ -91,6 +93,7 @@ class Recorder:
             )
         if not self._finalizer.alive:
             raise RecordingError(f"the recorder of {self.path} is closed")
+        self._writing.check()
         with _opening:
             if self._tapes >= MAX_CONNECTIONS:
                 raise RecordingError(
@@ -127,6 +130,11 @@ class Recorder:
         """
         self._finalizer()
 
+    def discard(self) -> None:
+        """Closes it, and removes the file if no connection was recorded."""
+        self._writing.leaves_unused = False
+        self.close()
+
     def __enter__(self) -> Recorder:
         return self
 
@@ -137,7 +145,7 @@ class Recorder:
 def recorder_of(record: str | os.PathLike[str] | Recorder) -> Recorder:
     """Returns the recorder for the argument `record` of `connect` and `make`.
 
-    Connections to the same path share a recorder while one of them is open.
+    Connections to the same path share a recorder while one of them is open, and the file is there.
 
     Raises:
       As `Recorder`.
@@ -147,7 +155,7 @@ def recorder_of(record: str | os.PathLike[str] | Recorder) -> Recorder:
     path = os.path.realpath(record)
     with _opening:
         found = _recorders.get(path)
-        if found is None or found._writing.has_finished:
+        if found is None or not found._writing.takes_more():
             found = _recorders[path] = Recorder(record)
             # A connection that cannot be opened leaves no file in the way of the next attempt.
             found._writing.leaves_unused = False

@@ -10,7 +10,6 @@ RecordingError, since a recording with a hole would look complete.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import os
@@ -153,7 +152,6 @@ class Writing:
     Attributes:
       path: of the file.
       failure: the first error of writing; None while there is none.
-      has_finished: whether the file is complete, and no connection is recorded.
       leaves_unused: whether a file without connections is left at the end, and not removed.
       queue: what is to be written.
     """
@@ -161,7 +159,7 @@ class Writing:
     def __init__(self, container: Container):
         self.path = container.path
         self.failure: BaseException | None = None
-        self.has_finished = False
+        self._has_finished = False
         self.leaves_unused = True
         self._is_used = False
         # `put` of a SimpleQueue may be called by the garbage collector inside another `put`.
@@ -179,6 +177,21 @@ class Writing:
             target=self._run, name=f"dm_env_rpc recorder of {container.path}", daemon=True
         )
         self._thread.start()
+
+    def takes_more(self) -> bool:
+        """Whether another connection to the same path is recorded here, too.
+
+        Otherwise the file is complete, has failed, or was renamed, removed or replaced.
+        """
+        is_open = self.failure is None and not self._has_finished
+        return is_open and self._container.is_in_place()
+
+    def check(self) -> None:
+        """Raises RecordingError if further connections would go to a file of somebody else."""
+        try:
+            self._container.check()
+        except OSError as error:
+            raise RecordingError(f"cannot record to {self.path} any more: {error}") from error
 
     def must_wait(self, since: float) -> bool:
         """Whether as much waits as may wait. It gives up a disk that takes nothing for a minute.
@@ -264,8 +277,7 @@ class Writing:
                     self._do(self._finish)
                     self._container.give_up()
                     if not (self.leaves_unused or self._is_used):
-                        with contextlib.suppress(OSError):
-                            os.remove(self.path)
+                        self._container.remove()
                     # What connections that are still open send would be missing.
                     self.failure = self.failure or ValueError("the recorder was closed before it")
                     return
@@ -284,7 +296,7 @@ class Writing:
         if isinstance(item, _Begin):
             self._open.add(item.tape.number)
             self._is_used = True
-            self.has_finished = False
+            self._has_finished = False
         elif isinstance(item, _End):
             self._open.discard(item.tape.number)
             if not self._open:
@@ -312,8 +324,8 @@ class Writing:
 
     def _finish(self) -> None:
         self._unflushed_since = None
-        self.has_finished = True
         self._container.finish()
+        self._has_finished = True
 
     def _do(self, action: Callable[[], None]) -> None:
         """Does something with the file, unless something has failed before."""
@@ -331,5 +343,4 @@ class Writing:
 
     def _note(self, error: BaseException) -> None:
         self.failure = error
-        self.has_finished = True
         _log.error("the recording %s cannot be written: %s", self.path, error)

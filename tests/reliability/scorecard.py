@@ -157,6 +157,9 @@ _ROWS = [
         "plaintext each way, rotation; tokens missing, wrong, right",
         "a clear error at once, which is not retried if it is final; no secret in any text",
         "waits without end, or an empty text"),
+    Row(49, "recordings that are renamed, replaced, removed or on a full disk while recorders use "
+        "the path; three recorders on one path",
+        "nothing is overwritten; when the cause is gone, the next recording works", ""),
     Row(54, "greetings, requests and metadata that are malformed and hold a secret",
         "the secret is in no error, log, reply, repr, span, recording or pickle", ""),
 ]  # fmt: skip

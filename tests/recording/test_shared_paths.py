@@ -1,0 +1,203 @@
+"""Row 49: recorders on one path, whose files are renamed, replaced or removed, or the disk is full.
+
+Nothing that a recorder did not write itself is overwritten, and the next recording works.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import dm_env_rpc_client
+from dm_env_rpc_client.errors import ConnectionLostError, RecordingError
+from dm_env_rpc_client.recording import Recorder, read
+from dm_env_rpc_client.server import Server
+from tests.recording.sessions import SETTINGS, move, play
+from tests.reliability.recording import Seen
+from tests.scripted import settles
+
+pytestmark = pytest.mark.row(49)
+
+STEPS = 5
+
+
+def is_whole(path: Path, connections: int = 1) -> bool:
+    found = read(path)
+    assert sum(map(len, found.episodes)) == (STEPS + 1) * connections
+    return found.is_complete
+
+
+def rename(path: Path) -> Path:
+    return path.rename(path.with_name("renamed.mcap"))
+
+
+def test_three_recorders_on_one_path(server: Server, path: Path, seen: Seen) -> None:
+    with Recorder(path) as first:
+        play(server.address, STEPS, record=first)
+        renamed = rename(path)
+        with Recorder(path) as second:
+            play(server.address, STEPS, record=second)
+            before = path.read_bytes()
+            with pytest.raises(RecordingError, match="there is a file already"):
+                Recorder(path)
+            # The file of the first was renamed, so the second's has its name.
+            with pytest.raises(RecordingError, match="is not the file any more"):
+                play(server.address, STEPS, record=first)
+            assert path.read_bytes() == before
+            play(server.address, STEPS, record=second)
+    assert is_whole(path, 2)
+    assert is_whole(renamed)
+    seen(overwritten=0)
+
+
+def replace(path: Path, other: Path) -> None:
+    path.unlink()
+    shutil.copy(other, path)
+
+
+def overwrite(path: Path, other: Path) -> None:
+    path.write_bytes(other.read_bytes())
+
+
+def append(path: Path, other: Path) -> None:
+    with open(path, "ab") as file:
+        file.write(b"appended")
+
+
+def change(path: Path, other: Path) -> None:
+    with open(path, "r+b") as file:
+        file.seek(-20, os.SEEK_END)
+        file.write(b"!")
+
+
+def make_fifo(path: Path, other: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def make_folder(path: Path, other: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("harm", [replace, overwrite, append, change, make_fifo, make_folder])
+def test_a_finished_file_that_is_another_one_is_left_as_it_is(
+    server: Server, path: Path, harm: Callable[[Path, Path], None], seen: Seen
+) -> None:
+    other = path.with_name("other.mcap")
+    # Recordings of the same steps have about the same size, and a copy may get the same inode.
+    play(server.address, STEPS, record=other)
+    with Recorder(path) as recorder:
+        play(server.address, STEPS, record=recorder)
+        harm(path, other)
+        before = path.read_bytes() if path.is_file() else None
+        with pytest.raises(RecordingError, match=r"cannot record to .* any more"):
+            play(server.address, STEPS, record=recorder)
+        assert (path.read_bytes() if path.is_file() else None) == before
+    assert is_whole(other)
+    assert (path.read_bytes() if path.is_file() else None) == before
+    seen(overwritten=0)
+
+
+def test_a_file_that_is_replaced_after_a_connection_was_opened(server: Server, path: Path) -> None:
+    with Recorder(path) as recorder:
+        play(server.address, STEPS, record=recorder)
+        with dm_env_rpc_client.make(server.address, record=recorder) as env:
+            recorder.settle()
+            rename(path)
+            path.write_bytes(b"something else")
+            # It was open already, so that the renamed file goes on.
+            env.reset()
+        with pytest.raises(RecordingError, match="is not the file any more"):
+            recorder.tape("localhost:1", {})
+    assert path.read_bytes() == b"something else"
+    assert len(read(path.with_name("renamed.mcap")).connections) == 2
+
+
+def test_a_finished_file_that_was_moved_and_linked_goes_on(server: Server, path: Path) -> None:
+    with Recorder(path) as recorder:
+        play(server.address, STEPS, record=recorder)
+        path.symlink_to(rename(path))
+        play(server.address, STEPS, record=recorder)
+    assert is_whole(path, 2)
+
+
+@pytest.mark.parametrize("gone", [rename, Path.unlink])
+def test_a_path_whose_file_is_gone_gets_a_new_one(
+    server: Server, path: Path, gone: Callable[[Path], Path | None], seen: Seen
+) -> None:
+    with dm_env_rpc_client.make(server.address, SETTINGS, record=path) as env:
+        env.reset()
+        moved = gone(path)
+        play(server.address, STEPS, record=path)
+        for step in range(STEPS):
+            env.step(move(step))
+    assert is_whole(path)
+    if moved is not None:
+        assert is_whole(moved)
+    seen(overwritten=0)
+
+
+@pytest.mark.parametrize("takes_place", [True, False])
+def test_a_file_without_connections_is_removed_if_it_is_the_recorders(
+    path: Path, takes_place: bool
+) -> None:
+    recorder = Recorder(path)
+    if takes_place:
+        path.unlink()
+        path.write_bytes(b"something else")
+    recorder.discard()
+    assert path.exists() == takes_place
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounting = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounting.returncode:
+        pytest.skip(f"needs the right to mount a small disk: {mounting.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_disk_that_was_full_takes_the_next_recording(
+    server: Server, disk: Path, seen: Seen
+) -> None:
+    path, ballast = disk / "run.mcap", disk / "ballast"
+    left: list[dm_env_rpc_client.DmEnvAdaptor] = []
+    for _ in range(3):
+        env = dm_env_rpc_client.make(server.address, SETTINGS, record=path)
+        left.append(env)  # Whoever keeps a closed environment delays nobody.
+        env.reset()
+        with pytest.raises(OSError, match="No space"):
+            ballast.write_bytes(bytes(2 << 20))
+
+        def step_on(env: dm_env_rpc_client.DmEnvAdaptor = env) -> None:
+            for step in range(1_000_000):
+                env.step(move(step))
+
+        with pytest.raises(ConnectionLostError, match=r"cannot be written.*No space"):
+            step_on()
+        env.close()
+        # What was written before is readable, and is not taken for all.
+        assert not read(path).is_complete
+        with pytest.raises(RecordingError, match="there is a file already"):
+            play(server.address, STEPS, record=path)
+        path.unlink()
+        ballast.unlink()
+        play(server.address, STEPS, record=path)
+        assert settles(lambda: is_whole(path))
+        path.unlink()
+    seen(full_disks=3, overwritten=0)
