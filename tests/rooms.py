@@ -39,7 +39,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "client", "compliance", "environment", "errors", "protocol", "server", "transports",
     },
     "compliance": {"_proto", "errors", "protocol", "runtime", "tensors", "transports"},
-    "server": {"_proto", "bridges", "displays", "errors", "protocol", "tensors", "transports"},
+    "server": {
+        "_proto", "bridges", "displays", "errors", "protocol", "runtime", "tensors", "transports",
+    },
     "extensions": {"_proto", "displays", "errors", "tensors"},
     "environment": {
         "_proto", "client", "displays", "errors", "launch", "protocol", "tensors", "transports",

@@ -36,6 +36,7 @@ __all__ = [
     "bound_output",
     "end",
     "exit_with",
+    "is_stopped",
     "start",
     "start_supervised",
     "supervise",
@@ -102,6 +103,15 @@ def end(process: subprocess.Popen[bytes], seconds: float) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal such as SIGSTOP has stopped a process; not if a debugger holds it."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] == b"T"
+    except OSError:  # It has ended, or the system is not Linux.
+        return False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Read `world.py` first: the interface of what is served. `session.py` answers the requests of one
 stream, `hosting.py` puts worlds behind a listener, `processes/` puts them into other processes,
 `games/` holds the example environments. May import `protocol`, `tensors`, `transports`, `displays`,
-`errors` and, of `bridges`, the one to Gymnasium, but not `client`.
+`runtime`, `errors` and, of `bridges`, the one to Gymnasium, but not `client`.
 
 ## An environment
 
@@ -136,6 +136,9 @@ the cost of another hop.
 - A process that ends, by a segmentation fault or by a signal, takes its worlds with it: their
   clients get a `ConnectionLostError`. It is in `Server.errors`, another takes its place, and
   clients of other processes go on. All end with the process that serves.
+- A process that SIGSTOP has stopped gets no more connections and worlds; if that lasts for 10 s, it
+  is killed and replaced. One that computes is left alone, however long it takes; while it does not
+  even take connections, others get them.
 - With a process for each processor, environments of one process that compute for some milliseconds
   are stepped by one thread; those that wait in their steps have a thread each, as without
   processes.

@@ -160,6 +160,9 @@ _ROWS = [
     Row(49, "recordings that are renamed, replaced, removed or on a full disk while recorders use "
         "the path; three recorders on one path",
         "nothing is overwritten; when the cause is gone, the next recording works", ""),
+    Row(52, "a worker process of a server is stopped (SIGSTOP)",
+        "noticed within 20 s, its worlds end with a clear error, new clients are served; stop() "
+        "ends within its grace", ""),
     Row(54, "greetings, requests and metadata that are malformed and hold a secret",
         "the secret is in no error, log, reply, repr, span, recording or pickle", ""),
 ]  # fmt: skip

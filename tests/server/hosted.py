@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import multiprocessing
 import os
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import dm_env
 import numpy as np
 from dm_env import specs
 
-RAISE, END, SLEEP, WARN = 1, 2, 3, 4
+RAISE, END, SLEEP, WARN, HOLD = 1, 2, 3, 4, 5
 """Actions; others do nothing."""
 
-SLEEP_SECONDS = 0.5
+SLEEP_SECONDS, HOLD_SECONDS = 0.5, 4.0
 
 OPENED = "opened"
 
@@ -37,7 +39,7 @@ class Where(dm_env.Environment):
         self._factor = 2 if doubled else 1
 
     def action_spec(self) -> dict[str, specs.Array]:
-        return {"do": specs.DiscreteArray(5, dtype=np.int32, name="do")}
+        return {"do": specs.DiscreteArray(6, dtype=np.int32, name="do")}
 
     def observation_spec(self) -> dict[str, specs.Array]:
         return {"pid": specs.Array((), np.int64, "pid")}
@@ -52,12 +54,48 @@ class Where(dm_env.Environment):
             os.kill(os.getpid(), signal.SIGKILL)
         if action["do"] == SLEEP:
             time.sleep(SLEEP_SECONDS)
+        if action["do"] == HOLD:  # As C code does that never lets other threads run.
+            ctypes.PyDLL(None).usleep(int(HOLD_SECONDS * 1e6))
         if action["do"] == WARN:
             logging.getLogger("tests.hosted").warning("warned by %s", "an environment")
         return dm_env.transition(0.0, self._observed())
 
     def _observed(self) -> dict[str, Any]:
         return {"pid": np.int64(os.getpid() * self._factor)}
+
+
+class Closing(Where):
+    """Leaves a file in a folder while it is open, and renames it when it is closed.
+
+    Args:
+      folder: the path of the folder.
+      seconds: how long closing takes.
+    """
+
+    def __init__(self, folder: str, seconds: float = 0.0):
+        super().__init__()
+        self._seconds = seconds
+        self._path = Path(folder) / f"{os.getpid()}-{id(self)}.open"
+        self._path.touch()
+
+    def close(self) -> None:
+        time.sleep(self._seconds)
+        self._path.rename(self._path.with_suffix(".closed"))
+
+
+class StopsItself(Where):
+    """Stops its process by SIGSTOP instead of closing, as often as that is continued."""
+
+    def close(self) -> None:
+        while True:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def closed(folder: Path) -> list[int]:
+    """The processes whose environments were closed, one for each; fails if one is open."""
+    names = sorted(path.name for path in folder.iterdir())
+    assert not [name for name in names if name.endswith(".open")], names
+    return sorted(int(name.partition("-")[0]) for name in names if name.endswith(".closed"))
 
 
 def _report(where: Any) -> None:

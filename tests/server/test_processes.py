@@ -8,6 +8,8 @@ import gc
 import logging
 import multiprocessing
 import os
+import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -50,7 +52,9 @@ from dm_env_rpc_client.server.processes.workers import Workers
 from dm_env_rpc_client.tensors.limits import Limits
 from dm_env_rpc_client.transports.health import CHECK
 from tests.certificates import self_signed
-from tests.scripted import settles, time_limit
+from tests.reliability.recording import Seen
+from tests.reliability.scorecard import counts
+from tests.scripted import BUSY_SECONDS, freeze, settles, time_limit
 from tests.server import hosted
 from tests.server.hosted import Where
 
@@ -71,6 +75,17 @@ def workers_of(server: Server) -> Workers:
 def processes_of(server: Server) -> list[int]:
     """The process ids of the workers."""
     return [worker.pid for worker in workers_of(server)._workers.values()]
+
+
+def index_of(server: Server, pid: int) -> int:
+    """The place of a worker on the board."""
+    (index,) = (i for i, worker in workers_of(server)._workers.items() if worker.pid == pid)
+    return index
+
+
+def host_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
 
 
 def have_ended(pids: list[int]) -> bool:
@@ -449,6 +464,112 @@ def test_an_environment_that_ends_its_process_takes_its_own_worlds_only() -> Non
         (error,) = server.errors
         assert "was ended by SIGKILL, its 1 worlds are lost; it is replaced" in str(error)
         assert going_on.step({"do": 0}).mid()
+
+
+@pytest.mark.row(52)
+@counts(1, 10)
+def test_a_worker_that_is_stopped_by_a_signal_is_replaced(count: int, seen: Seen) -> None:
+    slowest_error = slowest_other = 0.0
+    with serve(Where, processes=2) as server:
+        for _ in range(count):
+            assert settles(lambda: len(workers_of(server)._board.ready()) == 2, START_SECONDS)
+            with make(server.address) as env, make(server.address) as going_on:
+                stopped = pid_of(env)
+                assert pid_of(going_on) != stopped
+                before = len(server.errors)
+                freeze(stopped)
+                begin = time.monotonic()
+                future = env.step_async({"do": 0})
+                while not future.done():
+                    began = time.monotonic()
+                    with make(server.address) as other:
+                        assert pid_of(other) != stopped
+                    slowest_other = max(slowest_other, time.monotonic() - began)
+                    assert going_on.step({"do": 0}).mid()
+                    time.sleep(0.05)  # A machine with two cores has other things to do, too.
+                slowest_error = max(slowest_error, time.monotonic() - begin)
+                with pytest.raises(ConnectionLostError, match="closed the connection"):
+                    future.result()
+            assert settles(lambda: len(server.errors) > before)  # noqa: B023  # runs now
+            text = str(server.errors[-1])
+            assert f"{stopped} was stopped by a signal for 10 s and was killed, its" in text
+            assert text.endswith("worlds are lost; it is replaced")
+    seen(stopped_workers=count, error_after_s=slowest_error, other_client_s=slowest_other)
+    assert 10 <= slowest_error < 20
+    assert slowest_other < 1.0 + BUSY_SECONDS
+
+
+@pytest.mark.row(52)
+def test_stopping_lets_a_stopped_worker_close_its_worlds(tmp_path: Path) -> None:
+    server = serve(functools.partial(hosted.Closing, str(tmp_path)), processes=2)
+    with make(server.address) as env, make(server.address) as other:
+        pids = [pid_of(env), pid_of(other)]
+        freeze(pids[0])
+        with time_limit(4.0):
+            server.stop(2.0)
+    assert have_ended(pids)
+    assert hosted.closed(tmp_path) == sorted(pids)
+
+
+@pytest.mark.row(52)
+def test_a_worker_that_is_stopped_again_and_again_is_killed_after_the_grace() -> None:
+    server = serve(hosted.StopsItself, processes=1)
+    (pid,) = processes_of(server)
+    with connect(server.address) as connection:
+        create_world(connection)
+    with time_limit(4.0):
+        server.stop(1.0)
+    assert have_ended([pid])
+    assert "did not stop in time and was killed, not all of its worlds" in str(server.errors[-1])
+
+
+def test_a_worker_that_holds_the_gil_is_not_killed_and_gets_no_more_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dm_env_rpc_client.server.processes.workers._STOPPED_SECONDS", 0.5)
+    with serve(Where, processes=2) as server, contextlib.ExitStack() as stack:
+        env = stack.enter_context(make(server.address))
+        # So that the one that computes has the fewest worlds.
+        more = stack.enter_context(connect(server.address))
+        for _ in range(2):
+            create_world(more)
+        busy = pid_of(env)
+        future = env.step_async({"do": hosted.HOLD})
+        board, index = workers_of(server)._board, index_of(server, busy)
+
+        def hand_over() -> bool:
+            stack.enter_context(socket.create_connection(host_port(server.address)))
+            time.sleep(0.05)
+            return board.is_behind(index)
+
+        assert settles(hand_over, 10)
+        with make(server.address) as other:
+            assert pid_of(other) != busy
+        assert not future.done()
+        assert future.result(30).mid()
+        assert server.errors == []
+        assert settles(lambda: not board.is_behind(index))
+
+
+def test_a_replacement_is_used_whatever_its_predecessor_was_last_handed() -> None:
+    with serve(Where, processes=1) as server:
+        (first,) = processes_of(server)
+        workers = workers_of(server)
+        old = workers._workers[0]
+        say = old.say
+
+        def say_late(*message: Any, descriptor: int | None = None) -> None:
+            """Fails when the replacement serves, as a thread that was not scheduled would."""
+            if message[0] == "client":
+                os.kill(first, signal.SIGKILL)
+                assert settles(lambda: workers._workers[0] is not old, START_SECONDS)
+                assert settles(lambda: bool(workers._board.ready()), START_SECONDS)
+            say(*message, descriptor=descriptor)
+
+        old.say = say_late  # type: ignore[method-assign]
+        with make(server.address, timeout=60) as env:
+            assert pid_of(env) != first
+        assert workers._board.get(0, "handed") == workers._board.get(0, "adopted") == 1
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,11 @@ _FIELDS = (
     "opened",  # Streams that were ever opened.
     "adopted",  # Connections that were ever taken.
     # The server's own process writes these.
+    "is_stopped",  # Whether a signal has stopped it.
     "handed",  # Connections that were handed to it.
     "handed_at",  # When the last was, in nanoseconds of the monotonic clock.
+    "waits_since",  # When one was handed to it, and none has been taken after that.
+    "taken_before",  # What `adopted` was then.
     "expected",  # What `opened` will be when each has opened a stream.
 )
 
@@ -75,15 +78,31 @@ class Board:
             opened = max(opened, self.get(index, "expected"))
         self.set(index, "expected", opened + 1)
         self.set(index, "handed_at", now)
-        self.set(index, "handed", self.get(index, "handed") + 1)
+        handed, adopted = self.get(index, "handed"), self.get(index, "adopted")
+        if handed == adopted or adopted != self.get(index, "taken_before"):
+            self.set(index, "taken_before", adopted)
+            self.set(index, "waits_since", now)
+        self.set(index, "handed", handed + 1)
+
+    def is_behind(self, index: int) -> bool:
+        """Whether a worker has not taken a connection for long: other code holds its GIL."""
+        adopted = self.get(index, "adopted")
+        return (
+            self.get(index, "handed") > adopted == self.get(index, "taken_before")
+            and time.monotonic_ns() - self.get(index, "waits_since") > _EXPECTED_NANOSECONDS
+        )
 
     def find(self, serial: int) -> int | None:
         """Returns the index of the worker with a serial number; None if there is none any more."""
-        return next((i for i in self.ready() if self.get(i, "serial") == serial), None)
+        return next((i for i in range(self.size) if self.get(i, "serial") == serial), None)
 
     def ready(self) -> list[int]:
-        """Returns the indices of the workers that serve."""
-        return [index for index in range(self.size) if self.get(index, "serial")]
+        """Returns the indices of the workers that serve, and that no signal has stopped."""
+        return [
+            index
+            for index in range(self.size)
+            if self.get(index, "serial") and not self.get(index, "is_stopped")
+        ]
 
     def clear(self, index: int) -> None:
         """Forgets a worker that has ended."""
@@ -166,7 +185,9 @@ class Slot(Share):
             if spreads:
                 return self.serial
         board = self.board
-        least = min(board.ready(), key=board.load, default=self.index)
+        least = min(
+            board.ready(), key=lambda i: (board.is_behind(i), board.load(i)), default=self.index
+        )
         if board.load(least) < board.load(self.index):
             return board.get(least, "serial") or self.serial
         return self.serial

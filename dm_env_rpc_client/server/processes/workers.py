@@ -1,7 +1,7 @@
 """The workers as the server's own process sees them: started, given connections, replaced, ended.
 
-One thread accepts connections and hands them out; one for each worker hears what it says and
-replaces it when it has ended.
+One thread accepts connections and hands them out; one for each worker hears what it says, kills it
+if it must, and replaces it when it has ended. No other thread touches the process of a worker.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.runtime import children
 from dm_env_rpc_client.server.activity import ServerStats, added_up
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.offered_properties import Properties
@@ -43,8 +44,11 @@ _ADVICE = (
     "one, or a text such as 'my_module:make'"
 )
 
-_LOOK_SECONDS = 1.0
-"""How often a silent worker is looked at."""
+_LOOK_SECONDS = 0.25
+"""How often the process of a worker is looked at."""
+
+_STOPPED_SECONDS = 10.0
+"""How long a worker may be stopped by SIGSTOP before it is killed. One that computes is never."""
 
 _STATS_SECONDS = 1.0
 """How long a worker may take to count; one that is busy is left out until then."""
@@ -76,24 +80,38 @@ class _Worker:
       serial: its number among all that there ever were.
       pid: the id of the process.
       control: to it.
+      levels: of loggers, by name, as it was told.
+      is_lost: whether its end is known, so that it gets no more connections.
       is_ready: whether it has begun to serve.
+      has_closed: whether it has ended after it has closed all of its worlds.
       failure: what it said why it did not.
       ended: how it ended.
       has_begun: set when one of both is known, or when it has ended.
       stats: what it said last.
     """
 
-    def __init__(self, index: int, serial: int, process: Any, control: MessagePipe):
+    def __init__(
+        self,
+        index: int,
+        serial: int,
+        process: Any,
+        control: MessagePipe,
+        levels: Mapping[str, int],
+    ):
         self.index = index
         self.serial = serial
         self.pid: int = process.pid
         self._process = process
         self.control = control
-        self.is_ready = False
+        self.levels = levels
+        self.is_lost = self.is_ready = False
+        self.has_closed = False
         self.failure = self.ended = ""
         self.has_begun = threading.Event()
         self.stats: ServerStats | None = None
         self._asked: collections.deque[threading.Event] = collections.deque()
+        self._stopped_looks = 0
+        self._killed_because = ""
 
     def say(self, *message: Any, descriptor: int | None = None) -> None:
         """Tells it something; OSError if it has ended."""
@@ -117,14 +135,31 @@ class _Worker:
             if stats is not None:
                 return
 
+    # Only the thread that supervises it calls these.
+
     @property
     def is_alive(self) -> bool:
         """Whether the process runs."""
-        return not self.ended and self._process.is_alive()
+        alive: bool = self._process.is_alive()
+        return alive
 
-    def kill(self) -> None:
-        """Kills the process, if it runs."""
-        with contextlib.suppress(ValueError):  # It was closed meanwhile.
+    def look_stopped(self) -> float:
+        """Looks whether a signal has stopped the process, and returns for how many seconds.
+
+        Looks are counted, not the clock: all processes may have been stopped together.
+        """
+        self._stopped_looks = self._stopped_looks + 1 if children.is_stopped(self.pid) else 0
+        return self._stopped_looks * _LOOK_SECONDS
+
+    def go_on(self) -> None:
+        """Lets a stopped process continue."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self, because: str) -> None:
+        """Kills the process, and says why where its end is told."""
+        if not self._killed_because:
+            self._killed_because = because
+            _log.warning("worker process %d %s and is killed", self.pid, because)
             self._process.kill()
 
     def bury(self) -> None:
@@ -135,8 +170,11 @@ class _Worker:
             process.kill()
             process.join()
         code = process.exitcode
+        self.has_closed = code == 0
         ended = f"ended with exit code {code}"
-        if code is not None and code < 0:
+        if self._killed_because:
+            ended = f"{self._killed_because} and was killed"
+        elif code is not None and code < 0:
             with contextlib.suppress(ValueError):
                 ended = f"was ended by {signal.Signals(-code).name}"
         self.ended = ended
@@ -170,10 +208,12 @@ class Workers:
         self._serials = itertools.count(1)
         self._began = time.monotonic()
         self._ended_stats: list[ServerStats] = []
-        self._levels = _levels()
         self._last = 0
         # Protects `_workers`, and that none is started when all are to stop.
         self._lock = threading.Lock()
+        # Protects that nothing is counted as handed to a worker that the board has forgotten.
+        self._handing = threading.Lock()
+        self._stop_by = 0.0
         self._is_serving = False
         self._stopping = threading.Event()
         self._stopped = threading.Event()
@@ -221,7 +261,8 @@ class Workers:
 
     def stats(self) -> ServerStats:
         """See `Server.stats`."""
-        self._tell_levels()
+        for worker in list(self._workers.values()):
+            self._tell_levels(worker)
         total = added_up([*self._ended_stats, *self._ask_stats()])
         return ServerStats(
             uptime=time.monotonic() - self._began,
@@ -244,64 +285,70 @@ class Workers:
         """Ends all workers, and returns when they have ended; see `Server.stop`."""
         if os.getpid() != self._pid:
             return  # A forked child has no workers.
-        self._begin_to_stop()
+        self._begin_to_stop(grace)
         if self._acceptor is not None:
             self._acceptor.close()
         for worker in list(self._workers.values()):
             with contextlib.suppress(OSError):
                 worker.say("stop", grace)
-        deadline = time.monotonic() + grace + _STOP_SECONDS
+        deadline = self._stop_by + _STOP_SECONDS + 2 * _END_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        for worker in list(self._workers.values()):
-            if worker.is_alive:
-                _log.warning("worker %d did not stop in time and is killed", worker.serial)
-                worker.kill()
-        for thread in self._threads:
-            thread.join(_END_SECONDS)
         self._stopped.set()
 
     def abort(self) -> None:
         """Has all workers end, without waiting."""
         if os.getpid() != self._pid:
             return
-        self._begin_to_stop()
+        self._begin_to_stop(0.0)
         if self._acceptor is not None:
             self._acceptor.close_soon()
         for worker in list(self._workers.values()):
             worker.control.shut_down()
         self._stopped.set()
 
-    def _begin_to_stop(self) -> None:
+    def _begin_to_stop(self, grace: float) -> None:
         with self._lock:
+            self._stop_by = time.monotonic() + grace
             self._stopping.set()
 
     # Connections.
 
     def _hand_over(self, descriptor: int) -> None:
         """Hands a connection to the worker with the fewest worlds; waits if there is none."""
-        board = self._board
         while not self._stopping.is_set():
-            ready = [
-                index
-                for index in board.ready()
-                if board.get(index, "handed") - board.get(index, "adopted") < _MAX_UNADOPTED
-            ]
-            if not ready:
+            with self._handing:
+                worker = self._next_worker()
+                if worker is not None:
+                    self._board.handed(worker.index)
+            if worker is None:
                 self._stopping.wait(_WAIT_SECONDS)
                 continue
-            index = min(
-                ready, key=lambda one: (board.load(one), (one - self._last - 1) % board.size)
-            )
-            worker = self._workers[index]
-            board.handed(index)
             try:
                 worker.say("client", descriptor=descriptor)
             except OSError:
-                board.set(index, "serial", 0)  # It has ended, which its thread notices soon.
+                worker.is_lost = True  # It has ended, which its thread notices soon.
             else:
-                self._last = index
+                self._last = worker.index
                 return
+
+    def _next_worker(self) -> _Worker | None:
+        board = self._board
+        able = [
+            worker
+            for worker in (self._workers[index] for index in board.ready())
+            if not worker.is_lost
+            and board.get(worker.index, "handed") - board.get(worker.index, "adopted")
+            < _MAX_UNADOPTED
+        ]
+        able.sort(
+            key=lambda worker: (
+                board.is_behind(worker.index),
+                board.load(worker.index),
+                (worker.index - self._last - 1) % board.size,
+            )
+        )
+        return next((worker for worker in able if not children.is_stopped(worker.pid)), None)
 
     # Each worker has a thread that does this.
 
@@ -343,9 +390,10 @@ class Workers:
                     daemon=True,
                 ).start()
             asks = None if questions is None else questions[1]
+            levels = _levels()
             process = context.Process(
                 target=in_worker.run,
-                args=(self._setup, others, asks, self._board, index, serial, self._levels),
+                args=(self._setup, others, asks, self._board, index, serial, levels),
                 name=f"dm_env_rpc worker {serial}",
                 daemon=True,
             )
@@ -358,24 +406,40 @@ class Workers:
                 others.close()
                 if asks is not None:
                     asks.close()
-            worker = self._workers[index] = _Worker(index, serial, process, control)
+            worker = self._workers[index] = _Worker(index, serial, process, control, levels)
         return worker
 
     def _hear(self, worker: _Worker) -> None:
         """Does what a worker says, until it has ended."""
-        control = worker.control
+        control, next_look = worker.control, 0.0
         with contextlib.suppress(EOFError, OSError):
             while True:
-                while not control.wait(_LOOK_SECONDS):
+                if control.wait(_LOOK_SECONDS):
+                    received = control.receive()
+                    try:
+                        self._take(worker, received)
+                    except Exception:
+                        _log.exception("what a worker process said cannot be taken")
+                if time.monotonic() >= next_look:
                     # What it has started may keep its end of the pipe open.
                     if not worker.is_alive:
                         return
-                    self._tell_levels()
-                received = control.receive()
-                try:
-                    self._take(worker, received)
-                except Exception:
-                    _log.exception("what a worker process said cannot be taken")
+                    self._look(worker)
+                    next_look = time.monotonic() + _LOOK_SECONDS
+
+    def _look(self, worker: _Worker) -> None:
+        """Kills a worker that a signal has stopped for long, or that does not stop in time."""
+        stopped = worker.look_stopped()
+        self._board.set(worker.index, "is_stopped", int(stopped > 0))
+        if not self._stopping.is_set():
+            if stopped >= _STOPPED_SECONDS:
+                worker.kill(f"was stopped by a signal for {stopped:g} s")
+            elif not stopped:
+                self._tell_levels(worker)
+        elif stopped and time.monotonic() < self._stop_by:
+            worker.go_on()  # So that it can close its worlds.
+        elif stopped or time.monotonic() > self._stop_by + _STOP_SECONDS:
+            worker.kill("did not stop in time")
 
     def _take(self, worker: _Worker, received: Received) -> None:
         what, *arguments = pickle.loads(received.message)
@@ -399,18 +463,25 @@ class Workers:
     def _bury(self, worker: _Worker) -> None:
         """Forgets a worker that has ended."""
         lost = self._board.get(worker.index, "worlds")
-        self._board.clear(worker.index)
+        with self._handing:
+            worker.is_lost = True
+            self._board.clear(worker.index)
         worker.have_stats(None)
         if worker.stats is not None:
             self._ended_stats.append(worker.stats)
             self._ended_stats[:] = [added_up(self._ended_stats)]
             worker.stats = None
         worker.bury()
-        if self._is_serving and not self._stopping.is_set():
-            what = (
-                f"its {lost} worlds are lost" if worker.is_ready else worker.failure or "at start"
-            )
-            text = f"worker process {worker.pid} {worker.ended}, {what}; it is replaced"
+        stops = self._stopping.is_set()
+        is_clean = stops and (worker.has_closed or not worker.is_ready)
+        if self._is_serving and not is_clean:
+            if stops:
+                what, then = "not all of its worlds are closed", "the server stops"
+            elif worker.is_ready:
+                what, then = f"its {lost} worlds are lost", "it is replaced"
+            else:
+                what, then = worker.failure or "at start", "it is replaced"
+            text = f"worker process {worker.pid} {worker.ended}, {what}; {then}"
             self._error_log.add(ChildProcessError(text), text)
         worker.has_begun.set()
 
@@ -442,13 +513,12 @@ class Workers:
             event.wait(max(0.0, deadline - time.monotonic()))
         return [worker.stats for worker in workers if worker.stats is not None]
 
-    def _tell_levels(self) -> None:
+    def _tell_levels(self, worker: _Worker) -> None:
         levels = _levels()
-        if levels != self._levels:
-            self._levels = levels
-            for worker in list(self._workers.values()):
-                with contextlib.suppress(OSError):
-                    worker.say("levels", levels)
+        if levels != worker.levels:
+            worker.levels = levels
+            with contextlib.suppress(OSError):
+                worker.say("levels", levels)
 
 
 class _StoppingError(Exception):
