@@ -316,7 +316,8 @@ class ThreadedPipeline:
             return
         asleep = threading.Lock()
         asleep.acquire()
-        pending.waiters.append(lambda: _release(asleep))
+        waiter = functools.partial(_release, asleep)
+        pending.waiters.append(waiter)
         with self._mutex:
             self._sleepers[asleep] = None
         try:
@@ -332,6 +333,11 @@ class ThreadedPipeline:
         finally:
             with self._mutex:
                 self._sleepers.pop(asleep, None)
+            try:
+                # A thread that polls waits for the same request many times.
+                pending.waiters.remove(waiter)
+            except ValueError:
+                pass  # It was called.
             # This thread may have been chosen to lead just as it stopped waiting.
             self._wake_sleeper()
 

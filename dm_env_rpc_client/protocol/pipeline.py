@@ -120,7 +120,11 @@ class Pending:
     def wake(self) -> None:
         """Calls the waiters."""
         while self.waiters:
-            self.waiters.pop()()
+            try:
+                waiter = self.waiters.pop()
+            except IndexError:
+                return  # Another thread took the last one meanwhile.
+            waiter()
 
     def result(self) -> Any:
         """Returns the outcome or raises it."""

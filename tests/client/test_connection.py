@@ -26,7 +26,7 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.server import Server
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer, echo
-from tests.scripted import extension, time_limit
+from tests.scripted import extension, settles, time_limit
 
 
 def test_send_returns_the_payload_of_the_answer(echo_server: ScriptedServer) -> None:
@@ -96,6 +96,34 @@ def test_a_callback_of_a_future_may_send_requests_of_its_own(echo_server: Script
         first.add_done_callback(lambda _: answered.set_result(connection.send(extension(2))))
         assert connection.send(extension(3)) == extension(3)
         assert answered.result(5) == extension(2)
+
+
+@pytest.mark.parametrize("timeout", [0.0, 1e-4])
+def test_waits_that_time_out_leave_nothing_behind(timeout: float) -> None:
+    answers = threading.Event()
+
+    def script(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
+        for request in requests:
+            answers.wait(30)
+            yield Response(extension=request.extension)
+
+    with ScriptedServer(script) as server, connect(server.address) as connection:
+        future = connection.submit(extension(1))
+        waiters = vars(future)["_pending"].waiters
+        before = len(waiters)
+        reads = threading.Thread(target=connection.send, args=[extension(2)])
+        reads.start()
+        try:
+            assert settles(lambda: connection._pipeline._leader == reads.ident)
+            for _ in range(100):
+                assert not future.done()
+                with pytest.raises(concurrent.futures.TimeoutError):
+                    future.result(timeout)
+            assert len(waiters) == before
+        finally:
+            answers.set()
+        assert future.result() == extension(1)
+        reads.join()
 
 
 def test_a_future_cannot_be_cancelled(echo_server: ScriptedServer) -> None:
