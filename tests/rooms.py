@@ -28,12 +28,14 @@ PACKAGE = Path(dm_env_rpc_client.__file__).parent
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
         "bridges", "client", "compliance", "environment", "errors", "extensions", "protocol",
-        "recording", "runtime", "server", "tensors", "transports",
+        "recording", "runtime", "server", "tensors", "transports", "version",
     },
     "notebook": {"displays", "environment", "errors", "extensions", "server", "tensors"},
     "gymnasium": set(),
     "__init__": {"_proto", "client", "environment", "errors", "tensors"},
-    "adaptors": {"bridges", "environment", "errors", "extensions", "protocol", "tensors"},
+    "adaptors": {
+        "bridges", "environment", "errors", "extensions", "protocol", "tensors", "version",
+    },
     "distributed": {"environment", "errors", "runtime", "server", "transports"},
     "testing": {
         "client", "compliance", "environment", "errors", "protocol", "server", "transports",
@@ -48,15 +50,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "launch": {"client", "errors", "runtime"},
     "client": {"displays", "errors", "protocol", "recording", "runtime", "transports"},
-    "recording": {"errors", "protocol", "tensors", "transports"},
+    "recording": {"errors", "protocol", "tensors", "transports", "version"},
     "bridges": {"errors", "runtime", "tensors", "transports"},
     "protocol": {"_proto", "errors", "tensors"},
-    "transports": {"errors"},
+    "transports": {"errors", "version"},
     "tensors": {"_proto", "displays", "errors"},
     "displays": set(),
     "runtime": {"errors"},
     "errors": set(),
     "_proto": set(),
+    "version": set(),
 }  # fmt: skip
 
 

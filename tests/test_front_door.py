@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import site
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +75,45 @@ with provisionalcompleter():
 
 def test_the_version_is_the_distributions() -> None:
     assert dm_env_rpc_client.__version__ == importlib.metadata.version("dm-env-rpc-client")
+
+
+def test_a_checkout_that_is_not_installed_works(tmp_path: Path) -> None:
+    for path in map(Path, site.getsitepackages()):
+        for entry in path.glob("*"):
+            if not entry.name.startswith(("dm_env_rpc_client", "_dm_env_rpc", "__editable__")):
+                tmp_path.joinpath(entry.name).symlink_to(entry)
+    program = """
+import importlib.metadata, sys
+try:
+    importlib.metadata.version("dm-env-rpc-client")
+except importlib.metadata.PackageNotFoundError:
+    from dm_env_rpc_client import make
+    from dm_env_rpc_client.server import Catch, serve
+    with serve(Catch) as server, make(server.address, record=sys.argv[1]) as env:
+        print(repr(env.reset().step_type))
+"""
+    checkout = str(Path(dm_env_rpc_client.__file__).parents[1])
+    finished = subprocess.run(
+        [sys.executable, "-S", "-c", program, str(tmp_path / "played.mcap")],
+        env={**os.environ, "PYTHONPATH": f"{checkout}:{tmp_path}"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+    )
+    assert "FIRST" in finished.stdout, finished.stderr
+
+
+def test_other_systems_are_told_which_are_supported() -> None:
+    program = "import sys; sys.platform = 'win32'; import dm_env_rpc_client"
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=90
+    )
+    assert finished.stderr.splitlines()[-1].startswith(
+        f"ImportError: dm_env_rpc_client {dm_env_rpc_client.__version__} runs on Linux and macOS; "
+        "this system is 'win32'"
+    )
 
 
 def test_the_modules_spec_is_left_alone() -> None:

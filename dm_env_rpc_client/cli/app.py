@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from typing import Annotated
 
 import typer
@@ -20,6 +19,7 @@ from dm_env_rpc_client.cli import (
     serve,
 )
 from dm_env_rpc_client.cli.group import Commands, examples
+from dm_env_rpc_client.version import __version__
 
 __all__ = ["app"]
 
@@ -48,7 +48,7 @@ app = typer.Typer(
 
 def _print_version(is_wanted: bool) -> None:
     if is_wanted:
-        typer.echo(f"dm-env-rpc {importlib.metadata.version('dm-env-rpc-client')}")
+        typer.echo(f"dm-env-rpc {__version__}")
         raise typer.Exit
 
 

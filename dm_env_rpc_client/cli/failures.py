@@ -53,7 +53,7 @@ _LEVELS = ("debug", "info", "warning", "error")
 console = rich.console.Console(stderr=True, soft_wrap=True, highlight=False)
 """Stderr, for everything but results, which go to stdout."""
 
-_SIGNALS_TO_END = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_SIGNALS_TO_END = [signal.SIGTERM, signal.SIGHUP]
 
 # Typer exports the base class of its parser errors only as a base of BadParameter.
 _ParserError = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "UsageError")

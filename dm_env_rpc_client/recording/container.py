@@ -17,8 +17,6 @@ the summary in the footer.
 from __future__ import annotations
 
 import contextlib
-import functools
-import importlib.metadata
 import os
 import struct
 import zlib
@@ -38,6 +36,7 @@ from mcap.writer import LIBRARY_IDENTIFIER, MCAP0_MAGIC
 
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.protocol.envelopes import EnvironmentRequest, EnvironmentResponse
+from dm_env_rpc_client.version import __version__
 
 __all__ = [
     "ANSWERS",
@@ -46,7 +45,6 @@ __all__ = [
     "PROFILE",
     "REQUESTS",
     "Container",
-    "version",
 ]
 
 PROFILE = "dm_env_rpc"
@@ -107,7 +105,7 @@ class Container:
         self._begin_chunk()
         begin = RecordBuilder()
         begin.write(MCAP0_MAGIC)
-        library = f"dm-env-rpc-client {version()}; {LIBRARY_IDENTIFIER}"
+        library = f"dm-env-rpc-client {__version__}; {LIBRARY_IDENTIFIER}"
         records.Header(PROFILE, library).write(begin)
         self._schemas = [
             records.Schema(
@@ -293,7 +291,7 @@ class _Output:
         self.checksum = 0
         self._path = path.absolute()
         self._end = b""
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
         self._descriptor = os.open(path, flags, 0o666)
         self._identity = _identity(os.fstat(self._descriptor))
 
@@ -345,7 +343,7 @@ class _Output:
         The inode of a file that was removed may be that of another one later, so that the end is
         compared as well, which has the checksum of all the rest.
         """
-        flags = os.O_RDWR | os.O_NONBLOCK | getattr(os, "O_BINARY", 0)
+        flags = os.O_RDWR | os.O_NONBLOCK
         descriptor = os.open(self._path, flags)
         try:
             found = os.fstat(descriptor)
@@ -367,15 +365,6 @@ class _Output:
 
 def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
-
-
-@functools.cache
-def version() -> str:
-    """Returns the version of this package, which may run without being installed."""
-    try:
-        return importlib.metadata.version("dm-env-rpc-client")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _file_descriptors(message: type[Message]) -> bytes:

@@ -13,12 +13,12 @@ from dm_env_rpc_client.recording.container import (
     COMPRESSIONS,
     MAX_CONNECTIONS,
     Container,
-    version,
 )
 from dm_env_rpc_client.recording.streams import AsyncRecordedStream, RecordedStream
 from dm_env_rpc_client.recording.tape import Tape, Writing
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.streams import AsyncStream, Stream
+from dm_env_rpc_client.version import __version__
 
 __all__ = ["Recorder", "recorder_of", "settings_of"]
 
@@ -35,8 +35,7 @@ def _begin_anew() -> None:
     _recorders.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 class Recorder:
@@ -105,7 +104,7 @@ class Recorder:
         metadata = {
             "connection": str(number),
             "address": address,
-            "version": version(),
+            "version": __version__,
             **settings,
         }
         return Tape(self, self._writing, number, metadata)

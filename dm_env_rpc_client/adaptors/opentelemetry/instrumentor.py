@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import logging
 import os
 import threading
@@ -28,6 +27,7 @@ from dm_env_rpc_client.adaptors.opentelemetry.reports import (
     harmless,
 )
 from dm_env_rpc_client.protocol import telemetry
+from dm_env_rpc_client.version import __version__
 
 __all__ = ["DmEnvRpcInstrumentor"]
 
@@ -71,9 +71,8 @@ class DmEnvRpcInstrumentor:
             return
         if step_spans is None:
             step_spans = os.environ.get(_STEP_SPANS, "").lower() in ("1", "true")
-        version = importlib.metadata.version("dm-env-rpc-client")
-        tracer = trace.get_tracer(_NAME, version, tracer_provider)
-        meter = metrics.get_meter(_NAME, version, meter_provider)
+        tracer = trace.get_tracer(_NAME, __version__, tracer_provider)
+        meter = metrics.get_meter(_NAME, __version__, meter_provider)
         telemetry.install(_Telemetry(tracer, meter, step_spans))
 
     def uninstrument(self) -> None:

@@ -149,5 +149,4 @@ def processors() -> int:
     return os.cpu_count() or 1
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=threads.clear)
+os.register_at_fork(after_in_child=threads.clear)

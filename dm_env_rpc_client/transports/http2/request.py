@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import importlib.metadata
 from typing import TypeAlias
 
 from dm_env_rpc_client.transports.http2.target import Target
 from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
 from dm_env_rpc_client.transports.status import PROCESS
+from dm_env_rpc_client.version import __version__
 
 __all__ = ["Header", "request_headers"]
 
@@ -25,7 +25,6 @@ def request_headers(target: Target, is_tls: bool, metadata: Metadata | None) -> 
       SpecError: HTTP/2 does not take the metadata.
     """
     checked = check_metadata(metadata) or ()
-    version = importlib.metadata.version("dm-env-rpc-client")
     return [
         (":method", "POST"),
         (":scheme", "https" if is_tls else "http"),
@@ -33,7 +32,7 @@ def request_headers(target: Target, is_tls: bool, metadata: Metadata | None) -> 
         (":authority", target.authority),
         ("te", "trailers"),
         ("content-type", "application/grpc"),
-        ("user-agent", f"dm-env-rpc-client/{version}"),
+        ("user-agent", f"dm-env-rpc-client/{__version__}"),
         *(
             (key, base64.b64encode(value).rstrip(b"=") if isinstance(value, bytes) else value, True)
             for key, value in checked

@@ -12,7 +12,7 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.addresses import check_resolved
 from dm_env_rpc_client.transports.credentials import Credentials, is_local_credentials
 from dm_env_rpc_client.transports.http2.attempts import NO_HTTP2, HandshakeError, seconds_left
-from dm_env_rpc_client.transports.http2.target import IS_POSSIBLE, Target
+from dm_env_rpc_client.transports.http2.target import Target
 from dm_env_rpc_client.transports.tls import Tls
 
 __all__ = [
@@ -48,10 +48,8 @@ def tls_context(
       alpn: the protocol that is offered in the handshake.
 
     Raises:
-      SpecError: these credentials are for grpcio only, or the machine cannot.
+      SpecError: these credentials are for grpcio only.
     """
-    if not IS_POSSIBLE:
-        raise SpecError("transport 'http2' takes a POSIX system; use transport='grpc' here")
     if credentials is None or is_local_credentials(credentials):
         return None
     if isinstance(credentials, Tls):

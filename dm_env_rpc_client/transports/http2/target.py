@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 import urllib.request
 from typing import NamedTuple
@@ -12,10 +11,7 @@ from dm_env_rpc_client.transports.addresses import is_loopback, parse_host_port
 from dm_env_rpc_client.transports.credentials import Credentials, is_local_credentials
 from dm_env_rpc_client.transports.tls import Tls
 
-__all__ = ["IS_POSSIBLE", "Target", "can_reach"]
-
-IS_POSSIBLE = hasattr(socket, "AF_UNIX") and hasattr(socket.socket, "recvmsg_into")
-"""Whether the machine has the sockets that this takes; Windows does not."""
+__all__ = ["Target", "can_reach"]
 
 
 class Target(NamedTuple):
@@ -52,7 +48,7 @@ def can_reach(address: str, credentials: Credentials | None) -> bool:
     grpcio.
     """
     is_plain = credentials is None or is_local_credentials(credentials)
-    if not IS_POSSIBLE or not (is_plain or isinstance(credentials, ssl.SSLContext | Tls)):
+    if not (is_plain or isinstance(credentials, ssl.SSLContext | Tls)):
         return False
     try:
         target = Target.parse(address)
