@@ -21,42 +21,7 @@
 
 Exceptions carry their data as attributes; `str()` composes the sentence.
 
-## Which error, and what then
-
-| error | also a | when | the connection |
-| --- | --- | --- | --- |
-| `SpecError` | `ValueError` | a value, spec or name is invalid; nothing was sent | is usable |
-| `UnknownNameError` | `KeyError` | a SpecError: no such action or observation | is usable |
-| `DmEnvRpcError` | | the server refused: `.code`, `.message`, `.details` | is usable |
-| `ProtocolError` | | the server broke the protocol | is dead if the order is in doubt |
-| `EnvironmentsFailedError` | | some of a batch failed: `.failures` | of the others is usable |
-| `AgentsFailedError` | | some of a world failed: `.failures` | of every agent is closed |
-| `LaunchError` | | a server was not started: `.command`, `.exit_code`, `.logs` | |
-| `LibraryError` | | a C library reported a failure | |
-| `RecordingError` | | a recording cannot be written or read | is dead if it was recorded |
-| `DeadlineExceededError` | `TimeoutError` | no answer in time | is dead |
-| `ConnectionLostError` | `ConnectionError` | there is no connection, or it is dead | is dead |
-| `ConnectionClosedError` | `ConnectionError` | you closed it | is closed |
-
-```python
-import dm_env_rpc_client
-from dm_env_rpc_client.server import Catch, serve
-
-with serve(Catch) as server, dm_env_rpc_client.make(server.address) as env:
-    env.reset()
-    try:
-        env.step({"paddle": 7})
-    except dm_env_rpc_client.SpecError as error:
-        print(error)  # action 'paddle' (uid 1): the value is 7, outside its bounds [0, 2]
-    try:
-        dm_env_rpc_client.make(server.address, {"rows": -1})
-    except dm_env_rpc_client.DmEnvRpcError as error:
-        print(error.code_name)  # INVALID_ARGUMENT
-```
-
-Answers carry no ids. After a missed deadline, an interrupted wait or an answer of the wrong type,
-it is unknown which answer belongs to which request. The connection is then dead: every request
-fails, with the first cause as `__cause__`. `connection.reopen()` opens a new one.
+Which one says what is in `docs/reference/errors.md`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,6 @@ ONLY_IN = {
     "rich": ["cli."],
     "textual": ["cli.playing."],
     "textual_image": ["cli.playing."],
-    "pdoc": ["cli.reference"],
     "gymnasium": [
         "gymnasium",
         "adaptors.gymnasium",

@@ -1,8 +1,7 @@
-"""The generated message modules: the protocol, its properties extension, and the 1.0 line's.
+"""The generated message modules: the protocol, its properties extension, and the 1.0 line's."""
 
-`protos/generate.py` writes them; `dm_env_rpc_pb2_grpc.py`, the gRPC service, is written by hand and
-imported when it is first used. May import protobuf, and grpc for the service.
-"""
+# `protos/generate.py` writes them; `dm_env_rpc_pb2_grpc.py`, the gRPC service, is written by hand
+# and imported when it is first used.
 
 import lazy_loader
 

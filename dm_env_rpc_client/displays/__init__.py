@@ -1,4 +1,3 @@
-"""HTML of specs, values, TimeSteps and connections, for notebooks.
+"""HTML of specs, values, TimeSteps and connections, for notebooks."""
 
-Pure; may import no other room. Read `values.py` first.
-"""
+# Pure; may import no other room. Read `values.py` first.

@@ -2,41 +2,11 @@
 
     %load_ext dm_env_rpc_client.notebook
 
-From then on, specs and TimeSteps are shown as tables and images. Needs the extra `notebook`. Read
-`explorer.py` first. May import `displays`, `environment`, `extensions`, `server` and `tensors`.
-
-## explore
-
-`explore(env)` shows any `dm_env.Environment`: live observations, a control for each action, runs,
-keys to play with, rewards and properties.
-
-```python
-import dm_env_rpc_client
-from dm_env_rpc_client.notebook import explore
-from dm_env_rpc_client.server import Catch, serve
-
-server = serve(Catch)
-env = dm_env_rpc_client.make(server.address)
-explorer = explore(env, labels={"paddle": ["left", "stay", "right"]})
-explorer  # the last line of a cell shows it
-explorer.close()
-env.close()
-server.stop()
-```
-
-![The explorer](../../notebooks/pictures/explorer.png)
-
-## Rich displays
-
-After `%load_ext dm_env_rpc_client.notebook`, TimeSteps and specs are shown as images, plots and
-tables; stacked TimeSteps, as `unroll` returns them, as strips of images. Connections, environments
-and servers need no extension.
-
-![Forty TimeSteps of an unroll](../../notebooks/pictures/displays.png)
-
-The six notebooks in the folder `notebooks` go from a first environment to a learning agent, many
-environments, a server of your own and the bridges.
+From then on, specs and TimeSteps are shown as tables and images. Needs the extra `notebook`. The
+guide is `docs/how-to/notebooks.md`.
 """
+
+# Read `explorer.py` first.
 
 from dm_env_rpc_client.errors import install_command
 

@@ -1,7 +1,5 @@
-"""Tools of Python and the operating system that are independent of any protocol.
+"""Tools of Python and the operating system that are independent of any protocol."""
 
-`deadline.py`: one timeout for several waits. `children.py`: child processes that end with
-their parent. `objects.py`, `setting_text.py` and `launch_text.py`: objects, settings and servers to
-launch, as they are named on a command line.
-May import the standard library and `errors`. The files are independent of one another.
-"""
+# `deadline.py`: one timeout for several waits. `children.py`: child processes that end with their
+# parent. `objects.py`, `setting_text.py` and `launch_text.py`: objects, settings and servers to
+# launch, as they are named on a command line. The files are independent of one another.

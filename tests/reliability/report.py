@@ -153,6 +153,8 @@ def markdown(results: Iterable[RowResult], about: dict[str, str]) -> str:
     lines = [
         "<!-- Written by `python -m tests.reliability --markdown`; do not edit. -->",
         "",
+        "# The scorecard",
+        "",
         "; ".join(f"{name}: {value}" for name, value in about.items()) + ".",
         "",
         _cells("#", "tried", "has to be seen", "dm-env-rpc 1.1.7", "seen here"),

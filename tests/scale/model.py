@@ -1,7 +1,7 @@
 """What many environments should reach, calculated from what a step was measured to cost.
 
 Pure: no I/O, nothing measured here. Times are in seconds of a processor or of the clock, sizes in
-bytes, rates in steps per second. The guide, `dm_env_rpc_client.testing.scale`, states the formulas.
+bytes, rates in steps per second. `docs/explanations/scale.md` states the formulas.
 """
 
 from __future__ import annotations

@@ -122,6 +122,8 @@ def markdown(run: Run) -> str:
     about = "; ".join(f"{name}: {value}" for name, value in run.about.items())
     parts = [
         "<!-- Written by `python -m tests.scale --markdown`; do not edit. -->",
+        "",
+        "# Figures of scale",
         "## Measured: what a step costs",
         f"{about}. {_UNITS}",
         _costs(run),

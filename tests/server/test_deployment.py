@@ -22,7 +22,6 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client import Tls, make
-from dm_env_rpc_client.server import deployment
 from tests.certificates import Authority
 from tests.groups import need
 
@@ -31,12 +30,13 @@ kubernetes_validate = pytest.importorskip("kubernetes_validate")
 yaml = pytest.importorskip("yaml")
 
 ROOT = Path(__file__).resolve().parents[2]
+GUIDE = ROOT / "docs" / "how-to" / "deployment.md"
 MOUNTED = "/run/engine"
 PORT = 50051
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", deployment.__doc__ or "", re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", GUIDE.read_text(), re.DOTALL)
 
 
 @pytest.fixture

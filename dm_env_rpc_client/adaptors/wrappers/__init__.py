@@ -1,8 +1,9 @@
 """Wrappers of environments that dm_env lacks, each for one environment and for a batch.
 
-Each is a `dm_env.Environment` around another; see the guide in `dm_env_rpc_client.adaptors`. Read
-`wrapper.py` first. May import `errors` and `tensors`.
+Each is a `dm_env.Environment` around another. The guide is `docs/how-to/gymnasium.md`.
 """
+
+# Read `wrapper.py` first.
 
 from dm_env_rpc_client.adaptors.wrappers.action_repeat import ActionRepeat
 from dm_env_rpc_client.adaptors.wrappers.action_scale import ActionScale

@@ -1,8 +1,9 @@
 """`dm-env-rpc play`: an environment in a terminal, as a Textual application.
 
-Read `app` first: it shows the game and handles keys. `player` steps the environment, in another
-thread. `controls` and `panel` map keys to actions, `bindings` reads `--keys`. `pictures` finds the
-pictures among observations, `blocks` draws them with characters, and `view` shows them with
-characters or as images. Needs the extra `play`. May import `extensions`, `tensors`, `errors` and
-files of `cli`.
+Needs the extra `play`.
 """
+
+# Read `app` first: it shows the game and handles keys. `player` steps the environment, in another
+# thread. `controls` and `panel` map keys to actions, `bindings` reads `--keys`. `pictures` finds
+# the pictures among observations, `blocks` draws them with characters, and `view` shows them with
+# characters or as images.

@@ -1,5 +1,3 @@
-"""The example environments that the package ships, for tutorials and tests.
+"""The example environments that the package ships, for tutorials and tests."""
 
-`catch.py` is a dm_env.Environment for one agent, `race.py` a `Game` for several. May import
-`server/game.py`.
-"""
+# `catch.py` is a dm_env.Environment for one agent, `race.py` a `Game` for several.
