@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, KeysView, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -188,14 +187,14 @@ class SpecManager:
         return markup.section(f"{self._kind.capitalize()}s", spec_tables.spec_table(by_name))
 
     @property
-    def specs_by_uid(self) -> Mapping[int, dm_env_rpc_pb2.TensorSpec]:
-        """The TensorSpecs by UID."""
-        return MappingProxyType({uid: field.spec for uid, field in self._fields.items()})
+    def specs_by_uid(self) -> dict[int, dm_env_rpc_pb2.TensorSpec]:
+        """The TensorSpecs by UID; a copy."""
+        return {uid: field.spec for uid, field in self._fields.items()}
 
     @property
-    def specs_by_name(self) -> Mapping[str, dm_env_rpc_pb2.TensorSpec]:
-        """The TensorSpecs by name."""
-        return MappingProxyType({name: field.spec for name, field in self._by_name.items()})
+    def specs_by_name(self) -> dict[str, dm_env_rpc_pb2.TensorSpec]:
+        """The TensorSpecs by name; a copy."""
+        return {name: field.spec for name, field in self._by_name.items()}
 
     def names(self) -> KeysView[str]:
         """The names, in the order of the UIDs."""

@@ -133,10 +133,12 @@ def tensor_spec_to_dm_env_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> specs.
     variable = any(size < 0 for size in shape)
     if codec.data_type == dm_env_rpc_pb2.STRING:
         return (VariableStringArray if variable else specs.StringArray)(shape, name=name)
-    if given.min is None and given.max is None:
+    has_max = tensor_spec.HasField("max")
+    # A bound that is present without a value is the limit of the dtype.
+    if not (codec.is_numeric and (has_max or tensor_spec.HasField("min"))):
         return (VariableArray if variable else specs.Array)(shape, codec.dtype, name)
     low, high = _with_limits(given, codec)
-    if shape == () and codec.dtype.kind in "iu" and low == 0 and given.max is not None:
+    if shape == () and codec.dtype.kind in "iu" and low == 0 and has_max:
         try:
             return specs.DiscreteArray(int(high) + 1, codec.dtype, name)
         except (ValueError, OverflowError):

@@ -240,6 +240,20 @@ def test_a_message_comes_back_from_its_spec(message: TensorSpec) -> None:
         spec.validate(spec.generate_value())
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize("sides", [("min",), ("max",), ("min", "max")])
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_a_bound_that_is_present_without_a_value_is_the_limit_of_the_dtype(
+    dtype: str, sides: tuple[str, ...], shape: tuple[int, ...]
+) -> None:
+    message = tensor_spec(dtype, shape)
+    for side in sides:
+        getattr(message, side).SetInParent()
+    spec = tensor_spec_to_dm_env_spec(message)
+    assert spec == dm_env_utils.tensor_spec_to_dm_env_spec(message)
+    assert isinstance(spec, dm_env_specs.BoundedArray)
+
+
 @given(tensor_specs())
 def test_the_peer_reads_the_same_bounds(message: TensorSpec) -> None:
     assume(0 not in message.shape)  # The peer's own IndexError.

@@ -67,6 +67,8 @@ def to_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> Any
 def from_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> Any:
     """Returns the element of a space that a JSON value represents: `to_jsonable` reversed.
 
+    In observations of Discrete and MultiDiscrete spaces, true and false are 1 and 0.
+
     Returns:
       The structure of `spec`, with new arrays of its dtypes and shapes.
 
@@ -95,6 +97,9 @@ def from_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> A
     if array.size == 0 and 0 in spec.shape and array.shape == spec.shape[: array.ndim]:
         array = array.reshape(spec.shape)  # Lists end at the first axis without elements.
     if array.dtype.kind == "b" and spec.dtype.kind != "b":
+        if spec.dtype == np.int64 and not check_bounds:
+            # gym's own Blackjack observes a bool where its space has a Discrete(2).
+            return conform(spec, array.astype(np.int64), where)
         raise SpecError(f"{where}: {_describe(value)} is true or false; expected a number")
     array = conform(spec, array, where)
     if check_bounds:

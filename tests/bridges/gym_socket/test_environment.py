@@ -182,6 +182,28 @@ def test_frames_are_the_callers_own() -> None:
         np.testing.assert_array_equal(second, [[7, 255]])
 
 
+def test_true_and_false_are_numbers_where_a_space_is_discrete() -> None:
+    """As in the observations of gym's Blackjack, and of nothing whose values are measured."""
+    discrete = b'{"type":"Discrete","n":32}'
+    several = b'{"type":"MultiDiscrete","low":[0,0],"high":[1,1]}'
+    box = b'{"type":"Box","shape":[],"low":[0],"high":[1]}'
+    parts = b",".join((discrete, discrete, several, box))
+
+    def script(peer: Peer) -> None:
+        begin(peer, observation=sized(b'{"type":"Tuple","subspaces":[' + parts + b"]}"))
+        for answer in (b"[6,false,[true,false],0.5]", b"[6,false,[1,0],true]"):
+            peer.expect(RESET)
+            peer.send(b"\x00" + sized(answer))
+
+    with ScriptedPeer(script) as server, GymSocketEnvironment(server.address, "ab") as environment:
+        observation = environment.reset().observation
+        for spec, part in zip(environment.observation_spec(), observation, strict=True):
+            spec.validate(part)
+        assert [part.tolist() for part in observation] == [6, 0, [1, 0], 0.5]
+        with pytest.raises(ProtocolError, match=r"observation\.3: True is true or false"):
+            environment.reset()
+
+
 def test_dtypes_may_be_chosen() -> None:
     def script(peer: Peer) -> None:
         begin(peer, action=sized(b'{"type":"Box","shape":[1],"low":[-1],"high":[1]}'))
