@@ -20,7 +20,7 @@ import tempfile
 import venv
 from pathlib import Path
 
-__all__ = ["CONSTRAINTS", "ROOT", "make_environment"]
+__all__ = ["CONSTRAINTS", "ROOT", "index", "make_environment"]
 
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = ROOT / "tests" / "constraints.txt"
@@ -36,7 +36,7 @@ def make_environment(folder: Path) -> Path:
     return folder / ("Scripts" if os.name == "nt" else "bin") / "python"
 
 
-def _index() -> dict[str, str]:
+def index() -> dict[str, str]:
     """The index that pip is configured with, for uv, which does not read pip's configuration."""
     asked = subprocess.run(
         [sys.executable, "-m", "pip", "config", "get", "global.index-url"],
@@ -61,7 +61,7 @@ def _resolve() -> str:
         subprocess.run([python, "-m", "pip", "install", "-q", "uv"], check=True)
         resolved = subprocess.run(
             [python, "-m", *compile_, *_COMPILE],
-            env={**_index(), **os.environ},
+            env={**index(), **os.environ},
             stdout=subprocess.PIPE,
             text=True,
             check=True,

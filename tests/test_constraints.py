@@ -9,7 +9,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.constraints import CONSTRAINTS
-from tests.lowest import lowest
+from tests.pythons import PYTHONS as SUPPORTED
+from tests.pythons import lowest
 
 LINES = [line for line in CONSTRAINTS.read_text().splitlines() if not line.startswith("#")]
 PYTHONS = ("3.10.13", "3.11.7", "3.12.1", "3.13.0")
@@ -61,3 +62,9 @@ def test_every_requirement_has_one_version_that_it_allows(python: str) -> None:
 def test_the_lowest_version_of_every_dependency_is_tried() -> None:
     core = {requirement.name for requirement in required() if requirement.marker is None}
     assert set(lowest()) == core
+
+
+def test_the_classifiers_name_the_pythons_that_are_tried() -> None:
+    classifiers = importlib.metadata.metadata("dm-env-rpc-client").get_all("Classifier") or []
+    named = [line.rpartition(" ")[2] for line in classifiers if ":: Python :: 3." in line]
+    assert tuple(named) == SUPPORTED

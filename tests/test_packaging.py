@@ -1,0 +1,80 @@
+"""What is published, and the files that a host of repositories reads."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from dm_env_rpc_client import __version__
+from tests.constraints import ROOT
+from tests.release import missing, unexpected
+
+# A build hook, in no package.
+shown_by_index = runpy.run_path(str(ROOT / "docs" / "package_index.py"))["shown"]
+
+README = (ROOT / "README.md").read_text()
+RELATIVE = re.compile(r"\]\((?![a-z]+:|#)[^)\s]+\)")
+
+SCHEMAS = {
+    "github-workflows": [".github/workflows/tests.yml", ".github/workflows/release.yml"],
+    "github-issue-forms": [".github/ISSUE_TEMPLATE/bug.yml", ".github/ISSUE_TEMPLATE/feature.yml"],
+    "github-issue-config": [".github/ISSUE_TEMPLATE/config.yml"],
+    "dependabot": [".github/dependabot.yml"],
+    "citation-file-format": ["CITATION.cff"],
+}
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_files_conform_to_their_schemas(schema: str) -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
+    files = [str(ROOT / name) for name in SCHEMAS[schema]]
+    checked = subprocess.run([*command, *files], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_every_such_file_is_checked() -> None:
+    there = {path.relative_to(ROOT).as_posix() for path in (ROOT / ".github").rglob("*.yml")}
+    assert there <= {name for names in SCHEMAS.values() for name in names}
+
+
+def test_an_index_shows_links_to_the_tag() -> None:
+    shown = shown_by_index(README, "https://example.org/it", "1.2")
+    assert RELATIVE.search(shown) is None
+    assert "(https://example.org/it/blob/v1.2/CONTRIBUTING.md)" in shown
+    assert re.search(r"!\[.+\]\(https://example.org/it/raw/v1.2/\S+/explorer.png\)", shown)
+
+
+def test_without_an_address_an_index_shows_texts() -> None:
+    assert RELATIVE.search(README)
+    shown = shown_by_index(README, "", "1.2")
+    assert RELATIVE.search(shown) is None
+    assert "read CONTRIBUTING.md" in shown
+    assert "explorer.png" not in shown
+    external = re.findall(r"\]\([a-z]+:[^)]+\)", README)
+    assert [link for link in external if link not in shown] == []
+
+
+def test_what_is_missing_for_a_release_is_said() -> None:
+    assert f"git: expected the tag v{__version__}, got v0.0.0" in missing("v0.0.0")
+    assert not any("tag" in line for line in missing(f"v{__version__}"))
+    assert not any("CITATION" in line for line in missing(None))
+
+
+def test_what_does_not_belong_into_a_wheel_is_found(tmp_path: Path) -> None:
+    wheel = tmp_path / "it.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("dm_env_rpc_client/__init__.py", "")
+        archive.writestr("it-1.dist-info/licenses/LICENSE", "")
+        archive.writestr("it-1.dist-info/METADATA", "Name: it\n\nRead [this](docs/this.md).")
+        archive.writestr("tests/test_it.py", "")
+    assert unexpected(wheel) == [
+        "tests/test_it.py does not belong into a wheel",
+        "dm_env_rpc_client/py.typed is missing",
+        "the description has the relative link ](docs/this.md)",
+    ]
