@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import faulthandler
 import gc
 import os
 import signal
@@ -13,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.testing import ScriptedServer, echo
+from tests import timeouts
 from tests.environments import Echo
 from tests.groups import GROUPS, need, report_together
 from tests.reliability.recording import seen
@@ -35,9 +35,6 @@ FIRST = (
     "test_protos.py",
 )
 """Where the longest files are. They are begun first, so that none of them is left for the end."""
-
-STDERR = pytest.StashKey[int]()
-"""A descriptor of the standard error of pytest itself."""
 
 # A shell that starts a command in the background has it ignore SIGINT, and what it starts, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -103,40 +100,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[STDERR] = os.dup(2)  # Not captured yet.
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Ends the process if pytest-timeout could not end the test, with all threads' tracebacks."""
-    marker = item.get_closest_marker("timeout")
-    seconds = float(marker.args[0]) if marker else float(item.config.getini("timeout"))
-    if seconds:
-        faulthandler.dump_traceback_later(
-            2 * seconds + 30, exit=True, file=item.config.stash[STDERR]
-        )
-    try:
-        return (yield)
-    finally:
-        faulthandler.cancel_dump_traceback_later()
-
-
-class Failures:
-    """Names a failed test at once: a run that is ended from outside has no summary."""
-
-    def __init__(self, reporter: pytest.TerminalReporter):
-        self._reporter = reporter
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed and self._reporter.verbosity <= 0:
-            self._reporter.ensure_newline()
-            self._reporter.write_line(f"FAILED {report.nodeid} ({report.when})", red=True)
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    reporter = session.config.pluginmanager.getplugin("terminalreporter")
-    if reporter and not hasattr(session.config, "workerinput"):
-        session.config.pluginmanager.register(Failures(reporter))
+    config.pluginmanager.register(timeouts, "tests.timeouts")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
