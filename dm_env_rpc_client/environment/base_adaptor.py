@@ -71,7 +71,7 @@ NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 
 # Found faster than members of enums; see `protocol/lifecycle.py`.
 _RUNNING = State.RUNNING
-_FIRST = dm_env.StepType.FIRST
+_FIRST, _MID = dm_env.StepType.FIRST, dm_env.StepType.MID
 
 _Answer: TypeAlias = UnreadStep | StepAnswer | dm_env_rpc_pb2.StepResponse
 """What the codec makes from the answer to a step."""
@@ -286,10 +286,10 @@ class BaseAdaptor:
         self._discount_spec = adopted.discount_spec
         self._observation_specs = adopted.observation_specs
         self._action_specs = adopted.action_specs
+        self._has_bare_observation = self._is_bare(adopted.observation_specs, OBSERVATION)
 
     def _request(self, action: Any) -> EncodedRequest:
-        # The look at the type saves 0.5 us.
-        if type(action) is not dict and not isinstance(action, Mapping):
+        if not isinstance(action, Mapping):
             if not self._is_bare(self._action_specs, ACTION):
                 raise SpecError(
                     f"an action is a mapping from names to values, got {type(action).__name__}; "
@@ -310,14 +310,22 @@ class BaseAdaptor:
 
     def _interpret_step(self, answer: _Answer) -> dm_env.TimeStep:
         """Makes the TimeStep from an answer; called in the order of the answers."""
-        step_type = lifecycle.step_type(self._lifecycle.previous, self._lifecycle.state)
-        state, observations = self._codec.interpret(answer)
+        before, after = self._lifecycle.previous, self._lifecycle.state
+        # Most steps are MID; without a call.
+        step_type = _MID if before is after is _RUNNING else lifecycle.step_type(before, after)
+        if type(answer) is UnreadStep:
+            state, observations = answer.read()  # Most steps; without a call.
+        else:
+            state, observations = self._codec.interpret(answer)
         reward = self.reward(state=state, step_type=step_type, observations=observations)
         discount = self.discount(state=state, step_type=step_type, observations=observations)
         for name in self._hidden:
             del observations[name]
-        is_bare = self._is_bare(self._observation_specs, OBSERVATION)
-        observation = observations[OBSERVATION] if is_bare else self._nest(observations)
+        observation: Any = observations
+        if self._has_bare_observation:
+            observation = observations[OBSERVATION]
+        elif self._is_nested:
+            observation = nesting.nest(observations, nesting.SEPARATOR)
         timestep = dm_env.TimeStep(step_type, reward, discount, observation)
         if self._supervision is not None:
             self._supervision.saw(timestep)
