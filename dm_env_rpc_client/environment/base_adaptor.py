@@ -21,6 +21,7 @@ from dm_env import specs as dm_env_specs
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.base_connection import BaseConnection
+from dm_env_rpc_client.displays.plain_text import printable
 from dm_env_rpc_client.environment.restarting import Supervision
 from dm_env_rpc_client.errors import DmEnvRpcClientError, SpecError
 from dm_env_rpc_client.protocol import lifecycle, timesteps
@@ -128,7 +129,7 @@ class BaseAdaptor:
             setattr(self, name, extension)
 
     def __repr__(self) -> str:
-        return (
+        return printable(
             f"<{type(self).__name__} at {self._where()}: actions "
             f"{', '.join(self._actions.names())}; observations "
             f"{', '.join(self._observation_specs)}>"

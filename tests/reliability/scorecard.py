@@ -163,6 +163,9 @@ _ROWS = [
     Row(52, "a worker process of a server is stopped (SIGSTOP)",
         "noticed within 20 s, its worlds end with a clear error, new clients are served; stop() "
         "ends within its grace", ""),
+    Row(53, "names, units, texts, properties and file names with escape sequences, C1 controls and "
+        "bidirectional marks, in every command, table, log and traceback",
+        "none reaches the terminal", ""),
     Row(54, "greetings, requests and metadata that are malformed and hold a secret",
         "the secret is in no error, log, reply, repr, span, recording or pickle", ""),
 ]  # fmt: skip
