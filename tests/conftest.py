@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import contextlib
+import functools
 import gc
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -81,6 +84,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return FIRST.index(part) if part in FIRST else len(FIRST)
 
     items.sort(key=place)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Has the peers in other languages built ahead, in a run that will need them."""
+    folders = [Path(argument).absolute() for argument in session.config.args]
+    needed = Path(__file__).parent / "interop"
+    is_controller = bool(session.config.getoption("numprocesses", None))
+    if is_controller and any(folder in (needed, *needed.parents) for folder in folders):
+        command = [sys.executable, "-m", "tests.peers.servers"]
+        building = subprocess.Popen(command, cwd=needed.parents[1], start_new_session=True)
+        session.config.add_cleanup(functools.partial(_end, building))
+
+
+def _end(building: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(building.pid, signal.SIGKILL)
+    building.wait()
 
 
 def pytest_collection_finish() -> None:
