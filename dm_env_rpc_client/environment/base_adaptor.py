@@ -29,18 +29,16 @@ from dm_env_rpc_client.protocol.envelopes import EncodedRequest
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.step_codec import StepCodec
 from dm_env_rpc_client.protocol.step_layout import StepAnswer, UnreadStep
-from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
+from dm_env_rpc_client.protocol.timesteps import ACTION, DISCOUNT, OBSERVATION, REWARD
 from dm_env_rpc_client.tensors import nesting, specs
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 
 __all__ = [
-    "ACTION",
     "AHEAD",
     "AHEAD_BYTES",
     "CLEAN_UP_SECONDS",
     "NO_SETTINGS",
-    "OBSERVATION",
     "AutoObservations",
     "BaseAdaptor",
     "Extensions",
@@ -62,9 +60,6 @@ AHEAD_BYTES = 64 << 20
 
 CLEAN_UP_SECONDS = 1.0
 """How long the server may take for each request that leaves or destroys a world."""
-
-ACTION, OBSERVATION = "action", "observation"
-"""The names under which servers of this package send an array that is not in a mapping."""
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 """The default for settings: none."""
