@@ -157,6 +157,9 @@ _ROWS = [
         "plaintext each way, rotation; tokens missing, wrong, right",
         "a clear error at once, which is not retried if it is final; no secret in any text",
         "waits without end, or an empty text"),
+    Row(47, "recordings with one bit changed (every bit of three small files, one for each "
+        "compression), or cut off at any byte",
+        "the same TimeSteps, or a RecordingError; never fewer in a file that is complete", ""),
     Row(49, "recordings that are renamed, replaced, removed or on a full disk while recorders use "
         "the path; three recorders on one path",
         "nothing is overwritten; when the cause is gone, the next recording works", ""),
