@@ -55,6 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "protocol": {"_proto", "errors", "tensors"},
     "transports": {"errors", "version"},
     "tensors": {"_proto", "displays", "errors"},
+    "standalone": set(),
     "runtime": {"errors"},
     "errors": {"displays"},
     "displays": set(),
