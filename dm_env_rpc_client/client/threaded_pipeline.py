@@ -125,16 +125,17 @@ class ThreadedPipeline:
                         self._read_unasked()
                     with self._mutex:
                         messages = pipeline.push(unsent)
-                    has_unsent = bool(messages) and stream.write(*messages)
+                    if messages:
+                        stream.write(*messages)
                 unsent = unsent[len(messages) :]
                 if not unsent:
                     break
                 oldest = pipeline.oldest
                 if oldest is not None:
                     self._await(oldest, unsent[0].deadline)
-                    if oldest.outcome is None:
+                    if not oldest.is_done:
                         raise pipeline.late(unsent[0])
-            if has_unsent:
+            if stream.has_unsent():
                 self._send_rest(pendings[-1])
         except DeadlineExceededError:
             raise
@@ -156,7 +157,7 @@ class ThreadedPipeline:
             self.after_fork_in_child()
         try:
             # As in `_await`, without the call.
-            if pending.outcome is not None or self._lead(pending, pending.deadline):
+            if pending.is_done or self._lead(pending, pending.deadline):
                 if self._sleepers:
                     self._wake_sleeper()
             else:
@@ -164,25 +165,21 @@ class ThreadedPipeline:
         except BaseException as error:
             self.poison(error)
             raise
-        if pending.outcome is None:
+        if not pending.is_done:
             self._fail_late(pending)
-        assert pending.outcome is not None
-        result, failure = pending.outcome  # `result`, without the call.
-        if failure is not None:
-            raise failure
-        return result
+        return pending.result()
 
     def poll(self, pending: Pending) -> bool:
         """Reads the answers that have arrived; returns whether `wait` would not block."""
         if os.getpid() != self._pid:
             self.after_fork_in_child()
-        if pending.outcome is None:
+        if not pending.is_done:
             try:
                 self._await(pending, 0.0)
             except BaseException as error:
                 self.poison(error)
                 raise
-        return pending.outcome is not None or (
+        return pending.is_done or (
             pending.deadline is not None and time.monotonic() >= pending.deadline
         )
 
@@ -225,7 +222,7 @@ class ThreadedPipeline:
             deadline = end if deadline is None else min(end, deadline)
         self._await(pending, deadline)
         is_late = pending.deadline is not None and time.monotonic() >= pending.deadline
-        if is_late and pending.outcome is None:
+        if is_late and not pending.is_done:
             self._fail_late(pending)
 
     def read_for(self, pending: Pending) -> None:
@@ -297,7 +294,7 @@ class ThreadedPipeline:
 
     def _send_rest(self, pending: Pending) -> None:
         """Reads while the server has not received all of a request; otherwise both could wait."""
-        while self._stream.has_unsent() and pending.outcome is None:
+        while self._stream.has_unsent() and not pending.is_done:
             if self._lead(pending, pending.deadline, until_sent=True):
                 self._wake_sleeper()
                 if pending.deadline is not None and time.monotonic() >= pending.deadline:
@@ -313,7 +310,7 @@ class ThreadedPipeline:
 
     def _await(self, pending: Pending, deadline: float | None) -> None:
         """Returns when `pending` is done or the deadline has passed."""
-        if pending.outcome is not None or self._lead(pending, deadline):
+        if pending.is_done or self._lead(pending, deadline):
             if self._sleepers:
                 self._wake_sleeper()
             return
@@ -325,7 +322,7 @@ class ThreadedPipeline:
             self._sleepers[asleep] = None
         try:
             # The leader may have finished before it could see this sleeper: try once more.
-            while pending.outcome is None and not self._lead(pending, deadline):
+            while not pending.is_done and not self._lead(pending, deadline):
                 remaining = _LOOK_SECONDS if deadline is None else _remaining(deadline)
                 if not asleep.acquire(timeout=min(remaining, _LOOK_SECONDS)):
                     if remaining <= _LOOK_SECONDS and deadline is not None:
@@ -354,12 +351,11 @@ class ThreadedPipeline:
         pipeline = self._pipeline
         try:
             if not is_nested:
-                # `locks.take`, without the call.
-                held.extend(filter(None, map(self._reading.acquire, locks.AT_ONCE)))
+                locks.take(self._reading, held)
                 if not held:
                     return False
                 self._leader = me
-            while pending.outcome is None:
+            while not pending.is_done:
                 if pipeline.poisoned_by is not None:
                     pipeline.fail(pending)
                     break
@@ -493,7 +489,7 @@ class _RequestFuture(concurrent.futures.Future[Any]):
 
     def be_read_for(self) -> None:
         """Has a thread read until the outcome is known, since nobody waits for it."""
-        if not self._is_read_for and self._pending.outcome is None:
+        if not self._is_read_for and not self._pending.is_done:
             self._is_read_for = True
             self._pipeline.read_for(self._pending)
 
@@ -527,7 +523,7 @@ class _RequestFuture(concurrent.futures.Future[Any]):
     def _read(self, timeout: float | None) -> None:
         if not super().done():
             self._pipeline.wait_for_future(self._pending, timeout)
-            if self._pending.outcome is not None:
+            if self._pending.is_done:
                 # The thread that read the answer may not have come to this yet.
                 self.resolve()
 

@@ -6,8 +6,6 @@ import dataclasses
 import enum
 from typing import Any
 
-from dm_env_rpc_client.displays.plain_text import printable
-
 __all__ = ["ComplianceWarning", "NotOfferedError", "Outcome", "Result", "ViolationError"]
 
 
@@ -98,7 +96,7 @@ class Result:
         if self.outcome is Outcome.PASSED:
             return f"{self.name}: passed"
         if self.outcome is Outcome.SKIPPED:
-            return printable(f"{self.name}: skipped: {self.reason}")
+            return f"{self.name}: skipped: {self.reason}"
         lines = [
             f"{self.name}: {self.outcome.value}",
             f"  clause: {self.clause} ({self.heading!r} in the {self.document})",
@@ -108,4 +106,4 @@ class Result:
         ]
         if self.reason:
             lines.append(f"  a warning, because {self.reason}")
-        return printable("\n".join(lines))
+        return "\n".join(lines)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dm_env import specs as dm_env_specs
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.displays.plain_text import printable
 from dm_env_rpc_client.errors import (
     DmEnvRpcError,
     PropertyError,
@@ -81,8 +80,7 @@ class PropertySpec:
     def __repr__(self) -> str:
         kinds = [kind for kind in ("readable", "writable", "listable") if getattr(self, kind)]
         text = f", {self.description!r}" if self.description else ""
-        named = f"{self.key!r}: {', '.join(kinds) or 'nothing'}, {self.spec}{text}"
-        return printable(f"PropertySpec({named})")
+        return f"PropertySpec({self.key!r}: {', '.join(kinds) or 'nothing'}, {self.spec}{text})"
 
 
 @contextlib.contextmanager

@@ -1,18 +1,16 @@
-"""The servers of all peers, by name. As a program, it builds those that have to be built."""
+"""The servers of all peers, by name."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.peers import cpp_peers
-from tests.peers.building import GOOGLE_RPC, PROTOS, MissingToolchainError, build
+from tests.peers.building import GOOGLE_RPC, PROTOS, build
 from tests.peers.process import PeerProcess
 
-__all__ = ["BUILT", "SERVERS"]
+__all__ = ["SERVERS"]
 
 _ROOT = Path(__file__).parents[2]
 
@@ -40,19 +38,14 @@ npm install --no-audit --no-fund --no-package-lock --loglevel=error || exit 75
 """
 
 
-BUILT: dict[str, Callable[[], Path]] = {
-    "cpp": cpp_peers.built,
-    "go": functools.partial(build, "go", _GO_TOOLS, _GO_SCRIPT),
-    "node": functools.partial(build, "node", _NODE_TOOLS, _NODE_SCRIPT),
-}
-
-
 def _go(*arguments: str | Path) -> PeerProcess:
-    return PeerProcess([BUILT["go"]() / "server", *arguments])
+    folder = build("go", _GO_TOOLS, _GO_SCRIPT)
+    return PeerProcess([folder / "server", *arguments])
 
 
 def _node(*arguments: str | Path) -> PeerProcess:
-    return PeerProcess(["node", BUILT["node"]() / "server.js", PROTOS, GOOGLE_RPC, *arguments])
+    folder = build("node", _NODE_TOOLS, _NODE_SCRIPT)
+    return PeerProcess(["node", folder / "server.js", PROTOS, GOOGLE_RPC, *arguments])
 
 
 def _grpcio(*arguments: str | Path) -> PeerProcess:
@@ -70,9 +63,3 @@ SERVERS: dict[str, Callable[..., PeerProcess]] = {
     "grpcio": _grpcio,
     "grpcio_aio": _grpcio_aio,
 }
-
-if __name__ == "__main__":
-    for built in BUILT.values():
-        # The tests of a peer say what is missing, or why it cannot be built.
-        with contextlib.suppress(MissingToolchainError, RuntimeError):
-            built()

@@ -15,7 +15,7 @@ from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.http2 import clients
 from tests import forks
 
-__all__ = ["LARGE_REQUEST", "Honest", "Served", "percentile", "served"]
+__all__ = ["LARGE_REQUEST", "Honest", "Served", "Where", "percentile", "served"]
 
 _LARGE = dm_env_rpc_pb2.Tensor(int8s={"array": bytes(100_000)})
 
@@ -30,6 +30,13 @@ LARGE_REQUEST = _large_request()
 """A request whose answer takes 100 KB."""
 
 
+class Where(NamedTuple):
+    """A server: its address, and what `make` takes beside that."""
+
+    address: str
+    how: dict[str, Any]
+
+
 class Served(NamedTuple):
     """A server: its address and the id of its process."""
 
@@ -37,18 +44,38 @@ class Served(NamedTuple):
     pid: int
 
     def watch_memory(self) -> int:
-        """Begins to look for the peak, and returns what the process takes now, in bytes."""
-        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+        """Begins to look for the peak, and returns what the processes take now, in bytes."""
+        for process in self._processes():
+            (process / "clear_refs").write_text("5")
         return self._bytes("VmRSS")
 
     def peak(self) -> int:
-        """The most that it took since `watch_memory`, in bytes."""
+        """The most that they took since `watch_memory`, in bytes."""
         return self._bytes("VmHWM")
 
+    def descriptors(self) -> int:
+        """How many descriptors its processes have open."""
+        return sum(len(list((process / "fd").iterdir())) for process in self._processes())
+
+    def _processes(self) -> list[Path]:
+        """The server's own process and its workers."""
+        found = [Path(f"/proc/{self.pid}")]
+        for process in found:
+            for children in process.glob("task/*/children"):
+                found.extend(Path("/proc") / child for child in children.read_text().split())
+        return found
+
     def _bytes(self, name: str) -> int:
-        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        (line,) = (line for line in lines if line.startswith(f"{name}:"))
-        return int(line.split()[1]) * 1024
+        statuses = [(process / "status").read_text() for process in self._processes()]
+        lines = [line for status in statuses for line in status.splitlines()]
+        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+
+
+def _answer_much(message: object, world: object) -> dm_env_rpc_pb2.Tensor:
+    return _LARGE
+
+
+_EXTENSIONS: dict[Any, Any] = {dm_env_rpc_pb2.Tensor: _answer_much}
 
 
 def _be_a_server(told: Pipe, options: dict[str, Any], seconds: dict[str, float]) -> None:
@@ -58,8 +85,7 @@ def _be_a_server(told: Pipe, options: dict[str, Any], seconds: dict[str, float])
     # As the command line does.
     gc.collect()
     gc.freeze()
-    extensions: dict[Any, Any] = {dm_env_rpc_pb2.Tensor: lambda message, world: _LARGE}
-    with serve(Catch, transport="http2", extensions=extensions, **options) as server:
+    with serve(Catch, transport="http2", extensions=_EXTENSIONS, **options) as server:
         told.send(server.address)
         with contextlib.suppress(EOFError):
             told.recv()
@@ -76,6 +102,7 @@ def served(seconds: dict[str, float] | None = None, **options: Any) -> Iterator[
     told, heard = forks.context.Pipe()
     process = forks.context.Process(target=_be_a_server, args=(heard, options, seconds or {}))
     process.start()
+    heard.close()
     try:
         assert process.pid is not None
         yield Served(told.recv(), process.pid)
@@ -89,13 +116,14 @@ class Honest:
     """A client that plays, and measures how long its steps take.
 
     Args:
-      address: of the server.
+      where: the server.
       pause: seconds between two steps, so that others have a processor, too.
     """
 
-    def __init__(self, address: str, pause: float = 0.0):
+    def __init__(self, where: str | Where, pause: float = 0.0):
         self._pause = pause
-        self._env = make(address)
+        address, how = (where, {}) if isinstance(where, str) else where
+        self._env = make(address, **how)
         self._env.reset()
 
     def __enter__(self) -> Honest:

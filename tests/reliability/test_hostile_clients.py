@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import struct
 import time
-from collections.abc import Callable
-from multiprocessing.connection import Connection as Pipe
-from typing import NamedTuple
 
 import hpack
 import pytest
 
-from tests import forks
+from tests.reliability.attacking import (
+    SCALES,
+    SLACK,
+    Attack,
+    Comparison,
+    Outcome,
+    attacker,
+    pause,
+)
 from tests.reliability.recording import Seen
-from tests.reliability.served import Honest, Served, percentile, served
+from tests.reliability.served import Honest, Served, served
 from tests.transports import frames
 from tests.transports.frames import (
     ACK,
@@ -44,25 +48,8 @@ pytestmark = pytest.mark.row(42)
 
 TRANSPORTS = ["http2"]
 
-SLACK = 16 << 20
-SCALES = [
-    pytest.param(20, id="twentieth"),
-    pytest.param(1, id="whole", marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
-]
-QUIET_STEPS = 400
-ROUNDS = 5
 FLOOD = 105_000
 """Frames of a flood; the server takes 100,000."""
-
-
-class Outcome(NamedTuple):
-    """How a connection of an attacker ended."""
-
-    goaway: int | None
-    reset: int | None
-
-
-Attack = Callable[[str, int], list[Outcome]]
 
 
 def _end(client: RawClient, reset_stream: int = 1) -> Outcome:
@@ -245,14 +232,6 @@ def unread_answers(address: str, count: int) -> list[Outcome]:
     return []
 
 
-def honest_steps(address: str, count: int) -> list[Outcome]:
-    """No attack, but as much work for the machine."""
-    with Honest(address) as honest:
-        for _ in range(count // 50):
-            honest.step()
-    return []
-
-
 ATTACKS: dict[Attack, Outcome | None] = {
     rapid_resets: Outcome(CALM, None),
     continuations: Outcome(CALM, None),
@@ -279,134 +258,26 @@ SOAKED = {settings, acknowledged_pings, priorities, empty_data, unknown_frames, 
 """Floods that take as long as others and differ from them in the kind of the frame only."""
 
 
-class Measured(NamedTuple):
-    """The 99th percentile of an honest client's steps, in seconds."""
-
-    quiet: float
-
-    neighbour: float
-    """Beside another honest client."""
-
-    loud: float
-    """Beside an attack."""
-
-    def excess(self) -> float:
-        """How much longer the steps take beside an attack than they may.
-
-        Three programs share two processors, so one that plays on the same server is the measure.
-        """
-        return self.loud - 2 * max(self.quiet, self.neighbour) - 0.001
-
-    def is_fair(self, scale: int) -> bool:
-        """Whether that is little. On a machine with other work a short run says not much."""
-        if scale == 1:
-            return self.excess() <= 0
-        return self.loud <= 20 * max(self.quiet, self.neighbour) + 0.31
-
-
-def _attack(told: Pipe, is_measured: bool) -> None:
-    """Attacks when told to, and tells what came of it."""
-    if is_measured:
-        # An attacker has a computer of its own. What it takes of the processors is not measured.
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    told.send("ready")
-    while True:
-        try:
-            attack, address, count = told.recv()
-        except EOFError:
-            return
-        told.send(attack(address, count))
-
-
-class Attacker:
-    """A process that attacks.
-
-    Args:
-      is_measured: whether durations beside it are measured.
-    """
-
-    def __init__(self, is_measured: bool) -> None:
-        self._told, heard = forks.context.Pipe()
-        self._process = forks.context.Process(target=_attack, args=(heard, is_measured))
-        self._process.start()
-        assert self._told.recv() == "ready"
-
-    def begin(self, attack: Attack, address: str, count: int) -> None:
-        self._told.send((attack, address, count))
-
-    def is_done(self) -> bool:
-        return self._told.poll()
-
-    def outcomes(self) -> list[Outcome]:
-        outcomes: list[Outcome] = self._told.recv()
-        return outcomes
-
-    def end(self) -> None:
-        self._told.close()
-        forks.end(self._process)
-
-
 @pytest.mark.parametrize("scale", SCALES)
-def test_row_42_attacks(scale: int, request: pytest.FixtureRequest, seen: Seen) -> None:
+def test_row_42_attacks(scale: int, seen: Seen) -> None:
     """Row 42: attackers are told why they are ended; nobody else notices; memory +16 MiB."""
-    attacker = Attacker(scale == 1)
-    request.addfinalizer(attacker.end)
     wrong: list[str] = []
-    pause = 0.0005 if scale == 1 else 0.0
-    with served() as server, Honest(server.address, pause) as honest:
+    with (
+        served() as server,
+        attacker(scale) as program,
+        Honest(server.address, pause(scale)) as honest,
+    ):
         # Everything is used once before anything is measured.
-        attacker.begin(rapid_resets, server.address, 1)
-        attacker.outcomes()
-
-        def beside(attack: Attack) -> tuple[float, list[Outcome]]:
-            """The honest client's p99 while another one does something."""
-            during: list[float] = []
-            outcomes: list[Outcome] = []
-            while not during or (scale == 1 and len(during) < 1_000):
-                attacker.begin(attack, server.address, 100_000 // scale)
-                while not attacker.is_done():
-                    during.append(honest.step())
-                outcomes += attacker.outcomes()
-            return percentile(during), outcomes
-
-        neighbour, _ = beside(honest_steps)
+        program.begin(rapid_resets, server.address, 1)
+        program.outcomes()
+        compared = Comparison(server, program, honest, server.address, scale)
         for attack, expected in ATTACKS.items():
             if attack in SOAKED and scale != 1:
                 continue
-            before = server.watch_memory()
-            outcomes: list[Outcome] = []
-            measured: list[Measured] = []
-            # What one look at the 99th percentile says against a server may be of the machine: of
-            # five, the middle one counts.
-            while not measured or (len(measured) < ROUNDS and not measured[0].is_fair(scale)):
-                quiet = honest.p99(QUIET_STEPS)
-                if scale == 1:
-                    neighbour, _ = beside(honest_steps)
-                loud, ended = beside(attack)
-                outcomes += ended
-                measured.append(Measured(max(quiet, honest.p99(QUIET_STEPS)), neighbour, loud))
-            grown = server.peak() - before
-            middle = sorted(measured, key=Measured.excess)[len(measured) // 2]
-            quiet, neighbour, loud = middle
-            said = (
-                f"{attack.__name__}: p99 {quiet * 1e3:.2f} ms alone, {neighbour * 1e3:.2f} ms "
-                f"beside an honest client, {loud * 1e3:.2f} ms beside the attack, the middle of "
-                f"{len(measured)}; memory +{grown / (1 << 20):.1f} MiB; {len(outcomes)} connections"
-            )
-            print(said)
-            seen(
-                attacks=1,
-                attacking_connections=len(outcomes),
-                memory_mib=grown / (1 << 20),
-                p99_beside_an_attack_ms=loud * 1e3,
-                p99_beside_another_client_ms=neighbour * 1e3,
-            )
+            outcomes, complaints = compared.beside(attack, seen)
+            wrong += complaints
             if expected is not None and set(outcomes) != {expected}:
-                wrong.append(f"{said}: {set(outcomes)}, expected {expected}")
-            if grown > SLACK:
-                wrong.append(said)
-            if not middle.is_fair(scale):
-                wrong.append(said)
+                wrong.append(f"{attack.__name__}: {set(outcomes)}, expected {expected}")
     assert not wrong
 
 

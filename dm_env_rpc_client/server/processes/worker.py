@@ -153,13 +153,13 @@ class _Worker:
             setup.processes,
         )
         self._listener: Listener
-        self._take: Callable[[int], None]
+        self._take: Callable[[int, Callable[[], None]], None]
         if setup.dial is None:
             listener = open_worker(admitting, setup.credentials, *limited)
             self._listener, self._take = listener, listener.adopt
         else:
             own = setup.dial.of_worker(index, setup.processes)
-            self._listener, self._take = open_dialing(admitting, own, *limited), os.close
+            self._listener, self._take = open_dialing(admitting, own, *limited), _close
 
     def run(self, control: MessagePipe) -> None:
         """Does what it is told, until it is told to stop."""
@@ -196,15 +196,18 @@ class _Worker:
             self._adopt(what, arguments, descriptor)
 
     def _adopt(self, what: str, arguments: list[Any], descriptor: int | None) -> None:
-        if what == "client":
-            self._slot.add("adopted", 1)
         if descriptor is None:
             _log.warning("a connection is dropped: this process has no descriptor for it")
+            if what == "client":
+                self._taken()
         elif what == "client":
-            self._take(descriptor)
+            self._take(descriptor, self._taken)
         else:
             assert what == "link"
             self._forwarded.adopt(descriptor, *arguments)
+
+    def _taken(self) -> None:
+        self._slot.add("adopted", 1)
 
     def _open_stream(self, peer: Peer) -> ServerStream:
         slot, most = self._slot, self._site.max_connections
@@ -265,6 +268,11 @@ class _ToldRecords(logging.handlers.QueueHandler):
     def enqueue(self, record: logging.LogRecord) -> None:
         """Sends a record."""
         self._told.say("log", record)
+
+
+def _close(descriptor: int, taken: Callable[[], None]) -> None:
+    os.close(descriptor)
+    taken()
 
 
 def _set_levels(levels: Mapping[str, int]) -> None:

@@ -70,11 +70,10 @@ class GrpcStream:
         )
         self._pump.start()
 
-    def write(self, *messages: bytes) -> bool:
+    def write(self, *messages: bytes) -> None:
         """See `Stream.write`."""
         for message in messages:
             self._outbound.put(message)
-        return False
 
     def has_unsent(self) -> bool:
         """See `Stream.has_unsent`; grpcio's own threads send."""

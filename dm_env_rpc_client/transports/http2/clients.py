@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import logging
 import select
 import socket
@@ -9,7 +10,7 @@ import ssl
 import time
 import urllib.parse
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from dm_env_rpc_client.transports.http2.doors import Doors
 from dm_env_rpc_client.transports.http2.lingering import Lingering
@@ -43,7 +44,11 @@ _MOST_LINGERING = 64
 _PAUSE_SECONDS = 0.2
 """How long clients wait when there are no descriptors for them."""
 
-_ACCEPTED_AT_ONCE = 64
+_ADMIT_SECONDS = 0.0002
+"""How long connections are accepted before others have their turn; at least one is."""
+
+
+_Adopted: TypeAlias = tuple[socket.socket, Any, Callable[[], None]]
 
 
 class Clients:
@@ -54,12 +59,13 @@ class Clients:
       tls: the context for TLS; None for plaintext.
       make_half: makes the state of a connection of the client at an address.
       most: how many there may be.
-      closed: told of each connection that was closed, whose streams are to be closed.
+      closed: told of each connection that was closed and whose streams are to be closed.
 
     Attributes:
       doors: where they are accepted.
       connections: the open ones.
       lingering: what is left of those that were ended for what their clients did; oldest first.
+      adopted: connections that were accepted elsewhere and wait for `admit_adopted`.
       next_look: when to `look`, in seconds of the monotonic clock; 0.0 if there is no need.
     """
 
@@ -74,6 +80,7 @@ class Clients:
         self.doors = Doors(poll)
         self.connections: dict[int, ServerConnection] = {}
         self.lingering: dict[int, Lingering] = {}
+        self.adopted: collections.deque[_Adopted] = collections.deque()
         self.next_look = 0.0
         self._poll = poll
         self._tls = tls
@@ -83,7 +90,8 @@ class Clients:
 
     def accept(self, descriptor: int) -> None:
         """Accepts connections at one of the doors."""
-        for _ in range(_ACCEPTED_AT_ONCE):
+        ends = time.perf_counter() + _ADMIT_SECONDS
+        while True:
             try:
                 accepted = self.doors.accept(descriptor)
             except OSError as error:
@@ -95,9 +103,33 @@ class Clients:
                 return
             if accepted is None:
                 return
-            self.admit(*accepted)
+            self._admit(*accepted)
+            if time.perf_counter() > ends:
+                return
 
-    def admit(self, accepted: socket.socket, where: Any) -> None:
+    def adopt(self, accepted: socket.socket, where: Any, taken: Callable[[], None]) -> None:
+        """Takes a connection that was accepted elsewhere, when it is its turn.
+
+        Called by any thread.
+
+        Args:
+          accepted: the socket.
+          where: the address of the client, in the form of the socket's family.
+          taken: called then.
+        """
+        self.adopted.append((accepted, where, taken))
+
+    def admit_adopted(self) -> None:
+        """Takes some of the connections that were accepted elsewhere."""
+        ends = time.perf_counter() + _ADMIT_SECONDS
+        while self.adopted:
+            accepted, where, taken = self.adopted.popleft()
+            self._admit(accepted, where)
+            taken()
+            if time.perf_counter() > ends:
+                return
+
+    def _admit(self, accepted: socket.socket, where: Any) -> None:
         """Makes a connection of a socket, if there is room for it.
 
         Args:
@@ -199,8 +231,12 @@ class Clients:
         if not self.lingering[descriptor].go_on():
             self._close_lingering(descriptor)
 
-    def end_lingering(self) -> None:
-        """Closes all sockets that linger."""
+    def end_waiting(self) -> None:
+        """Closes all sockets that linger, and those that were not admitted."""
+        while self.adopted:
+            accepted, _, taken = self.adopted.popleft()
+            accepted.close()
+            taken()
         for descriptor in list(self.lingering):
             self._close_lingering(descriptor)
 
@@ -218,7 +254,9 @@ class Clients:
         half.events.extend((each.call, Event.GONE) for each in list(connection.served))
 
     def _tell(self, connection: ServerConnection) -> None:
-        self._closed(connection)
+        # Most of those that do not play never had a stream.
+        if connection.half.events:
+            self._closed(connection)
         connection.on_closed()
 
     def abandon(self) -> None:
@@ -237,14 +275,13 @@ class Clients:
         if self.lingering:
             self._close_lingering(next(iter(self.lingering)))
             return True
-        silent = (
-            connection
-            for connection in self.connections.values()
-            if not any(served.is_counted for served in connection.served)
-        )
-        oldest = min(
-            silent, key=lambda one: (one.half.last_stream > 0, one.accepted_at), default=None
-        )
+        oldest = None
+        for connection in self.connections.values():  # In the order in which they came.
+            if not connection.half.last_stream:
+                oldest = connection
+                break
+            if oldest is None and not any(served.is_counted for served in connection.served):
+                oldest = connection
         if oldest is not None:
             self.close(oldest)
         return oldest is not None

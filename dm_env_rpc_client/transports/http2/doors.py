@@ -12,9 +12,22 @@ from typing import Any
 
 from dm_env_rpc_client.transports.addresses import parse_host_port
 
-__all__ = ["Doors"]
+__all__ = ["Doors", "is_gone"]
 
 _CLIENT_IS_GONE = (errno.ECONNABORTED, errno.EPROTO)
+
+_GONE_AT_ONCE = 16
+"""Connections that are passed over at a time, because their clients have closed them."""
+
+
+def is_gone(connected: socket.socket) -> bool:
+    """Whether a client has closed its connection, and has said nothing before."""
+    try:
+        return not connected.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except (BlockingIOError, InterruptedError):
+        return False
+    except OSError:
+        return True
 
 
 class Doors:
@@ -63,14 +76,19 @@ class Doors:
           OSError: there is one, but no descriptor for it.
         """
         door = self._sockets[descriptor]
-        while True:
+        # Not for ever: clients may come and go all the time.
+        for _ in range(_GONE_AT_ONCE):
             try:
-                return door.accept()
+                accepted = door.accept()
+                if not is_gone(accepted[0]):
+                    return accepted
+                accepted[0].close()
             except (BlockingIOError, InterruptedError):
                 return None
             except OSError as error:
                 if error.errno not in _CLIENT_IS_GONE:
                     raise
+        return None
 
     def __contains__(self, descriptor: int) -> bool:
         return descriptor in self._sockets

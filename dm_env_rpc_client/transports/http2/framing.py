@@ -18,6 +18,7 @@ connection, so each has a window, which is not opened while its messages wait to
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Protocol
 
@@ -80,8 +81,11 @@ _MODEST = 1 << 12
 """After so many frames without content so few bytes are received at a time: they cost far more to
 parse than content, and other connections of a server wait meanwhile."""
 
-_COST = {HEADERS: 8, SETTINGS: 8}
-"""Frames that take as much time as so many others. SETTINGS may change all streams' windows."""
+_SETTINGS_COST = _HEADERS_COST = 8
+"""These take as much time as so many other frames. SETTINGS may change all streams' windows."""
+
+_HEADER_BYTES = 64
+"""So many bytes of headers, uncompressed, take as much time as another frame."""
 
 _MAX_UNSENT_ACKNOWLEDGEMENTS = 1_000
 """Acknowledgements that wait because the peer reads nothing."""
@@ -155,6 +159,7 @@ class Framing:
       serving_processes: how many processes serve the connections of the peer, a server.
       is_behind: whether received bytes are not parsed, because there were `frames_at_once`;
         the shell calls `go_on` before it receives more.
+      header_bytes: the size of the last list of headers, uncompressed.
       receptions: how often something was received.
     """
 
@@ -174,9 +179,11 @@ class Framing:
         self.failure: DmEnvRpcClientError | None = None
         self.is_ready = self.has_table_size = self.is_behind = False
         self.serving_processes = 1
-        self._frames_at_once = frames_at_once
-        self.receptions = 0
-        self._role = role
+        self._frames_at_once = self._left_at_once = frames_at_once
+        self.receptions = self.header_bytes = 0
+        # The role holds this. Without a circle, what is left of a connection is freed at once, and
+        # clients that come and go fill no memory until the garbage collector looks.
+        self._role: Role = weakref.proxy(role)
         self._buffer = ReceiveBuffer(buffer_bytes)
         self._headers = HeaderBlock(max_header_bytes)
         # The DATA frame that is being received: its stream, None if the content is dropped.
@@ -191,17 +198,6 @@ class Framing:
         self._preface = preface
         self._frames_without_content = 0
         self._unsent_acknowledgements = 0
-        self._handlers: dict[int, Callable[[int, int, memoryview], None]] = {
-            HEADERS: self._on_headers,
-            PRIORITY: self._on_priority,
-            RST_STREAM: self._on_rst_stream,
-            SETTINGS: self._on_settings,
-            PUSH_PROMISE: self._on_push_promise,
-            PING: self._on_ping,
-            GOAWAY: self._on_goaway,
-            WINDOW_UPDATE: self._on_window_update,
-            CONTINUATION: self._on_continuation,
-        }
 
     def open(self, stream: int, assembler: MessageAssembler | None) -> SendingStream:
         """Opens a stream for sending, and for receiving if there is an assembler."""
@@ -266,35 +262,27 @@ class Framing:
             buffer.end += count - taken
         else:
             buffer.end += count
-        self.is_behind = False
-        try:
-            self._parse()  # `go_on`, without the call.
-        except (ViolationError, DmEnvRpcClientError) as error:
-            self._end_by(error)
-            self.go_on()
+        self.go_on()
 
     def go_on(self) -> None:
         """Parses what has been received."""
         self.is_behind = False
+        self._left_at_once = self._frames_at_once
         while self.failure is None:
             try:
                 self._parse()
                 return
-            except (ViolationError, DmEnvRpcClientError) as error:
-                self._end_by(error)
-
-    def _end_by(self, error: ViolationError | DmEnvRpcClientError) -> None:
-        """Ends the stream or the connection that an error is about."""
-        if not isinstance(error, ViolationError):
-            self.fail(error)
-        elif error.stream:
-            self.sending.outbound.append(rst_stream(error.stream, error.code))
-            self._role.break_stream(error)
-            # So that the same frame again does not keep `go_on` going.
-            self._frames_without_content += 1
-        else:
-            self.fail(self._role.violated(error))
-            self.sending.outbound.append(goaway(self._role.last_stream, error.code))
+            except ViolationError as violation:
+                if violation.stream:
+                    self.sending.outbound.append(rst_stream(violation.stream, violation.code))
+                    self._role.break_stream(violation)
+                    # So that the same frame again does not keep this loop going.
+                    self._frames_without_content += 1
+                else:
+                    self.fail(self._role.violated(violation))
+                    self.sending.outbound.append(goaway(self._role.last_stream, violation.code))
+            except DmEnvRpcClientError as error:
+                self.fail(error)
 
     def fail(self, error: DmEnvRpcClientError) -> None:
         """Ends the connection: nothing more is received."""
@@ -314,7 +302,7 @@ class Framing:
             return
         memory = buffer.memory
         unpack_header = FRAME_HEADER.unpack_from
-        left_at_once = self._frames_at_once
+        left_at_once = self._left_at_once
         while True:
             left_at_once -= 1
             if left_at_once < 0:
@@ -354,14 +342,12 @@ class Framing:
                     self._frames_without_content += 1
                     self.sending.open_window(number, increment & _STREAM)
                     continue
+            # What costs more counts more; also if the frame ends its stream, by an exception.
+            self._left_at_once = left_at_once
             if not self._begin_frame(size, kind, flags, stream & _STREAM):
                 break
-            if kind in _COST:
-                left_at_once -= _COST[kind] - 1
-        if buffer.start == buffer.end:
-            buffer.start = buffer.end = 0  # `compact`, without the call.
-        else:
-            buffer.compact(9 + _MAX_CONTROL_FRAME)
+            left_at_once = self._left_at_once
+        buffer.compact(9 + _MAX_CONTROL_FRAME)
 
     def _take_preface(self) -> bool:
         """Takes what comes before the first frame (section 3.4); False if there must be more."""
@@ -388,7 +374,7 @@ class Framing:
             raise ViolationError(f"sent a frame of {size} bytes", FRAME_SIZE_ERROR)
         if kind == DATA:
             return self._begin_content(size, flags, stream)
-        handler = self._handlers.get(kind)
+        handler = _HANDLERS.get(kind)
         if handler is None:
             # Types that are not known are skipped (section 5.5).
             self._frames_without_content += 1 + (size >> 10)
@@ -403,7 +389,7 @@ class Framing:
             return False
         self._frames_without_content += 1
         buffer.start = start + 9 + size
-        handler(flags, stream, buffer.memory[start + 9 : buffer.start])
+        handler(self, flags, stream, buffer.memory[start + 9 : buffer.start])
         return True
 
     def _begin_content(self, size: int, flags: int, stream: int) -> bool:
@@ -508,7 +494,10 @@ class Framing:
 
     def _end_headers(self) -> None:
         block = self._headers
-        self._role.take_headers(block.stream, block.decode(), block.ends_stream)
+        headers = block.decode()
+        self.header_bytes = block.list_bytes
+        self._left_at_once -= _HEADERS_COST + self.header_bytes // _HEADER_BYTES
+        self._role.take_headers(block.stream, headers, block.ends_stream)
 
     def _on_rst_stream(self, flags: int, stream: int, payload: memoryview) -> None:
         _check_size(payload, 4, "RST_STREAM")
@@ -553,6 +542,7 @@ class Framing:
             self.sending.set_initial_window(max(windows))
             self.sending.set_initial_window(windows[-1])
         self.is_ready = True
+        self._left_at_once -= _SETTINGS_COST
         self._acknowledge(frame(SETTINGS, ACK, 0))
         self.sending.frame_content()
 
@@ -592,6 +582,19 @@ class Framing:
             self._role.check_stream(stream, "WINDOW_UPDATE")
         (increment,) = NUMBER.unpack(payload)
         self.sending.open_window(stream, increment & _STREAM)
+
+
+_HANDLERS: dict[int, Callable[[Framing, int, int, memoryview], None]] = {
+    HEADERS: Framing._on_headers,
+    PRIORITY: Framing._on_priority,
+    RST_STREAM: Framing._on_rst_stream,
+    SETTINGS: Framing._on_settings,
+    PUSH_PROMISE: Framing._on_push_promise,
+    PING: Framing._on_ping,
+    GOAWAY: Framing._on_goaway,
+    WINDOW_UPDATE: Framing._on_window_update,
+    CONTINUATION: Framing._on_continuation,
+}
 
 
 def _check_size(payload: memoryview, size: int, kind: str) -> None:

@@ -95,6 +95,11 @@ class HeaderBlock:
         block, self._block = bytes(self._block), bytearray()
         return self._decoder.decode(block)
 
+    @property
+    def list_bytes(self) -> int:
+        """The size of the list of headers that was decoded last, uncompressed."""
+        return self._decoder.list_bytes
+
     def _check_size(self) -> None:
         if len(self._block) > self._max_bytes:
             raise ViolationError(

@@ -37,9 +37,13 @@ class HeaderDecoder:
     Args:
       max_list_bytes: the largest list of headers that is accepted, uncompressed: names, values
         and 32 bytes for each header (RFC 9113, section 6.5.2).
+
+    Attributes:
+      list_bytes: the size of the list that was decoded last, also if it was not accepted.
     """
 
     def __init__(self, max_list_bytes: int):
+        self.list_bytes = 0
         self._max_list_bytes = max_list_bytes
         self._table: collections.deque[Header] = collections.deque()
         self._table_bytes = 0
@@ -53,7 +57,7 @@ class HeaderDecoder:
             is lost then, so the connection has to end.
         """
         headers: list[Header] = []
-        listed = at = 0
+        self.list_bytes = at = 0
         try:
             while at < len(block):
                 first = block[at]
@@ -81,8 +85,8 @@ class HeaderDecoder:
                     if is_added:
                         self._add(header)
                 headers.append(header)
-                listed += len(header[0]) + len(header[1]) + _ENTRY_BYTES
-                if listed > self._max_list_bytes:
+                self.list_bytes += len(header[0]) + len(header[1]) + _ENTRY_BYTES
+                if self.list_bytes > self._max_list_bytes:
                     raise ViolationError(
                         f"sent headers of more than {self._max_list_bytes} bytes",
                         ENHANCE_YOUR_CALM,

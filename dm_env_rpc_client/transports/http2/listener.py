@@ -32,6 +32,7 @@ from dm_env_rpc_client.transports import listening
 from dm_env_rpc_client.transports.health import open_health
 from dm_env_rpc_client.transports.http2.busy_wait import BusyWait, at_work, processors
 from dm_env_rpc_client.transports.http2.clients import Clients
+from dm_env_rpc_client.transports.http2.doors import is_gone
 from dm_env_rpc_client.transports.http2.lead import TICK_SECONDS, Lead
 from dm_env_rpc_client.transports.http2.served import Served
 from dm_env_rpc_client.transports.http2.server_connection import ServerConnection
@@ -64,7 +65,9 @@ _CLOSE_SECONDS = 5.0
 """How long `stop` waits for streams to be closed, when the grace is over."""
 
 _SHARE_SECONDS = 0.0003
-"""How long the requests of one connection are answered before it is the turn of others."""
+"""How long the requests of one connection are answered before it is the turn of others. It is also
+what all connections together may take that have had no stream yet: anybody may have many of them,
+and make the server work with handshakes, requests without a token or checks of its health."""
 
 _MORE_SOCKETS = 64
 """Sockets that have no stream, beyond the number of streams."""
@@ -111,6 +114,8 @@ class Http2Listener:
         self._poll = select.epoll()
         # Connections on which something happened that the thread that leads has not seen.
         self._ready: collections.deque[ServerConnection] = collections.deque()
+        # Those that are not known, with what the poll said.
+        self._strangers: collections.deque[tuple[ServerConnection, int]] = collections.deque()
         self._commands: collections.deque[Callable[[], None]] = collections.deque()
         self._bell = SelfPipe()
         self._busy_wait = BusyWait()
@@ -172,19 +177,25 @@ class Http2Listener:
         """See `Listener.abort`."""
         self._command(self._end)
 
-    def adopt(self, descriptor: int) -> None:
+    def adopt(self, descriptor: int, taken: Callable[[], None]) -> None:
         """Serves a connection that another process has accepted.
 
         Args:
           descriptor: its socket, which belongs to the listener from then on.
+          taken: called in any thread when it is served, or when its client is found to be gone.
         """
         accepted = socket.socket(fileno=descriptor)
         try:
             where = accepted.getpeername()
+            gone = is_gone(accepted)
         except OSError:
-            accepted.close()  # The client is gone.
+            gone = True
+        if gone:
+            accepted.close()
+            taken()
         else:
-            self._command(functools.partial(self._clients.admit, accepted, where))
+            self._clients.adopt(accepted, where, taken)
+            self._bell.notify()
 
     def serve_opened(self, opened: Any, address: str, ended: Callable[[], None]) -> None:
         """Serves a connection that this end has opened, to a client that waits for it.
@@ -209,6 +220,7 @@ class Http2Listener:
             ended()
             return
         connection.on_closed = ended
+        connection.is_known = True
         self._again(connection)
 
     def _start(self, target: Callable[..., None], name: str, *arguments: Any) -> None:
@@ -247,26 +259,28 @@ class Http2Listener:
         """Waits for sockets and does what there is to do; False if another thread leads now."""
         while self._commands:
             self._commands.popleft()()
-        if self._is_ending and not self._ready:
+        clients = self._clients
+        is_waiting = bool(self._ready or self._strangers or clients.adopted)
+        if self._is_ending and not is_waiting:
             self._become_stopped()
             return False
-        wait = 0.0 if self._ready else -1.0
-        if self._clients.next_look:
-            until_look = self._clients.next_look - time.monotonic()
+        wait = 0.0 if is_waiting else -1.0
+        if clients.next_look:
+            until_look = clients.next_look - time.monotonic()
             if until_look <= 0:
-                self._clients.look()
+                clients.look()
                 return True
             if wait:
                 wait = until_look
-        connections = self._clients.connections
+        connections = clients.connections
         ready = self._busy_wait.spin(self._poll.poll, 0) if wait else None
         for descriptor, mask in ready or self._poll.poll(wait):
             connection = connections.get(descriptor)
             if connection is None:
-                if descriptor in self._clients.doors:
-                    self._clients.accept(descriptor)
-                elif descriptor in self._clients.lingering:
-                    self._clients.go_on_lingering(descriptor)
+                if descriptor in clients.doors:
+                    clients.accept(descriptor)
+                elif descriptor in clients.lingering:
+                    clients.go_on_lingering(descriptor)
                 else:
                     self._bell.drain()
             # Nothing is lost if another thread leads from here on: what this thread was told
@@ -276,6 +290,9 @@ class Http2Listener:
                 if mask & select.EPOLLOUT:
                     with connection.lock:
                         connection.flush(is_writable=True)
+            elif not connection.is_known:
+                connection.is_queued = True
+                self._strangers.append((connection, mask))
             elif not self._serve(me, connection, mask):
                 return False
         # One of them: those that send less than they may do not wait for all that send more.
@@ -284,7 +301,23 @@ class Http2Listener:
             queued.is_queued = False
             if not self._serve(me, queued, 0):
                 return False
+        if clients.adopted:
+            clients.admit_adopted()
+        if self._strangers and not self._serve_strangers(me):
+            return False
         return not self._lead.is_stopped
+
+    def _serve_strangers(self, me: object) -> bool:
+        """Serves connections that are not known, for a while; False if another thread leads now."""
+        ends = time.perf_counter() + _SHARE_SECONDS
+        while self._strangers:
+            connection, mask = self._strangers.popleft()
+            connection.is_queued = False
+            if not self._serve(me, connection, mask):
+                return False
+            if time.perf_counter() > ends:
+                break
+        return True
 
     def _serve(self, me: object, connection: ServerConnection, mask: int) -> bool:
         """Does what a connection is ready for; False if another thread leads now."""
@@ -369,7 +402,10 @@ class Http2Listener:
         """Has the thread that leads look at a connection when the others have had their turn."""
         if not connection.is_queued:
             connection.is_queued = True
-            self._ready.append(connection)
+            if connection.is_known:
+                self._ready.append(connection)
+            else:
+                self._strangers.append((connection, 0))
 
     def _open(self, connection: ServerConnection, call: ServerCall) -> None:
         try:
@@ -402,7 +438,9 @@ class Http2Listener:
             raise full
         stream = self._open_stream(Peer(connection.address, call.metadata))
         served = Served(connection, call, stream, self._may_stay)
-        served.is_counted = True
+        served.is_counted = connection.is_known = True
+        with connection.lock:
+            call.accept()
         with self._lock:
             self._stream_count += 1
         return served
@@ -527,7 +565,7 @@ class Http2Listener:
     def _end(self) -> None:
         """Begins the end: closes what is open. The rest follows when all streams are closed."""
         self._clients.doors.close()
-        self._clients.end_lingering()
+        self._clients.end_waiting()
         self._is_ending = True
         for connection in list(self._clients.connections.values()):
             with connection.lock:

@@ -48,6 +48,7 @@ class ServerConnection:
       lock: held while the half is changed and while something is sent.
       is_open: whether the socket is open.
       is_encrypting: whether the TLS handshake is not over.
+      is_known: whether it has had a stream that the server accepted, or was opened by the server.
       has_ended: whether the client has closed its end, or the connection is broken.
       accepted_at: when it was accepted, in seconds of the monotonic clock.
       unsent: about how many bytes the socket did not take.
@@ -67,7 +68,7 @@ class ServerConnection:
         self.is_open = True
         self._is_tls = isinstance(accepted, ssl.SSLSocket)
         self.is_encrypting = self._is_tls and accepted.version() is None
-        self.has_ended = False
+        self.is_known = self.has_ended = False
         self.accepted_at = self.taken_at = time.monotonic()
         self.unsent = 0
         # Beyond the handshake, some may be decrypted that makes no socket readable.

@@ -73,7 +73,12 @@ _GREETED = {
 
 _MAX_UNREWARDED = 200
 """Streams that a client may have reset, or that were refused, beyond the number of its messages
-that were answered: rapid resets cost the client nothing, but the server."""
+that were answered on streams that were accepted: rapid resets cost the client nothing, but the
+server."""
+
+_HEADER_BYTES = 2048
+"""So many bytes of headers, uncompressed, count as another stream, unless theirs is accepted: of
+14 KB in Huffman's code the server works as long as of ten cheap steps."""
 
 _FORGIVEN_STREAMS = 20
 _FORGIVEN_FRAMES = 100
@@ -140,10 +145,12 @@ class ServerCall:
     """One call of a client.
 
     Attributes:
+      cost: how many streams its headers count as beside itself.
       number: the number of its stream.
       path: the method that is called.
       metadata: the client's headers that are no part of HTTP/2 or gRPC.
       has_ended: whether the client sends no more.
+      is_accepted: whether the client may have it.
       is_over: whether nothing more is sent.
       shell: what the shell keeps of it.
     """
@@ -153,8 +160,10 @@ class ServerCall:
         "_has_headers",
         "_sending",
         "assembler",
+        "cost",
         "expected",
         "has_ended",
+        "is_accepted",
         "is_over",
         "metadata",
         "number",
@@ -174,12 +183,18 @@ class ServerCall:
         self.path = path
         self.metadata = metadata
         self.assembler = assembler
-        self.has_ended = self.is_over = False
+        self.has_ended = self.is_over = self.is_accepted = False
+        self.cost = 0
         self.shell: Any = None
         self.expected: int | None = None
         self._half = half
         self._has_headers = False
         self._sending = half.framing.open(number, assembler)
+
+    def accept(self) -> None:
+        """The client may have this stream: its headers and requests are no more than it may do."""
+        self.is_accepted = True
+        self._half.reward(self.cost)
 
     def send(self, message: bytes) -> None:
         """Queues an answer; nothing if the call is over."""
@@ -188,7 +203,8 @@ class ServerCall:
         if not self._has_headers:
             self._has_headers = True
             self._half.framing.sending.outbound.append(self._header_frames(_RESPONSE_BLOCK, 0))
-        self._half.reward()
+        if self.is_accepted:
+            self._half.reward(1)
         self._sending.send(message)
 
     @property
@@ -302,10 +318,10 @@ class ServerHalf:
         self._unrewarded = 0
         self._is_leaving = False
 
-    def reward(self) -> None:
-        """Counts an answer: the client does not only open streams."""
+    def reward(self, count: int) -> None:
+        """Counts answers: the client does not only open streams."""
         if self._unrewarded:
-            self._unrewarded -= 1
+            self._unrewarded = max(0, self._unrewarded - count)
 
     def count_unrewarded(self) -> None:
         """Counts a stream that the client got nothing for."""
@@ -359,6 +375,8 @@ class ServerHalf:
             raise ViolationError(
                 f"opened and reset more than {_MAX_UNREWARDED} streams", ENHANCE_YOUR_CALM
             )
+        cost = self.framing.header_bytes // _HEADER_BYTES
+        self._unrewarded += cost
         request = _Request.of(headers, stream)
         if self._is_leaving or len(self.calls) >= self._max_streams:
             self._remember(stream)
@@ -366,6 +384,7 @@ class ServerHalf:
             self.framing.sending.outbound.append(rst_stream(stream, REFUSED_STREAM))
             return
         call = self._open(stream, request, ends_stream)
+        call.cost = cost
         self.events.append((call, Event.OPENED))
         if ends_stream:
             self.end_content(stream)

@@ -1,0 +1,187 @@
+"""Connections that have had no stream yet: what they may make a listener do, and when."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import socket
+import threading
+import weakref
+from typing import Any
+
+import pytest
+
+from dm_env_rpc_client.transports.health import CHECK
+from dm_env_rpc_client.transports.http2 import clients, listener
+from dm_env_rpc_client.transports.http2.clients import Clients
+from dm_env_rpc_client.transports.http2.header_decoder import HeaderDecoder
+from tests.scripted import descriptor_count, settles
+from tests.transports.frames import RST_STREAM, frame
+from tests.transports.hosts import WAIT_SECONDS, Host
+from tests.transports.raw_client import REQUEST, RawClient, request, requests
+from tests.transports.test_http2_server import BEGIN, Server, headers
+
+CHECKED = [(name, CHECK if name == ":path" else value) for name, value in REQUEST]
+
+
+@contextlib.contextmanager
+def busy(host: Host) -> Any:
+    """Keeps the thread that leads from everything else."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        ended.wait(WAIT_SECONDS)
+
+    host.listener._command(wait)
+    assert begun.wait(WAIT_SECONDS)
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the listener does, one unit of work a turn."""
+    log: list[str] = []
+    admit, decode = Clients._admit, HeaderDecoder.decode
+
+    def logged_admit(self: Clients, *arguments: Any) -> None:
+        log.append("admit")
+        admit(self, *arguments)
+
+    def logged_decode(self: HeaderDecoder, block: bytes) -> Any:
+        log.append("decode")
+        return decode(self, block)
+
+    monkeypatch.setattr(Clients, "_admit", logged_admit)
+    monkeypatch.setattr(HeaderDecoder, "decode", logged_decode)
+    monkeypatch.setattr(clients, "_ADMIT_SECONDS", 0.0)
+    monkeypatch.setattr(listener, "_SHARE_SECONDS", 0.0)
+    return log
+
+
+@pytest.mark.parametrize("how", ["accepted", "adopted"])
+def test_who_plays_has_a_turn_between_any_two_others(log: list[str], how: str) -> None:
+    taken: list[int] = []
+    with Host() as host, contextlib.ExitStack() as stack:
+
+        def answer(rest: bytes) -> bytes:
+            log.append("answer")
+            return rest
+
+        host.scripts["log"] = answer
+        known = stack.enter_context(RawClient(host.address))
+        known.send(request(1) + requests(1, b"echo:x"))
+        assert known.read_until(lambda: len(known.answers(1)) == 1)
+        pairs = []
+        with busy(host):
+            log.clear()
+            known.send(requests(1, *[b"log:"] * 60))
+            for _ in range(20):
+                if how == "accepted":
+                    stranger = stack.enter_context(RawClient(host.address))
+                    stranger.send(request(1))
+                else:
+                    pairs.append(socket.socketpair())
+                    pairs[-1][0].sendall(BEGIN + headers(*REQUEST))
+                    host.listener.adopt(pairs[-1][1].detach(), lambda: taken.append(1))
+            assert not taken
+        assert settles(lambda: log.count("decode") == 20)
+        assert known.read_until(lambda: len(known.answers(1)) == 61)
+        for mine, _ in pairs:
+            mine.close()
+    assert log.count("admit") == 20
+    assert len(taken) == len(pairs)
+    # A turn has one answer, one that is admitted, and one that is served.
+    between = "".join(each[:2] for each in log).split("an")
+    assert max(map(len, between[1:-1])) <= 2 * len(("ad", "de")), log
+
+
+def test_a_client_that_is_gone_is_not_admitted(log: list[str]) -> None:
+    with Host() as host:
+        with busy(host):
+            before = descriptor_count()
+            for _ in range(40):
+                RawClient(host.address, greets=False).socket.close()
+        with RawClient(host.address) as client:
+            assert client.ping()
+        assert log == ["admit"]
+        assert settles(lambda: descriptor_count() <= before)
+
+
+def test_of_connections_that_are_over_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[Any]] = []
+    add = Clients.add
+
+    def watched(self: Clients, *arguments: Any) -> Any:
+        connection = add(self, *arguments)
+        made.extend(map(weakref.ref, (connection, connection.half, connection.half.framing)))
+        return connection
+
+    monkeypatch.setattr(Clients, "add", watched)
+    with Host() as host:
+        gc.collect()
+        gc.disable()
+        try:
+            for contents in (b"", request(1), request(1) + requests(1, b"echo:x", end=True)):
+                with RawClient(host.address) as client:
+                    client.send(contents)
+                    assert client.ping()
+            with RawClient(host.address) as last:
+                assert last.ping()
+                assert settles(lambda: all(each() is None for each in made[:9]))
+        finally:
+            gc.enable()
+
+
+@pytest.mark.parametrize("header_bytes", [0, 13_700])
+def test_answers_to_checks_of_health_pay_for_small_headers_only(header_bytes: int) -> None:
+    server = Server()
+    server.feed(BEGIN)
+    for number in range(1, 2_000, 2):
+        server.feed(headers(*CHECKED, ("x", "y" * header_bytes), stream=number))
+        server.feed(requests(number, b"", end=True))
+        server.take_outbound()
+        if server.framing.failure is not None:
+            break
+    if header_bytes:
+        assert number < 100
+        assert "opened and reset more than" in str(server.framing.failure)
+    else:
+        assert server.framing.failure is None
+
+
+def test_answers_on_streams_that_were_not_accepted_make_up_for_no_reset() -> None:
+    server = Server()
+    server.feed(BEGIN)
+    for number in range(1, 2_000, 4):
+        server.feed(headers(*CHECKED, stream=number) + requests(number, b"", end=True))
+        server.feed(request(number + 2) + frame(RST_STREAM, bytes(4), 0, number + 2))
+        server.take_outbound()
+    assert "opened and reset more than" in str(server.framing.failure)
+
+
+@pytest.mark.parametrize(
+    ("header", "most"), [(("x", "y" * 13_700), 1), (("X", "y"), 8)], ids=["large", "malformed"]
+)
+def test_headers_are_decoded_a_few_at_a_time(
+    header: tuple[str, str], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[bytes] = []
+    decode = HeaderDecoder.decode
+
+    def counted(self: HeaderDecoder, block: bytes) -> Any:
+        decoded.append(block)
+        return decode(self, block)
+
+    monkeypatch.setattr(HeaderDecoder, "decode", counted)
+    server = Server()
+    contents = BEGIN + b"".join(headers(*CHECKED, header, stream=n) for n in range(1, 101, 2))
+    (buffer,) = server.framing.buffers()
+    contents = contents[: len(buffer)]
+    buffer[: len(contents)] = contents
+    server.framing.received(len(contents))
+    assert server.framing.is_behind
+    assert 0 < len(decoded) <= most
