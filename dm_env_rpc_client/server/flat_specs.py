@@ -3,6 +3,9 @@
 The levels of a name are joined by periods; an index into a list or tuple is a level like any
 other. A structure that is a single array has the name "action" or "observation". Reward and
 discount are observations of their own ("Reward and discount" in the protocol overview).
+
+A discount whose spec is dm_env's default is no observation. It is 1, or 0 where a sequence
+TERMINATED, so the states say it; and a FIRST step has none, which an observation could not say.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import dm_env
 import numpy as np
 import numpy.typing as npt
 import tree
-from dm_env.specs import Array
+from dm_env.specs import Array, BoundedArray
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
@@ -25,6 +28,9 @@ from dm_env_rpc_client.tensors import nesting, specs
 
 __all__ = ["FlatSpecs", "end_state"]
 
+_DEFAULT_DISCOUNT = BoundedArray((), float, 0.0, 1.0, "discount")
+"""What `dm_env.Environment.discount_spec` returns."""
+
 
 class FlatSpecs:
     """The specs of one agent by flat names, with UIDs.
@@ -33,7 +39,8 @@ class FlatSpecs:
       action_spec: specs of the actions, nested or not, as in dm_env; None for none.
       observation_spec: specs of the observations.
       reward_spec: the spec, or specs, of the reward.
-      discount_spec: the spec, or specs, of the discount.
+      discount_spec: the spec, or specs, of the discount; dm_env's default if it is 1, or 0 after a
+        sequence that TERMINATED.
       default_actions: values, by flat name, for actions that a step leaves out; others than those
         of `action_spec` are ignored.
 
@@ -51,6 +58,9 @@ class FlatSpecs:
     ):
         self._flatten_observation = _flattener(observation_spec)
         self._flatten_reward = _flattener(reward_spec)
+        self._sends_discount = not _is_default_discount(discount_spec)
+        if not self._sends_discount:
+            discount_spec = None
         self._flatten_discount = _flattener(discount_spec)
         self.action_names = _names(action_spec, "action")
         self._nest_action = _nester(action_spec, self.action_names)
@@ -117,13 +127,37 @@ class FlatSpecs:
 
         A FIRST step has no reward and no discount. If they are requested, the reward is 0
         and the discount 1.
+
+        Raises:
+          RuntimeError: the discount has dm_env's default spec, but the states do not say it.
         """
         values = self._flatten_observation(timestep.observation)
         reward, discount = timestep.reward, timestep.discount
         values += self._no_reward if reward is None else self._flatten_reward(reward)
-        values += self._no_discount if discount is None else self._flatten_discount(discount)
+        if self._sends_discount:
+            values += self._no_discount if discount is None else self._flatten_discount(discount)
+        elif type(discount) is not float or discount != 1.0:
+            _check_default_discount(timestep)
         positions = self._positions
         return {name: values[positions[name]] for name in requested}
+
+
+def _is_default_discount(spec: Any) -> bool:
+    return type(spec) is BoundedArray and spec == _DEFAULT_DISCOUNT
+
+
+def _check_default_discount(timestep: dm_env.TimeStep) -> None:
+    discount = timestep.discount
+    if discount is None or np.all(np.equal(discount, 1)):
+        return
+    if timestep.last() and np.all(np.equal(discount, 0)):
+        return
+    raise RuntimeError(
+        f"the environment's discount is {discount!r} in a {timestep.step_type.name} step, and its "
+        "discount_spec() is dm_env's default, with which clients take 1, or 0 where a sequence "
+        "TERMINATED; to have it sent, return another spec, such as "
+        "dm_env.specs.Array((), float, 'discount')"
+    )
 
 
 def _flattener(structure: Any) -> Callable[[Any], list[Any]]:

@@ -50,6 +50,9 @@ class Ending(dm_env.Environment):
     def observation_spec(self) -> dict[str, Any]:
         return {"seen": specs.Array((), np.float32)}
 
+    def discount_spec(self) -> specs.Array:
+        return specs.Array((), float, "discount")
+
     def reset(self) -> dm_env.TimeStep:
         return dm_env.restart({"seen": np.float32(0)})
 

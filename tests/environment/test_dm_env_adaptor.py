@@ -107,7 +107,7 @@ def test_flat_names_are_taken_and_given_when_asked_for(robot_server: Server) -> 
         (["reward", "heard"], {"reward", "heard"}),
         ([], set()),
         (AutoObservations.REQUEST_REWARD, {"reward"}),
-        (AutoObservations.REQUEST_ALL_OBSERVATIONS, {"reward", "discount"}),
+        (AutoObservations.REQUEST_ALL_OBSERVATIONS, {"reward"}),
         (None, set()),
     ],
 )

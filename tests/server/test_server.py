@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import dm_env
@@ -113,20 +114,61 @@ def test_a_world_takes_one_agent_at_a_time(connection: Connection) -> None:
         )
 
 
-def test_reward_and_discount_are_observations(connection: Connection) -> None:
-    name = create_world(connection, {"rows": 2, "columns": 1})
-    joined = connection.send(dm_env_rpc_pb2.JoinWorldRequest(world_name=name)).specs
-    names = {spec.name: uid for uid, spec in joined.observations.items()}
-    assert set(names) == {"board", "reward", "discount"}
-    reward, discount = names["reward"], names["discount"]
-    first = step(connection, 1, reward, discount)
-    assert first.state == RUNNING
-    assert unpack_tensor(first.observations[reward]) == 0.0
-    assert unpack_tensor(first.observations[discount]) == 1.0
-    last = step(connection, 1, reward, discount)
-    assert last.state == TERMINATED
-    assert unpack_tensor(last.observations[reward]) == 1.0
-    assert unpack_tensor(last.observations[discount]) == 0.0
+class Discounted(Catch):
+    """Catch, with a discount in every step."""
+
+    def __init__(self, discount: Any, spec: specs.Array):
+        super().__init__(rows=3, columns=1)
+        self.discount_spec = lambda: spec
+        self._discount = discount
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        return super().step(action)._replace(discount=self._discount)
+
+
+OWN_DISCOUNT = specs.Array((), float, "discount")
+
+
+@pytest.mark.parametrize(
+    ("factory", "expected"),
+    [
+        (lambda: Catch(rows=3, columns=1), None),
+        (lambda: Discounted(0.99, OWN_DISCOUNT), [1.0, 0.99, 0.99]),
+    ],
+)
+def test_reward_and_discount_are_observations(
+    factory: Callable[[], dm_env.Environment], expected: list[float] | None
+) -> None:
+    with serve(factory) as server, connect(server.address) as connection:
+        name = create_world(connection, {})
+        joined = connection.send(dm_env_rpc_pb2.JoinWorldRequest(world_name=name)).specs
+        names = {spec.name: uid for uid, spec in joined.observations.items()}
+        assert set(names) == {"board", "reward", *(["discount"] if expected else [])}
+        steps = [step(connection, 1, *names.values()) for _ in range(3)]
+        rewards = [unpack_tensor(each.observations[names["reward"]]) for each in steps]
+        assert rewards == [0.0, 0.0, 1.0]
+        if expected:
+            found = [unpack_tensor(each.observations[names["discount"]]) for each in steps]
+            assert found == expected
+
+
+def test_a_discount_that_states_do_not_say_is_never_lost() -> None:
+    default = dm_env.Environment.discount_spec(Catch())
+    for discount in (1, np.float32(1), np.array(1.0)):
+        with (
+            serve(functools.partial(Discounted, discount, default)) as server,
+            make(server.address) as env,
+        ):
+            env.reset()
+            assert env.step({"paddle": 1}).discount == 1.0
+    for discount in (0.99, 0.0, np.nan, [1.0, 0.5]):
+        with (
+            serve(functools.partial(Discounted, discount, default)) as server,
+            make(server.address) as env,
+        ):
+            env.reset()
+            with pytest.raises(DmEnvRpcError, match=r"INTERNAL.*the environment.s discount is"):
+                env.step({"paddle": 1})
 
 
 def test_only_what_is_requested_is_observed(connection: Connection) -> None:
