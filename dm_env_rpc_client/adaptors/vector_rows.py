@@ -128,7 +128,6 @@ class VectorRows:
     def put_mid_steps(self, indices: list[int], steps: MidSteps) -> None:
         """Stores steps in the middle of episodes; no episode begins after them."""
         at = rows_at(indices)
-        self._mid_count += len(indices)
         self.has_begun[at] = True
         self._was_lost[at] = self._is_final[at] = self._terminations[at] = False
         self._truncations[at] = False
@@ -142,6 +141,8 @@ class VectorRows:
                 self._own_infos[index] = extras.info
                 self._truncations[index] = extras.is_truncated
         self._observations.put_mid_steps(indices, at, steps)
+        # Last, for an error above is followed by a second call.
+        self._mid_count += len(indices)
 
     def results(self, ids: Array | None, copy: bool, add_info: AddInfo) -> Results:
         """Returns what `step` returns for some environments, or for all.

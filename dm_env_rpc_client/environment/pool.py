@@ -62,7 +62,8 @@ class Consumer(NamedTuple):
     next sequence at once; the environment has arrived with the TimeStep of that sequence then."""
 
     put_mid_steps: Callable[[list[int], MidSteps], None]
-    """Takes MID steps of some environments, by their indices in the pool."""
+    """Takes MID steps of some environments, by their indices in the pool. After an error it is
+    called again for each of them alone, to find those that the error is about."""
 
 
 _NO_FAILURES: Mapping[int, Exception] = MappingProxyType({})
@@ -362,7 +363,7 @@ class EnvironmentPool:
         """Waits for answers; the environments have arrived then, unless they begin again."""
         failures: dict[int, Exception] = {}
         arrived: list[int] = []
-        unread = _Unread(consume)
+        unread = _Unread(consume, failures)
         try:
             for index in list(indices):
                 pending = self._in_flight.pop(index)
@@ -446,13 +447,18 @@ class EnvironmentPool:
 class _Unread:
     """MID steps that the consumer has not got yet.
 
+    Args:
+      consumer: gets them.
+      failures: takes the errors of the consumer, by the index of the environment.
+
     Attributes:
-      indices: of their environments; also after an interrupt in `consume`.
+      indices: of their environments; also after an error or an interrupt in `consume`.
     """
 
-    def __init__(self, consumer: Consumer):
+    def __init__(self, consumer: Consumer, failures: dict[int, Exception]):
         self.indices: set[int] = set()
         self._consumer = consumer
+        self._failures = failures
         self._groups: dict[StepLayout, tuple[list[int], list[UnreadStep]]] = {}
         self._bytes = 0
 
@@ -470,8 +476,22 @@ class _Unread:
         """Gives all to the consumer."""
         groups, self._groups, self._bytes = self._groups, {}, 0
         for indices, steps in groups.values():
-            self._consumer.put_mid_steps(indices, MidSteps(steps))
-            self.indices.difference_update(indices)
+            try:
+                self._consumer.put_mid_steps(indices, MidSteps(steps))
+            except Exception:
+                self._consume_each(indices, steps)
+            else:
+                self.indices.difference_update(indices)
+
+    def _consume_each(self, indices: list[int], steps: list[UnreadStep]) -> None:
+        """Gives steps to the consumer, one of which it cannot take."""
+        for index, step in zip(indices, steps, strict=True):
+            try:
+                self._consumer.put_mid_steps([index], MidSteps([step]))
+            except Exception as error:
+                self._failures[index] = error
+            else:
+                self.indices.discard(index)
 
 
 def for_each(count: int, settings: Settings, what: str) -> list[Mapping[str, Any]]:

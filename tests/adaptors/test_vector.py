@@ -18,6 +18,7 @@ from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client import DmEnvAdaptor, DmEnvRpcError, EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.adaptors.vector import BatchedEnvironment, RemoteVectorEnv
+from dm_env_rpc_client.bridges.gymnasium_environment import EXTRAS, GymnasiumEnvironment
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.environments import Echo, Robot
 from tests.scripted import served_echo, settles
@@ -399,3 +400,61 @@ def test_catch_is_played_by_16() -> None:
             observation, rewards, *_ = env.step(1 + np.sign(ball - paddle))
             total += rewards
         assert total.tolist() == [3.0] * 16
+
+
+class Mangled(GymnasiumEnvironment):
+    """A Gymnasium environment whose infos of steps are no JSON, if it is to be broken."""
+
+    def __init__(self, pixels: int, is_broken: bool = False):
+        super().__init__(Blank(pixels))
+        self._is_broken = is_broken
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        timestep = super().step(action)
+        if self._is_broken:
+            timestep.observation[EXTRAS] = "{no JSON"
+        return timestep
+
+
+class Blank(gymnasium.Env[Any, Any]):
+    """An endless episode that counts its steps in the first of some pixels."""
+
+    def __init__(self, pixels: int):
+        self.action_space = spaces.Discrete(2)
+        self.observation_space = spaces.Box(0, 255, (pixels,), np.uint8)
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        super().reset(**kwargs)
+        self._frame = np.zeros(self.observation_space.shape or (), np.uint8)
+        return self._frame, {"a": 1}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._frame[0] += 1
+        return self._frame, 1.0, False, False, {"a": 2}
+
+
+@pytest.mark.parametrize("pixels", [1, 40_000])
+@pytest.mark.parametrize("broken", [0, 2])
+def test_infos_that_are_no_json_fail_their_own_environment_only(pixels: int, broken: int) -> None:
+    """Whether the answers are read at the end, or in between because they are large."""
+
+    def settings(index: int) -> dict[str, Any]:
+        return {"pixels": pixels, "is_broken": index == broken}
+
+    with serve(Mangled) as server, vector(server.address, 4, settings, copy=False) as env:
+        observations, _ = env.reset()
+        others = [index for index in range(4) if index != broken]
+        for count in (1, 2):
+            with pytest.raises(EnvironmentsFailedError, match="JSON") as caught:
+                env.step(np.zeros(4, np.int64))
+            assert list(caught.value.failures) == [broken]
+            assert observations[others, 0].tolist() == [count] * 3
+        env.send(np.zeros(4, np.int64))
+        found: list[int] = []
+        failed: list[int] = []
+        while len(found) + len(failed) < 4:
+            try:
+                found += env.recv()[-1].tolist()
+            except EnvironmentsFailedError as error:
+                failed += error.failures
+        assert (sorted(found), failed) == (others, [broken])
