@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import enum
 import gc
-import signal
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dm_env_rpc_client.cli import arguments, c_library
-from dm_env_rpc_client.cli.failures import UsageError, console
+from dm_env_rpc_client.cli.failures import Terminated, UsageError, console
 from dm_env_rpc_client.cli.group import examples
 
 if TYPE_CHECKING:
@@ -172,6 +170,8 @@ def serve(
 ) -> None:
     """Serves an environment until Ctrl-C or SIGTERM. Each world has its own environment.
 
+    It then ends with 0 if all environments were closed, otherwise with 130 or 143.
+
     On a terminal it shows clients, worlds, agents, steps/s and the last errors. Otherwise, and with
     --verbose or --json, it logs them to stderr.
     """
@@ -211,7 +211,6 @@ def serve(
     if tries:
         sources.try_source(source, settings, environment or str(library))
     source = source.with_settings(settings)
-    signal.signal(signal.SIGTERM, _interrupt)
     shows_table = (
         protocol is _Protocol.DM_ENV_RPC
         and not (verbose or as_json)
@@ -219,6 +218,9 @@ def serve(
     )
     if not shows_table:
         serve_reports.log_activity(verbose, as_json)
+    # What was imported stays. The collector would go through all of it, while clients wait.
+    gc.collect()
+    gc.freeze()
     server: hosting.Server | gym_socket.Server
     if protocol is _Protocol.GYM_SOCKET:
         server = gym_socket.serve(
@@ -241,25 +243,21 @@ def serve(
             processes=processes,
             **access.options(),
         )
-    # What was imported stays. The collector would go through all of it, while clients wait.
-    gc.collect()
-    gc.freeze()
     with server:
-        if as_json:
-            print_json({"address": server.address})
-        else:
-            console.print(
-                f"serving {environment or library} {'to' if dial else 'at'} "
-                f"[bold]{server.address}[/]; Ctrl-C stops"
-            )
         try:
+            if as_json:
+                print_json({"address": server.address})
+            else:
+                console.print(
+                    f"serving {environment or library} {'to' if dial else 'at'} "
+                    f"[bold]{server.address}[/]; Ctrl-C stops"
+                )
             if shows_table and isinstance(server, hosting.Server):
                 serve_reports.show_table(server)
             else:
                 server.wait()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Terminated):
             console.print("stopping")
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+            if not server.stop():
+                console.print("[bold yellow]warning:[/] not all environments were closed")
+                raise

@@ -37,6 +37,7 @@ __all__ = [
     "end",
     "exit_with",
     "is_stopped",
+    "leave_signals_to_parent",
     "start",
     "start_supervised",
     "supervise",
@@ -155,20 +156,57 @@ class Parent:
             pass
 
 
-def exit_with(parent: Parent, grace: float = 0.0) -> None:
+def exit_with(parent: Parent, grace: float = 0.0, end: Callable[[], object] = lambda: None) -> None:
     """Makes this process exit, with code 1, after its parent has ended.
 
     Args:
       parent: the parent.
       grace: how many seconds this process may take to end by itself.
+      end: has it end by itself; called in another thread.
     """
 
     def exit_when_it_ends() -> None:
         parent.wait()
+        end()
         time.sleep(grace)
         os._exit(1)
 
     threading.Thread(target=exit_when_it_ends, name="lifeline", daemon=True).start()
+
+
+def leave_signals_to_parent() -> None:
+    """Has SIGINT, SIGTERM and SIGHUP do nothing in this child.
+
+    Terminals, service managers and batch systems send them to whole groups of processes. The
+    parent, which gets them too, ends its children in order. What this child starts or forks has
+    the default handling of SIGTERM and SIGHUP, as without this.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    numbers = {signal.SIGTERM, signal.SIGHUP}
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP.
+            signal.signal(number, _nothing)
+            signal.siginterrupt(number, False)
+    before = threading.local()
+
+    # Blocked, so that none is lost that comes to a forked process before it has its own handling.
+
+    def block() -> None:
+        before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before.mask)
+
+    def take_again() -> None:
+        for number in numbers:
+            if signal.getsignal(number) is _nothing:
+                signal.signal(number, signal.SIG_DFL)
+        unblock()
+
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=take_again)
+
+
+def _nothing(number: int, frame: object) -> None: ...
 
 
 class Guard:

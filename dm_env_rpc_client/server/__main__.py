@@ -1,6 +1,7 @@
 """Serves an environment: `python -m dm_env_rpc_client.server MODULE:NAME ADDRESS`, until SIGTERM.
 
-`dm-env-rpc serve` does the same with more options; this needs no extra.
+`dm-env-rpc serve` does the same with more options; this needs no extra. Exit codes are the same: 0
+if all environments were closed, 143 or 130 if SIGTERM or SIGINT ended it otherwise.
 """
 
 from __future__ import annotations
@@ -16,17 +17,24 @@ __all__: list[str] = []
 
 
 def _main(reference: str, address: str) -> None:
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _interrupt)
     try:
         with serve(pkgutil.resolve_name(reference), address) as server:
             print(f"serving {reference} at {server.address}")  # noqa: T201
-            server.wait()
-    except KeyboardInterrupt:
-        pass
+            try:
+                server.wait()
+            except KeyboardInterrupt:
+                if not server.stop():
+                    raise
+    except KeyboardInterrupt as told:
+        sys.exit(128 + told.args[0])
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    # Often several come: to the group of this process, and from what has launched it.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    raise KeyboardInterrupt(number)
 
 
 if __name__ == "__main__":

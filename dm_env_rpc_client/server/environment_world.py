@@ -96,7 +96,7 @@ class EnvironmentWorld(World):
         self._made = self._with_flat_specs(environment, settings)
         self._agent: _EnvironmentAgent | None = None
         self._is_running = False
-        self._is_closed = False
+        self._is_closed = self._has_closed = False
         self._timestep: dm_env.TimeStep | None = None
         # Whether another connection has reset the world and the agent's next step has to
         # return INTERRUPTED.
@@ -157,13 +157,15 @@ class EnvironmentWorld(World):
         self._is_closed = True
         # A step may take longer than a stopping server can wait. In that case `leave` closes
         # the environment.
-        if self._changed.acquire(timeout=CLOSE_SECONDS):
-            try:
-                self._changed.notify_all()
-                if self._agent is None:
-                    self._made.environment.close()
-            finally:
-                self._changed.release()
+        if not self._changed.acquire(timeout=CLOSE_SECONDS):
+            raise _still_in_a_step()
+        try:
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: self._agent is None, CLOSE_SECONDS):
+                raise _still_in_a_step()
+            self._close_environment()
+        finally:
+            self._changed.release()
 
     @property
     def specs(self) -> dm_env_rpc_pb2.ActionObservationSpecs:
@@ -213,7 +215,13 @@ class EnvironmentWorld(World):
                 self._finish_interruption()
             self._end_sequence(None)
             if self._is_closed:
-                self._made.environment.close()
+                self._close_environment()
+            self._changed.notify_all()
+
+    def _close_environment(self) -> None:
+        if not self._has_closed:
+            self._has_closed = True
+            self._made.environment.close()
 
     def _configured(self, settings: Mapping[str, Any]) -> _Made | None:
         """The environment with settings in force, which may be the current one; None for none."""
@@ -281,6 +289,10 @@ class EnvironmentWorld(World):
         if unknown:
             raise SpecError(f"default action {min(unknown)!r} is not an action of the environment")
         return flat_specs
+
+
+def _still_in_a_step() -> TimeoutError:
+    return TimeoutError("the environment is still in a step, and is not closed before that ends")
 
 
 class _EnvironmentAgent(Agent):

@@ -68,7 +68,7 @@ class _Serving(Protocol):
 
     def wait(self, timeout: float | None = None) -> bool: ...
 
-    def stop(self, grace: float) -> None: ...
+    def stop(self, grace: float) -> bool: ...
 
     def abort(self) -> None:
         """Stops without waiting."""
@@ -100,9 +100,9 @@ class _InThisProcess:
         host = self._host
         return host.activity.stats(self.world_count, self.agent_count, host.error_log.count)
 
-    def stop(self, grace: float) -> None:
+    def stop(self, grace: float) -> bool:
         self._listener.stop(grace)
-        self._host.worlds.close()
+        return self._host.worlds.close()
 
 
 class Server:
@@ -115,6 +115,7 @@ class Server:
     def __init__(self, serving: _Serving):
         self.address = serving.address
         self._serving = serving
+        self._is_clean = True
         # Runs when the server is garbage-collected, and when the interpreter exits.
         self._finalizer = weakref.finalize(self, serving.abort)
         _log.info("serving at %s", self.address)
@@ -145,15 +146,20 @@ class Server:
         """Waits until the server stops, or `timeout` seconds; returns whether it stopped."""
         return self._serving.wait(timeout)
 
-    def stop(self, grace: float = STOP_SECONDS) -> None:
+    def stop(self, grace: float = STOP_SECONDS) -> bool:
         """Stops serving and closes the worlds; a second call does nothing.
 
         Args:
           grace: seconds after which streams that are still open are cancelled.
+
+        Returns:
+          Whether all environments were closed. Not, if one was still in a step, if `close` of one
+          raised, or if a process had to be killed; `errors` says what happened.
         """
         if self._finalizer.detach() is not None:
-            self._serving.stop(grace)
+            self._is_clean = self._serving.stop(grace)
             _log.info("stopped serving at %s", self.address)
+        return self._is_clean
 
     def __repr__(self) -> str:
         return f"<Server at {self.address}: {self.world_count} worlds, {self.agent_count} agents>"

@@ -250,8 +250,8 @@ class WorldRegistry:
         _log.debug("world %r is destroyed", name)
         world.close()
 
-    def close(self) -> None:
-        """Closes all worlds; called when the server has stopped."""
+    def close(self) -> bool:
+        """Closes all worlds, when the server has stopped; returns whether none failed to close."""
         with self._lock:
             self._is_closed = True
             worlds = list(self._worlds.items())
@@ -262,9 +262,9 @@ class WorldRegistry:
             self._share.agents = self._share.held_bytes = 0
             self._count_worlds()
             self._idle.clear()
-        for name, world in worlds:
-            self._close(name, world)
+        are_closed = [self._close(name, world) for name, world in worlds]
         self._idle.join()
+        return all(are_closed)
 
     def _look_idle(self, name: str) -> None:
         if self._factories and not self._agents[name] and name not in self._creators:
@@ -290,11 +290,13 @@ class WorldRegistry:
         _log.info("world %r is destroyed: it has no agents, and its creator is gone", name)
         self._close(name, world)
 
-    def _close(self, name: str, world: World) -> None:
+    def _close(self, name: str, world: World) -> bool:
         try:
             world.close()
         except Exception as error:
             self._error_log.add(error, f"closing the world {name!r} failed")
+            return False
+        return True
 
     def _hold(self, name: str, settings: Mapping[str, Any]) -> dict[str, int]:
         """Counts settings of a world; returns its counts before."""

@@ -164,6 +164,9 @@ _ROWS = [
         "with 14 KB of metadata in Huffman code; ClientHellos on 100 sockets; one process and two",
         "99th percentile of an honest client's steps at most twice that without them + 1 ms; at "
         "most 16 MiB more memory; all descriptors are free afterwards", ""),
+    Row(51, "SIGTERM to the process group, and to every process, of a server with workers, of "
+        "launched servers, of bridges, under load",
+        "environments are closed within the grace, the exit code tells it, nothing is left", ""),
     Row(52, "a worker process of a server is stopped (SIGSTOP)",
         "noticed within 20 s, its worlds end with a clear error, new clients are served; stop() "
         "ends within its grace", ""),

@@ -6,7 +6,9 @@ import ctypes
 import logging
 import multiprocessing
 import os
+import re
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -83,6 +85,29 @@ class Closing(Where):
         self._path.rename(self._path.with_suffix(".closed"))
 
 
+class Unclosable(Where):
+    """Cannot be closed."""
+
+    def close(self) -> None:
+        raise RuntimeError("cannot be closed")
+
+
+class Terminating(Where):
+    """Observes how a program that it starts, and a process that it forks, end by SIGTERM."""
+
+    def _observed(self) -> dict[str, Any]:
+        program = subprocess.Popen(["sleep", "300"])
+        program.terminate()
+        forked = os.fork()
+        if not forked:
+            time.sleep(300)
+            os._exit(0)
+        os.kill(forked, signal.SIGTERM)
+        codes = {program.wait(), os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1])}
+        (code,) = codes
+        return {"pid": np.int64(code)}
+
+
 class StopsItself(Where):
     """Stops its process by SIGSTOP instead of closing, as often as that is continued."""
 
@@ -93,9 +118,10 @@ class StopsItself(Where):
 
 def closed(folder: Path) -> list[int]:
     """The processes whose environments were closed, one for each; fails if one is open."""
-    names = sorted(path.name for path in folder.iterdir())
+    names = [path.name for path in folder.iterdir()]
     assert not [name for name in names if name.endswith(".open")], names
-    return sorted(int(name.partition("-")[0]) for name in names if name.endswith(".closed"))
+    found = [re.fullmatch(r"(\d+).*\.closed", name) for name in names]
+    return sorted(int(match[1]) for match in found if match)
 
 
 def _report(where: Any) -> None:

@@ -5,7 +5,6 @@ It shares standard output and standard error with the parent, so the library pri
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -35,8 +34,7 @@ def main(parent: children.Parent, reader: int, writer: int, limits: Limits) -> N
       writer: descriptor of the pipe for the answers.
       limits: what is copied from the library's memory.
     """
-    # Ctrl-C reaches the whole process group; the parent ends its child itself.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    children.leave_signals_to_parent()
     children.exit_with(parent, ORPHAN_SECONDS)
     answer_calls(ChildPipe(reader, writer, limits), limits)
 

@@ -7,6 +7,7 @@ import functools
 import logging
 import multiprocessing.process
 import multiprocessing.reduction
+import multiprocessing.util
 import os
 import pathlib
 import threading
@@ -27,7 +28,7 @@ __all__ = ["Server", "serve"]
 
 _log = logging.getLogger(__name__)
 
-STOP_SECONDS = 1.0
+STOP_SECONDS = 5.0
 """The default grace of `Server.stop`."""
 
 REFUSALS = 16
@@ -62,9 +63,15 @@ class Server:
         self._sessions: dict[TcpStream, threading.Thread] = {}
         self._children: set[multiprocessing.process.BaseProcess] = set()
         self._stopped = threading.Event()
+        self._failures = 0
+        self._is_clean = True
         # The accepting thread has only a weak reference, so that it does not keep the server
         # alive.
         self._finalizer = weakref.finalize(self, listener.close)
+        if processes:
+            # Before multiprocessing waits for its processes, at the exit, to end by SIGTERM.
+            self._finalizer.atexit = False
+            multiprocessing.util.Finalize(self, _stop_at_exit, (weakref.ref(self),), exitpriority=0)
         self._accepting = threading.Thread(
             target=_accept,
             args=(listener, weakref.ref(self)),
@@ -82,16 +89,20 @@ class Server:
         """Waits until the server stops, or `timeout` seconds; returns whether it stopped."""
         return wait_in_parts(self._stopped.wait, timeout)
 
-    def stop(self, grace: float = STOP_SECONDS) -> None:
+    def stop(self, grace: float = STOP_SECONDS) -> bool:
         """Stops serving and ends every session; a second time does nothing.
 
         Args:
           grace: seconds that environments may take to finish their current step and to close.
             Processes that take longer are killed. Threads cannot be killed; they end with the
             interpreter.
+
+        Returns:
+          Whether all environments were closed in time, and without an error.
         """
         if self._finalizer.detach() is None:
-            return
+            return self._is_clean
+        failures = self._failures
         self._listener.close()
         self._accepting.join(grace)
         with self._lock:
@@ -110,7 +121,10 @@ class Server:
                 thread.join(STOP_SECONDS if children else 0.0)
             if thread.is_alive():
                 _log.warning("an environment is still in a step; its thread goes on")
+                self._is_clean = False
+        self._is_clean = self._is_clean and self._failures == failures
         self._stopped.set()
+        return self._is_clean
 
     def admit(self, stream: TcpStream) -> None:
         """Starts the session of a new client, over its stream."""
@@ -144,6 +158,8 @@ class Server:
         except Exception as error:
             _log.warning("an environment failed; its session has ended", exc_info=True)
             self.errors.append(error)
+            with self._lock:
+                self._failures += 1
         finally:
             stream.close()
             with self._lock:
@@ -188,7 +204,7 @@ class Server:
         finally:
             with self._lock:
                 self._children.discard(child)
-        if child.exitcode and self._finalizer.peek() is not None:
+        if child.exitcode:
             raise RuntimeError(f"a session's process ended with exit code {child.exitcode}")
 
 
@@ -296,6 +312,12 @@ def _check_picklable(what: object) -> None:
             "processes=True needs factories and handlers that can be pickled, such as functions of "
             f"a module: {error}"
         ) from error
+
+
+def _stop_at_exit(server: weakref.ref[Server]) -> None:
+    running = server()
+    if running is not None:
+        running.stop()
 
 
 def _accept(listener: Listener, server: weakref.ref[Server]) -> None:

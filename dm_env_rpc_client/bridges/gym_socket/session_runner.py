@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import multiprocessing.process
-import signal
 from typing import Any, TypeVar
 
 from dm_env_rpc_client.bridges.gym_socket import packet_codec
@@ -113,8 +112,9 @@ def start_process(
 def _host_here(
     connected: Any, peer: str, received: bytes, factory: EnvironmentFactory, options: Options
 ) -> None:
-    # Ctrl-C is for the server, which then ends its sessions.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    children.leave_signals_to_parent()
+    stream = TcpStream(connected, peer, received)
     # If the server is killed, this process ends too.
-    children.exit_with(children.Parent.from_multiprocessing())
-    host(TcpStream(connected, peer, received), factory, options)
+    parent = children.Parent.from_multiprocessing()
+    children.exit_with(parent, children.GRACE_SECONDS, stream.shutdown)
+    host(stream, factory, options)

@@ -13,7 +13,6 @@ import logging.handlers
 import multiprocessing.process
 import os
 import pickle
-import signal
 import threading
 import time
 import traceback
@@ -21,6 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dm_env_rpc_client.protocol.step_codec import answer_memory
+from dm_env_rpc_client.runtime import children
 from dm_env_rpc_client.server.activity import Activity, added_up
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.offered_properties import Properties
@@ -90,8 +90,7 @@ def run(
       serial: its number among all that there ever were.
       levels: of loggers, by name.
     """
-    # Ctrl-C is for the server's own process, which then ends this one.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    children.leave_signals_to_parent()
     # multiprocessing ends it with its parent, but environments may have processes of their own.
     multiprocessing.process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     told = _Told(control)
@@ -184,8 +183,9 @@ class _Worker:
         deadline = time.monotonic() + grace
         self._listener.stop(grace)
         self._forwarded.stop(deadline)
-        self._host.worlds.close()
+        are_closed = self._host.worlds.close()
         self._told.say("stats", self._stats())
+        self._told.say("closed", are_closed)
 
     def _obey(self, what: str, arguments: list[Any], descriptor: int | None) -> None:
         if what == "stats":

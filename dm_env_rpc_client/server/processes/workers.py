@@ -11,11 +11,13 @@ import contextlib
 import itertools
 import logging
 import multiprocessing
+import multiprocessing.util
 import os
 import pickle
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -83,7 +85,7 @@ class _Worker:
       levels: of loggers, by name, as it was told.
       is_lost: whether its end is known, so that it gets no more connections.
       is_ready: whether it has begun to serve.
-      has_closed: whether it has ended after it has closed all of its worlds.
+      has_closed: whether it has stopped and said that all of its worlds are closed.
       failure: what it said why it did not.
       ended: how it ended.
       has_begun: set when one of both is known, or when it has ended.
@@ -135,6 +137,11 @@ class _Worker:
             if stats is not None:
                 return
 
+    @property
+    def is_clean(self) -> bool:
+        """Whether none of its worlds is left open."""
+        return self.has_closed or not self.is_ready
+
     # Only the thread that supervises it calls these.
 
     @property
@@ -170,7 +177,6 @@ class _Worker:
             process.kill()
             process.join()
         code = process.exitcode
-        self.has_closed = code == 0
         ended = f"ended with exit code {code}"
         if self._killed_because:
             ended = f"{self._killed_because} and was killed"
@@ -220,6 +226,8 @@ class Workers:
         self._workers: dict[int, _Worker] = {}
         self._threads: list[threading.Thread] = []
         self._acceptor: Any = None
+        # Before multiprocessing waits for its processes, at the exit, to end by SIGTERM.
+        multiprocessing.util.Finalize(self, _end_at_exit, (weakref.ref(self),), exitpriority=0)
         try:
             for index in range(setup.processes):
                 thread = threading.Thread(
@@ -281,20 +289,19 @@ class Workers:
         """See `Server.wait`."""
         return wait_in_parts(self._stopped.wait, timeout)
 
-    def stop(self, grace: float) -> None:
+    def stop(self, grace: float) -> bool:
         """Ends all workers, and returns when they have ended; see `Server.stop`."""
         if os.getpid() != self._pid:
-            return  # A forked child has no workers.
+            return True  # A forked child has no workers.
         self._begin_to_stop(grace)
         if self._acceptor is not None:
             self._acceptor.close()
         for worker in list(self._workers.values()):
             with contextlib.suppress(OSError):
                 worker.say("stop", grace)
-        deadline = self._stop_by + _STOP_SECONDS + 2 * _END_SECONDS
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        self._join(self._stop_by + _STOP_SECONDS + 2 * _END_SECONDS)
         self._stopped.set()
+        return all(worker.is_clean for worker in self._workers.values())
 
     def abort(self) -> None:
         """Has all workers end, without waiting."""
@@ -306,6 +313,16 @@ class Workers:
         for worker in list(self._workers.values()):
             worker.control.shut_down()
         self._stopped.set()
+
+    def abort_and_wait(self) -> None:
+        """Has all workers end, and waits for it, at the exit of the interpreter."""
+        if os.getpid() == self._pid:
+            self.abort()
+            self._join(time.monotonic() + 2 * _END_SECONDS)
+
+    def _join(self, deadline: float) -> None:
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _begin_to_stop(self, grace: float) -> None:
         with self._lock:
@@ -451,6 +468,8 @@ class Workers:
             (worker.failure,) = arguments
         elif what == "stats":
             worker.have_stats(*arguments)
+        elif what == "closed":
+            (worker.has_closed,) = arguments
         elif what == "error":
             self._have_error(*arguments)
         elif what == "log":
@@ -473,8 +492,7 @@ class Workers:
             worker.stats = None
         worker.bury()
         stops = self._stopping.is_set()
-        is_clean = stops and (worker.has_closed or not worker.is_ready)
-        if self._is_serving and not is_clean:
+        if self._is_serving and not (stops and worker.is_clean):
             if stops:
                 what, then = "not all of its worlds are closed", "the server stops"
             elif worker.is_ready:
@@ -519,6 +537,12 @@ class Workers:
             worker.levels = levels
             with contextlib.suppress(OSError):
                 worker.say("levels", levels)
+
+
+def _end_at_exit(workers: weakref.ref[Workers]) -> None:
+    found = workers()
+    if found is not None:
+        found.abort_and_wait()
 
 
 class _StoppingError(Exception):

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { kMaxAllocations = 32, kFunctionCount = 31 };
 
@@ -151,6 +152,14 @@ static void ReleaseContext(void* context) {
   free(c->text);
   free(c);
   --complete_live_contexts;
+  // So that it can be seen after the process has ended, too.
+  const char* folder = getenv("COMPLETE_RELEASED");
+  if (folder) {
+    char path[512];
+    snprintf(path, sizeof(path), "%s/%d.closed", folder, (int)getpid());
+    FILE* file = fopen(path, "w");
+    if (file) fclose(file);
+  }
 }
 
 static const char* ErrorMessage(void* context) {

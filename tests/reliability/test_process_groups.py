@@ -1,0 +1,297 @@
+"""Row 51: SIGTERM to all processes of a server, or of a program with one, while clients step.
+
+Terminals, `docker stop` and shells send signals to a process group; systemd and Slurm send them to
+every process, also to those in other groups.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dm_env_rpc_client import connect, create_world, listen, make
+from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment
+from tests.bridges.env_c_api.compiling import compile_library
+from tests.cli.commands import COMMAND, ROOT
+from tests.launch.processes import is_alive
+from tests.reliability.recording import Seen
+from tests.scripted import settles
+from tests.server import hosted
+
+TRANSPORTS = ["http2"]
+
+CLIENTS = 4
+CLOSE_SECONDS = 0.3
+"""How long each environment takes to close, so that a second signal comes meanwhile."""
+
+END_SECONDS = 60.0
+
+_SERVE = [*COMMAND, "serve", "tests.server.hosted:Closing", "--no-try"]
+_CREATE = ["--create", "folder={folder}", "--create", f"seconds={CLOSE_SECONDS}"]
+_AT = [*_CREATE, "--address", "localhost:0", "--json"]
+
+_PROGRAM = """
+import functools, sys, time
+from tests.server import hosted
+if __name__ == "__main__":
+    closing = functools.partial(hosted.Closing, {folder!r}, {seconds})
+    {serve}
+    print('{{"address": "' + server.address + '"}}', flush=True)
+    {then}
+"""
+_WORKERS = "from dm_env_rpc_client.server import serve; server = serve(closing, processes=2)"
+_SESSIONS = (
+    "from dm_env_rpc_client.bridges.gym_socket import serve; "
+    "server = serve({{'Closing': closing}}, 'localhost:0', processes=True)"
+)
+_LAUNCHED = (
+    "from dm_env_rpc_client.launch import from_python; "
+    "server = from_python('tests.server.hosted:Closing')"
+)
+
+
+def _play(env: Any, action: Any) -> None:
+    with contextlib.suppress(ConnectionError):
+        env.reset()
+        while True:
+            env.step(action)
+
+
+class Started:
+    """A program in a process group of its own, and all that it has started.
+
+    Args:
+      argv: the program and its arguments.
+      **variables: of its environment.
+    """
+
+    def __init__(self, *argv: str, **variables: str):
+        self._mark = uuid.uuid4().hex
+        self.process = subprocess.Popen(
+            argv,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, **variables, "PYTHONPATH": ROOT, "STARTED_BY": self._mark},
+        )
+
+    def address(self) -> str:
+        """Returns what it prints first."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.process.communicate()
+        return line.split('"')[3]
+
+    def pids(self) -> list[int]:
+        """Returns the processes that run, whatever group they are in."""
+        found = []
+        for folder in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if folder.name.isdigit() and self._mark in (folder / "environ").read_text(
+                    errors="replace"
+                ):
+                    found.append(int(folder.name))
+        return [pid for pid in found if is_alive(pid)]
+
+    def signal_group(self, number: signal.Signals) -> None:
+        """Sends a signal to its group."""
+        os.killpg(self.process.pid, number)
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """Sends a signal to every process."""
+        for pid in self.pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def end(self) -> None:
+        """Kills what is left."""
+        self.signal_all(signal.SIGKILL)
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Started]]:
+    """Starts programs, and kills what is left of them after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def started(*argv: str, **variables: str) -> Started:
+            one = Started(*argv, **variables)
+            stack.callback(one.end)
+            return one
+
+        yield started
+
+
+def _program(serve: str, then: str, folder: str) -> list[str]:
+    text = _PROGRAM.format(folder=folder, seconds=CLOSE_SECONDS, serve=serve, then=then)
+    path = Path(folder).with_suffix(".py")  # Workers import it.
+    path.write_text(text.replace("{{", "{").replace("}}", "}"))
+    return [sys.executable, str(path)]
+
+
+def _join(address: str, folder: str, **settings: Any) -> Any:
+    return make(address, {"folder": folder, "seconds": CLOSE_SECONDS, **settings})
+
+
+KINDS: dict[str, tuple[Callable[[str], list[str]], Callable[[str, str], Any], Any, int]] = {
+    # What is started, what steps it, its action, and the exit code.
+    "command": (lambda folder: [*_SERVE, *_AT], lambda at, _: make(at), {"do": 0}, 0),
+    "workers": (
+        lambda folder: [*_SERVE, *_AT, "--processes", "2"], lambda at, _: make(at), {"do": 0}, 0,
+    ),
+    "gym-socket": (
+        lambda folder: [*_SERVE, *_AT, "--protocol", "gym-socket", "--isolate"],
+        lambda at, _: GymSocketEnvironment(at, "Closing"), np.int64(0), 0,
+    ),
+    "c-library": (
+        lambda folder: [
+            *COMMAND, "serve", "--no-try", "--address", "localhost:0", "--json", "--c-library",
+            f"{compile_library('complete', '1.4')}:complete_connect",
+        ],
+        lambda at, _: make(at, {"length": 10**6}),
+        {"turn": {"horizontal": 0}, "jump": 0, "throttle": 0.0, "say": ""}, 0,
+    ),
+    "program-with-workers": (
+        lambda folder: _program(_WORKERS, "server.wait()", folder),
+        lambda at, _: make(at), {"do": 0}, -signal.SIGTERM,
+    ),
+    "program-with-sessions": (
+        lambda folder: _program(_SESSIONS, "server.wait()", folder),
+        lambda at, _: GymSocketEnvironment(at, "Closing"), np.int64(0), -signal.SIGTERM,
+    ),
+    "program-with-launched": (
+        lambda folder: _program(_LAUNCHED, "time.sleep(300)", folder),
+        _join, {"do": 0}, -signal.SIGTERM,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.row(51)
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("reached", ["group", "all"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_environments_are_closed_and_nothing_is_left(
+    kind: str, reached: str, tmp_path: Path, start: Callable[..., Started], seen: Seen
+) -> None:
+    argv, join, action, code = KINDS[kind]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    filled = [part.replace("{folder}", str(folder)) for part in argv(str(folder))]
+    started = start(*filled, COMPLETE_RELEASED=str(folder))
+    address = started.address()
+    envs = [join(address, str(folder)) for _ in range(CLIENTS)]
+    threads = [threading.Thread(target=_play, args=(env, action)) for env in envs]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)  # All of them step.
+    begin = time.monotonic()
+    (started.signal_group if reached == "group" else started.signal_all)(signal.SIGTERM)
+    _, errors = started.process.communicate(timeout=END_SECONDS)
+    assert started.process.returncode == code, errors
+    assert settles(lambda: not started.pids(), END_SECONDS), started.pids()
+    seen(ended_after_s=time.monotonic() - begin)
+    assert len(hosted.closed(folder)) == CLIENTS
+    for env, thread in zip(envs, threads, strict=True):
+        thread.join(END_SECONDS)
+        env.close()
+
+
+@pytest.mark.row(51)
+@pytest.mark.parametrize("reached", ["group", "all"])
+def test_environments_that_dial_in_are_closed(
+    reached: str, tmp_path: Path, start: Callable[..., Started]
+) -> None:
+    create = [part.replace("{folder}", str(tmp_path)) for part in _CREATE]
+    with listen("localhost:0") as incoming:
+        dial = ["--dial", incoming.address, "--environments", str(CLIENTS), "--json"]
+        started = start(*_SERVE, *create, *dial, "--processes", "2")
+        assert started.address() == incoming.address
+        envs = [incoming.make(timeout=END_SECONDS) for _ in range(CLIENTS)]
+        threads = [threading.Thread(target=_play, args=(env, {"do": 0})) for env in envs]
+        for thread in threads:
+            thread.start()
+        (started.signal_group if reached == "group" else started.signal_all)(signal.SIGTERM)
+        _, errors = started.process.communicate(timeout=END_SECONDS)
+        assert started.process.returncode == 0, errors
+        assert settles(lambda: not started.pids(), END_SECONDS)
+        assert len(hosted.closed(tmp_path)) == CLIENTS
+        for env, thread in zip(envs, threads, strict=True):
+            thread.join(END_SECONDS)
+            env.close()
+
+
+@pytest.mark.row(51)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("environment", "options", "said"),
+    [
+        ("Unclosable", [], "RuntimeError: cannot be closed"),
+        ("Unclosable", ["--processes", "2"], "RuntimeError: cannot be closed"),
+        ("Unclosable", ["--protocol", "gym-socket", "--isolate"], "exit code 1"),
+        ("StopsItself", ["--processes", "1"], "did not stop in time and was killed"),
+    ],
+)
+def test_the_exit_code_tells_that_an_environment_was_not_closed(
+    environment: str, options: list[str], said: str, number: signal.Signals, code: int,
+    start: Callable[..., Started],
+) -> None:  # fmt: skip
+    served = [f"tests.server.hosted:{environment}", "--no-try", "--address", "localhost:0"]
+    started = start(*COMMAND, "serve", *served, "--json", *options)
+    address = started.address()
+    with contextlib.ExitStack() as stack:
+        if "gym-socket" in options:
+            stack.enter_context(GymSocketEnvironment(address, environment))
+        else:
+            create_world(stack.enter_context(connect(address)))
+        started.signal_group(number)
+        _, errors = started.process.communicate(timeout=END_SECONDS)
+    assert started.process.returncode == code
+    assert said in errors
+    assert "not all environments were closed" in errors
+    assert settles(lambda: not started.pids(), END_SECONDS)
+
+
+@pytest.mark.row(51)
+@pytest.mark.parametrize("serve", [_WORKERS, _SESSIONS], ids=["workers", "sessions"])
+def test_a_program_that_does_not_stop_its_server_ends_and_closes_the_environments(
+    serve: str, tmp_path: Path, start: Callable[..., Started]
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    program = _program("weakref.finalize(sys, str); " + serve, "sys.stdin.read()", str(folder))
+    path = Path(program[1])
+    # What is registered for the exit before multiprocessing is imported is called after it.
+    path.write_text("import sys, weakref\nheld = weakref.finalize(sys, str)\n" + path.read_text())
+    started = start(*program)
+    address = started.address()
+    join = functools.partial(GymSocketEnvironment, env_name="Closing")
+    with make(address) if serve == _WORKERS else join(address):
+        _, errors = started.process.communicate("", timeout=END_SECONDS)
+        assert (started.process.returncode, errors) == (0, "")
+        assert settles(lambda: not started.pids(), END_SECONDS)
+        assert len(hosted.closed(folder)) == 1
+
+
+def test_what_a_worker_starts_and_forks_can_be_terminated() -> None:
+    import dm_env_rpc_client.server as server_room
+
+    with server_room.serve(hosted.Terminating, processes=1) as server, make(server.address) as env:
+        assert env.reset().observation["pid"] == -signal.SIGTERM
+        assert server.errors == []
