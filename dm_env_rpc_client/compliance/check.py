@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
+from dm_env_rpc_client.compliance.facts import Takes
 from dm_env_rpc_client.compliance.trial import Trial
 
 __all__ = ["Check", "overview", "reference"]
@@ -26,6 +28,7 @@ class Check(NamedTuple):
         something.
       otherwise: what is true of the server if the statement does not hold, as the reason with
         which the checks that need it are skipped.
+      takes: the clients that it takes; it is skipped on servers that do not take that many.
     """
 
     name: str
@@ -36,48 +39,31 @@ class Check(NamedTuple):
     leniency: str = ""
     needs: tuple[Check, ...] = ()
     otherwise: str = ""
+    takes: Takes = Takes()
 
+
+_ONE = Takes()
 
 _Decorator = Callable[[Callable[[Trial], None]], Check]
 
 
-def overview(
+def _check(
+    document: str,
     heading: str,
     clause: str,
     *,
     leniency: str = "",
     needs: tuple[Check, ...] = (),
     otherwise: str = "",
+    takes: Takes = _ONE,
 ) -> _Decorator:
-    """Makes a function the check of a clause in the protocol overview; see `Check`."""
     return lambda function: Check(
-        function.__name__,
-        "protocol overview",
-        heading,
-        clause,
-        function,
-        leniency,
-        needs,
-        otherwise,
+        function.__name__, document, heading, clause, function, leniency, needs, otherwise, takes
     )
 
 
-def reference(
-    heading: str,
-    clause: str,
-    *,
-    leniency: str = "",
-    needs: tuple[Check, ...] = (),
-    otherwise: str = "",
-) -> _Decorator:
-    """Makes a function the check of a clause in the protocol reference; see `Check`."""
-    return lambda function: Check(
-        function.__name__,
-        "protocol reference",
-        heading,
-        clause,
-        function,
-        leniency,
-        needs,
-        otherwise,
-    )
+overview = functools.partial(_check, "protocol overview")
+"""Makes a function the check of a clause in the protocol overview; see `Check`."""
+
+reference = functools.partial(_check, "protocol reference")
+"""Makes a function the check of a clause in the protocol reference; see `Check`."""

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Facts"]
+__all__ = ["Facts", "Takes"]
+
+
+class Takes(NamedTuple):
+    """The clients that a check takes at the same time, without companions.
+
+    Attributes:
+      connections: the connections.
+      joined: those of them that have joined a world.
+      agents: those of them that have joined the same world.
+    """
+
+    connections: int = 1
+    joined: int = 1
+    agents: int = 1
 
 
 class Facts(NamedTuple):
@@ -14,6 +28,10 @@ class Facts(NamedTuple):
 
     Attributes:
       connections: how many connections it accepts at the same time; 0 if no limit is known.
+      one_agent: why a second client cannot join a world beside the first; "" if it can, or if that
+        is not known.
+      one_joined: why a second client cannot join a world of its own; "" as above.
+      takes_resets: whether a Reset is carried out.
       survives_errors: whether the stream stays open after an error.
       errors_are_no_ops: whether a request that got an error has changed nothing.
       ignores_first_actions: whether the first step of a sequence ignores unknown actions.
@@ -23,8 +41,30 @@ class Facts(NamedTuple):
     """
 
     connections: int = 0
+    one_agent: str = ""
+    one_joined: str = ""
+    takes_resets: bool = False
     survives_errors: bool = False
     errors_are_no_ops: bool = False
     ignores_first_actions: bool = False
     refuses_unknown_actions: bool = False
     refuses_empty_requests: bool = False
+
+    def lack(self, takes: Takes, companions: int) -> str | None:
+        """Returns why there is no room for the clients of a check; None if there is.
+
+        Args:
+          takes: the clients.
+          companions: the agents that each world needs beside those.
+        """
+        needed = takes.connections + companions * (takes.joined - takes.agents + 1)
+        if self.connections and needed > self.connections:
+            return (
+                f"this takes {needed} connections at the same time, and the server accepts "
+                f"{self.connections}"
+            )
+        if takes.agents > 1 and self.one_agent:
+            return f"a world takes one agent only: {self.one_agent}"
+        if takes.joined > 1 and self.one_joined:
+            return f"one client can join at a time: {self.one_joined}"
+        return None

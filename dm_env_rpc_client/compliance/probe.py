@@ -141,12 +141,16 @@ class Probe:
         return payload
 
     def is_answered(self) -> bool:
-        """Whether the server answers here; sends a LeaveWorld, which every state allows."""
+        """Whether the server answers here; sends a LeaveWorld, which every state allows.
+
+        `was_refused` tells whether that was with an error.
+        """
         self.send(_LEAVE)
         try:
-            self.receive("an answer")
+            response = self.receive("an answer")
         except ViolationError:
             return False
+        self.was_refused |= response.WhichOneof("payload") == "error"
         return True
 
     def ask(self, request: envelopes.Request, expected: str = "an answer") -> Any:

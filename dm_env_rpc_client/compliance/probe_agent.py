@@ -213,11 +213,9 @@ class ProbeAgent:
             self.state = State.INTERRUPTED
 
     def reset_if_offered(self) -> None:
-        """Resets the agent if the server implements Reset."""
-        try:
+        """Resets the agent if the server takes a Reset."""
+        if self._facts.takes_resets:
             self.reset()
-        except NotOfferedError:
-            pass
 
     def leave(self, expected: str = "a LeaveWorldResponse") -> None:
         """Leaves the world."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from google.rpc import status_pb2
+
 from dm_env_rpc_client.compliance.check import Check
 from dm_env_rpc_client.compliance.checks import foundations
-from dm_env_rpc_client.compliance.facts import Facts
+from dm_env_rpc_client.compliance.facts import Facts, Takes
 from dm_env_rpc_client.compliance.options import Options
 from dm_env_rpc_client.compliance.outcome import NotOfferedError, Outcome, Result, ViolationError
 from dm_env_rpc_client.compliance.probe import Probe
@@ -76,6 +79,7 @@ class Suite:
                 self._facts = self._facts._replace(
                     survives_errors=self._holds(foundations.the_stream_survives_errors),
                     errors_are_no_ops=self._holds(foundations.an_error_changes_no_state),
+                    takes_resets=self._holds(foundations.a_reset_is_taken),
                     ignores_first_actions=self._holds(
                         foundations.the_first_step_ignores_its_actions
                     ),
@@ -84,6 +88,8 @@ class Suite:
                         foundations.a_request_without_payload_is_refused
                     ),
                 )
+                if check is FOUNDATIONS[-1]:
+                    self._count_agents()
 
     def _holds(self, check: Check) -> bool:
         result = self._results.get(check.name)
@@ -109,7 +115,7 @@ class Suite:
                 return f"{need.otherwise or need.clause} ({need.name})"
             if result.outcome is Outcome.SKIPPED and self._findings(need):
                 return result.reason
-        return None
+        return self._facts.lack(check.takes, self._options.companions)
 
     def _findings(self, check: Check) -> list[Result]:
         """Returns the findings that block a check, in the order in which they were made."""
@@ -187,7 +193,10 @@ class Suite:
         try:
             while len(answering) < most and not is_limited:
                 probe = Probe(self._address, timeout, self._options.security())
-                is_limited = not probe.is_answered()
+                is_limited = not probe.is_answered() or (
+                    # Where the first is not refused a LeaveWorld, a further one has no room.
+                    bool(answering) and probe.was_refused > answering[0].was_refused
+                )
                 if is_limited:
                     probe.close()
                 else:
@@ -200,6 +209,37 @@ class Suite:
         self._answers_leave = bool(answering)
         if is_limited and not self._options.connections:
             self._facts = self._facts._replace(connections=len(answering))
+
+    def _count_agents(self) -> None:
+        """Finds out whether a second client can join: the world of the first, or one of its own."""
+        options, one_agent, one_joined = self._options, "", ""
+        if options.several_agents is False:
+            one_agent = "the options say so"
+        # Agents that the options promise are checked, not counted.
+        if (
+            not options.several_agents
+            and self._gone is None
+            and self._facts.lack(Takes(connections=2), options.companions) is None
+            and self._holds(foundations.a_world_can_be_joined)
+        ):
+            # If it is a violation that this fails, a check will find it.
+            with (
+                contextlib.suppress(ViolationError, NotOfferedError, DmEnvRpcClientError),
+                Trial(self._address, options, self._facts) as trial,
+            ):
+                name, other = trial.join().world_name, trial.connect()
+                refusal = _refusal(trial, other, name)
+                if refusal:
+                    one_agent = one_agent or refusal
+                    other = trial.usable(other)
+                    one_joined = _refusal(trial, other, trial.create_another_world(other))
+        self._facts = self._facts._replace(one_agent=one_agent, one_joined=one_joined)
+
+
+def _refusal(trial: Trial, probe: Probe, world_name: str) -> str:
+    """Joins, and returns why that was refused; "" if it was not."""
+    answer = probe.ask(trial.join_request(world_name))
+    return (answer.message or "without a reason") if isinstance(answer, status_pb2.Status) else ""
 
 
 def _needs(check: Check) -> tuple[Check, ...]:

@@ -56,8 +56,7 @@ class Trial:
         """Opens another connection.
 
         Raises:
-          NotOfferedError: the server does not accept that many at the same time.
-          ViolationError: it accepts them, but does not answer on this one.
+          ViolationError: the server has accepted it, but does not answer.
           DmEnvRpcClientError: the connection failed.
         """
         probe = self._open()
@@ -80,7 +79,9 @@ class Trial:
         while True:
             probe = self.connect()
             try:
-                return probe, probe.ask(request, expected)
+                answer = probe.ask(request, expected)
+                if not isinstance(answer, status_pb2.Status) or time.monotonic() > deadline:
+                    return probe, answer
             except ViolationError as violation:
                 if not violation.is_unanswered or time.monotonic() > deadline:
                     raise
@@ -88,20 +89,15 @@ class Trial:
             time.sleep(_PAUSE_SECONDS)
 
     def _open(self) -> Probe:
-        companions = sum(len(group) for group in self._companions.values())
-        needed = companions + sum(probe.is_open for probe in self._probes) + 1
         if not self.facts.connections:
             return Probe(self._address, self.options.timeout, self.options.security())
-        if needed > self.facts.connections:
-            raise NotOfferedError(
-                f"this takes {needed} connections at the same time, and the server accepts "
-                f"{self.facts.connections}"
-            )
         deadline = time.monotonic() + _GONE_SECONDS
         while True:
             # The server may still count one that was just closed.
             probe = Probe(self._address, self.options.timeout, self.options.security())
-            if probe.is_answered():
+            is_answered = probe.is_answered()
+            if is_answered and (not probe.was_refused or time.monotonic() > deadline):
+                probe.was_refused = False
                 return probe
             probe.close()
             if time.monotonic() > deadline:
@@ -120,6 +116,8 @@ class Trial:
         """
         if probe.is_open and (self.facts.errors_are_no_ops or not probe.was_refused):
             return probe
+        if self.facts.survives_errors:
+            self._has_left(probe)  # On some servers nothing else frees its place.
         probe.close()
         return self.connect()
 
@@ -130,14 +128,22 @@ class Trial:
           NotOfferedError: the world cannot be joined again.
         """
         probe = self.usable(agent.probe)
-        if probe is agent.probe:
-            return
+        if probe is not agent.probe:
+            agent.joined(*self.rejoin(probe, agent.world_name))
+
+    def rejoin(
+        self, probe: Probe, world_name: str
+    ) -> tuple[Probe, dm_env_rpc_pb2.JoinWorldResponse]:
+        """Joins a world on a connection that takes the place of another, or on one more.
+
+        Raises:
+          NotOfferedError: the world cannot be joined again.
+        """
         deadline = time.monotonic() + _GONE_SECONDS
         while True:
-            answer = probe.ask(self.join_request(agent.world_name), "a JoinWorldResponse")
+            answer = probe.ask(self.join_request(world_name), "a JoinWorldResponse")
             if isinstance(answer, dm_env_rpc_pb2.JoinWorldResponse):
-                agent.joined(probe, answer)
-                return
+                return probe, answer
             if time.monotonic() > deadline:
                 raise NotOfferedError(
                     f"the world cannot be joined again after an error: {answer.message}"
@@ -192,6 +198,12 @@ class Trial:
             world_name=world_name, settings=pack_settings(self.options.join_settings)
         )
 
+    def reset_world_request(self, world_name: str) -> dm_env_rpc_pb2.ResetWorldRequest:
+        """Returns a valid ResetWorldRequest."""
+        return dm_env_rpc_pb2.ResetWorldRequest(
+            world_name=world_name, settings=pack_settings(self.options.reset_world_settings)
+        )
+
     def join(self, probe: Probe | None = None, world_name: str | None = None) -> ProbeAgent:
         """Joins a world and returns the agent.
 
@@ -218,16 +230,8 @@ class Trial:
             companions.append(Companion(self._open(), request, self.options))
 
     def join_beside(self, other: ProbeAgent) -> ProbeAgent:
-        """Joins the world of another agent; NotOfferedError if it takes one agent only."""
-        if self.options.several_agents is False:
-            raise NotOfferedError("a world takes one agent only")
-        probe = self.connect()
-        if self.options.several_agents:
-            return self.join(probe, other.world_name)
-        answer = probe.ask(self.join_request(other.world_name), "a JoinWorldResponse")
-        if not isinstance(answer, dm_env_rpc_pb2.JoinWorldResponse):
-            raise NotOfferedError(f"a world takes one agent only: {answer.message}")
-        return ProbeAgent(probe, answer, other.world_name, self.options, self.facts)
+        """Joins the world of another agent."""
+        return self.join(self.connect(), other.world_name)
 
     def __enter__(self) -> Trial:
         return self

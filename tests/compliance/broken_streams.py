@@ -87,7 +87,7 @@ class SwapsAnswersOfRequestsInFlight(Session):
             yield from first
 
 
-@breaks("answers a reset with a join", "a_reset_sends_the_specs_again")
+@breaks("answers a reset with a join", "a_reset_is_taken")
 class AnswersAResetWithAJoin(Session):
     def answers(self, request: Any) -> Iterator[Any]:
         for response in super().answers(request):

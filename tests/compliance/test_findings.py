@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import itertools
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, Result, run
+from dm_env_rpc_client import dm_env_rpc_pb2 as pb2
+from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, Result, run, trial
+from dm_env_rpc_client.compliance.check import Check
 from dm_env_rpc_client.compliance.checks import foundations
+from dm_env_rpc_client.compliance.facts import Facts, Takes
+from dm_env_rpc_client.compliance.outcome import NotOfferedError
+from dm_env_rpc_client.compliance.probe import Probe
 from dm_env_rpc_client.compliance.table import FOUNDATIONS
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
 from tests.compliance import playground
 from tests.compliance.broken_servers import BROKEN
+from tests.compliance.limited_servers import LIMITED, OneClient, OneJoined, OnePerWorld
 from tests.compliance.minimal_server import MinimalServer
 from tests.reliability.recording import Seen
 from tests.scripted import ServerProcess
@@ -270,3 +278,79 @@ def test_what_a_check_needs_runs_before_it() -> None:
         before.add(check.name)
     assert CHECKS[: len(FOUNDATIONS)] == FOUNDATIONS
     assert FOUNDATIONS[0] is foundations.the_server_can_be_checked
+
+
+@pytest.mark.parametrize("session_class", LIMITED, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("options", [OPTIONS, Options(timeout=2.0, quiet_seconds=0.05)])
+def test_what_a_server_has_no_room_for_is_skipped_with_that_reason(
+    session_class: type[playground.Session], options: Options
+) -> None:
+    with playground.serve(session_class) as address:
+        results = {result.name: result for result in run(address, options)}
+    found = [name for name, result in results.items() if result.is_finding]
+    assert found == LIMITED[session_class]
+    reasons = {
+        OneClient: "this takes 2 connections at the same time, and the server accepts 1",
+        OneJoined: "a world takes one agent only: only one client can join",
+        OnePerWorld: "a world takes one agent only: the world is full",
+    }
+    kind = next(each for each in session_class.__mro__ if each in reasons)
+    assert results["agents_of_one_world_have_their_own_states"].reason == reasons[kind]
+    independent = results["worlds_are_independent"]
+    if session_class is OneJoined:
+        assert independent.reason == "one client can join at a time: only one client can join"
+    assert (independent.outcome is Outcome.PASSED) == (kind is OnePerWorld)
+
+
+class Measured(Probe):
+    """Keeps the largest numbers of connections and joins at the same time."""
+
+    most = Takes(0, 0, 0)
+    probes: ClassVar[list[Measured]] = []
+    world: str | None = None
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        self.probes.append(self)
+        self._measure()
+
+    def ask(self, request: Any, expected: str = "an answer") -> Any:
+        answer = super().ask(request, expected)
+        if isinstance(answer, pb2.JoinWorldResponse):
+            self.world = request.world_name
+        elif isinstance(answer, pb2.LeaveWorldResponse):
+            self.world = None
+        self._measure()
+        return answer
+
+    def accept(self, request: Any, expected: str) -> Any:
+        answer = super().accept(request, expected)
+        if isinstance(answer, pb2.JoinWorldResponse):
+            self.world = request.world_name
+        self._measure()
+        return answer
+
+    def _measure(self) -> None:
+        alive = [probe for probe in self.probes if probe.is_open]
+        worlds = [probe.world for probe in alive if probe.world is not None]
+        now = Takes(len(alive), len(worlds), max(map(worlds.count, worlds), default=0))
+        Measured.most = Takes(*map(max, Measured.most, now))
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=[check.name for check in CHECKS])
+def test_a_check_takes_as_many_clients_as_it_says(
+    check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "Probe", Measured)
+    monkeypatch.setattr(Measured, "most", Takes(0, 0, 0))
+    is_for_one = check.name == "a_world_for_one_agent_refuses_another"
+    options = dataclasses.replace(OPTIONS, several_agents=False if is_for_one else None)
+    facts = Facts(0, "", "", *[True] * 6)
+    Measured.probes.clear()
+    with (
+        playground.serve(OnePerWorld if is_for_one else playground.Session) as address,
+        contextlib.suppress(NotOfferedError),
+        trial.Trial(address, options, facts) as tried,
+    ):
+        check.function(tried)
+    assert Takes(*map(max, Measured.most, Takes())) == check.takes

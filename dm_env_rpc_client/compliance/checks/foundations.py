@@ -201,6 +201,34 @@ def the_stream_survives_errors(trial: Trial) -> None:
         raise NotOfferedError("no request was refused")
 
 
+@reference(
+    "ResetRequest/Response",
+    "A Reset is carried out; a server without it answers with the code UNIMPLEMENTED.",
+    otherwise="a Reset is refused",
+)
+def a_reset_is_taken(trial: Trial) -> None:
+    """Resets with the settings of the options before the first sequence.
+
+    An error: a client cannot tell a server without Reset from one that cannot reset now.
+    """
+    trial.join().reset()
+
+
+@reference(
+    "ResetWorldRequest/Response",
+    "A ResetWorld is carried out; a server without it answers with the code UNIMPLEMENTED.",
+    otherwise="a ResetWorld is refused",
+)
+def a_reset_world_is_taken(trial: Trial) -> None:
+    """Resets the world of the only agent before its first sequence.
+
+    An error: a client cannot tell a server without ResetWorld from one that cannot reset now.
+    """
+    agent = trial.join()
+    request = trial.reset_world_request(agent.world_name)
+    agent.probe.accept(request, "a ResetWorldResponse, because there is no other agent to be told")
+
+
 @overview(
     "Protocol overview",
     "Each request gets exactly one answer.",

@@ -11,6 +11,7 @@ from dm_env_rpc_client.compliance.checks.foundations import (
     unknown_actions_are_refused,
 )
 from dm_env_rpc_client.compliance.checks.world_lifetimes import names_of_worlds_are_unique
+from dm_env_rpc_client.compliance.facts import Takes
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.tensors.settings import pack_settings
@@ -156,6 +157,7 @@ def a_world_can_be_joined_again_after_a_leave(trial: Trial) -> None:
 @overview(
     "Multiagent support",
     "Each connection has its own part in a world, or none.",
+    takes=Takes(connections=2, joined=2, agents=2),
 )
 def agents_of_one_world_have_their_own_states(trial: Trial) -> None:
     """Joins a second agent; both step, and neither affects the other.
@@ -175,6 +177,7 @@ def agents_of_one_world_have_their_own_states(trial: Trial) -> None:
     _JOIN,
     "A world takes as many agents as it expects.",
     needs=(a_world_can_be_joined, a_failed_request_is_answered, unknown_actions_are_refused),
+    takes=Takes(connections=2),
 )
 def a_world_for_one_agent_refuses_another(trial: Trial) -> None:
     """Joins from a second connection.

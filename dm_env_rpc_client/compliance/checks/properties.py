@@ -91,7 +91,7 @@ class _Properties:
         before = self.probe
         self.probe = self._trial.usable(before)
         if self.probe is not before and self._world_name is not None:
-            self._trial.join(self.probe, self._world_name)
+            self.probe, _ = self._trial.rejoin(self.probe, self._world_name)
         return self.probe.ask(request, expected)
 
 

@@ -6,6 +6,7 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import overview, reference
 from dm_env_rpc_client.compliance.checks.foundations import (
     a_failed_request_is_answered,
+    a_reset_is_taken,
     a_world_can_be_joined,
 )
 from dm_env_rpc_client.compliance.checks.observations import what_is_requested_is_returned
@@ -111,7 +112,7 @@ def sequences_end_and_begin_while_steps_are_in_flight(trial: Trial) -> None:
 @reference(
     _RESET,
     "A pending Reset takes effect between the steps around it.",
-    needs=(a_world_can_be_joined,),
+    needs=(a_world_can_be_joined, a_reset_is_taken),
 )
 def a_reset_in_flight_ends_the_sequence(trial: Trial) -> None:
     """Sends a step, a Reset and a first step without waiting.
@@ -160,7 +161,7 @@ def _plain_reset(agent: ProbeAgent) -> None:
 @reference(
     _RESET,
     "The specs are sent again even if nothing has changed.",
-    needs=(a_world_can_be_joined,),
+    needs=(a_world_can_be_joined, a_reset_is_taken),
 )
 def a_reset_sends_the_specs_again(trial: Trial) -> None:
     """Resets in a sequence and between two; the sent specs must be valid for the next steps.
@@ -184,7 +185,7 @@ def a_reset_sends_the_specs_again(trial: Trial) -> None:
 @reference(
     _RESET,
     "A Reset without settings is a no-op while no sequence is running.",
-    needs=(a_world_can_be_joined,),
+    needs=(a_world_can_be_joined, a_reset_is_taken),
 )
 def a_reset_between_sequences_changes_nothing(trial: Trial) -> None:
     """Resets twice before the first sequence and twice after a Reset.
@@ -209,7 +210,7 @@ def a_reset_between_sequences_changes_nothing(trial: Trial) -> None:
 @reference(
     _RESET,
     "After a Reset the next step begins a sequence; its actions are ignored.",
-    needs=(a_world_can_be_joined,),
+    needs=(a_world_can_be_joined, a_reset_is_taken),
 )
 def a_reset_ends_the_sequence(trial: Trial) -> None:
     """Resets in the middle of a sequence.
@@ -226,7 +227,7 @@ def a_reset_ends_the_sequence(trial: Trial) -> None:
 @reference(
     _RESET,
     "Settings of a Reset are those for the agent's next sequence.",
-    needs=(a_world_can_be_joined,),
+    needs=(a_world_can_be_joined, a_reset_is_taken),
 )
 def reset_settings_are_taken(trial: Trial) -> None:
     """Resets with them in a sequence and between two, and steps with the new specs.

@@ -11,6 +11,7 @@ from dm_env_rpc_client.compliance.checks.foundations import (
     a_world_can_be_joined,
     an_error_changes_no_state,
 )
+from dm_env_rpc_client.compliance.facts import Takes
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.probe import Probe, describe
 from dm_env_rpc_client.compliance.trial import Trial
@@ -119,6 +120,7 @@ def _create_beside(trial: Trial, probe: Probe, names: list[str]) -> None:
     "The name of a world is unique on the server, not on one connection only.",
     needs=(names_of_worlds_are_unique,),
     otherwise="worlds of two connections can have one name",
+    takes=Takes(connections=2),
 )
 def names_of_worlds_are_unique_across_connections(trial: Trial) -> None:
     """Creates one on a connection, one on another, and one on the first again.
@@ -153,6 +155,7 @@ def a_server_with_one_world_refuses_another(trial: Trial) -> None:
     _CREATE,
     "Another connection may join a world than the one that created it.",
     needs=(a_world_can_be_joined,),
+    takes=Takes(connections=2),
 )
 def a_world_can_be_joined_from_another_connection(trial: Trial) -> None:
     """Creates on one connection, joins and steps on another.
@@ -227,6 +230,7 @@ def a_joined_connection_cannot_destroy_its_world(trial: Trial) -> None:
     _DESTROY,
     "Under a joined agent a world is destroyed at once, later, or not.",
     needs=(a_world_can_be_joined, a_failed_request_is_answered),
+    takes=Takes(connections=2),
 )
 def a_world_with_an_agent_is_destroyed_in_one_of_three_ways(trial: Trial) -> None:
     """Destroys from another connection; the agent's next answer must fit that answer.
@@ -260,6 +264,7 @@ def a_world_with_an_agent_is_destroyed_in_one_of_three_ways(trial: Trial) -> Non
         names_of_worlds_are_unique,
         an_error_changes_no_state,
     ),
+    takes=Takes(connections=2, joined=2),
 )
 def worlds_are_independent(trial: Trial) -> None:
     """Resets, leaves and destroys one world in the middle of a sequence in another.

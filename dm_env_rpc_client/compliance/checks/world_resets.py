@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import reference
 from dm_env_rpc_client.compliance.checks.foundations import (
     a_failed_request_is_answered,
+    a_reset_world_is_taken,
     a_world_can_be_joined,
 )
 from dm_env_rpc_client.compliance.checks.observations import what_is_requested_is_returned
+from dm_env_rpc_client.compliance.facts import Takes
 from dm_env_rpc_client.compliance.probe import Probe, describe
 from dm_env_rpc_client.compliance.probe_agent import ProbeAgent
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.protocol.lifecycle import State
-from dm_env_rpc_client.tensors.settings import pack_settings
 
 _HEADING = "ResetWorldRequest/Response"
 _STEPS = 5
 """The number of steps within which an agent must be told of another connection's reset."""
-
-
-def _request(trial: Trial, world_name: str) -> dm_env_rpc_pb2.ResetWorldRequest:
-    return dm_env_rpc_pb2.ResetWorldRequest(
-        world_name=world_name, settings=pack_settings(trial.options.reset_world_settings)
-    )
 
 
 @reference(
@@ -37,14 +31,14 @@ def an_unknown_world_cannot_be_reset(trial: Trial) -> None:
 
     A warning: nothing is reset, and the documents do not mention the case.
     """
-    request = _request(trial, trial.options.unknown_world_name)
+    request = trial.reset_world_request(trial.options.unknown_world_name)
     trial.connect().refuse(request, "an error, because there is no such world")
 
 
 @reference(
     _HEADING,
     "A ResetWorld need not come from a connection that is joined.",
-    needs=(a_world_can_be_joined,),
+    needs=(a_world_can_be_joined, a_reset_world_is_taken),
 )
 def a_spectator_resets_a_world_without_agents(trial: Trial) -> None:
     """Resets before an agent has joined; then one joins and begins as usual.
@@ -53,14 +47,16 @@ def a_spectator_resets_a_world_without_agents(trial: Trial) -> None:
     """
     probe = trial.connect()
     name = trial.create_world(probe)
-    probe.accept(_request(trial, name), "a ResetWorldResponse, because no agent is to be told")
+    probe.accept(
+        trial.reset_world_request(name), "a ResetWorldResponse, because no agent is to be told"
+    )
     trial.join(probe, name).begin("a first step in the world that was reset")
 
 
 @reference(
     _HEADING,
     "The agent that resets the world begins the next sequence at once.",
-    needs=(a_world_can_be_joined,),
+    needs=(a_world_can_be_joined, a_reset_world_is_taken),
 )
 def an_agent_resets_its_world(trial: Trial) -> None:
     """Resets before a sequence, in one, and again; no step is INTERRUPTED.
@@ -68,7 +64,7 @@ def an_agent_resets_its_world(trial: Trial) -> None:
     An error: the agent takes the end of the old sequence for a step of the new one.
     """
     agent = trial.join()
-    request = _request(trial, agent.world_name)
+    request = trial.reset_world_request(agent.world_name)
     agent.probe.accept(request, "a ResetWorldResponse")
     for _ in range(2):
         agent.begin("a first step, at once and with its actions ignored")
@@ -106,7 +102,8 @@ def _check_is_told(trial: Trial, agent: ProbeAgent, caller: Probe) -> None:
 @reference(
     _HEADING,
     "The caller waits until every other agent had an INTERRUPTED step.",
-    needs=(what_is_requested_is_returned,),
+    needs=(what_is_requested_is_returned, a_reset_world_is_taken),
+    takes=Takes(connections=2),
 )
 def a_spectator_resets_a_world_with_an_agent(trial: Trial) -> None:
     """Resets from a second connection in the middle of the agent's sequence.
@@ -116,13 +113,15 @@ def a_spectator_resets_a_world_with_an_agent(trial: Trial) -> None:
     agent = trial.join()
     agent.begin("a first step")
     spectator = trial.connect()
-    spectator.send(_request(trial, agent.world_name))
+    spectator.send(trial.reset_world_request(agent.world_name))
     _check_is_told(trial, agent, spectator)
 
 
 @reference(
     _HEADING,
     "A ResetWorld affects all agents of the world, the caller otherwise.",
+    needs=(a_reset_world_is_taken,),
+    takes=Takes(connections=2, joined=2, agents=2),
 )
 def an_agent_resets_the_world_of_another(trial: Trial) -> None:
     """Resets from one agent: the other is told by a step, and both begin a new sequence.
@@ -135,7 +134,7 @@ def an_agent_resets_the_world_of_another(trial: Trial) -> None:
         one.probe.send(one.request())
     for one in (agent, other):
         one.took(one.probe.accepted("step", "a first step for each agent"))
-    agent.probe.send(_request(trial, agent.world_name))
+    agent.probe.send(trial.reset_world_request(agent.world_name))
     uids = other.specs.observations
     for _ in range(_STEPS):
         other.step(requested=uids)

@@ -1,0 +1,82 @@
+"""Correct servers with little room, or with few requests: what they lack is no violation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from google.rpc import code_pb2
+
+from tests.compliance import playground
+
+_OPTIONAL = ("reset", "reset_world", "extension")
+
+
+class OneClient(playground.Session):
+    """Refuses every request of a connection beside another one."""
+
+    def stream(self, requests: Iterator[Any]) -> Iterator[Any]:
+        open_streams = vars(self.worlds).setdefault("streams", [])
+        open_streams.append(self)
+        yield from super().stream(requests)
+
+    def carry_out(self, kind: str | None, request: Any) -> Any:
+        if vars(self.worlds)["streams"][0] is not self:
+            raise playground.RequestError(
+                "only one client can connect", code_pb2.RESOURCE_EXHAUSTED
+            )
+        return super().carry_out(kind, request)
+
+    def gone(self) -> None:
+        super().gone()
+        with self.worlds.changed:
+            streams = vars(self.worlds)["streams"]
+            if self in streams:
+                streams.remove(self)
+
+
+class OneJoined(playground.Session):
+    """Has one place, for whichever world."""
+
+    def on_join_world(self, request: Any) -> Any:
+        if any(world.agents for world in self.worlds.worlds.values()):
+            raise playground.RequestError("only one client can join")
+        return super().on_join_world(request)
+
+
+class OnePerWorld(playground.Session):
+    """Has one place in each world, which only a LeaveWorld frees."""
+
+    class worlds_class(playground.Worlds):  # noqa: N801
+        max_agents = 1
+
+    def gone(self) -> None:
+        pass
+
+
+class FewRequests(OnePerWorld):
+    """Knows what is required, and creates and destroys worlds; has its own code for the rest."""
+
+    def carry_out(self, kind: str | None, request: Any) -> Any:
+        if kind in _OPTIONAL:
+            raise playground.RequestError(f"unsupported request {kind}", code_pb2.INTERNAL)
+        return super().carry_out(kind, request)
+
+
+class StrictFewRequests(FewRequests):
+    """Answers with the code for what is not implemented."""
+
+    def carry_out(self, kind: str | None, request: Any) -> Any:
+        if kind in _OPTIONAL:
+            raise playground.RequestError(f"unsupported request {kind}", code_pb2.UNIMPLEMENTED)
+        return super().carry_out(kind, request)
+
+
+# What is found on each.
+LIMITED: Mapping[type[playground.Session], list[str]] = {
+    OneClient: [],
+    OneJoined: [],
+    OnePerWorld: [],
+    FewRequests: ["a_reset_is_taken", "a_reset_world_is_taken"],
+    StrictFewRequests: [],
+}
