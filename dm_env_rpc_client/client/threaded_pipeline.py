@@ -495,6 +495,8 @@ class _RequestFuture(concurrent.futures.Future[Any]):
 
     def resolve(self) -> None:
         """Takes the outcome of the request; a second call does nothing."""
+        if super().done():
+            return
         try:
             try:
                 result = self._pending.result()
