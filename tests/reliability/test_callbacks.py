@@ -185,8 +185,10 @@ def test_row_43_everything_at_once(connection: Connection) -> None:
     goes_on(connection)
 
 
-def futures_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if "futures of" in thread.name]
+def futures_threads(connection: Connection) -> list[str]:
+    """The threads of its futures; those of earlier tests may still be about to end."""
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.endswith(f"futures of {connection.address}")]
 
 
 def test_a_future_whose_result_is_asked_for_needs_no_thread(connection: Connection) -> None:
@@ -195,7 +197,7 @@ def test_a_future_whose_result_is_asked_for_needs_no_thread(connection: Connecti
     assert not futures[0].running()
     assert [number_of(future.result(SECONDS)) for future in futures] == list(range(50))
     assert futures[7].exception() is None
-    assert futures_threads() == []
+    assert futures_threads(connection) == []
 
 
 def test_the_thread_of_the_futures_ends_when_nobody_needs_it(
@@ -205,24 +207,24 @@ def test_the_thread_of_the_futures_ends_when_nobody_needs_it(
     monkeypatch.setattr("dm_env_rpc_client.client.threaded_pipeline._LINGER_SECONDS", 0.05)
     done, _ = concurrent.futures.wait([connection.submit(extension(1))], SECONDS)
     assert len(done) == 1
-    assert settles(lambda: futures_threads() == [])
+    assert settles(lambda: futures_threads(connection) == [])
     futures = [connection.submit(extension(number)) for number in range(3)]
     found = [
         number_of(future.result())
         for future in concurrent.futures.as_completed(futures, timeout=SECONDS)
     ]
     assert sorted(found) == [0, 1, 2]
-    assert settles(lambda: futures_threads() == [])
+    assert settles(lambda: futures_threads(connection) == [])
 
     async def ask() -> int:
         return number_of(await asyncio.wrap_future(connection.submit(extension(5))))
 
     assert asyncio.run(ask()) == 5
-    assert settles(lambda: futures_threads() == [])
+    assert settles(lambda: futures_threads(connection) == [])
     called = threading.Event()
     connection.submit(extension(1)).add_done_callback(lambda _: called.set())
     assert called.wait(SECONDS)
-    assert settles(lambda: futures_threads() == [])
+    assert settles(lambda: futures_threads(connection) == [])
 
 
 def test_an_interrupted_wait_for_a_future_that_another_thread_reads_is_harmless(
