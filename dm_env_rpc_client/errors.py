@@ -37,6 +37,8 @@ from typing import Any
 from google.protobuf import any_pb2, message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
+from dm_env_rpc_client.displays.plain_text import printable
+
 __all__ = [
     "AgentsFailedError",
     "ConnectionClosedError",
@@ -63,7 +65,18 @@ ON_THE_SERVER = "On the server:"
 
 
 class DmEnvRpcClientError(Exception):
-    """The root of this package's errors."""
+    """The root of this package's errors.
+
+    What a peer sent can be a part of the text, and tracebacks end on terminals and in logs: `str()`
+    escapes what could control them. Attributes keep what was sent.
+    """
+
+    def __str__(self) -> str:
+        return printable(self._text())
+
+    def _text(self) -> str:
+        # Not that of KeyError, which would be in quotes.
+        return BaseException.__str__(self)
 
 
 class DmEnvRpcError(DmEnvRpcClientError):
@@ -115,7 +128,7 @@ class DmEnvRpcError(DmEnvRpcClientError):
         """Packed messages with details, from the server."""
         return list(self._status.details)
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         # Servers of the 1.0 line send errors with the code 0, which is called OK.
         what = self.code_name if self.code else "an error without a code"
         text = f"the server answered {what}: {self.message or '(no message)'}"
@@ -139,7 +152,7 @@ def _traceback_in(status_proto: status_pb2.Status) -> str:
             continue
         if is_info and info.stack_entries:
             lines = "".join(info.stack_entries).rstrip("\n")
-            return f"{ON_THE_SERVER}\n{lines}\n{info.detail}"
+            return printable(f"{ON_THE_SERVER}\n{lines}\n{info.detail}")
     return ""
 
 
@@ -193,7 +206,7 @@ class PropertyError(DmEnvRpcError):
         status_proto = status_pb2.Status(code=code_pb2.Code.Value(result), message=reason)
         return PropertyError.of_status(operation, key, status_proto)
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         text = f"cannot {self.operation} property {self.key!r}"
         # A server of this package sends the whole sentence.
         is_whole = self.message.startswith(text)
@@ -271,7 +284,7 @@ class EnvironmentsFailedError(DmEnvRpcClientError):
         self.addresses = dict(addresses)
         self.__cause__ = next(iter(self.failures.values()))
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         (index, failure), *others = self.failures.items()
         text = f"environment {index} at {self.addresses[index]} failed: {failure}"
         return text + _more([index for index, _ in others])
@@ -293,7 +306,7 @@ class AgentsFailedError(DmEnvRpcClientError):
         self.address = address
         self.__cause__ = next(iter(self.failures.values()))
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         (agent, failure), *others = self.failures.items()
         text = f"agent {agent!r} at {self.address} failed: {failure}"
         return f"{text}{_more([name for name, _ in others])}; all agents have left the world"
@@ -327,7 +340,7 @@ class LaunchError(DmEnvRpcClientError):
         self.exit_code = exit_code
         self.logs = logs
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         lines = self.logs.splitlines()[-_LOG_LINES:]
         printed = "\n".join(["Its last lines:", *lines]) if lines else "It has printed nothing."
         return f"the server {self.reason}: {self.command}\n{printed}"
@@ -351,7 +364,7 @@ class LibraryError(DmEnvRpcClientError):
         self.code = code
         self.message = message
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return f"the library's {self.function} failed with code {self.code}: {self.message}"
 
 
@@ -369,10 +382,6 @@ class SpecError(DmEnvRpcClientError, ValueError):
 
 class UnknownNameError(SpecError, KeyError):
     """There is no action or observation of this name or UID."""
-
-    def __str__(self) -> str:
-        # That of KeyError would be in quotes.
-        return Exception.__str__(self)
 
 
 def install_command(extra: str) -> str:

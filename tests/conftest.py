@@ -1,9 +1,11 @@
 from __future__ import annotations
 
-import faulthandler
+import contextlib
+import functools
 import gc
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.testing import ScriptedServer, echo
+from tests import timeouts
 from tests.environments import Echo
 from tests.groups import GROUPS, need, report_together
 from tests.reliability.recording import seen
@@ -35,9 +38,6 @@ FIRST = (
     "test_protos.py",
 )
 """Where the longest files are. They are begun first, so that none of them is left for the end."""
-
-STDERR = pytest.StashKey[int]()
-"""A descriptor of the standard error of pytest itself."""
 
 # A shell that starts a command in the background has it ignore SIGINT, and what it starts, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -86,6 +86,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Has the peers in other languages built ahead, in a run that will need them."""
+    folders = [Path(argument).absolute() for argument in session.config.args]
+    needed = Path(__file__).parent / "interop"
+    is_controller = bool(session.config.getoption("numprocesses", None))
+    if is_controller and any(folder in (needed, *needed.parents) for folder in folders):
+        command = [sys.executable, "-m", "tests.peers.servers"]
+        building = subprocess.Popen(command, cwd=needed.parents[1], start_new_session=True)
+        session.config.add_cleanup(functools.partial(_end, building))
+
+
+def _end(building: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(building.pid, signal.SIGKILL)
+    building.wait()
+
+
 def pytest_collection_finish() -> None:
     """Takes what was imported out of what the garbage collector looks at.
 
@@ -103,40 +120,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[STDERR] = os.dup(2)  # Not captured yet.
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Ends the process if pytest-timeout could not end the test, with all threads' tracebacks."""
-    marker = item.get_closest_marker("timeout")
-    seconds = float(marker.args[0]) if marker else float(item.config.getini("timeout"))
-    if seconds:
-        faulthandler.dump_traceback_later(
-            2 * seconds + 30, exit=True, file=item.config.stash[STDERR]
-        )
-    try:
-        return (yield)
-    finally:
-        faulthandler.cancel_dump_traceback_later()
-
-
-class Failures:
-    """Names a failed test at once: a run that is ended from outside has no summary."""
-
-    def __init__(self, reporter: pytest.TerminalReporter):
-        self._reporter = reporter
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed and self._reporter.verbosity <= 0:
-            self._reporter.ensure_newline()
-            self._reporter.write_line(f"FAILED {report.nodeid} ({report.when})", red=True)
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    reporter = session.config.pluginmanager.getplugin("terminalreporter")
-    if reporter and not hasattr(session.config, "workerinput"):
-        session.config.pluginmanager.register(Failures(reporter))
+    config.pluginmanager.register(timeouts, "tests.timeouts")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

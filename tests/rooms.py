@@ -27,8 +27,8 @@ PACKAGE = Path(dm_env_rpc_client.__file__).parent
 # `tensors` know nothing but addresses, and how to wait.
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
-        "bridges", "client", "compliance", "environment", "errors", "extensions", "protocol",
-        "recording", "runtime", "server", "tensors", "transports", "version",
+        "bridges", "client", "compliance", "displays", "environment", "errors", "extensions",
+        "protocol", "recording", "runtime", "server", "tensors", "transports", "version",
     },
     "notebook": {"displays", "environment", "errors", "extensions", "server", "tensors"},
     "gymnasium": set(),
@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {
         "client", "compliance", "environment", "errors", "protocol", "server", "transports",
     },
-    "compliance": {"_proto", "errors", "protocol", "runtime", "tensors", "transports"},
+    "compliance": {"_proto", "displays", "errors", "protocol", "runtime", "tensors", "transports"},
     "server": {
         "_proto", "bridges", "displays", "errors", "protocol", "runtime", "tensors", "transports",
     },
@@ -55,9 +55,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "protocol": {"_proto", "errors", "tensors"},
     "transports": {"errors", "version"},
     "tensors": {"_proto", "displays", "errors"},
-    "displays": set(),
+    "standalone": set(),
     "runtime": {"errors"},
-    "errors": set(),
+    "errors": {"displays"},
+    "displays": set(),
     "_proto": set(),
     "version": set(),
 }  # fmt: skip

@@ -18,6 +18,7 @@ ONLY_IN = {
         "testing.fault_proxy",
         "launch.ports",
         "bridges.gym_socket.tcp",
+        "standalone.dm_env_rpc_server",
     ],
     "pytest": ["testing.pytest_plugin", "testing.fixtures", "compliance.test_compliance"],
     "typer": ["cli."],

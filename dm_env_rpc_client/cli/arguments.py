@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dm_env_rpc_client.cli.failures import UsageError, console
+from dm_env_rpc_client.cli.consoles import cell, console
+from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.compliance.options import FLAGS, Flag, Kind
 from dm_env_rpc_client.runtime.launch_text import is_launch
 from dm_env_rpc_client.runtime.setting_text import parse_settings
@@ -261,7 +262,7 @@ def _pulling() -> Iterator[Callable[[str, int, int], None]]:
         task = bar.add_task("starting the server", total=None)
 
         def show(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done, total=total or None)
+            bar.update(task, description=cell(what), completed=done, total=total or None)
 
         yield show
 
@@ -333,7 +334,7 @@ def _access(
 def waiting(for_what: str) -> Iterator[None]:
     """Shows on a terminal what the command waits for."""
     if console.is_terminal:
-        with console.status(for_what):
+        with console.status(cell(for_what)):
             yield
     else:
         yield

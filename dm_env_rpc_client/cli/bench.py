@@ -15,7 +15,8 @@ import rich.table
 import typer
 
 from dm_env_rpc_client.cli import arguments
-from dm_env_rpc_client.cli.failures import UsageError, console
+from dm_env_rpc_client.cli.consoles import Console, cell, console, print_json
+from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.cli.group import examples
 
 if TYPE_CHECKING:
@@ -91,7 +92,6 @@ def bench(
     if several steps are pending at once, as `rollout` sends them.
     """
     from dm_env_rpc_client.cli.policies import make_policy
-    from dm_env_rpc_client.cli.results import print_json
     from dm_env_rpc_client.cli.stopwatch import Stopwatch
 
     if policy not in ("random", "constant"):
@@ -263,7 +263,7 @@ def _server(stopwatch: Stopwatch, end: float, passed: Callable[[], float]) -> di
 
 
 def _print(result: dict[str, Any]) -> None:
-    out = rich.console.Console(highlight=False)
+    out = Console(highlight=False)
     # On a terminal, lines end between words; in a file, they are whole.
     say = functools.partial(out.print, soft_wrap=not out.is_terminal)
     latency = result["latency_us"]
@@ -283,7 +283,7 @@ def _print(result: dict[str, Any]) -> None:
     say(f"mean {_us(latency['mean'])}, max {_us(latency['max'])}")
     server = result["server"]
     if server["estimate_us"] is None:
-        reason = rich.markup.escape(server["reason"])
+        reason = cell(server["reason"])
         say(f"the server's share of the wait is unknown: {reason}")
     else:
         say(

@@ -15,7 +15,8 @@ import rich.markup
 import typer
 
 from dm_env_rpc_client.cli import arguments
-from dm_env_rpc_client.cli.failures import REFUSED, Terminated, UsageError, console
+from dm_env_rpc_client.cli.consoles import Console, console, print_json
+from dm_env_rpc_client.cli.failures import REFUSED, Terminated, UsageError
 from dm_env_rpc_client.cli.group import examples
 from dm_env_rpc_client.compliance.options import FLAGS, Flag, Kind, Options
 
@@ -94,7 +95,6 @@ def check(
     A failure breaks clients that follow the protocol; a warning does not.
     Warnings leave the exit code at 0, unless --strict makes them failures.
     """
-    from dm_env_rpc_client.cli.results import print_json
     from dm_env_rpc_client.compliance import Outcome
 
     options = Options.from_flags(given)
@@ -105,9 +105,7 @@ def check(
     if as_json:
         print_json(_summary(address, results, counts))
     else:
-        rich.console.Console().print(
-            ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome)
-        )
+        Console().print(", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome))
     if counts[Outcome.FAILED]:
         raise typer.Exit(REFUSED)
 
@@ -130,7 +128,7 @@ def _run(address: str, options: Options, only: str, as_json: bool) -> list[Resul
         pass
     names = {check.name for check in checks}
     results: list[Result] = []
-    out = rich.console.Console(soft_wrap=True, highlight=False)
+    out = Console(soft_wrap=True, highlight=False)
     # Only one console knows where the bar is: if both are terminals, they are the same one.
     with_bar = out if out.is_terminal else console
     lines = _Lines(out)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dm_env_rpc_client.cli import recorded
-from dm_env_rpc_client.cli.failures import console
+from dm_env_rpc_client.cli.consoles import cell, console
 from dm_env_rpc_client.cli.group import examples
 
 __all__ = ["EXAMPLES", "export"]
@@ -48,4 +48,4 @@ def export(
             from dm_env_rpc_client.recording.minari import export_minari
 
         count = export_minari(path, out)
-    console.print(f"wrote {count} episodes to {out}")
+    console.print(f"wrote {count} episodes to {cell(out)}")

@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-import rich.console
-import rich.markup
 import typer
 
-from dm_env_rpc_client.cli.plain_text import one_line
+from dm_env_rpc_client.cli.consoles import cell, console
+from dm_env_rpc_client.displays.plain_text import one_line
 from dm_env_rpc_client.runtime.objects import raised_by
 
 __all__ = [
@@ -28,7 +27,6 @@ __all__ = [
     "OneLine",
     "Terminated",
     "UsageError",
-    "console",
     "end_in_order",
     "ending",
     "ignore_signals_to_end",
@@ -49,9 +47,6 @@ LOG_VARIABLE = "DM_ENV_RPC_LOG"
 """The level from which on the package's log is printed, such as "debug"."""
 
 _LEVELS = ("debug", "info", "warning", "error")
-
-console = rich.console.Console(stderr=True, soft_wrap=True, highlight=False)
-"""Stderr, for everything but results, which go to stdout."""
 
 _SIGNALS_TO_END = [signal.SIGTERM, signal.SIGHUP]
 
@@ -127,7 +122,7 @@ def one_line_errors() -> Iterator[None]:
         with contextlib.suppress(OSError):  # Stderr may be closed.
             _show_traceback(error)
             if message:
-                console.print(f"[bold red]error:[/] {rich.markup.escape(one_line(message))}")
+                console.print(f"[bold red]error:[/] {cell(message)}")
         raise typer.Exit(code) from None
 
 
@@ -154,7 +149,7 @@ def log_in_one_line() -> None:
         if level not in _LEVELS:
             console.print(
                 f"[bold yellow]warning:[/] {LOG_VARIABLE} is one of {', '.join(_LEVELS)}; "
-                f"got {rich.markup.escape(one_line(repr(level)))}"
+                f"got {cell(repr(level))}"
             )
             return
         logging.getLogger("dm_env_rpc_client").setLevel(level.upper())

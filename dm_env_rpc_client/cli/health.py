@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from dm_env_rpc_client.cli import arguments
+from dm_env_rpc_client.cli.consoles import print_json, print_text
 from dm_env_rpc_client.cli.failures import REFUSED
 from dm_env_rpc_client.cli.group import examples
 
@@ -50,7 +51,6 @@ def health(
     codes: 0 it is serving; 1 it answers that it is not, or it has no health service; 3 no
     connection, or no answer in time.
     """
-    from dm_env_rpc_client.cli.results import print_json
     from dm_env_rpc_client.transports.endpoint import Endpoint
     from dm_env_rpc_client.transports.health_check import SERVING, UNIMPLEMENTED, check_health
 
@@ -63,8 +63,8 @@ def health(
         result = {"address": address, "service": service, "status": answered.status}
         print_json({**result, "seconds": answered.seconds})
     elif answered.status == UNIMPLEMENTED:
-        typer.echo(f"{address} answers, but has no health service ({UNIMPLEMENTED})")
+        print_text(f"{address} answers, but has no health service ({UNIMPLEMENTED})")
     else:
-        typer.echo(f"{asked} is {answered.status}, answered in {answered.seconds * 1e3:.1f} ms")
+        print_text(f"{asked} is {answered.status}, answered in {answered.seconds * 1e3:.1f} ms")
     if answered.status != SERVING:
         raise typer.Exit(REFUSED)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import rich.box
-import rich.console
 import rich.table
 import typer
 
 from dm_env_rpc_client.cli import arguments, recorded
+from dm_env_rpc_client.cli.consoles import Console, cell, print_json
 from dm_env_rpc_client.cli.group import examples
 
 if TYPE_CHECKING:
@@ -47,8 +47,6 @@ def inspect(
 
     Of a recording it shows the episodes: their steps, returns, durations, and an image.
     """
-    from dm_env_rpc_client.cli.results import print_json
-
     if recorded.is_recording(address):
         recorded.inspect_recording(address, as_json)
         return
@@ -69,7 +67,7 @@ def inspect(
     if as_json:
         print_json({"address": address, **described})
         return
-    console = rich.console.Console()
+    console = Console()
     console.print(_table("Actions", described["actions"]))
     console.print(_table("Observations", described["observations"]))
     own = {name: described[name] for name in ("reward", "discount")}
@@ -114,7 +112,7 @@ def _table(title: str, described: Mapping[str, Mapping[str, Any]]) -> rich.table
         table.add_column(column, overflow="fold")
     for name, spec in described.items():
         bounds = [_short(spec[side]) if side in spec else "" for side in ("minimum", "maximum")]
-        table.add_row(name, spec["dtype"], str(spec["shape"]), *bounds)
+        table.add_row(*map(cell, (name, spec["dtype"], spec["shape"], *bounds)))
     return table
 
 

@@ -7,10 +7,10 @@ import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-import rich.console
 import typer
 
 from dm_env_rpc_client.cli import arguments
+from dm_env_rpc_client.cli.consoles import Console, print_text
 from dm_env_rpc_client.cli.failures import DEFECT, UsageError, ending
 from dm_env_rpc_client.cli.group import examples
 from dm_env_rpc_client.errors import DmEnvRpcClientError, install_command
@@ -106,7 +106,7 @@ def play(
             )
         )
         summary = _play(env, address, bindings, rate, _has_properties(address, access))
-    typer.echo(summary)
+    print_text(summary)
 
 
 def _check_terminal() -> None:
@@ -121,7 +121,7 @@ def _check_terminal() -> None:
                 f"play needs a terminal, but the standard {name} is not one; dm-env-rpc run needs "
                 "none"
             )
-    if rich.console.Console().is_dumb_terminal:
+    if Console().is_dumb_terminal:
         raise UsageError(
             f"play needs a terminal that can move its cursor, but TERM is {os.environ['TERM']!r}; "
             "set it to the type of the terminal, such as xterm-256color"

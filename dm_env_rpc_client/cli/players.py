@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from dm_env_rpc_client.cli.failures import console
-from dm_env_rpc_client.cli.plain_text import one_line
+from dm_env_rpc_client.cli.consoles import console
+from dm_env_rpc_client.displays.plain_text import one_line
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.client.connection import Connection

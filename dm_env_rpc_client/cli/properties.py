@@ -11,7 +11,8 @@ import rich.tree
 import typer
 
 from dm_env_rpc_client.cli import arguments
-from dm_env_rpc_client.cli.failures import UsageError, console
+from dm_env_rpc_client.cli.consoles import Console, cell, console, print_json, print_text
+from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.cli.group import Commands, examples
 from dm_env_rpc_client.cli.property_access import Interface, Place, open_properties
 
@@ -85,7 +86,6 @@ def list_properties(
 ) -> None:
     """Lists the properties of a server or world as a tree."""
     from dm_env_rpc_client.cli.property_text import describe_property
-    from dm_env_rpc_client.cli.results import print_json
 
     place = _place(address, world, new_world, create, join, timeout, access)
     entries: list[_Entry] = []
@@ -107,7 +107,7 @@ def list_properties(
         print_json(result)
     elif entries:
         # Wide enough for any line: wrapping is left to the terminal.
-        out = rich.console.Console(highlight=False, soft_wrap=True, width=_WIDTH)
+        out = Console(highlight=False, soft_wrap=True, width=_WIDTH)
         out.print(_tree(key or address, key, entries))
     else:
         hint = (
@@ -258,28 +258,26 @@ def _find_spec(properties: PropertyAccess, key: str) -> specs.Array | None:
 def _tree(title: str, root: str, entries: list[_Entry]) -> rich.tree.Tree:
     from dm_env_rpc_client.cli.property_text import show_spec, show_value
 
-    tree = rich.tree.Tree(rich.markup.escape(title))
+    tree = rich.tree.Tree(cell(title))
     branches = {root: tree}
     for parent, spec, value in entries:
         name = spec.key.removeprefix(f"{parent}.") if parent else spec.key
-        line = f"[bold]{rich.markup.escape(name)}[/]"
+        line = f"[bold]{cell(name)}[/]"
         if "value" in value:
-            line += f" = {rich.markup.escape(show_value(value['value']))}"
+            line += f" = {cell(show_value(value['value']))}"
         elif "error" in value:
-            line += f" [red]{rich.markup.escape(show_value(value['error']))}[/]"
-        line += f"  [cyan]{rich.markup.escape(show_spec(spec))}[/]"
+            line += f" [red]{cell(show_value(value['error']))}[/]"
+        line += f"  [cyan]{cell(show_spec(spec))}[/]"
         if spec.description:
-            line += f"  [dim]{rich.markup.escape(show_value(spec.description))}[/]"
+            line += f"  [dim]{cell(show_value(spec.description))}[/]"
         branches[spec.key] = branches[parent].add(line.rstrip())
     return tree
 
 
 def _print_values(address: str, values: dict[str, Any], as_json: bool, bare: bool) -> None:
-    from dm_env_rpc_client.cli.results import print_json
-
     if as_json:
         print_json({"address": address, "properties": values})
         return
     for key, value in values.items():
         text = str(value.tolist() if hasattr(value, "tolist") else value)
-        typer.echo(text if bare else f"{key} = {text}")
+        print_text(text if bare else f"{key} = {text}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dm_env_rpc_client.cli import arguments, recorded
-from dm_env_rpc_client.cli.failures import console
+from dm_env_rpc_client.cli.consoles import cell, console, print_json
 from dm_env_rpc_client.cli.group import examples
 
 if TYPE_CHECKING:
@@ -106,13 +106,11 @@ def replay(
 
 
 def _serve(running: Serving, what: str, as_json: bool) -> None:
-    from dm_env_rpc_client.cli.results import print_json
-
     with running:
         if as_json:
             print_json({"address": running.address})
         else:
-            console.print(f"{what} [bold]{running.address}[/]; Ctrl-C stops")
+            console.print(f"{cell(what)} [bold]{running.address}[/]; Ctrl-C stops")
         try:
             running.wait()
         except KeyboardInterrupt:

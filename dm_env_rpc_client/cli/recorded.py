@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import rich.box
 import rich.console
-import rich.markup
 import rich.segment
 import rich.table
 
+from dm_env_rpc_client.cli.consoles import Console, cell, print_json
 from dm_env_rpc_client.cli.failures import UsageError
-from dm_env_rpc_client.cli.plain_text import one_line
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.recording import Episode
@@ -50,14 +49,13 @@ def inspect_recording(path: str, as_json: bool) -> None:
       RecordingError: the file cannot be read, is not a recording, is damaged or breaks the
         protocol; what could be read of it was shown.
     """
-    from dm_env_rpc_client.cli.results import print_json
     from dm_env_rpc_client.errors import RecordingError
 
     with needing_extras():
         from dm_env_rpc_client.recording import Scan, episodes
 
     scan = Scan(path)
-    console = rich.console.Console()
+    console = Console()
     described = []
     picture = None
     failure = None
@@ -129,7 +127,7 @@ def _print_tables(
     columns: tuple[str, ...] = ("connection", "address", "transport", "version")
     table = _table("Connections", *columns)
     for each in connections:
-        table.add_row(*(_text(each.get(name, "")) for name in columns))
+        table.add_row(*(cell(each.get(name, "")) for name in columns))
     console.print(table)
     columns = ("episode", "connection", "world", "steps", "return", "seconds", "end")
     table = _table("Episodes", *columns)
@@ -137,7 +135,7 @@ def _print_tables(
     for index, each in enumerate(shown):
         if index == _MOST_ROWS and len(described) > len(shown):
             table.add_row("...")
-        table.add_row(*(_text(each[name]) for name in columns))
+        table.add_row(*(cell(each[name]) for name in columns))
     console.print(table)
     steps = sum(each["steps"] for each in described)
     console.print(f"{len(described)} episodes, {steps} steps", highlight=False)
@@ -150,11 +148,6 @@ def _table(title: str, *columns: str) -> rich.table.Table:
     return table
 
 
-def _text(value: Any) -> str:
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return rich.markup.escape(one_line(text))
-
-
 def _picture(episode: Episode) -> list[Any] | None:
     """Returns the lines of the first image in the last TimeStep; None if there is none."""
     if importlib.util.find_spec("PIL") is None:
@@ -165,7 +158,7 @@ def _picture(episode: Episode) -> list[Any] | None:
     for name, value in episode.flat_timesteps[-1].observation.items():
         found = picture_for(value, episode.observation_specs.get(name))
         if found is not None:
-            title = f"{one_line(name)}, at the end of episode {episode.number}:"
+            title = f"{name}, at the end of episode {episode.number}:"
             lines = draw(found, _WIDTH, _HEIGHT)
-            return [rich.markup.escape(title), *(rich.segment.Segments(line) for line in lines)]
+            return [cell(title), *(rich.segment.Segments(line) for line in lines)]
     return None

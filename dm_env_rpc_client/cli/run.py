@@ -7,13 +7,12 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import rich.box
-import rich.console
 import rich.progress
 import rich.table
 import typer
 
 from dm_env_rpc_client.cli import arguments
-from dm_env_rpc_client.cli.failures import console
+from dm_env_rpc_client.cli.consoles import Console, console, print_json
 from dm_env_rpc_client.cli.group import examples
 from dm_env_rpc_client.cli.players import Watch, on_stderr
 
@@ -83,7 +82,6 @@ def run(
 ) -> None:
     """Runs episodes in an environment and shows returns, lengths and steps per second."""
     from dm_env_rpc_client.cli.policies import make_policy
-    from dm_env_rpc_client.cli.results import print_json
 
     with contextlib.ExitStack() as stack:
         create_settings = arguments.parse_settings(create)
@@ -190,7 +188,7 @@ def _print(summary: dict[str, Any]) -> None:
     for number, episode in enumerate(episodes[:_MAX_ROWS], start=1):
         row = (str(number), f"{episode['return']:.3f}", str(episode["length"]), episode["ended"])
         table.add_row(*row)
-    out = rich.console.Console()
+    out = Console()
     out.print(table)
     if len(episodes) > _MAX_ROWS:
         out.print(f"... and {len(episodes) - _MAX_ROWS} more episodes")

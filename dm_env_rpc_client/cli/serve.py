@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dm_env_rpc_client.cli import arguments, c_library
-from dm_env_rpc_client.cli.failures import Terminated, UsageError, console
+from dm_env_rpc_client.cli.consoles import cell, console, print_json
+from dm_env_rpc_client.cli.failures import Terminated, UsageError
 from dm_env_rpc_client.cli.group import examples
 
 if TYPE_CHECKING:
@@ -178,7 +179,6 @@ def serve(
     from dm_env_rpc_client import server as hosting
     from dm_env_rpc_client.bridges import gym_socket
     from dm_env_rpc_client.cli import serve_reports, sources
-    from dm_env_rpc_client.cli.results import print_json
 
     settings = arguments.parse_settings(create)
     if dial is not None and address is not None:
@@ -249,7 +249,7 @@ def serve(
                 print_json({"address": server.address})
             else:
                 console.print(
-                    f"serving {environment or library} {'to' if dial else 'at'} "
+                    f"serving {cell(environment or library)} {'to' if dial else 'at'} "
                     f"[bold]{server.address}[/]; Ctrl-C stops"
                 )
             if shows_table and isinstance(server, hosting.Server):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import datetime
-import json
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -14,8 +13,9 @@ import rich.live
 import rich.table
 import rich.text
 
-from dm_env_rpc_client.cli.failures import OneLine, console
-from dm_env_rpc_client.cli.plain_text import one_line
+from dm_env_rpc_client.cli.consoles import console, json_text
+from dm_env_rpc_client.cli.failures import OneLine
+from dm_env_rpc_client.displays.plain_text import one_line
 from dm_env_rpc_client.runtime.objects import raised_by
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class _JsonLine(OneLine):
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             line["error"] = raised_by(error)
-        return json.dumps(line)
+        return json_text(line)
 
 
 def _time(record: logging.LogRecord) -> datetime.datetime:

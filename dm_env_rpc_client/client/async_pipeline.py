@@ -80,7 +80,7 @@ class AsyncPipeline:
             pending.waiters.append(timer.cancel)
         try:
             await self._wait_for_room(pending)
-            if not pending.is_done:
+            if pending.outcome is None:
                 self._push(pending)
                 self._admit_next()
         except BaseException:
@@ -92,12 +92,12 @@ class AsyncPipeline:
         """Returns or raises the outcome of a request that was started."""
         self._check_process()
         try:
-            if not pending.is_done:
+            if pending.outcome is None:
                 answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 pending.waiters.append(lambda: _set(answered))
                 await answered
         except asyncio.CancelledError as error:
-            if not pending.is_done:
+            if pending.outcome is None:
                 self._poison(error)
             raise
         return pending.result()
@@ -197,7 +197,7 @@ class AsyncPipeline:
     async def _wait_for_room(self, pending: Pending) -> None:
         """Returns when `pending` may be pushed or is done; first come, first served."""
         is_woken = False
-        while not pending.is_done and (
+        while pending.outcome is None and (
             (self._line and not is_woken) or not self._pipeline.has_room(pending.size)
         ):
             self._pipeline.check_usable()

@@ -296,6 +296,8 @@ class Connection(BaseConnection):
         if timeout is None:
             timeout = self._request_timeout
         deadline = None if timeout is None else time.monotonic() + timeout
+        if isinstance(request, envelopes.EncodedRequest):
+            return Pending(request, interpret, deadline, self._lifecycle)
         return Pending.of(request, interpret, self._lifecycle, deadline, self._limits)
 
     def __enter__(self) -> Connection:

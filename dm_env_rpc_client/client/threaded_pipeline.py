@@ -125,17 +125,16 @@ class ThreadedPipeline:
                         self._read_unasked()
                     with self._mutex:
                         messages = pipeline.push(unsent)
-                    if messages:
-                        stream.write(*messages)
+                    has_unsent = bool(messages) and stream.write(*messages)
                 unsent = unsent[len(messages) :]
                 if not unsent:
                     break
                 oldest = pipeline.oldest
                 if oldest is not None:
                     self._await(oldest, unsent[0].deadline)
-                    if not oldest.is_done:
+                    if oldest.outcome is None:
                         raise pipeline.late(unsent[0])
-            if stream.has_unsent():
+            if has_unsent:
                 self._send_rest(pendings[-1])
         except DeadlineExceededError:
             raise
@@ -157,7 +156,7 @@ class ThreadedPipeline:
             self.after_fork_in_child()
         try:
             # As in `_await`, without the call.
-            if pending.is_done or self._lead(pending, pending.deadline):
+            if pending.outcome is not None or self._lead(pending, pending.deadline):
                 if self._sleepers:
                     self._wake_sleeper()
             else:
@@ -165,21 +164,25 @@ class ThreadedPipeline:
         except BaseException as error:
             self.poison(error)
             raise
-        if not pending.is_done:
+        if pending.outcome is None:
             self._fail_late(pending)
-        return pending.result()
+        assert pending.outcome is not None
+        result, failure = pending.outcome  # `result`, without the call.
+        if failure is not None:
+            raise failure
+        return result
 
     def poll(self, pending: Pending) -> bool:
         """Reads the answers that have arrived; returns whether `wait` would not block."""
         if os.getpid() != self._pid:
             self.after_fork_in_child()
-        if not pending.is_done:
+        if pending.outcome is None:
             try:
                 self._await(pending, 0.0)
             except BaseException as error:
                 self.poison(error)
                 raise
-        return pending.is_done or (
+        return pending.outcome is not None or (
             pending.deadline is not None and time.monotonic() >= pending.deadline
         )
 
@@ -222,7 +225,7 @@ class ThreadedPipeline:
             deadline = end if deadline is None else min(end, deadline)
         self._await(pending, deadline)
         is_late = pending.deadline is not None and time.monotonic() >= pending.deadline
-        if is_late and not pending.is_done:
+        if is_late and pending.outcome is None:
             self._fail_late(pending)
 
     def read_for(self, pending: Pending) -> None:
@@ -294,7 +297,7 @@ class ThreadedPipeline:
 
     def _send_rest(self, pending: Pending) -> None:
         """Reads while the server has not received all of a request; otherwise both could wait."""
-        while self._stream.has_unsent() and not pending.is_done:
+        while self._stream.has_unsent() and pending.outcome is None:
             if self._lead(pending, pending.deadline, until_sent=True):
                 self._wake_sleeper()
                 if pending.deadline is not None and time.monotonic() >= pending.deadline:
@@ -310,7 +313,7 @@ class ThreadedPipeline:
 
     def _await(self, pending: Pending, deadline: float | None) -> None:
         """Returns when `pending` is done or the deadline has passed."""
-        if pending.is_done or self._lead(pending, deadline):
+        if pending.outcome is not None or self._lead(pending, deadline):
             if self._sleepers:
                 self._wake_sleeper()
             return
@@ -322,7 +325,7 @@ class ThreadedPipeline:
             self._sleepers[asleep] = None
         try:
             # The leader may have finished before it could see this sleeper: try once more.
-            while not pending.is_done and not self._lead(pending, deadline):
+            while pending.outcome is None and not self._lead(pending, deadline):
                 remaining = _LOOK_SECONDS if deadline is None else _remaining(deadline)
                 if not asleep.acquire(timeout=min(remaining, _LOOK_SECONDS)):
                     if remaining <= _LOOK_SECONDS and deadline is not None:
@@ -351,11 +354,12 @@ class ThreadedPipeline:
         pipeline = self._pipeline
         try:
             if not is_nested:
-                locks.take(self._reading, held)
+                # `locks.take`, without the call.
+                held.extend(filter(None, map(self._reading.acquire, locks.AT_ONCE)))
                 if not held:
                     return False
                 self._leader = me
-            while not pending.is_done:
+            while pending.outcome is None:
                 if pipeline.poisoned_by is not None:
                     pipeline.fail(pending)
                     break
@@ -489,7 +493,7 @@ class _RequestFuture(concurrent.futures.Future[Any]):
 
     def be_read_for(self) -> None:
         """Has a thread read until the outcome is known, since nobody waits for it."""
-        if not self._is_read_for and not self._pending.is_done:
+        if not self._is_read_for and self._pending.outcome is None:
             self._is_read_for = True
             self._pipeline.read_for(self._pending)
 
@@ -525,7 +529,7 @@ class _RequestFuture(concurrent.futures.Future[Any]):
     def _read(self, timeout: float | None) -> None:
         if not super().done():
             self._pipeline.wait_for_future(self._pending, timeout)
-            if self._pending.is_done:
+            if self._pending.outcome is not None:
                 # The thread that read the answer may not have come to this yet.
                 self.resolve()
 

@@ -6,6 +6,8 @@ import dataclasses
 import enum
 from typing import Any
 
+from dm_env_rpc_client.displays.plain_text import printable
+
 __all__ = ["ComplianceWarning", "NotOfferedError", "Outcome", "Result", "ViolationError"]
 
 
@@ -96,7 +98,7 @@ class Result:
         if self.outcome is Outcome.PASSED:
             return f"{self.name}: passed"
         if self.outcome is Outcome.SKIPPED:
-            return f"{self.name}: skipped: {self.reason}"
+            return printable(f"{self.name}: skipped: {self.reason}")
         lines = [
             f"{self.name}: {self.outcome.value}",
             f"  clause: {self.clause} ({self.heading!r} in the {self.document})",
@@ -106,4 +108,4 @@ class Result:
         ]
         if self.reason:
             lines.append(f"  a warning, because {self.reason}")
-        return "\n".join(lines)
+        return printable("\n".join(lines))

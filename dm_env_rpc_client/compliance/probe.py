@@ -53,6 +53,7 @@ class Probe:
     Attributes:
       is_clean: whether every answer so far was a valid one to its request.
       is_open: whether it was not closed yet.
+      was_answered: whether an answer has come.
       was_refused: whether a request got an error; the server may have closed the stream then.
       pending: the number of requests without an answer.
       created: the names of the worlds that were created here, also against expectation.
@@ -67,6 +68,7 @@ class Probe:
         self._sent: list[str] = []
         self.is_clean = True
         self.is_open = True
+        self.was_answered = False
         self.was_refused = False
         self.pending = 0
         self.created: list[str] = []
@@ -102,6 +104,7 @@ class Probe:
         if message is None:
             raise self._unanswered(expected, f"no answer within {self._timeout} s")
         self.pending -= 1
+        self.was_answered = True
         is_of_line_1_0 = field in _OF_LINE_1_0
         envelope: Any = (
             line_1_0_pb2.PropertyResponse if is_of_line_1_0 else dm_env_rpc_pb2.EnvironmentResponse

@@ -45,6 +45,8 @@ class Suite:
         self._results: dict[str, Result] = {}
         self._reported: set[str] = set()
         self._gone: Check | None = None
+        # The last check whose request was not answered although the server could still be used.
+        self._suspect: Check | None = None
         self._facts = Facts(connections=options.connections)
         self._answers_leave = False
 
@@ -108,7 +110,7 @@ class Suite:
     def _blocker(self, check: Check) -> str | None:
         """Returns why a check cannot run; None if it can."""
         if self._gone is not None:
-            return f"the server is gone since {self._gone.name}"
+            return _is_gone_since(self._gone)
         for need in _needs(check):
             result = self._result(need)
             if result.is_finding:
@@ -133,30 +135,36 @@ class Suite:
         return dataclasses.replace(result, seconds=time.monotonic() - started)
 
     def _outcome(self, check: Check) -> Result:
+        trial = Trial(self._address, self._options, self._facts)
         try:
-            with Trial(self._address, self._options, self._facts) as trial:
+            with trial:
                 check.function(trial)
         except NotOfferedError as error:
             return _result(check, Outcome.SKIPPED, reason=str(error))
         except ViolationError as violation:
-            return self._finding(check, violation)
+            return self._finding(check, violation, trial.was_answered)
         except SpecError:
             raise
         except DmEnvRpcClientError as error:
             lost = ViolationError("a connection", "", str(error), is_unanswered=True)
-            return self._finding(check, lost)
+            return self._finding(check, lost, trial.was_answered)
+        self._suspect = None
         return _result(check, Outcome.PASSED)
 
-    def _finding(self, check: Check, violation: ViolationError) -> Result:
+    def _finding(self, check: Check, violation: ViolationError, was_answered: bool) -> Result:
         received = violation.received
         outcome = Outcome.WARNED if check.leniency else Outcome.FAILED
         if violation.is_unanswered:
             outcome = Outcome.FAILED
             is_first = check is foundations.the_server_can_be_checked
             fault = None if is_first else self._fault()
-            if fault is not None:
+            if fault is None:
+                self._suspect = check
+            elif self._suspect is not None and not was_answered:
+                return self._died_before(check, self._suspect, fault)
+            else:
                 self._gone = check
-                received = f"{received}; and since then {fault}"
+                received = _and_since_then(received, fault)
         elif self._options.strict:
             outcome = Outcome.FAILED
         return _result(
@@ -167,6 +175,18 @@ class Suite:
             received=received,
             expected=violation.expected,
         )
+
+    def _died_before(self, check: Check, suspect: Check, fault: str) -> Result:
+        """Skips a check that got no answer at all: the server has ended since an earlier finding.
+
+        It ended the stream of that one first, and answered on another connection meanwhile.
+        """
+        self._gone = suspect
+        found = self._results[suspect.name]
+        self._results[suspect.name] = dataclasses.replace(
+            found, received=_and_since_then(found.received, fault)
+        )
+        return _result(check, Outcome.SKIPPED, reason=_is_gone_since(suspect))
 
     def _fault(self) -> str | None:
         """Returns what is wrong if the server cannot be used any more; None if it can."""
@@ -240,6 +260,14 @@ def _refusal(trial: Trial, probe: Probe, world_name: str) -> str:
     """Joins, and returns why that was refused; "" if it was not."""
     answer = probe.ask(trial.join_request(world_name))
     return (answer.message or "without a reason") if isinstance(answer, status_pb2.Status) else ""
+
+
+def _is_gone_since(check: Check) -> str:
+    return f"the server is gone since {check.name}"
+
+
+def _and_since_then(received: str, fault: str) -> str:
+    return f"{received}; and since then {fault}"
 
 
 def _needs(check: Check) -> tuple[Check, ...]:

@@ -52,6 +52,11 @@ class Trial:
         self._companions: dict[str, list[Companion]] = {}
         self._all_left = True
 
+    @property
+    def was_answered(self) -> bool:
+        """Whether the server has answered on a connection of this check."""
+        return any(probe.was_answered for probe in self._probes)
+
     def connect(self) -> Probe:
         """Opens another connection.
 

@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 from dm_env import specs
 
-from dm_env_rpc_client.environment.base_adaptor import ACTION, NO_SETTINGS, OBSERVATION
+from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.pool import Consumer, EnvironmentPool, Settings, for_each
 from dm_env_rpc_client.environment.pool_sites import Addresses
 from dm_env_rpc_client.environment.rows import Rows, batch_spec, split_action
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.protocol.timesteps import ACTION, OBSERVATION
 from dm_env_rpc_client.tensors import nesting
 
 __all__ = ["BatchedEnvironment"]

@@ -34,6 +34,7 @@ from dm_env_rpc_client.protocol import telemetry, timesteps
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.pipeline import Pending
+from dm_env_rpc_client.protocol.step_layout import UnreadStep
 from dm_env_rpc_client.tensors.settings import pack_settings
 
 __all__ = ["AutoObservations", "DmEnvAdaptor", "Joined", "Rejoin", "StartedReset"]
@@ -240,7 +241,8 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         """
         if self._supervision is not None and self.is_lost:
             self.restart()
-        return self._request(action)
+        # The look at the type saves 0.5 us, and a call.
+        return self._codec.encode(action) if type(action) is dict else self._request(action)
 
     @property
     def leaves_unread(self) -> bool:
@@ -334,11 +336,15 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         """
         connection = self._ready()
         prepared = map(self.prepare_step, per_step(actions))
-        return self._steps_ahead(connection, prepared, ahead)
+        return self._steps_ahead(connection, prepared, ahead, self._interpret_step)
 
     def _steps_ahead(
-        self, connection: Connection, prepared: Iterator[EncodedRequest], ahead: int
-    ) -> Iterator[dm_env.TimeStep]:
+        self,
+        connection: Connection,
+        prepared: Iterator[EncodedRequest],
+        ahead: int,
+        interpret: Callable[[Any], Any],
+    ) -> Iterator[Any]:
         most = self._most_ahead(ahead)
         in_flight: collections.deque[Pending] = collections.deque()
         requests: collections.deque[EncodedRequest] = collections.deque()
@@ -347,11 +353,11 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
             if self._connection is not connection or self.is_lost:
                 # Those after a lost step are taken in the sequence after it.
                 connection = self._ready()
-                in_flight = collections.deque(self._start_all(connection, requests))
+                in_flight = collections.deque(self._start_all(connection, requests, interpret))
             # Several requests together take one system call, here and at the server.
             if bad is None and len(in_flight) <= most // 2:
                 more, bad = take(prepared, most - len(in_flight))
-                in_flight.extend(self._start_all(connection, more))
+                in_flight.extend(self._start_all(connection, more, interpret))
                 if self._supervision is not None:
                     requests.extend(more)
             if not in_flight:
@@ -363,10 +369,13 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
             yield self.finish_step(in_flight.popleft())
 
     def _start_all(
-        self, connection: Connection, requests: Sequence[EncodedRequest]
+        self,
+        connection: Connection,
+        requests: Sequence[EncodedRequest],
+        interpret: Callable[[Any], Any],
     ) -> list[Pending]:
         try:
-            return connection.start_all(requests, self._interpret_step)
+            return connection.start_all(requests, interpret)
         except DmEnvRpcClientError as error:
             if self._supervision is None or connection.is_usable:
                 raise
@@ -390,8 +399,21 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         """
         connection = self._ready()
         prepared = [self.prepare_step(action) for action in per_step(actions)]
-        steps = self._steps_ahead(connection, iter(prepared), ahead)
-        return timesteps.stack(steps, len(prepared))
+        stack = timesteps.Stack(len(prepared))
+
+        def interpret(answer: Any) -> dm_env.TimeStep | UnreadStep:
+            if stack.takes_unread:
+                return self._interpret_mid_step(answer)
+            return self._interpret_step(answer)
+
+        return stack.filled(
+            self._steps_ahead(
+                connection,
+                iter(prepared),
+                ahead,
+                interpret if self.leaves_unread else self._interpret_step,
+            )
+        )
 
     def supervise(self, restart: Restart, join_again: Callable[[], Joined]) -> None:
         """Has the environment started again if its server or connection is lost; see `Restart`.

@@ -286,7 +286,9 @@ class Players:
         deadline = None if timeout is None else time.monotonic() + timeout
         agents = {self._numbers[agent]: agent for agent in self._pending}
         while True:
-            done = [agent for agent, pending in self._pending.items() if pending.is_done]
+            done = [
+                agent for agent, pending in self._pending.items() if pending.outcome is not None
+            ]
             if done:
                 return done
             left = None if deadline is None else max(0.0, deadline - time.monotonic())

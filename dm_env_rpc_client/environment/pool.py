@@ -427,7 +427,9 @@ class EnvironmentPool:
         # Seldom, since this looks at all: those that have failed, or are late.
         self._look_at = now + LOOK_SECONDS
         for index, pending in self._in_flight.items():
-            if pending.is_done or (pending.deadline is not None and pending.deadline <= now):
+            if pending.outcome is not None or (
+                pending.deadline is not None and pending.deadline <= now
+            ):
                 ready.append(index)
         if ready or not waits:
             return list(dict.fromkeys(ready))

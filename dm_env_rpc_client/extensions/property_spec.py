@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dm_env import specs as dm_env_specs
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.displays.plain_text import printable
 from dm_env_rpc_client.errors import (
     DmEnvRpcError,
     PropertyError,
@@ -80,7 +81,8 @@ class PropertySpec:
     def __repr__(self) -> str:
         kinds = [kind for kind in ("readable", "writable", "listable") if getattr(self, kind)]
         text = f", {self.description!r}" if self.description else ""
-        return f"PropertySpec({self.key!r}: {', '.join(kinds) or 'nothing'}, {self.spec}{text})"
+        named = f"{self.key!r}: {', '.join(kinds) or 'nothing'}, {self.spec}{text}"
+        return printable(f"PropertySpec({named})")
 
 
 @contextlib.contextmanager

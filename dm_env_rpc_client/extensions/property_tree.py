@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dm_env_rpc_client.displays import markup, spec_tables
+from dm_env_rpc_client.displays.plain_text import printable
 from dm_env_rpc_client.displays.values import in_short, show_value
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError
 from dm_env_rpc_client.extensions.property_spec import PropertySpec
@@ -67,7 +68,7 @@ class PropertyTree:
         ]
         if not self.is_complete:
             lines.append(f"... and more than {MAX_PROPERTIES} properties")
-        return "\n".join(lines) or "no properties"
+        return printable("\n".join(lines)) or "no properties"
 
     def _repr_html_(self) -> str:
         rows = [

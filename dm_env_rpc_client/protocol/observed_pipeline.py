@@ -58,7 +58,7 @@ class ObservedPipeline(Pipeline):
         try:
             return super().answer(message)
         finally:
-            if pending is not None and pending.is_done:
+            if pending is not None and pending.outcome is not None:
                 self._ended(pending, at, size)
 
     def poison(self, cause: BaseException) -> list[Pending]:

@@ -52,12 +52,13 @@ class Pending:
 
     Attributes:
       is_sent: whether the request may have been written.
-      is_done: whether the outcome is known.
+      outcome: the result and the error, one of which is None; None while the request is pending.
+        One attribute, so that two threads that finish it at once cannot mix their halves.
       waiters: called once, without locks, when the outcome is known.
     """
 
-    __slots__ = ("_outcome", "deadline", "decode", "field", "interpret", "is_done", "is_sent",
-                 "lifecycle", "message", "request", "size", "waiters")  # fmt: skip
+    __slots__ = ("deadline", "decode", "field", "interpret", "is_sent", "lifecycle", "message",
+                 "outcome", "request", "size", "waiters")  # fmt: skip
 
     def __init__(
         self,
@@ -76,10 +77,9 @@ class Pending:
         self.lifecycle = lifecycle
         self.request = request
         self.deadline = deadline
-        self.is_sent = self.is_done = False
+        self.is_sent = False
         self.waiters: list[Callable[[], None]] = []
-        # One attribute, so that two threads that finish it at once cannot mix their halves.
-        self._outcome: tuple[Any, BaseException | None] | None = None
+        self.outcome: tuple[Any, BaseException | None] | None = None
 
     @classmethod
     def of(
@@ -105,17 +105,15 @@ class Pending:
 
     def finish(self, result: Any, error: BaseException | None) -> None:
         """Sets the outcome; later calls are ignored."""
-        if self._outcome is None:
-            self._outcome = (result, error)
+        if self.outcome is None:
+            self.outcome = (result, error)
             # It may refer to the adaptor that sent the request, which may be unused by now.
             self.interpret = self.request = None
-        # Also in a second call: an interrupt may have ended the first just before this.
-        self.is_done = True
 
     @property
     def error(self) -> BaseException | None:
         """The error that is the outcome; None if there is none, or no outcome yet."""
-        return None if self._outcome is None else self._outcome[1]
+        return None if self.outcome is None else self.outcome[1]
 
     def wake(self) -> None:
         """Calls the waiters."""
@@ -128,8 +126,8 @@ class Pending:
 
     def result(self) -> Any:
         """Returns the outcome or raises it."""
-        assert self._outcome is not None, "the request is still pending"
-        result, error = self._outcome
+        assert self.outcome is not None, "the request is still pending"
+        result, error = self.outcome
         if error is not None:
             raise error
         return result
@@ -233,7 +231,9 @@ class Pipeline:
                 # The answer is of the right kind, so the order holds; only its content is bad.
                 pending.finish(None, error)
             else:
-                pending.finish(result, None)
+                if pending.outcome is None:  # `finish`, without the call.
+                    pending.outcome = (result, None)
+                    pending.interpret = pending.request = None
         return pending
 
     def retire(self, pending: Pending) -> None:
@@ -258,7 +258,7 @@ class Pipeline:
 
     def fail(self, pending: Pending) -> None:
         """Fails a request of a poisoned pipeline; does nothing to one that is done."""
-        if not pending.is_done:
+        if pending.outcome is None:
             error = self._consequence(f"waiting for the answer to a {pending.field} request")
             error.__cause__ = self.poisoned_by
             pending.finish(None, error)

@@ -141,7 +141,9 @@ class StepCodec:
         """
         single = None
         if self._single is not None and len(action) == 1:
-            single = as_integer(action.get(self._single))
+            single = action.get(self._single)
+            if type(single) is not int:
+                single = as_integer(single)
             known = self._known_requests.get(single) if single is not None else None
             if known is not None:
                 return known

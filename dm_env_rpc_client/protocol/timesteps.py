@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import dm_env
@@ -10,14 +10,23 @@ import numpy as np
 import tree
 
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.protocol.mid_steps import MidSteps
+from dm_env_rpc_client.protocol.step_layout import StepLayout, UnreadStep
+from dm_env_rpc_client.tensors import nesting
 
-__all__ = ["DISCOUNT", "REWARD", "default_discount", "stack"]
+__all__ = ["ACTION", "DISCOUNT", "OBSERVATION", "REWARD", "Stack", "default_discount", "stack"]
 
 REWARD = "reward"
 """Name of the observation with the reward ("Reward and discount" in the protocol overview)."""
 
 DISCOUNT = "discount"
 """Name of the observation with the discount."""
+
+ACTION, OBSERVATION = "action", "observation"
+"""The names under which servers of this package send an array that is not in a mapping."""
+
+_UNREAD_BYTES = 1 << 16
+"""Answers that are kept unread: of large ones each is copied while it is still in the caches."""
 
 
 def default_discount(step_type: dm_env.StepType, terminated: bool) -> float:
@@ -45,23 +54,82 @@ def stack(timesteps: Iterable[dm_env.TimeStep], length: int | None = None) -> dm
     if length is None:
         timesteps = list(timesteps)
         length = len(timesteps)
-    if not length:
-        raise SpecError("cannot stack: there are no TimeSteps")
-    step_type = np.empty(length, np.int64)
-    observation = _Column(length)
-    reward, discount = _Column(length, 0), _Column(length, 1)
-    index = 0
-    for index, timestep in enumerate(timesteps):
-        step_type[index] = timestep.step_type
-        try:
-            if timestep.reward is not None:
-                reward.put(index, timestep.reward)
-            if timestep.discount is not None:
-                discount.put(index, timestep.discount)
-            observation.put(index, timestep.observation)
-        except (TypeError, ValueError) as error:
-            raise SpecError(f"TimeSteps of different shapes cannot be stacked: {error}") from error
-    return dm_env.TimeStep(step_type, reward.stacked(), discount.stacked(), observation.stacked())
+    return Stack(length).filled(timesteps)
+
+
+class Stack:
+    """TimeSteps along a first axis, time. Those of MID steps may be put there unread.
+
+    Then no TimeStep is made of an answer: its elements go from the message to their rows, those
+    of many answers together.
+
+    Args:
+      length: the number of steps, at least one.
+
+    Raises:
+      SpecError: there are no steps.
+    """
+
+    def __init__(self, length: int):
+        if not length:
+            raise SpecError("cannot stack: there are no TimeSteps")
+        self._step_type = np.empty(length, np.int64)
+        self._observation = _Column(length)
+        self._reward, self._discount = _Column(length, 0), _Column(length, 1)
+        self._unread: dict[StepLayout, tuple[list[int], list[UnreadStep]]] = {}
+        self._unread_bytes = 0
+
+    @property
+    def takes_unread(self) -> bool:
+        """Whether a MID step may be put unread: a step with a reward and a discount was before."""
+        return self._reward.is_allocated and self._discount.is_allocated
+
+    def filled(self, steps: Iterable[dm_env.TimeStep | UnreadStep]) -> dm_env.TimeStep:
+        """Returns the stacked TimeStep of all steps; see `stack`."""
+        for index, step in enumerate(steps):
+            try:
+                if isinstance(step, UnreadStep):
+                    self._put_unread(index, step)
+                else:
+                    self._put(index, step)
+            except (TypeError, ValueError) as error:
+                raise SpecError(
+                    f"TimeSteps of different shapes cannot be stacked: {error}"
+                ) from error
+        self._read()
+        columns = (self._reward, self._discount, self._observation)
+        return dm_env.TimeStep(self._step_type, *(column.stacked() for column in columns))
+
+    def _put(self, index: int, timestep: dm_env.TimeStep) -> None:
+        self._step_type[index] = timestep.step_type
+        if timestep.reward is not None:
+            self._reward.put(index, timestep.reward)
+        if timestep.discount is not None:
+            self._discount.put(index, timestep.discount)
+        self._observation.put(index, timestep.observation)
+
+    def _put_unread(self, index: int, step: UnreadStep) -> None:
+        indices, steps = self._unread.setdefault(step.layout, ([], []))
+        indices.append(index)
+        steps.append(step)
+        self._unread_bytes += step.layout.size
+        if self._unread_bytes > _UNREAD_BYTES:
+            self._read()
+
+    def _read(self) -> None:
+        unread, self._unread, self._unread_bytes = self._unread, {}, 0
+        for indices, steps in unread.values():
+            self._step_type[indices] = dm_env.StepType.MID
+            mid_steps = MidSteps(steps)
+            mid_steps.put(REWARD, self._reward.stacked(), indices, 0.0)
+            mid_steps.put(DISCOUNT, self._discount.stacked(), indices, 1.0)
+            observation = self._observation.stacked()
+            if isinstance(observation, Mapping):
+                arrays = nesting.flatten_dict(observation, nesting.SEPARATOR, strict=False)
+            else:
+                arrays = {OBSERVATION: observation}
+            for name, rows in arrays.items():
+                mid_steps.put(name, rows, indices)
 
 
 class _Column:
@@ -73,6 +141,11 @@ class _Column:
         self._structure: Any = None
         self._arrays: list[Any] | None = None
         self._leaf_type: type[Any] | None = None
+
+    @property
+    def is_allocated(self) -> bool:
+        """Whether there was a `put`."""
+        return self._arrays is not None
 
     def put(self, index: int, value: Any) -> None:
         """Copies the field of step `index`; a step without a `put` keeps the stand-in."""

@@ -1,62 +1,50 @@
 """Reading a recording message by message, also one whose recorder was killed.
 
-Records of an MCAP file are length-prefixed. A file without an end is read up to the first record
-that is not whole. The scan is not that of `mcap.stream_reader`, which takes a record that is cut
-off for a whole one; the contents of each whole record are read by `mcap`, and the checksum of each
-chunk is compared. Messages of a connection are numbered, so that a missing chunk is noticed.
-Chunks are decompressed here, into no more memory than they say: `mcap` asks for what the compressed
-data say.
+A file without an end is read up to the first record that is not whole. A file with an end has to
+have all that the end says: the checksums of the data and of the summary, if it has some (earlier
+versions and most other programs write 0), the numbers of chunks and messages, and the
+same schemas and channels. Messages of a connection are numbered, and a chunk is followed by its
+index, so that a missing chunk is noticed in a file without an end, too.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import io
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
-import lz4.frame
-import zstandard
-from mcap import records
-from mcap.data_stream import ReadDataStream
-from mcap.exceptions import McapError
 from mcap.opcode import Opcode
-from mcap.stream_reader import CRCValidationError, breakup_chunk
 from mcap.writer import MCAP0_MAGIC
 
 from dm_env_rpc_client.errors import RecordingError
-from dm_env_rpc_client.recording.container import REQUESTS
+from dm_env_rpc_client.recording import layout
+from dm_env_rpc_client.recording.container import ANSWERS, PROFILE, REQUESTS
+from dm_env_rpc_client.recording.file_budget import FileBudget
+from dm_env_rpc_client.recording.layout import Damage, RecordFile
+from dm_env_rpc_client.recording.tally import Tally
+from dm_env_rpc_client.tensors.limits import DEFAULT, Limits, shortened
 
-__all__ = ["MAX_CHUNK_BYTES", "Entry", "RecordedConnection", "Scan"]
+__all__ = ["Entry", "RecordedConnection", "Scan"]
 
-MAX_CHUNK_BYTES = 1 << 30
-"""The size of the largest chunk that is read, before and after decompression."""
+_MESSAGE = struct.Struct("<HIQQ")
 
-
-def _of_zstd(data: bytes, size: int) -> bytes:
-    said = zstandard.frame_content_size(data)
-    if said > size:
-        raise McapError(f"the compressed data say that they are {said} bytes")
-    return zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
-
-
-def _of_lz4(data: bytes, size: int) -> bytes:
-    # One more than expected, so that longer data are not taken for these.
-    found: bytes = lz4.frame.LZ4FrameDecompressor().decompress(data, max_length=size + 1)
-    return found
-
-
-_DECOMPRESSIONS: Mapping[str, Callable[[bytes, int], bytes]] = {
-    "": lambda data, _: data,
-    "zstd": _of_zstd,
-    "lz4": _of_lz4,
+_ENVELOPES = {
+    b"dm_env_rpc.v1.EnvironmentRequest": REQUESTS,
+    b"dm_env_rpc.v1.EnvironmentResponse": ANSWERS,
 }
+_NAME_BYTES = 64
 
-_PREFIX = struct.Struct("<BQ")
-_ENVELOPES = ("dm_env_rpc.v1.EnvironmentRequest", "dm_env_rpc.v1.EnvironmentResponse")
+_CHANNEL_BYTES = 1 << 16
+"""The largest Channel record that is read; that of a connection has a few hundred bytes."""
+
+_NUMBER_DIGITS = 9
+"""The most digits that the number of a connection has."""
+
+_CONNECTION_BYTES = 2000
+"""What a connection takes in memory beside its metadata."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,20 +86,20 @@ class Scan:
 
     Args:
       path: the file.
+      limits: what a message and a chunk may take; see `Limits`.
 
     Attributes:
       connections: those that were read so far, by number.
       is_complete: whether the end of the file was read; False if the recorder was killed, or still
         records.
+      limits: as the argument.
+      budget: what reading the file may still take.
     """
 
-    def __init__(self, path: str | os.PathLike[str]):
+    def __init__(self, path: str | os.PathLike[str], limits: Limits = DEFAULT):
         self.path = Path(path)
-        self.connections: dict[int, RecordedConnection] = {}
-        self.is_complete = False
-        self._channels: dict[int, tuple[RecordedConnection, bool]] = {}
-        self._schemas: dict[int, str] = {}
-        self._last: dict[int, int] = {}
+        self.limits = limits
+        self._begin(0)
 
     def __iter__(self) -> Iterator[Entry]:
         """Reads the file.
@@ -120,105 +108,173 @@ class Scan:
           Each message.
 
         Raises:
-          RecordingError: the file cannot be read, is not a recording, or is damaged.
+          RecordingError: the file cannot be read, is not a recording, is damaged, or exceeds the
+            limits.
         """
-        self._last.clear()
         try:
             with open(self.path, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
+                found = os.fstat(file.fileno())
+                self._begin(found.st_size)
                 if file.read(len(MCAP0_MAGIC)) != MCAP0_MAGIC:
                     raise RecordingError(f"{self.path} is not a recording: it is no MCAP file")
-                yield from self._read(file, size)
+                reading = RecordFile(file, found.st_size, self.budget)
+                try:
+                    yield from self._read(reading)
+                except Damage as error:
+                    # A recorder that goes on with its file cuts off the end that was there.
+                    after = os.fstat(file.fileno())
+                    is_recorded = (after.st_size, after.st_mtime_ns) != (
+                        found.st_size, found.st_mtime_ns
+                    )  # fmt: skip
+                    if not (reading.has_end and is_recorded):
+                        raise RecordingError(
+                            f"{self.path} is damaged at byte {reading.place}: {error}"
+                        ) from error
         except OSError as error:
             raise RecordingError(f"cannot read the recording {self.path}: {error}") from error
 
-    def _read(self, file: BinaryIO, size: int) -> Iterator[Entry]:
-        while True:
-            place = file.tell()
-            prefix = file.read(_PREFIX.size)
-            if len(prefix) < _PREFIX.size:
-                return
-            opcode, length = _PREFIX.unpack(prefix)
-            if length > size - file.tell():
-                return  # It was not written whole.
-            if opcode == Opcode.DATA_END:
-                self.is_complete = True
-                return
-            if length > MAX_CHUNK_BYTES:
-                raise RecordingError(
-                    f"{self.path} has a record of {length} bytes at byte {place}; expected at most "
-                    f"{MAX_CHUNK_BYTES}"
-                )
-            try:
-                found = self._parse(opcode, file.read(length))
-            except RecordingError:
-                raise
-            except CRCValidationError as error:
-                raise RecordingError(
-                    f"{self.path} is damaged: the checksum of the chunk at byte {place} is wrong"
-                ) from error
-            except Exception as error:  # Whatever mcap and the decompression raise.
-                raise RecordingError(
-                    f"{self.path} is damaged: the record at byte {place} cannot be read: {error!r}"
-                ) from error
-            for record in found:
-                entry = self._entry(record)
+    def _begin(self, size: int) -> None:
+        self.connections: dict[int, RecordedConnection] = {}
+        self.is_complete = False
+        self.budget = FileBudget(self.path, size, self.limits)
+        self._tally = Tally()
+        self._profile = ""
+        # The direction of the messages that a schema describes, and which channels have which
+        # connection; None for those of other programs.
+        self._schemas: dict[int, str | None] = {}
+        self._channels: dict[int, tuple[RecordedConnection, bool] | None] = {}
+        self._last: dict[int, int] = {}
+
+    def _read(self, reading: RecordFile) -> Iterator[Entry]:
+        """Yields the messages, and compares the end, if there is one, with them."""
+        header = reading.next()
+        if header is None:
+            return
+        if header[0] != Opcode.HEADER:
+            raise Damage("it does not begin with a header")
+        self._profile = layout.text(layout.split(*header)[1])
+        if (yield from self._read_data(reading)):
+            self._read_summary(reading)
+
+    def _read_data(self, reading: RecordFile) -> Generator[Entry, None, bool]:
+        """Yields the messages; returns whether the end of the data was read."""
+        while (found := reading.next()) is not None:
+            opcode, content = found
+            del found
+            if opcode == Opcode.MESSAGE_INDEX:
+                self._tally.check_index(content)
+                continue
+            self._tally.end_chunk()
+            if opcode == Opcode.CHUNK:
+                self._tally.begin_chunk()
+                records = layout.records(layout.unpack(content, self.budget), self.budget)
+                del content
+                for inner, head, rest in records:
+                    entry = self._take(inner, head, rest)
+                    if entry is not None:
+                        yield entry
+                entry, rest = None, b""
+            elif opcode == Opcode.MESSAGE:
+                head, content = content[: _MESSAGE.size], content[_MESSAGE.size :]
+                self.budget.check_message(len(content))
+                entry = self._take(opcode, head, content)
                 if entry is not None:
                     yield entry
+            elif opcode == Opcode.DATA_END:
+                self._tally.check_data(content, reading.checksum)
+                reading.begin_summary()
+                return True
+            elif opcode in (Opcode.HEADER, Opcode.FOOTER, Opcode.STATISTICS):
+                raise Damage(f"a {Opcode(opcode).name.lower()} is among the messages")
+            else:
+                self._take(opcode, b"", content)
+        return False
 
-    def _parse(self, opcode: int, content: bytes) -> list[records.McapRecord]:
-        stream = ReadDataStream(io.BytesIO(content))
-        if opcode == Opcode.CHUNK:
-            chunk = records.Chunk.read(stream)
-            size = chunk.uncompressed_size
-            if size > MAX_CHUNK_BYTES:
-                raise McapError(f"the chunk has {size} bytes")
-            data = _DECOMPRESSIONS[chunk.compression](chunk.data, size)
-            if len(data) != size:
-                raise McapError(f"the chunk has {len(data)} bytes; expected {size}")
-            return breakup_chunk(dataclasses.replace(chunk, compression="", data=data), True)
+    def _read_summary(self, reading: RecordFile) -> None:
+        start: int | None = None
+        while (found := reading.next()) is not None:
+            opcode, content = found
+            if opcode == Opcode.FOOTER:
+                self._tally.check_end(content, reading.checksum, start)
+                self.is_complete = reading.ends()
+                return
+            start = start or reading.place
+            if opcode == Opcode.STATISTICS:
+                self._tally.set_statistics(content)
+            elif opcode in (Opcode.SCHEMA, Opcode.CHANNEL):
+                self._tally.define(opcode, content)
+            elif opcode in layout.USED:
+                raise Damage(f"a {Opcode(opcode).name.lower()} is after the end of the messages")
+
+    def _take(self, opcode: int, head: bytes, rest: bytes) -> Entry | None:
+        """Returns a message, or takes a schema or channel; others are skipped."""
+        if opcode != Opcode.MESSAGE:
+            if opcode in (Opcode.SCHEMA, Opcode.CHANNEL):
+                self._define(opcode, rest)
+            return None
+        number, sequence, nanoseconds, _ = _MESSAGE.unpack(head)
+        self._tally.add_message(number)
+        try:
+            channel = self._channels[number]
+        except KeyError:
+            raise Damage(
+                f"a message is of channel {number}, which the file does not have"
+            ) from None
+        if channel is None:
+            return None
+        connection, is_request = channel
+        self._check_sequence(number, sequence)
+        return Entry(connection, is_request, sequence, nanoseconds, rest)
+
+    def _define(self, opcode: int, content: bytes) -> None:
+        """Takes a schema or a channel."""
+        if opcode == Opcode.CHANNEL and len(content) > _CHANNEL_BYTES:
+            raise Damage(f"a channel has {len(content)} bytes; expected at most {_CHANNEL_BYTES}")
+        fields = layout.split(opcode, content)
+        number = int.from_bytes(fields[0][:2], "little")
+        if not self._tally.define(opcode, content):
+            return
         if opcode == Opcode.SCHEMA:
-            return [records.Schema.read(stream)]
-        if opcode == Opcode.CHANNEL:
-            return [records.Channel.read(stream)]
-        if opcode == Opcode.MESSAGE:
-            return [records.Message.read(stream, len(content))]
-        return []
+            self._schemas[number] = _ENVELOPES.get(bytes(fields[1][:_NAME_BYTES]))
+            return
+        schema = int.from_bytes(fields[0][2:], "little")
+        if schema and schema not in self._schemas:
+            raise Damage(f"channel {number} has schema {schema}, which the file does not have")
+        direction = self._schemas.get(schema)
+        metadata = {} if direction is None else layout.pairs(fields[3])
+        self._channels[number] = None
+        if "connection" in metadata:
+            if metadata.pop("direction", direction) != direction:
+                raise Damage(f"channel {number} has the schema of {direction} and is not theirs")
+            self.budget.hold(_CONNECTION_BYTES + 2 * len(content))
+            connection = self._connection(metadata)
+            self._channels[number] = (connection, direction == REQUESTS)
+        elif self._profile == PROFILE:
+            raise Damage(f"channel {number} does not say which connection it is of")
 
-    def _entry(self, record: records.McapRecord) -> Entry | None:
-        """Returns a message, or takes a schema or channel; other channels are skipped."""
-        if isinstance(record, records.Schema):
-            self._schemas[record.id] = record.name
-        elif isinstance(record, records.Channel):
-            number = record.metadata.get("connection", "")
-            if self._schemas.get(record.schema_id) in _ENVELOPES and number.isdecimal():
-                metadata = {
-                    name: value for name, value in record.metadata.items() if name != "direction"
-                }
-                connection = self.connections.setdefault(
-                    int(number),
-                    RecordedConnection(int(number), metadata.get("address", ""), metadata),
-                )
-                is_request = record.metadata.get("direction") == REQUESTS
-                self._channels[record.id] = (connection, is_request)
-        elif isinstance(record, records.Message) and record.channel_id in self._channels:
-            connection, is_request = self._channels[record.channel_id]
-            self._check_sequence(record)
-            return Entry(connection, is_request, record.sequence, record.log_time, record.data)
-        return None
+    def _connection(self, metadata: Mapping[str, str]) -> RecordedConnection:
+        named = metadata["connection"]
+        if len(named) > _NUMBER_DIGITS or not (named.isascii() and named.isdecimal()):
+            raise Damage(
+                f"the number of a connection is {shortened(named, 40)!r}; expected 1 to "
+                f"{_NUMBER_DIGITS} digits"
+            )
+        number = int(named)
+        made = RecordedConnection(number, metadata.get("address", ""), metadata)
+        return self.connections.setdefault(number, made)
 
-    def _check_sequence(self, message: records.Message) -> None:
-        """Raises RecordingError if messages before this one are missing.
+    def _check_sequence(self, channel: int, sequence: int) -> None:
+        """Raises Damage if messages before this one are missing.
 
         The first one that there is may have any number: other programs cut parts out of a file, and
         number messages with 0 if they do not number them.
         """
-        last = self._last.get(message.channel_id)
-        self._last[message.channel_id] = message.sequence
-        if last is not None and message.sequence not in (0, (last + 1) & 0xFFFFFFFF):
-            connection, is_request = self._channels[message.channel_id]
-            kind = "request" if is_request else "answer"
-            raise RecordingError(
-                f"{self.path} is damaged: {kind} {message.sequence} of connection "
-                f"{connection.number} follows {kind} {last}"
+        last = self._last.get(channel)
+        self._last[channel] = sequence
+        if last is not None and sequence not in (0, (last + 1) & 0xFFFFFFFF):
+            connected = self._channels[channel]
+            assert connected is not None, "only messages of connections are numbered"
+            kind = "request" if connected[1] else "answer"
+            raise Damage(
+                f"{kind} {sequence} of connection {connected[0].number} follows {kind} {last}"
             )

@@ -62,11 +62,11 @@ class RecordedStream(_Recorded):
         self.has_unsent = stream.has_unsent
         self.send_rest = stream.send_rest
 
-    def write(self, *messages: bytes) -> None:
+    def write(self, *messages: bytes) -> bool:
         """See `Stream.write`."""
         for message in messages:
             self._tape.request(message)
-        self._stream.write(*messages)
+        return self._stream.write(*messages)
 
     def read(self, timeout: float | None, until_sent: bool = False) -> Buffer | None:
         """See `Stream.read`."""

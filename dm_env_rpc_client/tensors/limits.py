@@ -46,6 +46,10 @@ class Limits:
         library.
       error_bytes: the size of text and details of an error; the rest is cut off.
       text_bytes: the size of a text that a C library gives as the value of a property.
+      chunk_bytes: the size of a chunk of a recording, a file, before and after decompression. What
+        a reader keeps of the file, such as the TimeSteps of its open episodes, may take as much,
+        or 4 times the size of the file if that is more. With a message of this size or less,
+        reading takes at most 4 times as much plus 64 MiB.
       held_bytes: what all settings that a server keeps for its worlds may take together.
 
     Raises:
@@ -67,6 +71,7 @@ class Limits:
     nesting: int = 64
     error_bytes: int = 1 << 16
     text_bytes: int = 1 << 20
+    chunk_bytes: int = 256 << 20
     held_bytes: int = 256 << 20
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from dm_env import specs as dm_env_specs
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.displays.plain_text import printable
 from dm_env_rpc_client.errors import SpecError, UnknownNameError
 from dm_env_rpc_client.tensors import casting, codecs, nesting, packing, specs
 from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits, listed, shortened
@@ -175,7 +176,7 @@ class SpecManager:
             raise SpecError(f"names of {kind}s: {error}") from None
 
     def __repr__(self) -> str:
-        return f"SpecManager({self._kind}s: {', '.join(self._by_name) or 'none'})"
+        return printable(f"SpecManager({self._kind}s: {', '.join(self._by_name) or 'none'})")
 
     def _repr_html_(self) -> str:
         from dm_env_rpc_client.displays import markup, spec_tables

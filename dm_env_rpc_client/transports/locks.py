@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["take"]
+__all__ = ["AT_ONCE", "take"]
 
-_AT_ONCE = (False,)
+AT_ONCE = (False,)
 _WAIT = (True,)
 
 
@@ -34,4 +34,4 @@ def take(lock: threading.Lock, held: list[bool], seconds: float = 0.0) -> None:
     if seconds > 0:
         held.extend(filter(None, map(lock.acquire, _WAIT, (seconds,))))
     else:
-        held.extend(filter(None, map(lock.acquire, _AT_ONCE)))
+        held.extend(filter(None, map(lock.acquire, AT_ONCE)))

@@ -55,8 +55,12 @@ class Stream(Protocol):
     address: str
     """How error messages name the server."""
 
-    def write(self, *messages: bytes) -> None:
-        """Sends messages together. `read` raises the error if this fails."""
+    def write(self, *messages: bytes) -> bool:
+        """Sends messages together. `read` raises the error if this fails.
+
+        Returns:
+          What `has_unsent` returns then.
+        """
 
     def has_unsent(self) -> bool:
         """Whether written bytes are not sent yet because the server does not receive them.

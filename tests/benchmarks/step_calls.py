@@ -44,7 +44,6 @@ def _serve() -> None:
     calls = _Calls()
     threading.setprofile(calls)
     with serve(Catch) as server:
-        threading.setprofile(None)
         print(server.address, flush=True)
         for _ in sys.stdin:
             print(json.dumps(calls.counts), flush=True)

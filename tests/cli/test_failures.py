@@ -23,7 +23,7 @@ from dm_env_rpc_client import (
     SpecError,
     __version__,
 )
-from dm_env_rpc_client.cli import failures
+from dm_env_rpc_client.cli import consoles, failures
 from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.cli.failures import Terminated, UsageError, one_line_errors
 from dm_env_rpc_client.cli.group import Commands
@@ -67,7 +67,7 @@ ERRORS: list[tuple[BaseException, int, str]] = [
         "error: this is a defect of dm-env-rpc: ZeroDivisionError: oh",
     ),
     (ImportError("no x"), 70, "error: this is a defect of dm-env-rpc: ImportError: no x"),
-    (UsageError("\x1b[2J\x07"), 2, "error: \ufffd[2J\ufffd"),
+    (UsageError("\x1b[2J\x07"), 2, r"error: \x1b[2J\x07"),
 ]
 
 
@@ -105,7 +105,7 @@ def test_an_error_that_nobody_can_read_keeps_its_code(monkeypatch: pytest.Monkey
     def fail(*args: object, **kwargs: object) -> None:
         raise OSError("nobody is there")
 
-    monkeypatch.setattr(failures.console, "print", fail)
+    monkeypatch.setattr(consoles.console, "print", fail)
     with pytest.raises(typer.Exit) as ended, one_line_errors():
         raise UsageError("what is wrong")
     assert ended.value.exit_code == 2

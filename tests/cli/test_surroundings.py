@@ -172,7 +172,7 @@ MOMENTS = [
     pytest.param("/cli/run.py:_run_episode", marks=pytest.mark.slow),
     "/environment/dm_env_adaptor.py:step",
     pytest.param("/cli/run.py:_summarize", marks=pytest.mark.slow),
-    "/cli/results.py:print_json",
+    "/cli/consoles.py:print_json",
 ]
 
 

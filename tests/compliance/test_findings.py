@@ -31,7 +31,7 @@ OPTIONS = Options(
     invalid_create_settings={"unknown": 1},
     invalid_join_settings={"unknown": 1},
     invalid_reset_settings={"unknown": 1},
-    timeout=2.0,
+    timeout=20.0,
     quiet_seconds=0.05,
 )
 
@@ -172,13 +172,27 @@ import os, sys, threading
 from tests.compliance import playground
 
 class Dies(playground.Session):
+    is_ending = False
+
     def on_step(self, request):
         known = playground.make_specs()
         if not {*request.actions} <= {*known.actions} or not (
             {*request.requested_observations} <= {*known.observations}
         ):
-            os._exit(1)
+            if sys.argv[1] == "at once":
+                os._exit(1)
+            Dies.is_ending = True
+            raise RuntimeError("ends the stream")
         return super().on_step(request)
+
+    def on_leave_world(self, request):
+        self.is_last = Dies.is_ending
+        return super().on_leave_world(request)
+
+    def gone(self):
+        super().gone()
+        if getattr(self, "is_last", False):
+            os._exit(1)
 
 with playground.serve(Dies) as address:
     print(address, flush=True)
@@ -187,9 +201,12 @@ with playground.serve(Dies) as address:
 
 
 @pytest.mark.row(30)
-def test_a_server_that_dies_of_an_unknown_uid(seen: Seen) -> None:
-    with ServerProcess(_DIES) as server:
-        finding, skipped = the_finding(server.address)
+@pytest.mark.parametrize("dies", ["at once", "after another connection"])
+def test_a_server_that_dies_of_an_unknown_uid(dies: str, seen: Seen) -> None:
+    # So long a connection to a server that is gone is tried again.
+    options = dataclasses.replace(OPTIONS, timeout=5.0)
+    with ServerProcess(_DIES, dies) as server:
+        finding, skipped = the_finding(server.address, options)
         seen(servers_with_one_cause=1, their_findings=1)
         assert server.process.wait(10) == 1
     assert finding.outcome is Outcome.FAILED

@@ -10,6 +10,8 @@ import dm_env
 import grpc
 import numpy as np
 import pytest
+import tree
+from dm_env import specs
 from google.rpc import code_pb2, status_pb2
 
 from dm_env_rpc_client import (
@@ -27,6 +29,7 @@ from dm_env_rpc_client import (
     make,
     pack_tensor,
 )
+from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
 from tests.environments import Echo, Robot
@@ -258,6 +261,62 @@ def test_unroll_equals_stepping(catch_server: Server, stacked: bool) -> None:
     np.testing.assert_array_equal(
         unrolled.observation["board"], [step.observation["board"] for step in expected]
     )
+
+
+class Bare(dm_env.Environment):
+    """Its action and its observation are arrays; an episode has three steps."""
+
+    def action_spec(self) -> specs.Array:
+        return specs.Array((2,), np.float32)
+
+    def observation_spec(self) -> specs.Array:
+        return specs.Array((2,), np.float32)
+
+    def reset(self) -> dm_env.TimeStep:
+        self._step = 0
+        return dm_env.restart(np.zeros(2, np.float32))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        self._step += 1
+        ends = self._step == 3
+        return (dm_env.termination if ends else dm_env.transition)(float(self._step), action)
+
+
+ROBOT_ACTIONS = [action(speech="hello" if step % 5 else "hi") for step in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("environment", "actions", "options"),
+    [
+        (lambda: Catch(seed=1), [{"paddle": 1}] * 60, {}),
+        (lambda: Catch(seed=1), [{"paddle": 1}] * 60, {"requested_observations": ["board"]}),
+        (
+            lambda: Catch(seed=1),
+            [{"paddle": 1}] * 60,
+            {"requested_observations": AutoObservations(3)},
+        ),
+        (Robot, ROBOT_ACTIONS, {}),
+        (Robot, ROBOT_ACTIONS, {"nested_tensors": False}),
+        (Robot, ROBOT_ACTIONS, {"requested_observations": ["camera.*", "heard"]}),
+        (Bare, [np.full(2, step, np.float32) for step in range(20)], {"unwrap_single": True}),
+        (Echo, [{"value": 10**step} for step in range(18)], {}),
+    ],
+)
+def test_unroll_equals_the_stacked_steps_of_a_rollout(
+    environment: Any, actions: Any, options: dict[str, Any]
+) -> None:
+    with (
+        serve(environment) as server,
+        make(server.address, **options) as env,
+        make(server.address, **options) as other,
+    ):
+        unrolled = env.unroll(list(actions))
+        expected = timesteps.stack(list(other.rollout(list(actions))))
+    tree.assert_same_structure(unrolled, expected)
+    for found, wanted in zip(tree.flatten(unrolled), tree.flatten(expected), strict=True):
+        assert found.dtype == wanted.dtype
+        assert found.flags.writeable
+        np.testing.assert_array_equal(found, wanted)
 
 
 def test_an_endless_rollout_takes_actions_as_it_goes(catch_server: Server) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.certificates import self_signed
 from tests.groups import skip
 from tests.peers.building import MissingToolchainError
 from tests.peers.process import PeerProcess
-from tests.peers.servers import SERVERS
+from tests.peers.servers import BUILT, SERVERS
 
 # Their core is that of the C++ peer; that grpcio reaches it is seen there.
 _ONE_CORE = ("grpcio", "grpcio_aio")
@@ -35,6 +35,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         params = item.callspec.params
         if params.get("transport") == "grpc" and params.get("peer") in _ONE_CORE:
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Builds the peer before the time of the test begins."""
+    peer = item.callspec.params.get("peer") if hasattr(item, "callspec") else None
+    if peer in BUILT:
+        with contextlib.suppress(MissingToolchainError, RuntimeError):  # The test will say so.
+            BUILT[peer]()
+    return (yield)
 
 
 class _Running:

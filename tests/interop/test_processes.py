@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 
+import pytest
+
 from dm_env_rpc_client.server import serve
 from tests.groups import skip
 from tests.peers import cpp_peers
@@ -12,14 +14,15 @@ from tests.peers.building import MissingToolchainError
 from tests.server.hosted import Quiet
 
 
-def test_cpp_clients_play() -> None:
+@pytest.mark.parametrize("peer", ["cpp"])
+def test_clients_play(peer: str) -> None:
     with serve(Quiet, processes=2) as server, contextlib.ExitStack() as stack:
         try:
             clients = [
                 stack.enter_context(cpp_peers.bare_client(server.address, "", 0)) for _ in range(4)
             ]
         except MissingToolchainError as error:
-            skip("cpp peer", str(error))
+            skip(f"{peer} peer", str(error))
         for client in clients:
             client.tell("4 100")  # So many requests in flight, and in all.
         for client in clients:

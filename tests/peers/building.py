@@ -1,11 +1,14 @@
 """Builds the peers from their sources, once for each state of them.
 
 What is built lies outside the tree, in the user's cache, under a name with a hash of the
-sources, the protos and the tools; so it is built again when one of them changes.
+sources, the protos and the tools; so it is built again when one of them changes. Of the processes
+that ask for the same, one builds and the others wait for it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import hashlib
 import os
@@ -13,19 +16,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from google.rpc import status_pb2
 
-__all__ = ["GOOGLE_RPC", "PEERS", "PROTOS", "MissingToolchainError", "build", "cache"]
+__all__ = ["GOOGLE_RPC", "PEERS", "PROTOS", "MissingToolchainError", "alone", "build", "cache"]
 
 PEERS = Path(__file__).parent
 PROTOS = PEERS.parents[1] / "protos"
 GOOGLE_RPC = Path(status_pb2.__file__).parents[2]
 """Where google/rpc/status.proto is."""
 
-BUILD_SECONDS = 110
+BUILD_SECONDS = 600
+"""Alone it takes half a minute. On a busy machine, it takes longer than a test may."""
 
 CANNOT_INSTALL = 75
 """What a script exits with where it cannot get what it needs (EX_TEMPFAIL)."""
@@ -39,6 +43,15 @@ def cache() -> Path:
     """The folder of what tests compile, in the user's cache."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "dm_env_rpc_client"
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Waits until no other process makes this file or folder, and has others wait."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _hash(sources: Sequence[Path], tools: Sequence[str]) -> str:
@@ -76,9 +89,13 @@ def build(language: str, tools: tuple[tuple[str, str], ...], script: str) -> Pat
         versions.append(found.stdout)
     sources = [path for path in (PEERS / language).rglob("*") if path.is_file()]
     folder = cache() / "peers" / f"{language}-{_hash(sources, [*versions, script])}"
-    if folder.is_dir():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    with alone(folder):
+        if not folder.is_dir():
+            _build(folder, language, script)
+    return folder
+
+
+def _build(folder: Path, language: str, script: str) -> None:
     print(f"building the peers in {language}...", file=sys.stderr, flush=True)
     scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"building-{language}-"))
     try:
@@ -100,11 +117,6 @@ def build(language: str, tools: tuple[tuple[str, str], ...], script: str) -> Pat
             raise MissingToolchainError(built.stderr[-4000:])
         if built.returncode != 0:
             raise RuntimeError(f"could not build the peers in {language}:\n{built.stderr[-4000:]}")
-        try:
-            scratch.rename(folder)
-        except OSError:
-            if not folder.is_dir():  # Another process was first otherwise.
-                raise
+        scratch.rename(folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return folder

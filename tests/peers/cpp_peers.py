@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from tests.peers.building import build
 from tests.peers.process import PeerProcess
 
-__all__ = ["bare_client", "server", "tcp_server"]
+__all__ = ["bare_client", "built", "server", "tcp_server"]
 
 _TOOLS = (
     ("g++ --version", "g++"),
@@ -22,20 +23,19 @@ make -s -j2 -f "$SOURCES/Makefile" SOURCES="$SOURCES" PROTOS="$PROTOS" GOOGLE_RP
 """
 
 
-def _program(name: str) -> Path:
-    return build("cpp", _TOOLS, _SCRIPT) / name
+built = functools.partial(build, "cpp", _TOOLS, _SCRIPT)
 
 
 def server(*arguments: str | Path) -> PeerProcess:
     """A dm_env_rpc server; prints its address."""
-    return PeerProcess([_program("server"), *arguments])
+    return PeerProcess([built() / "server", *arguments])
 
 
 def bare_client(address: str, payload: str, size: int = 0) -> PeerProcess:
     """A gRPC client that measures when it is told to; see client.cc."""
-    return PeerProcess([_program("client"), address, payload, str(size)])
+    return PeerProcess([built() / "client", address, payload, str(size)])
 
 
 def tcp_server() -> PeerProcess:
     """A TCP server that answers so many bytes with so many; prints its address."""
-    return PeerProcess([_program("tcp_server")])
+    return PeerProcess([built() / "tcp_server"])

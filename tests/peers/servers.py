@@ -1,16 +1,18 @@
-"""The servers of all peers, by name."""
+"""The servers of all peers, by name. As a program, it builds those that have to be built."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.peers import cpp_peers
-from tests.peers.building import GOOGLE_RPC, PROTOS, build
+from tests.peers.building import GOOGLE_RPC, PROTOS, MissingToolchainError, build
 from tests.peers.process import PeerProcess
 
-__all__ = ["SERVERS"]
+__all__ = ["BUILT", "SERVERS"]
 
 _ROOT = Path(__file__).parents[2]
 
@@ -38,14 +40,19 @@ npm install --no-audit --no-fund --no-package-lock --loglevel=error || exit 75
 """
 
 
+BUILT: dict[str, Callable[[], Path]] = {
+    "cpp": cpp_peers.built,
+    "go": functools.partial(build, "go", _GO_TOOLS, _GO_SCRIPT),
+    "node": functools.partial(build, "node", _NODE_TOOLS, _NODE_SCRIPT),
+}
+
+
 def _go(*arguments: str | Path) -> PeerProcess:
-    folder = build("go", _GO_TOOLS, _GO_SCRIPT)
-    return PeerProcess([folder / "server", *arguments])
+    return PeerProcess([BUILT["go"]() / "server", *arguments])
 
 
 def _node(*arguments: str | Path) -> PeerProcess:
-    folder = build("node", _NODE_TOOLS, _NODE_SCRIPT)
-    return PeerProcess(["node", folder / "server.js", PROTOS, GOOGLE_RPC, *arguments])
+    return PeerProcess(["node", BUILT["node"]() / "server.js", PROTOS, GOOGLE_RPC, *arguments])
 
 
 def _grpcio(*arguments: str | Path) -> PeerProcess:
@@ -63,3 +70,9 @@ SERVERS: dict[str, Callable[..., PeerProcess]] = {
     "grpcio": _grpcio,
     "grpcio_aio": _grpcio_aio,
 }
+
+if __name__ == "__main__":
+    for built in BUILT.values():
+        # The tests of a peer say what is missing, or why it cannot be built.
+        with contextlib.suppress(MissingToolchainError, RuntimeError):
+            built()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -45,7 +46,32 @@ def test_what_is_built_is_built_once(cache: Path) -> None:
     moment = (first / "moment").read_text()
     assert built(script) == first
     assert (first / "moment").read_text() == moment
-    assert [path.name for path in cache.iterdir()] == [first.name]
+    assert found(cache) == [first.name]
+
+
+def found(cache: Path) -> list[str]:
+    """What is in the cache beside the locks."""
+    return [path.name for path in cache.iterdir() if path.suffix != ".lock"]
+
+
+def test_processes_that_need_the_same_build_it_once(cache: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    program = (
+        "import pathlib, sys\n"
+        "from tests.peers import building\n"
+        "building.PEERS = pathlib.Path(sys.argv[1])\n"
+        "script = f'echo begun >> {sys.argv[2]}; sleep 0.3'\n"  # Longer than until all ask.
+        "print(building.build('latin', (), script))\n"
+    )
+    command = [sys.executable, "-c", program, str(building.PEERS), str(log)]
+    with contextlib.ExitStack() as stack:
+        processes = [
+            stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            for _ in range(3)
+        ]
+        built_in = {process.communicate(timeout=60)[0] for process in processes}
+    assert len(built_in) == 1
+    assert log.read_text() == "begun\n"
 
 
 def test_what_has_changed_is_built_again(tmp_path: Path) -> None:
@@ -65,13 +91,13 @@ def test_a_toolchain_that_is_not_there_is_named() -> None:
 def test_what_cannot_be_installed_is_told_apart_from_what_does_not_build(cache: Path) -> None:
     with pytest.raises(MissingToolchainError, match="no network"):
         built('echo "no network" >&2; exit 75')
-    assert list(cache.iterdir()) == []
+    assert found(cache) == []
 
 
 def test_a_build_that_fails_says_why_and_leaves_nothing(cache: Path) -> None:
     with pytest.raises(RuntimeError, match="syntax error in line 1"):
         built('echo "syntax error in line 1" >&2; exit 1')
-    assert list(cache.iterdir()) == []
+    assert found(cache) == []
 
 
 def test_a_script_fails_with_its_first_command() -> None:

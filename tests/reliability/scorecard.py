@@ -157,6 +157,9 @@ _ROWS = [
         "plaintext each way, rotation; tokens missing, wrong, right",
         "a clear error at once, which is not retried if it is final; no secret in any text",
         "waits without end, or an empty text"),
+    Row(47, "recordings with one bit changed (every bit of three small files, one for each "
+        "compression), or cut off at any byte",
+        "the same TimeSteps, or a RecordingError; never fewer in a file that is complete", ""),
     Row(49, "recordings that are renamed, replaced, removed or on a full disk while recorders use "
         "the path; three recorders on one path",
         "nothing is overwritten; when the cause is gone, the next recording works", ""),
@@ -170,6 +173,9 @@ _ROWS = [
     Row(52, "a worker process of a server is stopped (SIGSTOP)",
         "noticed within 20 s, its worlds end with a clear error, new clients are served; stop() "
         "ends within its grace", ""),
+    Row(53, "names, units, texts, properties and file names with escape sequences, C1 controls and "
+        "bidirectional marks, in every command, table, log and traceback",
+        "none reaches the terminal", ""),
     Row(54, "greetings, requests and metadata that are malformed and hold a secret",
         "the secret is in no error, log, reply, repr, span, recording or pickle", ""),
 ]  # fmt: skip

@@ -16,15 +16,14 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding as KeyBinding
 from textual.binding import BindingType
 from textual.containers import Container, VerticalScroll
-from textual.widgets import Static
 
-from dm_env_rpc_client.cli.plain_text import one_line
 from dm_env_rpc_client.cli.playing.bindings import Binding
 from dm_env_rpc_client.cli.playing.controls import COMMANDS, TextEntry, flag, in_short
 from dm_env_rpc_client.cli.playing.panel import Panel
 from dm_env_rpc_client.cli.playing.pictures import picture_for
 from dm_env_rpc_client.cli.playing.player import Player
-from dm_env_rpc_client.cli.playing.view import Gallery, shows_images
+from dm_env_rpc_client.cli.playing.view import Gallery, Words, shows_images
+from dm_env_rpc_client.displays.plain_text import one_line
 from dm_env_rpc_client.errors import DmEnvRpcError
 
 __all__ = ["PlayApp", "describe"]
@@ -102,7 +101,7 @@ class PlayApp(App[BaseException]):
         """See `App.compose`."""
         # Kept, because they cannot be found any more while the application ends.
         self._status, self._observations, self._controls, self._shown_message, self._keys = (
-            Static(id=name, markup=False)
+            Words(id=name, markup=False)
             for name in ("status", "observations", "controls", "message", "keys")
         )
         self._gallery = Gallery(shows_images())

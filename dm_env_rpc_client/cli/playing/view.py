@@ -14,11 +14,11 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Static
 
-from dm_env_rpc_client.cli.plain_text import one_line
 from dm_env_rpc_client.cli.playing.blocks import Line, draw
 from dm_env_rpc_client.cli.playing.pictures import Picture
+from dm_env_rpc_client.displays.plain_text import one_line, printable
 
-__all__ = ["Gallery", "shows_images"]
+__all__ = ["Gallery", "Words", "shows_images"]
 
 _SHARP_PIXELS = 1024
 """The least size of an image that is given to the terminal, which blurs what it enlarges."""
@@ -32,6 +32,18 @@ def shows_images() -> bool:
     """
     found = textual_image.renderable.Image
     return found in (textual_image.renderable.TGPImage, textual_image.renderable.SixelImage)
+
+
+class Words(Static):
+    """Text in which only styles control the terminal."""
+
+    def render_line(self, y: int) -> Strip:
+        """See `Widget.render_line`."""
+        strip = super().render_line(y)
+        if strip.text.isprintable():
+            return strip
+        plain = Strip([Segment(printable(text), style) for text, style, _ in strip])
+        return plain.adjust_cell_length(strip.cell_length)
 
 
 class _Blocks(Widget):
@@ -109,7 +121,7 @@ class Gallery(Horizontal):
             await self.remove_children()
             self._shown = {key: _Image() if key[1] else _Blocks() for key in kinds}
             await self.mount_all(
-                Vertical(Static(one_line(name), markup=False), widget)
+                Vertical(Words(one_line(name), markup=False), widget)
                 if len(kinds) > 1
                 else Vertical(widget)
                 for (name, _), widget in self._shown.items()

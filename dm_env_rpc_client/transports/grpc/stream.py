@@ -70,10 +70,11 @@ class GrpcStream:
         )
         self._pump.start()
 
-    def write(self, *messages: bytes) -> None:
+    def write(self, *messages: bytes) -> bool:
         """See `Stream.write`."""
         for message in messages:
             self._outbound.put(message)
+        return False
 
     def has_unsent(self) -> bool:
         """See `Stream.has_unsent`; grpcio's own threads send."""

@@ -199,8 +199,8 @@ class ClientConnection:
         self.is_corked = False
         self._change()
 
-    def send(self, call: ClientStream, *messages: bytes) -> None:
-        """Sends messages on a stream, as far as that is possible without waiting."""
+    def send(self, call: ClientStream, *messages: bytes) -> bool:
+        """Sends messages on a stream, as far as possible without waiting; see `Stream.write`."""
         with self.lock:
             if self._is_torn:
                 self._give_up()
@@ -210,6 +210,12 @@ class ClientConnection:
             if not self.is_corked or len(self.sending.outbound) >= self._held_back:
                 self.flush()
             self._is_torn = False
+        sending = self.sending  # `has_unsent`, without the call.
+        return not self.is_corked and bool(sending.outbound or sending.blocked)
+
+    def has_unsent(self) -> bool:
+        """See `Stream.has_unsent`."""
+        return not self.is_corked and bool(self.sending.outbound or self.sending.blocked)
 
     def end(self, call: ClientStream) -> None:
         """Ends this side's half of a stream."""
@@ -288,11 +294,17 @@ class ClientConnection:
             arrived.pop(number, None)
         return found
 
-    def is_readable(self) -> bool:
-        """Whether something has arrived, or the connection has ended."""
+    def has_unread(self, call: ClientStream) -> bool:
+        """Whether something has arrived for a stream, or it has ended; see `Stream.has_unread`."""
+        if self.is_shared and not self.is_corked:
+            self.take_all_arrived()  # It may be for other streams.
+        if call.messages or call.failure is not None or self.is_closed:
+            return True
+        if self.is_shared:
+            return False
         with self.lock:  # One at a time; any thread may ask.
             waiting = self._is_tls and self._socket.pending()
-            return bool(waiting) or self._look(0)
+            return bool(waiting or self._look(0))
 
     def wait_to_send(self, timeout: float) -> None:
         """Waits up to `timeout` seconds until the socket takes more, and sends that."""
@@ -393,7 +405,9 @@ class ClientConnection:
         # Three, because two threads cannot use one at the same time.
         self._readable = _poll(connected, select.POLLIN)
         self._either = _poll(connected, select.POLLIN | select.POLLOUT)
-        self._look = _poll(connected, select.POLLIN)
+        look_now = select.poll()
+        look_now.register(connected, select.POLLIN)
+        self._look = look_now.poll
 
     def _wait_until_accepted(self, deadline: float | None) -> None:
         """Returns when the server has shown itself; otherwise closes the socket."""
@@ -422,7 +436,12 @@ class ClientConnection:
             while outbound:
                 if self._is_tls or len(outbound) == 1:
                     # What did not fit is tried again with the same bytes, as TLS demands.
-                    sending.sent(self._socket.send(outbound[0], self._at_once))
+                    first = outbound[0]
+                    count = self._socket.send(first, self._at_once)
+                    if count == len(first):
+                        outbound.popleft()  # `sent`, without the call.
+                    else:
+                        sending.sent(count)
                 else:
                     buffers = itertools.islice(outbound, _BUFFERS_AT_ONCE)
                     sending.sent(self._socket.sendmsg(buffers, (), self._at_once))

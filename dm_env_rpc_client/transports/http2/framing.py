@@ -262,7 +262,12 @@ class Framing:
             buffer.end += count - taken
         else:
             buffer.end += count
-        self.go_on()
+        self.is_behind = False
+        try:
+            self._parse()  # `go_on`, without the call.
+        except (ViolationError, DmEnvRpcClientError) as error:
+            self._end_by(error)
+            self.go_on()
 
     def go_on(self) -> None:
         """Parses what has been received."""
@@ -272,17 +277,21 @@ class Framing:
             try:
                 self._parse()
                 return
-            except ViolationError as violation:
-                if violation.stream:
-                    self.sending.outbound.append(rst_stream(violation.stream, violation.code))
-                    self._role.break_stream(violation)
-                    # So that the same frame again does not keep this loop going.
-                    self._frames_without_content += 1
-                else:
-                    self.fail(self._role.violated(violation))
-                    self.sending.outbound.append(goaway(self._role.last_stream, violation.code))
-            except DmEnvRpcClientError as error:
-                self.fail(error)
+            except (ViolationError, DmEnvRpcClientError) as error:
+                self._end_by(error)
+
+    def _end_by(self, error: ViolationError | DmEnvRpcClientError) -> None:
+        """Ends the stream or the connection that an error is about."""
+        if not isinstance(error, ViolationError):
+            self.fail(error)
+        elif error.stream:
+            self.sending.outbound.append(rst_stream(error.stream, error.code))
+            self._role.break_stream(error)
+            # So that the same frame again does not keep `go_on` going.
+            self._frames_without_content += 1
+        else:
+            self.fail(self._role.violated(error))
+            self.sending.outbound.append(goaway(self._role.last_stream, error.code))
 
     def fail(self, error: DmEnvRpcClientError) -> None:
         """Ends the connection: nothing more is received."""
@@ -347,7 +356,10 @@ class Framing:
             if not self._begin_frame(size, kind, flags, stream & _STREAM):
                 break
             left_at_once = self._left_at_once
-        buffer.compact(9 + _MAX_CONTROL_FRAME)
+        if buffer.start == buffer.end:
+            buffer.start = buffer.end = 0  # `compact`, without the call.
+        else:
+            buffer.compact(9 + _MAX_CONTROL_FRAME)
 
     def _take_preface(self) -> bool:
         """Takes what comes before the first frame (section 3.4); False if there must be more."""

@@ -29,7 +29,9 @@ class Http2Stream:
         self._call = call
         self._advance = connection.advance
         # Without a frame of Python in between.
-        self.write: Callable[..., None] = functools.partial(connection.send, call)
+        self.write: Callable[..., bool] = functools.partial(connection.send, call)
+        self.has_unread: Callable[[], bool] = functools.partial(connection.has_unread, call)
+        self.has_unsent = connection.has_unsent
         self._is_closed = self._is_aborted = False
 
     @classmethod
@@ -48,12 +50,6 @@ class Http2Stream:
     def fileno(self) -> int:
         """See `Stream.fileno`."""
         return -1 if self._is_closed else self._connection.fileno()
-
-    def has_unsent(self) -> bool:
-        """See `Stream.has_unsent`."""
-        connection = self._connection
-        sending = connection.sending
-        return not connection.is_corked and bool(sending.outbound or sending.blocked)
 
     def send_rest(self, timeout: float) -> None:
         """See `Stream.send_rest`."""
@@ -74,15 +70,6 @@ class Http2Stream:
             if not self._advance(call, deadline):
                 return None
         return messages.popleft()
-
-    def has_unread(self) -> bool:
-        """See `Stream.has_unread`."""
-        call, connection = self._call, self._connection
-        if connection.is_shared and not connection.is_corked:
-            connection.take_all_arrived()  # It may be for other streams.
-        if call.messages or call.failure is not None or connection.is_closed:
-            return True
-        return not connection.is_shared and connection.is_readable()
 
     def shared_socket(self) -> tuple[ClientConnection, int] | None:
         """See `Stream.shared_socket`."""

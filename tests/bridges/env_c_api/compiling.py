@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from tests.groups import need
-from tests.peers.building import cache
+from tests.peers.building import alone, cache
 
 SOURCES = Path(__file__).parent
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
@@ -36,14 +36,14 @@ def compile_library(source: str, version: str, *flags: str) -> str:
     command = ["cc", "-std=gnu11", "-O1", "-Wall", "-fPIC", "-shared", define, *flags]
     known_by = hashlib.sha256(repr(command).encode() + _sources()).hexdigest()[:16]
     path = cache() / "env_c_api" / f"{source}_{version}_{known_by}.so"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-            compiled = Path(scratch) / path.name
-            subprocess.run(
-                [*command, str(SOURCES / f"{source}.c"), "-o", str(compiled)],
-                check=True,
-                timeout=60,
-            )
-            compiled.rename(path)
+    with alone(path):
+        if not path.exists():
+            with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+                compiled = Path(scratch) / path.name
+                subprocess.run(
+                    [*command, str(SOURCES / f"{source}.c"), "-o", str(compiled)],
+                    check=True,
+                    timeout=60,
+                )
+                compiled.rename(path)
     return str(path)

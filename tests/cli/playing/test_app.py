@@ -292,7 +292,7 @@ async def test_images_are_given_to_the_terminal_enlarged(monkeypatch: pytest.Mon
         (np.float32(0.1), "0.1"),
         (np.int64(-3), "-3"),
         (np.bool_(True), "☑ on"),
-        ("two\nlines \x1b[2J", "two lines \ufffd[2J"),
+        ("two\nlines \x1b[2J", r"two lines \x1b[2J"),
         (np.array(["a", "b"], object), "['a' 'b']"),
         (np.array([0.5, -1.0]), "[ 0.5 -1. ]"),
         (np.arange(100), "int64[100], 0 to 99, mean 49.5"),

@@ -1,0 +1,91 @@
+"""The one place through which a command writes to a terminal, a file or a pipe.
+
+What comes from servers and files is escaped here, whatever a command prints. Only `rich`'s own
+styles and movements of the cursor control the terminal; `--json` escapes as JSON does.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import rich.console
+import rich.markup
+import rich.segment
+import typer
+
+from dm_env_rpc_client.displays.plain_text import one_line, printable
+
+__all__ = ["Console", "cell", "console", "json_text", "print_json", "print_text"]
+
+
+class Console(rich.console.Console):
+    """A console on which no text controls the terminal.
+
+    Args:
+      **options: as for `rich.console.Console`.
+    """
+
+    def __init__(self, **options: Any):
+        super().__init__(emoji=False, **options)
+
+    def render(
+        self, renderable: Any, options: rich.console.ConsoleOptions | None = None
+    ) -> Iterable[rich.segment.Segment]:
+        """See `rich.console.Console.render`."""
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            if control or text.isprintable():
+                yield segment
+            else:
+                yield rich.segment.Segment(printable(text), style)
+
+
+console = Console(stderr=True, soft_wrap=True, highlight=False)
+"""Stderr, for everything but results, which go to stdout."""
+
+
+def cell(value: Any) -> str:
+    """Returns the text of a value in one line, for tables and trees of `rich`."""
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return rich.markup.escape(one_line(text))
+
+
+def print_text(text: str) -> None:
+    """Prints a result as text."""
+    typer.echo(printable(text))
+
+
+def print_json(result: Any) -> None:
+    """Prints a result as one line of JSON.
+
+    NaN and infinities, which JSON lacks, become the strings "NaN", "Infinity" and "-Infinity",
+    as in the JSON of protobuf.
+
+    Args:
+      result: mappings, sequences, strings, numbers, bools and None; NumPy arrays and scalars;
+        messages, which become their type and their bytes in hexadecimal.
+    """
+    typer.echo(json_text(result))
+
+
+def json_text(result: Any) -> str:
+    """Returns what `print_json` prints."""
+    # Of the control characters JSON may have DEL unescaped.
+    return json.dumps(_plain(result), allow_nan=False).replace("\x7f", "\\u007f")
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if hasattr(value, "type_url"):
+        return {"type_url": value.type_url, "value": value.value.hex()}
+    return value

@@ -1,0 +1,115 @@
+"""The one-file server answers as this package's server does, on every Python."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dm_env_rpc_client
+from dm_env_rpc_client import make
+from dm_env_rpc_client.compliance import Options, Outcome, run
+from dm_env_rpc_client.server import serve
+from tests.standalone import hosted
+from tests.standalone.interpreters import (
+    FILE,
+    NEWEST,
+    OLDEST,
+    VERSIONS,
+    interpreter,
+    served,
+)
+
+PYTHONS = [
+    pytest.param(version, marks=[] if version in (OLDEST, NEWEST) else [pytest.mark.slow])
+    for version in VERSIONS
+]
+STEPS = 200
+
+
+@pytest.fixture(params=PYTHONS)
+def python(request: pytest.FixtureRequest) -> str:
+    return interpreter(request.param)
+
+
+def leaves(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [leaf for key in sorted(value) for leaf in [key, *leaves(value[key])]]
+    return [value]
+
+
+def check_same(one: Any, other: Any) -> None:
+    """Equal bit for bit, with dtypes and shapes."""
+    assert type(one) is type(other), (one, other)
+    if isinstance(one, np.ndarray | np.generic):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        same = one.tolist() == other.tolist() if one.dtype == object else (
+            one.tobytes() == other.tobytes()
+        )  # fmt: skip
+        assert same, (one, other)
+    else:
+        assert one == other
+
+
+def action_of(spec: Any, random: np.random.RandomState) -> Any:
+    """An action that conforms to a spec: any bits, and often the bounds themselves."""
+    if isinstance(spec, dict):
+        return {key: action_of(part, random) for key, part in spec.items()}
+    if spec.dtype.kind in "OU":
+        return "".join(map(chr, random.randint(1, 0xD000, random.randint(9))))
+    if spec.dtype.kind == "b":
+        return np.array(random.randint(2, size=spec.shape), bool)
+    if spec.dtype.kind == "f":
+        scale = 10.0 ** random.randint(-40, 38)
+        return np.array(random.randn(*spec.shape) * scale, spec.dtype)
+    low, high = (np.broadcast_to(side, spec.shape) for side in (spec.minimum, spec.maximum))
+    bits = random.bytes(int(np.prod(spec.shape)) * spec.dtype.itemsize)
+    anything = np.frombuffer(bits, spec.dtype).reshape(spec.shape)
+    small = np.array(random.randint(0, 100, spec.shape), spec.dtype)
+    return np.clip(anything if random.rand() < 0.5 else small, low, high)
+
+
+def played(address: str, settings: dict[str, Any]) -> list[Any]:
+    random = np.random.RandomState(3)
+    with make(address, settings) as env:
+        found: list[Any] = [repr(env.action_spec()), repr(env.observation_spec())]
+        timestep = env.reset()
+        for _ in range(STEPS):
+            found += [timestep.step_type, timestep.reward, timestep.discount]
+            found += leaves(timestep.observation)
+            timestep = env.step(action_of(env.action_spec(), random))
+    return found
+
+
+def test_steps_are_those_of_this_packages_server(python: str) -> None:
+    settings = {"length": 7, "label": "né"}
+    with served(python, "Everything") as server, serve(hosted.Everything) as own:
+        one, other = played(server.address, settings), played(own.address, settings)
+    assert len(one) == len(other)
+    for left, right in zip(one, other, strict=True):
+        check_same(left, right)
+
+
+@pytest.mark.parametrize("environment", ["Everything", "Catch"])
+def test_the_compliance_suite_passes(python: str, environment: str) -> None:
+    with served(python, environment) as server:
+        results = list(run(server.address, Options(timeout=20.0, quiet_seconds=0.05)))
+    assert [each for each in results if each.outcome is Outcome.FAILED] == []
+    assert sum(each.outcome is Outcome.PASSED for each in results) > 60
+
+
+def test_the_file_imports_numpy_and_the_standard_library_only() -> None:
+    imported = set()
+    for node in ast.walk(ast.parse(FILE.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(str(node.module).partition(".")[0])
+    assert imported - sys.stdlib_module_names == {"numpy"}
+
+
+def test_the_file_has_the_version_of_the_package() -> None:
+    assert f'__version__ = "{dm_env_rpc_client.__version__}"' in FILE.read_text()
