@@ -53,7 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recording": {"errors", "protocol", "tensors", "transports", "version"},
     "bridges": {"errors", "runtime", "tensors", "transports"},
     "protocol": {"_proto", "errors", "tensors"},
-    "transports": {"errors", "version"},
+    "transports": {"_proto", "errors", "version"},
     "tensors": {"_proto", "displays", "errors"},
     "standalone": set(),
     "runtime": {"errors"},

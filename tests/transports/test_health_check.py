@@ -10,9 +10,11 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 
 from dm_env_rpc_client import ConnectionLostError, DeadlineExceededError, ProtocolError
 from dm_env_rpc_client.server import Catch, Server, serve
+from dm_env_rpc_client.transports import reflection
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.health import CHECK, WATCH
 from dm_env_rpc_client.transports.health_check import check_health
@@ -128,3 +130,118 @@ def test_no_answer_in_time_is_an_error() -> None:
 def test_a_peer_that_is_silent_is_an_error() -> None:
     with listening(lambda connection: None) as silent, pytest.raises(DeadlineExceededError):
         status_of(silent, timeout=0.5)
+
+
+class Reflected:
+    """What a tool without `.proto` files knows of a server: all that its reflection tells."""
+
+    def __init__(self, channel: grpc.Channel, version: str):
+        self.pool = descriptor_pool.DescriptorPool()
+        path = f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
+        self._ask: Any = channel.stream_stream(path)
+
+    def ask(self, *requests: bytes) -> list[bytes]:
+        return list(self._ask(iter(requests), timeout=20))
+
+    def load(self, symbol: str) -> None:
+        """Takes the descriptors of a symbol; in the order in which one needs another."""
+        (answer,) = self.ask(field(4, symbol.encode()))
+        files = [
+            descriptor_pb2.FileDescriptorProto.FromString(each)
+            for each in parts(parts(answer, 4)[0], 1)
+        ]
+        while files:
+            known = {each.name for each in files}
+            ready = [each for each in files if not known & set(each.dependency)]
+            for each in ready:
+                self.pool.AddSerializedFile(each.SerializeToString())
+            files = [each for each in files if each not in ready]
+
+    def message(self, name: str, text: str = "") -> Any:
+        made = message_factory.GetMessageClass(self.pool.FindMessageTypeByName(name))()
+        return json_format.Parse(text or "{}", made, descriptor_pool=self.pool)
+
+
+def field(number: int, contents: bytes) -> bytes:
+    """A field of bytes, text or a message."""
+    return bytes([number << 3 | 2, len(contents)]) + contents
+
+
+def parts(message: bytes, number: int) -> list[bytes]:
+    """The contents of all fields of a number; the message has no others than such."""
+    found, at = [], 0
+    while at < len(message):
+        tag, size = message[at], 0
+        at += 1
+        for shift in range(0, 35, 7):
+            size |= (message[at] & 0x7F) << shift
+            at += 1
+            if not message[at - 1] & 0x80:
+                break
+        if tag >> 3 == number:
+            found.append(message[at : at + size])
+        at += size
+    return found
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+def test_a_tool_without_proto_files_lists_describes_and_calls(server: Server, version: str) -> None:
+    with grpc.insecure_channel(server.address) as channel:
+        tool = Reflected(channel, version)
+        (listed,) = tool.ask(field(7, b""))
+        services = [parts(each, 1)[0].decode() for each in parts(parts(listed, 6)[0], 1)]
+        assert services == [
+            SERVICE,
+            "grpc.health.v1.Health",
+            *(f"grpc.reflection.{each}.ServerReflection" for each in ("v1", "v1alpha")),
+        ]
+        for service in services:
+            tool.load(service)
+        health = tool.pool.FindServiceByName("grpc.health.v1.Health")
+        answers = {}
+        for method in (health.methods_by_name["Check"], health.methods_by_name["List"]):
+            path = f"/{health.full_name}/{method.name}"
+            call: Any = channel.unary_unary(path)
+            request = tool.message(method.input_type.full_name)
+            answer = tool.message(method.output_type.full_name)
+            answer.MergeFromString(call(request.SerializeToString(), timeout=20))
+            answers[method.name] = json_format.MessageToDict(answer)
+        serving = {"status": "SERVING"}
+        assert answers == {"Check": serving, "List": {"statuses": {"": serving, SERVICE: serving}}}
+
+
+@pytest.mark.parametrize("transport", ["http2", "grpc"])
+def test_reflection_needs_no_token_and_gives_the_messages_of_the_protocol(transport: Any) -> None:
+    with (
+        serve(Catch, transport=transport, token="secret") as server,
+        grpc.insecure_channel(server.address) as channel,
+    ):
+        tool = Reflected(channel, "v1")
+        tool.load(SERVICE)
+        process = tool.pool.FindServiceByName(SERVICE).methods_by_name["Process"]
+        request = tool.message(process.input_type.full_name, '{"createWorld": {}}')
+        contents = request.SerializeToString()
+        stream: Any = channel.stream_stream(f"/{SERVICE}/Process")
+        metadata = [("authorization", "Bearer secret")]
+        (raw,) = stream(iter([contents]), timeout=20, metadata=metadata)
+        answer = tool.message(process.output_type.full_name)
+        answer.MergeFromString(raw)
+        assert answer.create_world.world_name == "world-1"
+        with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
+            list(stream(iter([contents]), timeout=20))
+
+
+def test_reflection_refuses_and_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflection, "_MAX_REQUESTS", 8)
+    with grpc.insecure_channel(server.address) as channel:
+        tool = Reflected(channel, "v1")
+        unknown = [field(4, b"no.Such"), field(3, b"no.proto"), field(6, b"x"), field(5, b""), b""]
+        for request, answer in zip(unknown, tool.ask(*unknown), strict=True):
+            assert parts(answer, 7)
+            assert parts(answer, 2) == [request]
+        (named,) = tool.ask(field(3, b"dm_env_rpc/v1/dm_env_rpc.proto"))
+        assert parts(named, 4)
+        for requests, code in (([b"\xff"], "INVALID_ARGUMENT"), ([b""] * 9, "RESOURCE_EXHAUSTED")):
+            with pytest.raises(grpc.RpcError, match=code):
+                tool.ask(*requests)
+        assert status_of(server.address) == "SERVING"

@@ -10,8 +10,9 @@ from typing import Any, cast
 
 import grpc
 
-from dm_env_rpc_client.transports import health, status
+from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.listening import listen
+from dm_env_rpc_client.transports.own_services import open_own
 from dm_env_rpc_client.transports.server_streams import (
     OpenStream,
     Peer,
@@ -76,7 +77,7 @@ class GrpcListener:
         )
         service, method = status.PROCESS.strip("/").split("/")
         self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(service, {method: handler}), _HealthHandler())
+            (grpc.method_handlers_generic_handler(service, {method: handler}), _OwnHandler())
         )
         self.address = listen(functools.partial(self._add_port, credentials), address)
         self._server.start()
@@ -99,17 +100,19 @@ class GrpcListener:
         return self._server.add_secure_port(address, credentials)
 
 
-class _HealthHandler(grpc.GenericRpcHandler):
-    """Answers the methods of the health service."""
+class _OwnHandler(grpc.GenericRpcHandler):
+    """Answers the methods of the services that every server has."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """See `grpc.GenericRpcHandler`."""
-        found = health.open_health(handler_call_details.method)
+        found = open_own(handler_call_details.method)
         if found is None:
             return None
         if found.is_unary:
             return grpc.unary_unary_rpc_method_handler(functools.partial(_check, found.stream))
-        return grpc.unary_stream_rpc_method_handler(functools.partial(_watch, found.stream))
+        if found.stays:
+            return grpc.unary_stream_rpc_method_handler(functools.partial(_watch, found.stream))
+        return grpc.stream_stream_rpc_method_handler(functools.partial(_converse, found.stream))
 
 
 def _check(stream: ServerStream, message: bytes, context: grpc.ServicerContext) -> bytes:
@@ -117,6 +120,13 @@ def _check(stream: ServerStream, message: bytes, context: grpc.ServicerContext) 
         return stream.answer(message)
     except StreamStatusError as error:
         context.abort(grpc.StatusCode[error.code], str(error))
+
+
+def _converse(
+    stream: ServerStream, requests: Iterator[bytes], context: grpc.ServicerContext
+) -> Iterator[bytes]:
+    for message in requests:
+        yield _check(stream, message, context)
 
 
 def _watch(stream: ServerStream, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:

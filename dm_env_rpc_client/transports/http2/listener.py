@@ -29,7 +29,6 @@ from collections.abc import Callable
 from typing import Any
 
 from dm_env_rpc_client.transports import listening
-from dm_env_rpc_client.transports.health import open_health
 from dm_env_rpc_client.transports.http2.busy_wait import BusyWait, at_work, processors
 from dm_env_rpc_client.transports.http2.clients import Clients
 from dm_env_rpc_client.transports.http2.doors import is_gone
@@ -38,6 +37,7 @@ from dm_env_rpc_client.transports.http2.served import Served
 from dm_env_rpc_client.transports.http2.server_connection import ServerConnection
 from dm_env_rpc_client.transports.http2.server_half import Event, ServerCall, ServerHalf
 from dm_env_rpc_client.transports.http2.stream_threads import StreamThreads
+from dm_env_rpc_client.transports.own_services import open_own
 from dm_env_rpc_client.transports.self_pipe import SelfPipe
 from dm_env_rpc_client.transports.server_streams import (
     OpenStream,
@@ -425,10 +425,10 @@ class Http2Listener:
     def _served(self, connection: ServerConnection, call: ServerCall) -> Served | None:
         if call.is_over:
             return None
-        health = open_health(call.path)
-        if health is not None:
-            served = Served(connection, call, health.stream)
-            served.is_unary, served.stays = health.is_unary, not health.is_unary
+        own = open_own(call.path)
+        if own is not None:
+            served = Served(connection, call, own.stream)
+            served.is_unary, served.stays = own.is_unary, own.stays
             return served
         if call.path != PROCESS:
             raise StreamStatusError("UNIMPLEMENTED", f"no such method; this server has {PROCESS}")
