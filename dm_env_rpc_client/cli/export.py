@@ -36,16 +36,18 @@ def export(
         ),
     ],
     to: Annotated[_Format, typer.Option("--to", help="Format of the episodes.")],
+    chunk_bytes: recorded.ChunkBytes = None,
 ) -> None:
     """Writes the episodes of a recording for other programs."""
+    limits = recorded.limits_of(chunk_bytes)
     if to is _Format.PARQUET:
         with recorded.needing_extras():
             from dm_env_rpc_client.recording.parquet import export_parquet
 
-        count = export_parquet(path, out)
+        count = export_parquet(path, out, limits=limits)
     else:
         with recorded.needing_extras():
             from dm_env_rpc_client.recording.minari import export_minari
 
-        count = export_minari(path, out)
+        count = export_minari(path, out, limits=limits)
     console.print(f"wrote {count} episodes to {cell(out)}")

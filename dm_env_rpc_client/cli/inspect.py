@@ -42,13 +42,14 @@ def inspect(
     *,
     access: arguments.Access,
     as_json: arguments.Json = False,
+    chunk_bytes: recorded.ChunkBytes = None,
 ) -> None:
     """Shows the specs of actions, observations, reward and discount of an environment.
 
     Of a recording it shows the episodes: their steps, returns, durations, and an image.
     """
     if recorded.is_recording(address):
-        recorded.inspect_recording(address, as_json)
+        recorded.inspect_recording(address, as_json, recorded.limits_of(chunk_bytes))
         return
     with arguments.open_environment(
         address,

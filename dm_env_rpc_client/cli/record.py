@@ -92,6 +92,7 @@ def replay(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the address as one line of JSON.")
     ] = False,
+    chunk_bytes: recorded.ChunkBytes = None,
 ) -> None:
     """Serves a recording without its environment, until Ctrl-C or SIGTERM.
 
@@ -102,7 +103,9 @@ def replay(
         from dm_env_rpc_client import recording
 
     arguments.check_listening_address(address, arguments.Access(insecure=insecure))
-    _serve(recording.replay(path, address, insecure=insecure), f"replaying {path} at", as_json)
+    limits = recorded.limits_of(chunk_bytes)
+    running = recording.replay(path, address, insecure=insecure, limits=limits)
+    _serve(running, f"replaying {path} at", as_json)
 
 
 def _serve(running: Serving, what: str, as_json: bool) -> None:

@@ -6,26 +6,49 @@ import contextlib
 import importlib.util
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import rich.box
 import rich.console
 import rich.segment
 import rich.table
+import typer
 
 from dm_env_rpc_client.cli.consoles import Console, cell, print_json
 from dm_env_rpc_client.cli.failures import UsageError
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.recording import Episode
+    from dm_env_rpc_client.tensors.limits import Limits
 
-__all__ = ["inspect_recording", "is_recording", "needing_extras"]
+__all__ = ["ChunkBytes", "inspect_recording", "is_recording", "limits_of", "needing_extras"]
 
 _MOST_ROWS = 50
 """The most episodes that the table has, besides the last one."""
 
 _WIDTH, _HEIGHT = 64, 24
 """The largest size of a picture, in characters."""
+
+
+ChunkBytes = Annotated[
+    int | None,
+    typer.Option(
+        "--chunk-bytes",
+        min=1,
+        show_default="256 MiB",
+        help="Largest chunk of a recording, and what its TimeSteps may take in memory.",
+    ),
+]
+
+
+def limits_of(chunk_bytes: int | None) -> Limits:
+    """Returns the limits of reading a recording, for the argument of a command."""
+    from dm_env_rpc_client.tensors.limits import DEFAULT, MAX_MESSAGE_BYTES, Limits
+
+    if chunk_bytes is None:
+        return DEFAULT
+    message_bytes = max(DEFAULT.message_bytes, min(chunk_bytes, MAX_MESSAGE_BYTES))
+    return Limits(chunk_bytes=chunk_bytes, message_bytes=message_bytes)
 
 
 def is_recording(named: str) -> bool:
@@ -42,7 +65,7 @@ def needing_extras() -> Iterator[None]:
         raise UsageError(str(error)) from None
 
 
-def inspect_recording(path: str, as_json: bool) -> None:
+def inspect_recording(path: str, as_json: bool, limits: Limits) -> None:
     """Shows the connections and the episodes of a recording, and a picture if there is one.
 
     Raises:
@@ -54,7 +77,7 @@ def inspect_recording(path: str, as_json: bool) -> None:
     with needing_extras():
         from dm_env_rpc_client.recording import Scan, episodes
 
-    scan = Scan(path)
+    scan = Scan(path, limits)
     console = Console()
     described = []
     picture = None

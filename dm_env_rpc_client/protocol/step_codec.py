@@ -43,7 +43,7 @@ from dm_env_rpc_client.protocol.step_layout import (
 )
 from dm_env_rpc_client.tensors import nesting
 from dm_env_rpc_client.tensors.codecs import read_varint, varint
-from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
+from dm_env_rpc_client.tensors.limits import DEFAULT, MAX_MESSAGE_BYTES, Limits
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 
 __all__ = ["StepCodec", "answer_memory"]
@@ -56,9 +56,6 @@ _STATE = 0x08
 _OBSERVATION = 0x12
 _ACTION = b"\x0a"
 _REQUESTED = b"\x12"
-
-_MAX_MESSAGE_BYTES = (1 << 31) - 1
-"""The largest message that protobuf supports."""
 
 _LARGE_BYTES = 1 << 14
 """Messages above this are received into memory that is not cleared first."""
@@ -160,9 +157,9 @@ class StepCodec:
         parts.append(self._tail)
         size = sum(map(len, parts))
         parts[0] = b"\x1a" + varint(size)
-        if size + len(parts[0]) > _MAX_MESSAGE_BYTES:
+        if size + len(parts[0]) > MAX_MESSAGE_BYTES:
             raise SpecError(
-                f"the actions take {size} bytes together; a message holds {_MAX_MESSAGE_BYTES}"
+                f"the actions take {size} bytes together; a message holds {MAX_MESSAGE_BYTES}"
             )
         request = EncodedRequest(_STEP, b"".join(parts), self.decode)
         if single is not None and len(self._known_requests) < _MAX_KNOWN_REQUESTS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import datetime
 import os
@@ -21,11 +22,19 @@ from dm_env_rpc_client.protocol.envelopes import (
 )
 from dm_env_rpc_client.protocol.lifecycle import Lifecycle, State
 from dm_env_rpc_client.recording.reading import Entry, RecordedConnection, Scan
-from dm_env_rpc_client.tensors import nesting
-from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
+from dm_env_rpc_client.tensors import bounded_parsing, nesting
+from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits
 from dm_env_rpc_client.tensors.spec_manager import SpecManager, dm_env_spec
 
-__all__ = ["Episode", "Recording", "episodes", "read"]
+__all__ = ["Episode", "Recording", "all_episodes", "episodes", "read"]
+
+# What takes memory beside the bytes of arrays and messages, measured with CPython 3.11.
+_REQUEST_BYTES = 200
+_EPISODE_BYTES = 2000
+_TIMESTEP_BYTES = 1000
+_VALUE_BYTES = 200
+_OBJECT_BYTES = 650
+_SPEC_BYTES = 3000
 
 
 @dataclasses.dataclass
@@ -46,6 +55,7 @@ class Episode:
       flat_actions: for each TimeStep the action that led to it, by flat name; that of the first is
         empty. An action that a step left out is missing.
       flat_timesteps: the TimeSteps, with observations by flat name.
+      held_bytes: about how much memory it takes, as counted against `Limits.chunk_bytes`.
     """
 
     connection: RecordedConnection
@@ -57,6 +67,7 @@ class Episode:
     nanoseconds: list[int] = dataclasses.field(default_factory=list, repr=False)
     flat_actions: list[dict[str, Any]] = dataclasses.field(default_factory=list, repr=False)
     flat_timesteps: list[dm_env.TimeStep] = dataclasses.field(default_factory=list, repr=False)
+    held_bytes: int = dataclasses.field(default=0, repr=False)
 
     def __len__(self) -> int:
         return len(self.flat_timesteps)
@@ -139,16 +150,18 @@ def read(path: str | os.PathLike[str], limits: Limits = DEFAULT) -> Recording:
 
     Args:
       path: the file. If its recorder was killed, it is read up to the last whole chunk.
-      limits: what an answer may contain, as for the connections that were recorded.
+      limits: what a message may contain, as for the connections that were recorded, and what a
+        chunk and all TimeSteps together may take.
 
     Returns:
       The connections and the episodes.
 
     Raises:
-      RecordingError: the file is not a recording, is damaged, or a connection breaks the protocol.
+      RecordingError: the file is not a recording, is damaged, exceeds the limits, or a connection
+        breaks the protocol.
     """
-    scan = Scan(path)
-    found = list(episodes(scan, limits))
+    scan = Scan(path, limits)
+    found = list(all_episodes(scan))
     return Recording(scan.connections, found, scan.is_complete)
 
 
@@ -159,8 +172,8 @@ def episodes(
 
     Args:
       recording: the file, or a `Scan` of it, whose `connections` and `is_complete` are those of the
-        whole file at the end.
-      limits: as for `read`.
+        whole file at the end, and whose limits count.
+      limits: as for `read`, for the episodes that have not ended.
 
     Yields:
       Each episode when it has ended; those that did not, at the end.
@@ -169,38 +182,50 @@ def episodes(
       As `read`. If a connection breaks the protocol, that is at the end, after all episodes that
       the file has whole; nothing of that connection is read after the message that breaks it.
     """
-    scan = recording if isinstance(recording, Scan) else Scan(recording)
+    scan = recording if isinstance(recording, Scan) else Scan(recording, limits)
+    for episode in all_episodes(scan):
+        yield episode
+        scan.budget.release(episode.held_bytes)
+        del episode
+
+
+def all_episodes(scan: Scan) -> Iterator[Episode]:
+    """Yields as `episodes`, for a reader that keeps the episodes, within the limits of the scan."""
     agents: dict[int, _Agent] = {}
     number = 0
-    failures: dict[int, RecordingError] = {}
+    failed: set[int] = set()
+    failure: RecordingError | None = None
     for entry in scan:
-        if entry.connection.number in failures:
+        connection = entry.connection
+        if connection.number in failed:
             continue
-        agent = agents.get(entry.connection.number)
+        agent = agents.get(connection.number)
         if agent is None:
-            agent = agents[entry.connection.number] = _Agent(entry.connection, limits)
+            agent = agents[connection.number] = _Agent(connection, scan)
         try:
             episode = agent.take(entry)
         except (*DECODE_ERRORS, ProtocolError, SpecError) as error:
-            kind = "request" if entry.is_request else "answer"
-            failure = RecordingError(
-                f"{scan.path}: {kind} {entry.sequence} of connection {entry.connection.number} "
-                f"breaks the protocol: {error}"
-            )
-            failure.__cause__ = error
-            failures[entry.connection.number] = failure
+            failed.add(connection.number)
+            if failure is None:
+                kind = "request" if entry.is_request else "answer"
+                failure = RecordingError(
+                    f"{scan.path}: {kind} {entry.sequence} of connection {connection.number} "
+                    f"breaks the protocol: {error}"
+                )
+                failure.__cause__ = error
             continue
         if episode is not None:
             number += 1
             episode.number = number
             yield episode
+            del episode
     for agent in agents.values():
         if agent.episode is not None:
             number += 1
             agent.episode.number = number
             yield agent.episode
-    if failures:
-        raise next(iter(failures.values()))
+    if failure is not None:
+        raise failure
 
 
 class _Agent:
@@ -210,22 +235,28 @@ class _Agent:
       episode: the one that runs; None between two.
     """
 
-    def __init__(self, connection: RecordedConnection, limits: Limits):
+    def __init__(self, connection: RecordedConnection, scan: Scan):
         self.episode: Episode | None = None
         self._connection = connection
-        self._limits = limits
+        self._limits = scan.limits
+        self._budget = scan.budget
         self._lifecycle = Lifecycle()
-        self._requests: list[Any] = []
-        self._actions = self._observations = SpecManager({})
+        self._requests: collections.deque[bytes] = collections.deque()
+        self._set_specs({}, {})
 
     def take(self, entry: Entry) -> Episode | None:
         """Takes a message; returns the episode that it ends, if any."""
         if entry.is_request:
-            self._requests.append(EnvironmentRequest.FromString(entry.message))
+            self._budget.hold(_REQUEST_BYTES + len(entry.message))
+            self._requests.append(entry.message)
             return None
         if not self._requests:
             raise ProtocolError("there is no request that it answers")
-        request = self._requests.pop(0)
+        sent = self._requests.popleft()
+        self._budget.release(_REQUEST_BYTES + len(sent))
+        request = bounded_parsing.parse(
+            EnvironmentRequest, sent, Budget(self._limits), "the request"
+        )
         field = request.WhichOneof("payload")
         if field is None:
             return None  # A property of the 1.0 line, or what this version does not know.
@@ -236,19 +267,25 @@ class _Agent:
         payload = getattr(request, field)
         self._lifecycle.answered(field, payload, answer)
         if field == "step":
-            return self._step(payload, answer, entry.nanoseconds)
+            return self._step(payload, answer, entry)
         if field in ("join_world", "reset") and answer.HasField("specs"):
-            self._actions = SpecManager(answer.specs.actions, "action", self._limits)
-            self._observations = SpecManager(answer.specs.observations, "observation", self._limits)
+            self._set_specs(answer.specs.actions, answer.specs.observations)
         if self.episode is None or self._lifecycle.state is State.RUNNING:
             return None
         return self._end("interrupted")
+
+    def _set_specs(self, actions: Mapping[int, Any], observations: Mapping[int, Any]) -> None:
+        # Episodes share them, and keep them.
+        self._budget.hold(_SPEC_BYTES * (len(actions) + len(observations)))
+        self._actions = SpecManager(actions, "action", self._limits)
+        self._observations = SpecManager(observations, "observation", self._limits)
+        self._specs = dm_env_spec(self._actions), dm_env_spec(self._observations)
 
     def _step(
         self,
         request: Any,
         answer: Any,
-        nanoseconds: int,
+        entry: Entry,
     ) -> Episode | None:
         """Takes a StepRequest and its StepResponse."""
         state = self._lifecycle.state
@@ -262,18 +299,23 @@ class _Agent:
                 self._connection,
                 self._lifecycle.world_name,
                 0,
-                dm_env_spec(self._actions),
-                dm_env_spec(self._observations),
+                *self._specs,
             )
+            self._hold(_EPISODE_BYTES)
             reward = discount = None
         else:
             action = self._actions.unpack(request.actions)
             if discount is None:
                 discount = timesteps.default_discount(step_type, state is State.TERMINATED)
         assert self.episode is not None, "the lifecycle begins every episode with a FIRST step"
+        self._hold(
+            _TIMESTEP_BYTES
+            + sum(map(_size_of, values.values()))
+            + sum(map(_size_of, action.values()))
+        )
         self.episode.flat_timesteps.append(dm_env.TimeStep(step_type, reward, discount, values))
         self.episode.flat_actions.append(action)
-        self.episode.nanoseconds.append(nanoseconds)
+        self.episode.nanoseconds.append(entry.nanoseconds)
         if state is State.RUNNING:
             return None
         return self._end("terminated" if state is State.TERMINATED else "interrupted")
@@ -283,3 +325,16 @@ class _Agent:
         assert episode is not None
         episode.end = end
         return episode
+
+    def _hold(self, size: int) -> None:
+        assert self.episode is not None
+        self._budget.hold(size)
+        self.episode.held_bytes += size
+
+
+def _size_of(value: Any) -> int:
+    """Returns what a value takes: that of an array of texts or messages is an upper bound."""
+    array = np.asarray(value)
+    return (
+        _VALUE_BYTES + array.nbytes + (_OBJECT_BYTES * array.size if array.dtype == object else 0)
+    )

@@ -66,8 +66,8 @@ class FileBudget:
         self._left -= size
         if self._left < 0:
             raise self._error(
-                f"its TimeSteps take more than {self._most_held} bytes; read the episodes one by "
-                "one, or allow more",
+                f"what has to be kept of it takes more than {self._most_held} bytes; read the "
+                "episodes one by one, or allow more",
                 "chunk_bytes",
             )
 

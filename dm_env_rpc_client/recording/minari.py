@@ -13,7 +13,9 @@ from dm_env import specs
 
 from dm_env_rpc_client.errors import RecordingError, SpecError, install_command
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
-from dm_env_rpc_client.recording.episodes import Episode, episodes
+from dm_env_rpc_client.recording.episodes import Episode, all_episodes
+from dm_env_rpc_client.recording.reading import Scan
+from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
 try:
     import minari
@@ -31,7 +33,9 @@ _MOST_DISCRETE = np.iinfo(np.int64).max
 """Gymnasium's `Discrete` counts with int64."""
 
 
-def export_minari(path: str | os.PathLike[str], dataset_id: str) -> int:
+def export_minari(
+    path: str | os.PathLike[str], dataset_id: str, *, limits: Limits = DEFAULT
+) -> int:
     """Makes a data set of Minari of the episodes of a recording.
 
     Observations and actions are dicts by flat name; one that is alone stands for itself. An episode
@@ -42,6 +46,7 @@ def export_minari(path: str | os.PathLike[str], dataset_id: str) -> int:
     Args:
       path: the recording.
       dataset_id: the id of the data set, which must not exist, such as "catch/run-v0".
+      limits: as for `recording.read`; all TimeSteps are in memory together.
 
     Returns:
       The number of episodes.
@@ -53,7 +58,7 @@ def export_minari(path: str | os.PathLike[str], dataset_id: str) -> int:
     """
     buffers: list[EpisodeBuffer] = []
     first: Episode | None = None
-    for episode in episodes(path):
+    for episode in all_episodes(Scan(path, limits)):
         if len(episode) < 2:
             continue
         first = first or episode

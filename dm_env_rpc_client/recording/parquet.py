@@ -12,6 +12,7 @@ from dm_env import StepType, specs
 from dm_env_rpc_client.errors import RecordingError, install_command
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.recording.episodes import Episode, episodes
+from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
 try:
     import pyarrow as pa
@@ -24,7 +25,9 @@ except ModuleNotFoundError as error:
 __all__ = ["export_parquet"]
 
 
-def export_parquet(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> int:
+def export_parquet(
+    path: str | os.PathLike[str], out: str | os.PathLike[str], *, limits: Limits = DEFAULT
+) -> int:
     """Writes the episodes of a recording to a Parquet file, a row group for each.
 
     The columns are `connection`, `world`, `episode`, `step` (0 for the first TimeStep), `time`
@@ -37,6 +40,7 @@ def export_parquet(path: str | os.PathLike[str], out: str | os.PathLike[str]) ->
     Args:
       path: the recording.
       out: the file to write, which must not exist.
+      limits: as for `recording.episodes`.
 
     Returns:
       The number of episodes.
@@ -46,17 +50,18 @@ def export_parquet(path: str | os.PathLike[str], out: str | os.PathLike[str]) ->
         differ from episode to episode, or an observation has no type in Parquet.
     """
     out = Path(out)
-    if out.exists():
-        raise RecordingError(f"cannot export to {out}: there is a file already")
-    part = out.with_name(f"{out.name}.part")
+    try:
+        file = open(out, "xb")  # noqa: SIM115 - closed below, and removed unless it is complete.
+    except FileExistsError as error:
+        raise RecordingError(f"cannot export to {out}: there is a file already") from error
     count = 0
     writer = None
     try:
-        for episode in episodes(path):
+        for episode in episodes(path, limits):
             columns = _columns(episode)
             if writer is None:
                 schema = pa.schema([(name, column.type) for name, column in columns.items()])
-                writer = pyarrow.parquet.ParquetWriter(part, schema)
+                writer = pyarrow.parquet.ParquetWriter(file, schema)
             found = pa.schema([(name, column.type) for name, column in columns.items()])
             if found != schema:
                 raise RecordingError(
@@ -69,12 +74,13 @@ def export_parquet(path: str | os.PathLike[str], out: str | os.PathLike[str]) ->
         if writer is None:
             raise RecordingError(f"{path} has no episodes that could be exported")
         writer.close()
-        writer = None
-        part.rename(out)
-    finally:
+    except BaseException:
         if writer is not None:
             writer.close()
-        part.unlink(missing_ok=True)
+        out.unlink(missing_ok=True)
+        raise
+    finally:
+        file.close()
     return count
 
 

@@ -6,10 +6,12 @@ recorded bytes.
 
 from __future__ import annotations
 
+import collections
 import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from google.protobuf import text_format
 from google.rpc import code_pb2
@@ -22,6 +24,8 @@ from dm_env_rpc_client.protocol.envelopes import (
 )
 from dm_env_rpc_client.recording.reading import Scan
 from dm_env_rpc_client.recording.serving import MAX_STREAMS, Serving
+from dm_env_rpc_client.tensors import bounded_parsing
+from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits
 from dm_env_rpc_client.transports.endpoint import Transport
 from dm_env_rpc_client.transports.listeners import open_listener
 from dm_env_rpc_client.transports.server_streams import Peer, check_may_listen
@@ -39,6 +43,7 @@ def replay(
     *,
     insecure: bool = False,
     transport: Transport = "auto",
+    limits: Limits = DEFAULT,
 ) -> Serving:
     """Serves a recording.
 
@@ -54,18 +59,21 @@ def replay(
       address: `host:port` or `unix:path`; port 0 selects a free port.
       insecure: allow an address that other machines can reach.
       transport: as for `serve`.
+      limits: what a message and a chunk of the recording may take, for each connection; the first
+        requests of all connections together, as a chunk.
 
     Returns:
       The running server; `.address` is where it listens, `.stop()` or the end of a `with` block
       stops it.
 
     Raises:
-      RecordingError: the file is not a recording, is damaged or has no requests.
+      RecordingError: the file is not a recording, is damaged, exceeds the limits, or has no
+        requests.
       SpecError: an address that other machines can reach, without `insecure`.
       OSError: the address is taken, or does not belong to this machine.
     """
     check_may_listen(address, None, insecure)
-    shelf = _Shelf(Path(path))
+    shelf = _Shelf(Path(path), limits)
     return Serving(
         open_listener(
             lambda peer: _ReplayedStream(shelf, peer),
@@ -81,13 +89,16 @@ def replay(
 class _Shelf:
     """The recorded connections, and which of them is served next. Streams share it."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, limits: Limits):
         self.path = path
+        self.limits = limits
         self._mutex = threading.Lock()
         self._firsts: dict[int, bytes] = {}
-        for entry in Scan(path):
-            if entry.is_request:
-                self._firsts.setdefault(entry.connection.number, entry.message)
+        scan = Scan(path, limits)
+        for entry in scan:
+            if entry.is_request and entry.connection.number not in self._firsts:
+                scan.budget.hold(len(entry.message))
+                self._firsts[entry.connection.number] = entry.message
         if not self._firsts:
             raise RecordingError(f"the recording {path} has no requests that could be replayed")
         self._order = list(self._firsts)
@@ -129,7 +140,7 @@ class _ReplayedStream:
                     f"no connection of the recording {self._shelf.path.name} begins with "
                     f"{_describe(message)}; expected {self._shelf.first_requests()}",
                 )
-            self._exchanges = _exchanges(self._shelf.path, self._number)
+            self._exchanges = _exchanges(self._shelf, self._number)
             self._next = next(self._exchanges, None)
         place = f"request {self._answered + 1} of connection {self._number} of the recording "
         place += self._shelf.path.name
@@ -160,15 +171,19 @@ class _ReplayedStream:
         self._exchanges = iter(())
 
 
-def _exchanges(path: Path, number: int) -> Iterator[tuple[bytes, bytes | None]]:
+def _exchanges(shelf: _Shelf, number: int) -> Iterator[tuple[bytes, bytes | None]]:
     """Yields each request of a connection with its answer; those without one at the end."""
-    requests: list[bytes] = []
-    for entry in Scan(path):
+    requests: collections.deque[bytes] = collections.deque()
+    scan = Scan(shelf.path, shelf.limits)
+    for entry in scan:
         if entry.connection.number == number:
             if entry.is_request:
+                scan.budget.hold(len(entry.message))
                 requests.append(entry.message)
             elif requests:
-                yield requests.pop(0), entry.message
+                request = requests.popleft()
+                scan.budget.release(len(request))
+                yield request, entry.message
     for request in requests:
         yield request, None
 
@@ -180,17 +195,24 @@ def _is_same(recorded: bytes, request: bytes) -> bool:
 def _canonical(request: bytes) -> bytes:
     """Returns the message in the one order that it has in every process."""
     try:
-        parsed = EnvironmentRequest.FromString(bytes(request))
+        parsed = _parsed(request)
         canonical: bytes = parsed.SerializeToString(deterministic=True)
     except DECODE_ERRORS:
         return bytes(request)
     return canonical
 
 
+def _parsed(request: bytes) -> Any:
+    """Returns a request within the default limits; SpecError, a ValueError, beyond them."""
+    return bounded_parsing.parse(EnvironmentRequest, bytes(request), Budget(), "the request")
+
+
 def _describe(request: bytes) -> str:
     """Returns a request in one line."""
+    if len(request) > bounded_parsing.SMALL_BYTES:
+        return f"a request of {len(request)} bytes"
     try:
-        parsed = EnvironmentRequest.FromString(bytes(request))
+        parsed = _parsed(request)
     except DECODE_ERRORS:
         return f"{len(request)} bytes that are no EnvironmentRequest"
     text = text_format.MessageToString(parsed, as_one_line=True) or f"{len(request)} unknown bytes"

@@ -14,7 +14,10 @@ from collections.abc import Iterable
 
 from dm_env_rpc_client.errors import SpecError
 
-__all__ = ["DEFAULT", "Budget", "Limits", "listed", "shortened"]
+__all__ = ["DEFAULT", "MAX_MESSAGE_BYTES", "Budget", "Limits", "listed", "shortened"]
+
+MAX_MESSAGE_BYTES = (1 << 31) - 1
+"""The largest message of protobuf."""
 
 _LISTED = 32
 """The number of names that an error message lists."""
@@ -79,10 +82,10 @@ class Limits:
             value = getattr(self, field.name)
             if type(value) is not int or value < 1:
                 raise SpecError(f"Limits: {field.name} must be a positive integer, got {value!r}")
-        if self.message_bytes >= 1 << 31:
+        if self.message_bytes > MAX_MESSAGE_BYTES:
             raise SpecError(
-                f"Limits: message_bytes is {self.message_bytes}; protobuf's messages are smaller "
-                f"than {1 << 31} bytes"
+                f"Limits: message_bytes is {self.message_bytes}; protobuf's messages have at most "
+                f"{MAX_MESSAGE_BYTES} bytes"
             )
 
     def check_name(self, name: str, where: str) -> None:

@@ -370,7 +370,7 @@ def test_a_variable_shape_is_sent_and_read() -> None:
 
 
 def test_actions_too_large_for_a_message_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dm_env_rpc_client.protocol.step_codec._MAX_MESSAGE_BYTES", 1_000)
+    monkeypatch.setattr("dm_env_rpc_client.protocol.step_codec.MAX_MESSAGE_BYTES", 1_000)
     codec = codec_of({3: np.zeros(200)})
     with pytest.raises(SpecError, match="a message holds 1000"):
         codec.encode({"n3": np.zeros(200)})

@@ -160,6 +160,9 @@ _ROWS = [
     Row(47, "recordings with one bit changed (every bit of three small files, one for each "
         "compression), or cut off at any byte",
         "the same TimeSteps, or a RecordingError; never fewer in a file that is complete", ""),
+    Row(48, "recordings that are bombs: 97 KB that unpack to gigabytes, millions of empty "
+        "messages, names of 5,000 digits",
+        "refused, or at most 4 times the largest chunk + 64 MiB of memory; RecordingError", ""),
     Row(49, "recordings that are renamed, replaced, removed or on a full disk while recorders use "
         "the path; three recorders on one path",
         "nothing is overwritten; when the cause is gone, the next recording works", ""),

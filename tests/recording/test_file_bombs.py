@@ -1,0 +1,254 @@
+"""Row 48: recordings that would take far more memory or time than they have bytes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import lz4.frame
+import pytest
+import zstandard
+from mcap import records
+from mcap.data_stream import RecordBuilder
+from mcap.opcode import Opcode
+from mcap.writer import MCAP0_MAGIC
+
+from dm_env_rpc_client import dm_env_rpc_pb2
+from dm_env_rpc_client.errors import RecordingError
+from dm_env_rpc_client.recording import Scan, read
+from dm_env_rpc_client.tensors.limits import Limits
+from tests.reliability.recording import Seen
+from tests.reliability.scorecard import is_strict
+
+pytestmark = pytest.mark.row(48)
+
+CHUNK = 32 << 20
+SLACK = 64 << 20
+SECONDS = 5.0 if is_strict() else 60.0
+"""Of the processor. A message takes a few microseconds."""
+
+_MESSAGE = struct.Struct("<BQHIQQ")
+
+READ = """
+import json, sys, time
+import dm_env_rpc_client.adaptors  # All that is imported is before.
+from dm_env_rpc_client import recording
+from dm_env_rpc_client.errors import RecordingError
+from dm_env_rpc_client.recording.parquet import export_parquet
+from dm_env_rpc_client.tensors.limits import Limits
+
+path = sys.argv[1]
+limits = Limits(chunk_bytes=int(sys.argv[2]))
+readers = {
+    "scan": lambda: [None for _ in recording.Scan(path, limits)],
+    "replay": lambda: recording.replay(path, limits=limits).stop(),
+    "episodes": lambda: [len(each) for each in recording.episodes(path, limits)],
+    "read": lambda: recording.read(path, limits),
+    "parquet": lambda: export_parquet(path, path + ".parquet", limits=limits),
+}
+
+def resident(kind):
+    with open("/proc/self/status") as status:
+        (line,) = (line for line in status if line.startswith(kind))
+    return int(line.split()[1]) * 1024
+
+before = resident("VmRSS")
+for name, reader in readers.items():
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+    began = time.process_time()
+    try:
+        reader()
+        text = ""
+    except RecordingError as error:
+        text = str(error)
+    print(json.dumps([name, text, resident("VmHWM") - before, time.process_time() - began]))
+"""
+
+
+def channel(number: int, **metadata: str) -> bytes:
+    built = RecordBuilder()
+    records.Channel(
+        id=number,
+        topic=f"/{number}",
+        message_encoding="protobuf",
+        schema_id=2 - number % 2,
+        metadata={"connection": "1", "address": "localhost:1", **metadata},
+    ).write(built)
+    return bytes(built.end())
+
+
+def message(content: bytes, of: int = 1, sequence: int = 0) -> bytes:
+    return _MESSAGE.pack(Opcode.MESSAGE, 22 + len(content), of, sequence, 0, 0) + content
+
+
+def chunk(compression: str, data: bytes, size: int | None = None) -> bytes:
+    compress: Callable[[bytes], bytes] = {
+        "zstd": functools.partial(zstandard.compress, level=1),
+        "lz4": lz4.frame.compress,
+        "": bytes,
+    }[compression]
+    return packed(
+        compression, compress(data), len(data) if size is None else size, zlib.crc32(data)
+    )
+
+
+def packed(compression: str, data: bytes, size: int, checksum: int) -> bytes:
+    built = RecordBuilder()
+    records.Chunk(
+        compression=compression,
+        data=data,
+        message_start_time=0,
+        message_end_time=0,
+        uncompressed_crc=checksum,
+        uncompressed_size=size,
+    ).write(built)
+    return bytes(built.end())
+
+
+def recording(*rest: bytes) -> bytes:
+    """A file without an end: it has the schemas, the channels of a connection, and more."""
+    built = RecordBuilder()
+    built.write(MCAP0_MAGIC)
+    records.Header("", "").write(built)
+    for number, name in ((1, "Request"), (2, "Response")):
+        full = f"dm_env_rpc.v1.Environment{name}"
+        records.Schema(id=number, name=full, encoding="protobuf", data=b"").write(built)
+    return b"".join([built.end(), *rest])
+
+
+CHANNELS = channel(1) + channel(2)
+
+
+def session(steps: int, observation: int, repeat: int) -> bytes:
+    """A session whose steps have an observation of many zeros, all in equal chunks."""
+    request, answer = dm_env_rpc_pb2.EnvironmentRequest, dm_env_rpc_pb2.EnvironmentResponse
+    specs = dm_env_rpc_pb2.ActionObservationSpecs()
+    specs.observations[1].name = "zeros"
+    specs.observations[1].dtype = dm_env_rpc_pb2.UINT8
+    specs.observations[1].shape.append(observation)
+    sent: list[Any] = [request(create_world={}), request(join_world={})]
+    answered: list[Any] = [
+        answer(create_world={"world_name": "w"}),
+        answer(join_world={"specs": specs}),
+    ]
+    begin = b"".join(
+        message(one.SerializeToString(), of)
+        for pair in zip(sent, answered, strict=True)
+        for of, one in enumerate(pair, 1)
+    )
+    stepped = answer(step={"state": dm_env_rpc_pb2.RUNNING})
+    stepped.step.observations[1].uint8s.array = bytes(observation)
+    stepped.step.observations[1].shape.append(observation)
+    one = message(request(step={}).SerializeToString()) + message(stepped.SerializeToString(), 2)
+    return recording(CHANNELS, chunk("zstd", begin), chunk("zstd", one * steps) * repeat)
+
+
+def many_channels() -> Iterator[bytes]:
+    for number in range(1, 7_000):
+        yield channel(number, connection=str(number), note="n" * 4000)
+
+
+@functools.cache
+def bombs() -> Mapping[str, Callable[[], bytes]]:
+    """What makes a file, by name."""
+    empty = message(b"")
+    half = CHUNK // 2
+    return {
+        "gigabytes of zeros in a chunk": lambda: recording(CHANNELS, chunk("zstd", bytes(1 << 30))),
+        "a chunk that says it is small": lambda: recording(
+            CHANNELS, *(chunk(name, bytes(256 << 20), 1000) for name in ("zstd", "lz4"))
+        ),
+        "a chunk that says it is 2**63": lambda: recording(chunk("zstd", b"", 1 << 63)),
+        "zstd that does not say its size": lambda: recording(
+            packed(
+                "zstd",
+                zstandard.ZstdCompressor(write_content_size=False).compress(bytes(256 << 20)),
+                CHUNK,
+                0,
+            )
+        ),
+        "gigabytes in chunks that are allowed": lambda: recording(
+            CHANNELS, chunk("zstd", message(bytes(CHUNK - 100))) * 64
+        ),
+        "millions of empty messages": lambda: recording(
+            CHANNELS, chunk("zstd", empty * (half // len(empty))) * 8
+        ),
+        "millions of empty unknown records": lambda: recording(
+            chunk("zstd", (b"\x70" + bytes(8)) * (half // 9)) * 8
+        ),
+        "requests that nobody answers": lambda: recording(
+            CHANNELS, chunk("zstd", message(bytes(half))) * 32
+        ),
+        "gigabytes of TimeSteps": lambda: session(16, 1 << 20, 64),
+        "a million small TimeSteps": lambda: session(10_000, 1, 100),
+        "one TimeStep as large as a chunk": lambda: session(1, CHUNK - 5000, 1),
+        "channels with much metadata": lambda: recording(chunk("zstd", b"".join(many_channels()))),
+        "a channel of 300 KB": lambda: recording(
+            chunk("zstd", channel(1, **{f"{n:08}": "" for n in range(20_000)}))
+        ),
+        "a connection with a number of 5,000 digits": lambda: recording(
+            channel(1, connection="1" * 5000), empty
+        ),
+        "a connection with a superscript for a number": lambda: recording(
+            channel(1, connection="\u00b2"), empty
+        ),
+        "a connection with Arabic digits": lambda: recording(
+            channel(1, connection="\u0661"), empty
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", list(bombs()))
+def test_a_file_that_is_a_bomb(tmp_path: Path, name: str, seen: Seen) -> None:
+    path = tmp_path / "bomb.mcap"
+    path.write_bytes(bombs()[name]())
+    assert path.stat().st_size < 2 << 20
+    finished = subprocess.run(
+        [sys.executable, "-c", READ, str(path), str(CHUNK)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=110,
+    )
+    assert finished.returncode == 0, finished.stderr
+    for line in finished.stdout.splitlines():
+        how, text, grown, seconds = json.loads(line)
+        print(f"{how}: {grown / (1 << 20):.0f} MiB, {seconds:.1f} s, {text[-100:]}")
+        assert grown <= 4 * CHUNK + SLACK
+        assert seconds <= SECONDS
+        if "connection with" in name:
+            assert "the number of a connection is" in text
+        seen(readings=1, grown_mib=grown / (1 << 20), took_s=seconds)
+
+
+def test_a_damaged_recording_is_no_defect_of_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "digits.mcap"
+    path.write_bytes(bombs()["a connection with a number of 5,000 digits"]())
+    finished = subprocess.run(
+        [sys.executable, "-m", "dm_env_rpc_client.cli", "inspect", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert finished.returncode == 1, finished.stderr
+    assert "the number of a connection is" in finished.stderr
+    assert "defect" not in finished.stderr
+
+
+def test_the_limits_say_what_is_too_much(tmp_path: Path) -> None:
+    path = tmp_path / "steps.mcap"
+    path.write_bytes(session(16, 1 << 20, 4))
+    with pytest.raises(RecordingError, match=r"kept of it takes more.*Limits\.chunk_bytes"):
+        read(path, Limits(chunk_bytes=32 << 20))
+    assert len(read(path).episodes[0]) == 64
+    with pytest.raises(RecordingError, match=r"chunk of \d+ bytes.*Limits\.chunk_bytes"):
+        list(Scan(path, Limits(chunk_bytes=1 << 20)))
