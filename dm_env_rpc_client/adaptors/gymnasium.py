@@ -21,6 +21,7 @@ from dm_env_rpc_client.adaptors.gymnasium_proxy import GymnasiumProxy, describe,
 from dm_env_rpc_client.adaptors.gymnasium_spaces import from_space, spec_to_space, to_space
 from dm_env_rpc_client.bridges.gymnasium_environment import GymnasiumEnvironment
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS, AutoObservations, BaseAdaptor
+from dm_env_rpc_client.environment.made_again import is_made_again
 from dm_env_rpc_client.environment.sites import Address
 from dm_env_rpc_client.environment.worlds import make
 from dm_env_rpc_client.errors import ConnectionLostError, SpecError
@@ -106,6 +107,13 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
             render_mode = None
         self._image_path = images[render_observation or next(iter(images))] if images else ()
         self.render_mode = render_mode
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the state for copies and pickles; no episode is running in what is made again."""
+        state = dict(self.__dict__)
+        if is_made_again(self._env):
+            state |= {"_is_running": False, "_last_observation": None}
+        return state
 
     @property
     def environment(self) -> dm_env.Environment:

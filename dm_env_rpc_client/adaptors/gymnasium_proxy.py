@@ -100,6 +100,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
 
     def __init__(self, env: DmEnvAdaptor, description: Description, render_mode: str | None = None):
         self.environment = env
+        self._description = description
         self.notes = description.notes
         self.action_space = description.action_space
         self.observation_space = description.observation_space
@@ -110,6 +111,10 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         self._is_running = False
         self.render_mode = begin(env, description, render_mode)
         env.on_restart(begin_again(description, self.render_mode))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        arguments = self.environment, self._description, self.render_mode
+        return type(self), arguments, {"_spec": self._spec}
 
     @property
     def spec(self) -> EnvSpec | None:

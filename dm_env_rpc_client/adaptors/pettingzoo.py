@@ -28,6 +28,7 @@ from dm_env_rpc_client.bridges.pettingzoo_description import (
 )
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
+from dm_env_rpc_client.environment.made_again import MadeByArguments
 from dm_env_rpc_client.environment.players import Players
 from dm_env_rpc_client.environment.pool import NO_ACTION
 from dm_env_rpc_client.environment.restarting import Restart, Supervision
@@ -55,7 +56,7 @@ _LOSSES = (ConnectionClosedError, ConnectionLostError, DeadlineExceededError, Pr
 """What leaves a connection unusable; other errors are refusals of the server."""
 
 
-class RemoteParallelEnv(ParallelEnv):
+class RemoteParallelEnv(MadeByArguments, ParallelEnv):
     """Steps the agents of one remote world together, from one thread.
 
     Each agent is a stream of one connection. All their Steps are sent before any answer is read.

@@ -19,13 +19,14 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
+from dm_env_rpc_client.environment.made_again import MadeByArguments
 from dm_env_rpc_client.environment.pool import Settings
 from dm_env_rpc_client.errors import SpecError
 
 __all__ = ["RemoteSb3VecEnv"]
 
 
-class RemoteSb3VecEnv(VecEnv):
+class RemoteSb3VecEnv(MadeByArguments, VecEnv):
     """Steps N remote environments at once, from one thread, for agents of Stable-Baselines3.
 
     As with every VecEnv, the step that ends an episode begins the next; its last observation is

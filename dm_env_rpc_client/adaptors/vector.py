@@ -38,6 +38,7 @@ from dm_env_rpc_client.adaptors.gymnasium_proxy import (
 from dm_env_rpc_client.adaptors.vector_rows import Results, VectorRows
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.batched import BatchedEnvironment, check_ids
+from dm_env_rpc_client.environment.made_again import MadeByArguments
 from dm_env_rpc_client.environment.pool import (
     NO_ACTION,
     Consumer,
@@ -53,7 +54,7 @@ __all__ = ["BatchedEnvironment", "RemoteVectorEnv"]
 Array: TypeAlias = npt.NDArray[Any]
 
 
-class RemoteVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
+class RemoteVectorEnv(MadeByArguments, gymnasium.vector.VectorEnv[Any, Any, Array]):
     """Steps N remote environments at once, from one thread.
 
     The spaces are those of `GymnasiumEnv`, batched as Gymnasium does. Episodes are

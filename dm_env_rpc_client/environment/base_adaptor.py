@@ -22,6 +22,7 @@ from dm_env import specs as dm_env_specs
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.base_connection import BaseConnection
 from dm_env_rpc_client.displays.plain_text import printable
+from dm_env_rpc_client.environment.made_again import MadeAgain
 from dm_env_rpc_client.environment.restarting import Supervision
 from dm_env_rpc_client.errors import DmEnvRpcClientError, SpecError
 from dm_env_rpc_client.protocol import lifecycle, timesteps
@@ -86,7 +87,7 @@ class AutoObservations(enum.Flag):
     REQUEST_ALL_OBSERVATIONS = REQUEST_REWARD | REQUEST_DISCOUNT
 
 
-class BaseAdaptor:
+class BaseAdaptor(MadeAgain):
     """The part of an adaptor that does no I/O; for its arguments see `DmEnvAdaptor`.
 
     Attributes:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from dm_env import specs
 
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
+from dm_env_rpc_client.environment.made_again import MadeByArguments
 from dm_env_rpc_client.environment.pool import Consumer, EnvironmentPool, Settings, for_each
 from dm_env_rpc_client.environment.pool_sites import Addresses
 from dm_env_rpc_client.environment.rows import Rows, batch_spec, split_action
@@ -21,7 +22,7 @@ from dm_env_rpc_client.tensors import nesting
 __all__ = ["BatchedEnvironment"]
 
 
-class BatchedEnvironment(dm_env.Environment):
+class BatchedEnvironment(MadeByArguments, dm_env.Environment):
     """Steps N remote environments at once, from one thread.
 
     Every field of a TimeStep and every action is stacked along a new first axis. Each

@@ -21,6 +21,7 @@ from dm_env_rpc_client.client.remains import Remains
 from dm_env_rpc_client.environment import forgotten
 from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS, check_keywords
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, Joined
+from dm_env_rpc_client.environment.made_again import Making
 from dm_env_rpc_client.environment.restarting import Restart
 from dm_env_rpc_client.environment.sites import Address, Site
 from dm_env_rpc_client.errors import (
@@ -280,6 +281,18 @@ def make(
         site.close()
         raise
     env.on_close(site.close)
+    keywords = dict(zip(HOW, how, strict=True)) | adaptor_kwargs
+    env._making = Making.of(
+        make,
+        address,
+        dict(create_world_settings),
+        dict(join_world_settings),
+        timeout=timeout,
+        request_timeout=request_timeout,
+        restart=restart,
+        record=record,
+        **keywords,
+    )
     return env
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import warnings
 from collections.abc import Iterator
@@ -129,3 +130,11 @@ def mean_return_of_ppo() -> float:
         agent.learn(100_000)
         mean, _ = evaluate_policy(agent, VecMonitor(envs), n_eval_episodes=20)
     return float(mean)
+
+
+def test_a_copy_has_worlds_of_its_own() -> None:
+    with serve(Catch) as server, contextlib.closing(RemoteSb3VecEnv(server.address, 2)) as env:
+        env.reset()
+        with contextlib.closing(copy.deepcopy(env)) as other:
+            assert other.reset().shape == (2, 10, 5)
+            assert server.stats().worlds == 4

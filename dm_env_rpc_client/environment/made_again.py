@@ -1,0 +1,117 @@
+"""Copies and pickles of environments: a new one, made with the same arguments.
+
+A connection and a world cannot be copied. So `copy.deepcopy`, `pickle` and cloudpickle make a new
+connection and a new world, as Gymnasium's EzPickle does, in the process that copies or loads; the
+copy begins with a reset. A server that was launched is launched again.
+
+No pickle holds a secret: it may be sent or stored. Tokens and metadata are kept by copies, which
+stay in the process, and are an error for pickles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.transports.http2.incoming import IncomingSockets
+
+__all__ = ["MadeAgain", "MadeByArguments", "Making", "is_made_again"]
+
+_Made = TypeVar("_Made", bound="MadeByArguments")
+
+_SECRET = ("token", "metadata")
+
+
+class Making(NamedTuple):
+    """What makes an environment, and with which arguments."""
+
+    make: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, make: Callable[..., Any], *arguments: Any, **keywords: Any) -> Making:
+        """Returns what makes an environment again, whatever becomes of these settings later."""
+        return cls(make, _snapshot(arguments), _snapshot(keywords))
+
+    def __call__(self) -> Any:
+        """Makes one."""
+        return self.make(*_snapshot(self.arguments), **_snapshot(self.keywords))
+
+    def check_picklable(self, what: str) -> None:
+        """Raises SpecError if there is something that no pickle should or can hold."""
+        for name in _SECRET:
+            if self.keywords.get(name):
+                raise SpecError(
+                    f"{what} cannot be pickled, because its {name} may be a secret, and pickles "
+                    f"are stored and sent; pickle a function that reads the {name} and makes it"
+                )
+        address = self.arguments[0] if self.arguments else self.keywords.get("address")
+        if any(isinstance(each, IncomingSockets) for each in _listed(address)):
+            raise SpecError(
+                f"{what} cannot be pickled, because its server has dialed in to this process; "
+                "copy.deepcopy makes another one here"
+            )
+
+
+class MadeAgain:
+    """A base of environments whose copies and pickles are made again.
+
+    It takes `_making`, which is None for what cannot be.
+    """
+
+    _making: Making | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        making = self._known_making("pickled")
+        making.check_picklable(type(self).__name__)
+        return making, ()
+
+    def __copy__(self) -> Any:
+        return self._known_making("copied")()
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.__copy__()
+
+    def _known_making(self, what: str) -> Making:
+        if self._making is None:
+            raise SpecError(
+                f"{type(self).__name__} cannot be {what}, because it uses a connection that was "
+                "given to it, and a connection cannot; `make` an environment at an address instead"
+            )
+        return self._making
+
+
+class MadeByArguments(MadeAgain):
+    """One whose constructor, also that of a subclass, makes it again with the same arguments."""
+
+    def __new__(cls: type[_Made], *args: Any, **kwargs: Any) -> _Made:  # noqa: PYI019  # Python 3.10 has no Self
+        """Takes note of the arguments."""
+        made = super().__new__(cls)
+        made._making = Making.of(cls, *args, **kwargs)
+        return made
+
+
+def is_made_again(environment: Any) -> bool:
+    """Whether a copy of an environment, or of what it wraps, is made again."""
+    while environment is not None and not isinstance(environment, MadeAgain):
+        environment = getattr(environment, "environment", None)
+    return environment is not None
+
+
+def _listed(address: Any) -> list[Any]:
+    return list(address) if isinstance(address, list | tuple) else [address]
+
+
+def _snapshot(value: Any) -> Any:
+    """Copies containers and arrays, which a program may change later; nothing else."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if type(value) is dict:
+        return {key: _snapshot(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_snapshot, value))
+    return value

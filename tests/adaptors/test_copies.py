@@ -1,0 +1,91 @@
+"""Copies and pickles of the environments of other libraries."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import gymnasium
+import numpy as np
+import pytest
+
+import dm_env_rpc_client
+from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnv
+from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
+from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
+from dm_env_rpc_client.adaptors.wrappers import ActionRepeat
+from dm_env_rpc_client.server import Catch, serve
+from tests.adaptors.arena import Arena
+
+REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda env: pickle.loads(pickle.dumps(env)),
+    "cloudpickle": lambda env: cloudpickle.loads(cloudpickle.dumps(env)),
+}
+
+
+def cart_pole(**kwargs: Any) -> gymnasium.Env[Any, Any]:
+    return gymnasium.make("CartPole-v1", **kwargs)
+
+
+def wrapped(address: str) -> GymnasiumEnv:
+    env = ActionRepeat(dm_env_rpc_client.make(address), 2)
+    return GymnasiumEnv(env)
+
+
+KINDS: dict[str, tuple[Callable[..., Any], Callable[[str], Any]]] = {
+    "gymnasium": (cart_pole, lambda address: gymnasium.make(REMOTE, address=address)),
+    "dm_env": (Catch, lambda address: gymnasium.make(REMOTE, address=address)),
+    "wrapped": (Catch, wrapped),
+    "vector": (cart_pole, lambda address: RemoteVectorEnv(address, 2, copy=False)),
+    "vector of dm_env": (Catch, lambda address: RemoteVectorEnv(address, num_envs=2)),
+}
+
+
+def played(env: Any) -> list[Any]:
+    env.action_space.seed(1)
+    results = [env.reset(seed=3)[0]]
+    return results + [env.step(env.action_space.sample())[:4] for _ in range(4)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_plays_on_its_own(kind: str, way: str) -> None:
+    factory, remote = KINDS[kind]
+    with serve(factory) as server:
+        env = remote(server.address)
+        env.reset(seed=3)
+        worlds = server.stats().worlds
+        other = WAYS[way](env)
+        assert server.stats().worlds == 2 * worlds
+        assert other.observation_space == env.observation_space
+        assert getattr(other, "spec", None) == getattr(env, "spec", None)
+        with pytest.raises(gymnasium.error.ResetNeeded):
+            other.unwrapped.step(other.action_space.sample())
+        expected = played(env)
+        np.testing.assert_equal(played(other), expected)
+        other.close()
+        assert server.stats().worlds == worlds
+        np.testing.assert_equal(played(env), expected)
+        env.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_copy_of_a_parallel_env(way: str) -> None:
+    with serve(Arena) as server:
+        env = RemoteParallelEnv(server.address)
+        observations, _ = env.reset(seed=1)
+        other = WAYS[way](env)
+        assert server.stats().worlds == 2
+        assert other.possible_agents == env.possible_agents
+        again, _ = other.reset(seed=1)
+        np.testing.assert_equal(again, observations)
+        other.step({agent: other.action_space(agent).sample() for agent in other.agents})
+        other.close()
+        env.step({agent: env.action_space(agent).sample() for agent in env.agents})
+        env.close()
