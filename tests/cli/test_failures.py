@@ -229,6 +229,7 @@ def test_serving_until_it_is_interrupted(
     monkeypatch.setattr(Server, "wait", interrupted)
     monkeypatch.setattr(gym_socket.Server, "wait", interrupted)
     with signals_as_they_are():
+        failures.end_in_order()  # The command does; `invoke` calls what comes after that.
         result = invoke(
             *("serve", "catch", "--address=localhost:0", f"--protocol={protocol}"),
             *(["--json"] if as_json else []),
