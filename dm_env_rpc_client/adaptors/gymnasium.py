@@ -160,9 +160,9 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
           action: an element of `action_space`.
 
         Returns:
-          The observation, reward, terminated, truncated, and `{"discount": float}`. If the step of
-          an environment that restarts was lost, it is truncated, with the last observation, and
-          `info["restarted"]` is True.
+          The observation, reward, terminated, truncated, and infos with the `discount`. If the step
+          of an environment that restarts was lost, it is truncated, with the last observation, and
+          `restarted` is True in the infos.
 
         Raises:
           gymnasium.error.ResetNeeded: no episode is running.

@@ -39,6 +39,8 @@ __all__ = [
 class PropertiesExtension(PropertyAccess):
     """The properties of a server: universal ones, and, once joined, those of the world.
 
+    Read, written and listed like a mapping::
+
         properties = PropertiesExtension(connection)
         properties["level.seed"] = 3
         for spec in properties.walk():

@@ -21,7 +21,6 @@ __all__ = [
     "Lifecycle",
     "State",
     "advance",
-    "diagram",
     "next_states",
     "step_type",
 ]
@@ -117,24 +116,6 @@ def step_type(before: State, after: State) -> dm_env.StepType:
     if before is not _RUNNING:
         return _FIRST
     return _MID if after is _RUNNING else _LAST
-
-
-def diagram() -> str:
-    """Returns the table as a Mermaid state diagram, as in the docstring of the package."""
-    lines = ["stateDiagram-v2", f"    [*] --> {State.NOT_JOINED.name}"]
-    arrows: dict[tuple[State, State], list[str]] = {}
-    for (state, request), following in TRANSITIONS.items():
-        for after in following:
-            if (state, after) != (State.NOT_JOINED, State.NOT_JOINED) and (
-                state is not after or request in ("step", "reset")
-            ):
-                arrows.setdefault((state, after), []).append(request)
-    order = list(State)
-    for (state, after), requests in sorted(
-        arrows.items(), key=lambda arrow: (order.index(arrow[0][0]), order.index(arrow[0][1]))
-    ):
-        lines.append(f"    {state.name} --> {after.name}: {', '.join(sorted(set(requests)))}")
-    return "\n".join(lines)
 
 
 class Lifecycle:

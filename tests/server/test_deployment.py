@@ -1,4 +1,4 @@
-"""The guide to deployment: its commands run, its manifests are valid and agree with one another.
+"""The guides to deployment: their commands run, the manifests are valid and agree with one another.
 
 Docker is not needed. What the Dockerfile runs is run here, in folders of the test.
 """
@@ -30,13 +30,22 @@ kubernetes_validate = pytest.importorskip("kubernetes_validate")
 yaml = pytest.importorskip("yaml")
 
 ROOT = Path(__file__).resolve().parents[2]
-GUIDE = ROOT / "docs" / "how-to" / "deployment.md"
+GUIDES = ROOT / "docs" / "how-to"
+# The page that has the blocks of a language.
+PAGES = {
+    "sh": "tls-and-tokens.md",
+    "python": "containers.md",
+    "text": "containers.md",
+    "dockerfile": "containers.md",
+    "yaml": "kubernetes.md",
+}
 MOUNTED = "/run/engine"
 PORT = 50051
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    text = (GUIDES / PAGES[language]).read_text()
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 @pytest.fixture

@@ -1,0 +1,93 @@
+"""How Sphinx builds the site: `sphinx-build -W --keep-going docs build/site`.
+
+Pages load nothing from other hosts, and neither does the build, unless it is called with
+`-t intersphinx`: then types of Python, NumPy and Gymnasium link to their own documentation.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst import roles
+from sphinx.application import Sphinx
+from sphinx.roles import XRefRole
+
+_DOCS = Path(__file__).parent
+sys.path.insert(0, str(_DOCS.parent))
+
+import dm_env_rpc_client  # noqa: E402
+
+project = "dm_env_rpc_client"
+author = copyright = "the dm_env_rpc_client authors"
+release = version = dm_env_rpc_client.__version__
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+if tags.has("intersphinx"):  # type: ignore[name-defined]  # noqa: F821  # Sphinx defines it.
+    extensions.append("sphinx.ext.intersphinx")
+    intersphinx_mapping = {
+        "python": ("https://docs.python.org/3", None),
+        "numpy": ("https://numpy.org/doc/stable", None),
+        "gymnasium": ("https://gymnasium.farama.org", None),
+    }
+# dm_env has no inventory to link by; this document describes all of its names.
+_DM_ENV = "https://github.com/google-deepmind/dm_env/blob/master/docs/index.md"
+
+myst_heading_anchors = 4
+nb_execution_mode = "off"
+nb_ipywidgets_js: dict[str, Any] = {}  # They would be loaded from another host.
+
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+autodoc_mock_imports = [
+    name for name in ("ray", "stable_baselines3") if importlib.util.find_spec(name) is None
+]
+napoleon_use_ivar = True
+default_role = "name"
+# A name that a package has from one of its modules has two targets, which are the same place.
+suppress_warnings = ["ref.python"]
+
+html_theme = "furo"
+html_title = project
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sphinx = False
+html_search_scorer = str(_DOCS / "_static" / "search_scorer.js")
+html_theme_options = {"navigation_with_keys": True}
+
+
+def _name(
+    role: str, rawtext: str, text: str, *where: Any, **options: Any
+) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+    """What stands in single backticks in a docstring: a name, which is a link, or code."""
+    if re.fullmatch(r"[A-Za-z_][\w.]*", text):
+        return XRefRole()("py:obj", rawtext, text, *where, **options)
+    return [nodes.literal(rawtext, text)], []
+
+
+def _without_docstrings_of_modules(app: Sphinx, what: str, *rest: Any) -> None:
+    """The pages of the API have introductions of their own."""
+    if what == "module":
+        rest[-1].clear()
+
+
+def _link_to_dm_env(
+    app: Sphinx, env: Any, node: nodes.Element, text: nodes.Element
+) -> nodes.reference | None:
+    if not str(node.get("reftarget")).startswith("dm_env."):
+        return None
+    return nodes.reference("", "", text, refuri=_DM_ENV)
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    roles.register_local_role("name", _name)  # type: ignore[arg-type]
+    app.connect("autodoc-process-docstring", _without_docstrings_of_modules)
+    app.connect("missing-reference", _link_to_dm_env)
