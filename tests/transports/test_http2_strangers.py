@@ -7,14 +7,20 @@ import gc
 import socket
 import threading
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dm_env_rpc_client import Tls, make
+from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.health import CHECK
 from dm_env_rpc_client.transports.http2 import clients, listener
 from dm_env_rpc_client.transports.http2.clients import Clients
 from dm_env_rpc_client.transports.http2.header_decoder import HeaderDecoder
+from dm_env_rpc_client.transports.http2.listener import Http2Listener
+from dm_env_rpc_client.transports.http2.server_connection import ServerConnection
+from tests.certificates import self_signed
 from tests.scripted import descriptor_count, settles
 from tests.transports.frames import RST_STREAM, frame
 from tests.transports.hosts import WAIT_SECONDS, Host
@@ -97,6 +103,57 @@ def test_who_plays_has_a_turn_between_any_two_others(log: list[str], how: str) -
     # A turn has one answer, one that is admitted, and one that is served.
     between = "".join(each[:2] for each in log).split("an")
     assert max(map(len, between[1:-1])) <= 2 * len(("ad", "de")), log
+
+
+def test_a_handshake_delays_nobody_who_plays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ended = threading.Event(), threading.Event()
+    inside: list[ServerConnection] = []
+    encrypt = ServerConnection.encrypt
+
+    def slow(self: ServerConnection) -> bool | None:
+        inside.append(self)
+        begun.set()
+        ended.wait(WAIT_SECONDS)
+        inside.remove(self)
+        return encrypt(self)
+
+    key, cert = self_signed(tmp_path)
+    with (
+        serve(Catch, credentials=Tls(cert=cert, key=key)) as server,
+        make(server.address, credentials=Tls(ca=cert)) as env,
+    ):
+        env.reset()
+        monkeypatch.setattr(ServerConnection, "encrypt", slow)
+        with RawClient(server.address, greets=False) as stranger:
+            stranger.send(b"\x16\x03\x01")
+            assert begun.wait(WAIT_SECONDS)
+            env.step({"paddle": 0})
+            assert inside
+            ended.set()
+        # What it sent was no handshake.
+        with make(server.address, credentials=Tls(ca=cert)) as another:
+            another.reset()
+
+
+def test_without_another_thread_handshakes_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Http2Listener._start
+
+    def refuse(self: Http2Listener, target: Any, name: str, *arguments: Any) -> None:
+        if name == "shakes hands":
+            raise RuntimeError("can't start new thread")
+        start(self, target, name, *arguments)
+
+    monkeypatch.setattr(Http2Listener, "_start", refuse)
+    key, cert = self_signed(tmp_path)
+    with (
+        serve(Catch, credentials=Tls(cert=cert, key=key)) as server,
+        make(server.address, credentials=Tls(ca=cert)) as env,
+    ):
+        env.reset()
 
 
 def test_a_client_that_is_gone_is_not_admitted(log: list[str]) -> None:

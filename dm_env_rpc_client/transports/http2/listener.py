@@ -32,6 +32,7 @@ from dm_env_rpc_client.transports import listening
 from dm_env_rpc_client.transports.http2.busy_wait import BusyWait, at_work, processors
 from dm_env_rpc_client.transports.http2.clients import Clients
 from dm_env_rpc_client.transports.http2.doors import is_gone
+from dm_env_rpc_client.transports.http2.handshakes import Handshakes
 from dm_env_rpc_client.transports.http2.lead import TICK_SECONDS, Lead
 from dm_env_rpc_client.transports.http2.served import Served
 from dm_env_rpc_client.transports.http2.server_connection import ServerConnection
@@ -135,6 +136,10 @@ class Http2Listener:
             ),
             max_streams + _MORE_SOCKETS,
             self._again,
+        )
+        self._handshakes = Handshakes(
+            self._start,
+            lambda failed: self._command(functools.partial(self._clients.close, failed)),
         )
         self._threads = StreamThreads(self._start, self._close_stream)
         try:
@@ -323,7 +328,7 @@ class Http2Listener:
         """Does what a connection is ready for; False if another thread leads now."""
         try:
             self._move_bytes(connection, mask)
-            return self._process(me, connection)
+            return connection.is_encrypting or self._process(me, connection)
         except BaseException:
             _log.exception("serving %s failed", connection.address)
             if not self._lead.is_held_by(me):
@@ -335,14 +340,8 @@ class Http2Listener:
         if not connection.is_open:
             return  # What it has received and not parsed is of no use any more.
         if connection.is_encrypting:
-            if not mask:
-                return
-            is_done = connection.encrypt()
-            if is_done is False:
-                self._clients.close(connection)
-            elif is_done:
-                with connection.lock:
-                    connection.flush()
+            if mask:
+                self._handshakes.go_on(connection)
             return
         if mask & select.EPOLLOUT:
             with connection.lock:
@@ -574,6 +573,7 @@ class Http2Listener:
             self._clients.close(connection)
 
     def _become_stopped(self) -> None:
+        self._handshakes.stop()
         self._release()
         with self._lock:
             self._lead.stop()

@@ -80,7 +80,7 @@ class ServerConnection:
         self._socket = accepted
         self._poll = poll
         self._sending = half.framing.sending
-        self._mask = select.EPOLLIN
+        self._mask = _ONCE if self.is_encrypting else select.EPOLLIN
         self._counted = 0
         poll.register(accepted, self._mask)
 
@@ -95,14 +95,20 @@ class ServerConnection:
         return self.unsent > _MAX_UNSENT
 
     def encrypt(self) -> bool | None:
-        """Goes on with the TLS handshake; None if it is not over, False if it failed."""
+        """Goes on with the TLS handshake; called with the lock, by any thread.
+
+        The poll tells once that the socket is ready for that, and again after this.
+
+        Returns:
+          None if it is not over, False if it failed.
+        """
         try:
             self._socket.do_handshake()
         except ssl.SSLWantWriteError:
-            self._watch(select.EPOLLOUT)
+            self._poll.modify(self._socket, select.EPOLLOUT | select.EPOLLONESHOT)
             return None
         except ssl.SSLWantReadError:
-            self._watch(select.EPOLLIN)
+            self._poll.modify(self._socket, _ONCE)
             return None
         except (OSError, ValueError):
             return False
@@ -253,4 +259,5 @@ def _nothing() -> None:
     pass
 
 
+_ONCE = select.EPOLLIN | select.EPOLLONESHOT
 _BOTH = select.EPOLLIN | select.EPOLLOUT
