@@ -25,7 +25,8 @@ from dm_env_rpc_client.tensors.sampling import sample
 from dm_env_rpc_client.tensors.variable_specs import VariableArray
 from tests.cli.commands import started
 from tests.environments import Robot
-from tests.scripted import settles, time_limit
+from tests.scripted import settles
+from tests.stopwatch import time_limit
 
 
 def invoke(*arguments: str, code: int = 0) -> typer.testing.Result:

@@ -12,7 +12,7 @@ import pytest
 from dm_env_rpc_client import ConnectionLostError, DmEnvAdaptor, make
 from dm_env_rpc_client.transports.http2 import client_connection, framing, keepalive
 from tests.interop.conftest import TRANSPORTS, Start
-from tests.scripted import time_limit
+from tests.stopwatch import time_limit
 
 DELAY = 30.0
 """Seconds of a step that does not end while a test looks."""

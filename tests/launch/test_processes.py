@@ -19,7 +19,8 @@ from dm_env_rpc_client import LaunchError, SpecError, make
 from dm_env_rpc_client.launch import LOG_BYTES, Launch, from_process, from_python, processes
 from dm_env_rpc_client.launch.ports import Port
 from tests.launch.processes import AT_PORT, ROOT, command_of, is_alive, kill, server_of
-from tests.scripted import descriptor_count, settles, time_limit
+from tests.scripted import descriptor_count, settles
+from tests.stopwatch import time_limit
 
 
 def answers(launch: Launch) -> bool:

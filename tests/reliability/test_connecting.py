@@ -21,7 +21,8 @@ from tests.certificates import self_signed
 from tests.reliability.echoing import Echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.scripted import descriptor_count, extension, settles, thread_count, time_limit
+from tests.scripted import descriptor_count, extension, settles, thread_count
+from tests.stopwatch import time_limit
 
 
 @pytest.mark.row(5)

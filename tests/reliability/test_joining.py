@@ -22,7 +22,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.environments import Broken
 from tests.reliability.recording import Seen
-from tests.scripted import BUSY_SECONDS, settles
+from tests.scripted import settles
 
 pytestmark = pytest.mark.row(17)
 
@@ -77,7 +77,7 @@ def test_row_17_a_failure_on_the_way_leaves_nothing_on_the_server(failure: str, 
     with serve(factory) as server:
         with pytest.raises((Exception, KeyboardInterrupt, SystemExit), match=text):
             make(server.address, create, **arguments)
-        settles(lambda: (server.agent_count, server.world_count) == (0, 0), 1.0 + BUSY_SECONDS)
+        settles(lambda: (server.agent_count, server.world_count) == (0, 0), 1.0)
         left = server.agent_count + server.world_count
         seen(failures=1, agents_and_worlds_left=left)
         assert left == 0
@@ -99,7 +99,7 @@ def test_row_17_an_interrupt_while_joining_destroys_the_world_over_a_new_connect
     with connect(catch_server.address) as connection:
         with pytest.raises(KeyboardInterrupt):
             create_and_join_world(connection, {}, {})
-        assert settles(lambda: catch_server.world_count == 0, 1.0 + BUSY_SECONDS)
+        assert settles(lambda: catch_server.world_count == 0, 1.0)
 
 
 @pytest.mark.parametrize(

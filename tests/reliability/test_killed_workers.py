@@ -19,7 +19,8 @@ from dm_env_rpc_client.server.processes.workers import Workers
 from tests.environments import Echo
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.scripted import BUSY_SECONDS, descriptor_count, settles, thread_count
+from tests.scripted import descriptor_count, settles, thread_count
+from tests.stopwatch import Stopwatch
 
 TRANSPORTS = ["http2"]
 
@@ -155,6 +156,7 @@ def pids_of(server: Server) -> dict[int, int]:
 @counts(2, 50)
 def test_workers_that_are_killed_take_their_own_worlds_only(count: int, seen: Seen) -> None:
     threads, descriptors = thread_count(), descriptor_count()
+    stopwatch = Stopwatch()
     slowest_error = slowest_replacement = 0.0
     said = set()
     with serve(Echo, processes=PROCESSES, idle_world_seconds=0.1) as server:
@@ -202,7 +204,7 @@ def test_workers_that_are_killed_take_their_own_worlds_only(count: int, seen: Se
     )
     assert lost_connections > 0
     assert all("closed the connection" in text or "has ended" in text for text in said), said
-    assert slowest_error < NOTICED_SECONDS + BUSY_SECONDS
+    assert slowest_error < NOTICED_SECONDS + stopwatch.allowance
     assert settles(lambda: thread_count() <= threads + 1, 10)
     # multiprocessing keeps two of its shared memory, and one to what frees it.
     assert settles(lambda: descriptor_count() <= descriptors + 3, 10)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import signal
-import statistics
 import subprocess
 import sys
 import textwrap
@@ -29,15 +28,14 @@ from tests.reliability.echoing import Echoing, echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts, is_strict
 from tests.scripted import (
-    BUSY_SECONDS,
     SignalledServer,
     descriptor_count,
     extension,
     served_echo,
     settles,
     thread_count,
-    time_limit,
 )
+from tests.stopwatch import Stopwatch, time_limit
 
 
 def kill_in_mid_step() -> float:
@@ -64,10 +62,10 @@ def kill_in_mid_step() -> float:
 def test_row_1_a_server_killed_in_mid_step_is_noticed_within_a_second(
     count: int, seen: Seen
 ) -> None:
+    stopwatch = Stopwatch()
     seconds = [kill_in_mid_step() for _ in range(count)]
     seen(kills=count, noticed_after_s=max(seconds))
-    assert statistics.median(seconds) < 1.0
-    assert max(seconds) < 1.0 + BUSY_SECONDS
+    assert max(seconds) < 1.0 + stopwatch.allowance
 
 
 @pytest.mark.row(2)
@@ -75,24 +73,23 @@ def test_row_1_a_server_killed_in_mid_step_is_noticed_within_a_second(
 def test_row_2_a_frozen_server_is_a_missed_deadline(count: int, seen: Seen) -> None:
     # On a busy machine a good answer may take longer than a second.
     deadline = 1.0 if is_strict() else 2.0
-    seconds = []
+    late, net = [], []
     for _ in range(count):
         with served_echo() as server:
             env = make(server.address, request_timeout=deadline)
             env.reset()
             server.signal(signal.SIGSTOP)
-            started = time.monotonic()
+            started = Stopwatch()
             with pytest.raises(DeadlineExceededError):
                 env.step({"value": 1})
-            seconds.append(time.monotonic() - started)
+            late.append(started.seconds - deadline)
+            net.append(started.net - deadline)
             with pytest.raises(ConnectionLostError):
                 env.step({"value": 1})
             with time_limit(2):
                 env.close()
-    late = [after - deadline for after in seconds]
     seen(frozen_servers=count, error_after_the_deadline_s=max(late))
-    assert min(late) < 0.2
-    assert max(late) < 0.2 + BUSY_SECONDS
+    assert max(net) < 0.2
 
 
 INTERRUPTING = """
@@ -235,7 +232,7 @@ def test_row_13_opens_and_closes_leave_nothing_behind(
     threads, descriptors = thread_count(), descriptor_count()
     for _ in range(count):
         open_and_close()
-    assert settles(lambda: echo_server.open_streams == 0, 1.0 + BUSY_SECONDS)
+    assert settles(lambda: echo_server.open_streams == 0, 1.0)
     assert settles(lambda: thread_count() <= threads + 2)
     assert settles(lambda: descriptor_count() <= descriptors)
     seen(

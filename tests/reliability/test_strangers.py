@@ -27,7 +27,8 @@ from tests.reliability.attacking import (
 )
 from tests.reliability.recording import Seen
 from tests.reliability.served import Honest, Where, served
-from tests.scripted import settles, time_limit
+from tests.scripted import settles
+from tests.stopwatch import time_limit
 from tests.transports.frames import END_HEADERS, HEADERS, frame
 from tests.transports.raw_client import REQUEST, RawClient, requests
 

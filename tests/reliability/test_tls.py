@@ -35,7 +35,7 @@ from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from tests.certificates import Authority, Issued, openssl
 from tests.reliability.raw_peers import answering_socket
-from tests.scripted import time_limit
+from tests.stopwatch import time_limit
 
 TIMEOUT = 60.0
 """What final errors must not wait for."""

@@ -11,7 +11,7 @@ from dm_env_rpc_client import DmEnvRpcError, connect, create_world, join_world, 
 from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.reliability.recording import Seen
-from tests.scripted import BUSY_SECONDS, settles, thread_count
+from tests.scripted import settles, thread_count
 
 pytestmark = pytest.mark.row(39)
 
@@ -60,7 +60,7 @@ def test_row_39_worlds_of_clients_that_vanish(
             else:
                 refused += 1
                 # Within the grace and what closing takes, there is room again.
-                assert settles(lambda: server.world_count < limit, 10 * grace + BUSY_SECONDS)
+                assert settles(lambda: server.world_count < limit, 10 * grace)
             most = max(most, server.world_count)
         seen(
             clients_that_vanished=made,

@@ -39,7 +39,8 @@ from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.tensors.variable_specs import VariableArray
 from tests.environments import Broken, Echo, Robot
 from tests.reliability.recording import Seen
-from tests.scripted import extension, settles, time_limit
+from tests.scripted import extension, settles
+from tests.stopwatch import time_limit
 
 RUNNING, TERMINATED, INTERRUPTED = 1, 2, 3
 

@@ -31,7 +31,8 @@ from dm_env_rpc_client import (
     reset_world,
 )
 from dm_env_rpc_client.server import Race, Server, serve
-from tests.scripted import settles, time_limit
+from tests.scripted import settles
+from tests.stopwatch import time_limit
 
 FIRST, MID, LAST = dm_env.StepType
 RUN, STAY = {"move": 1}, {"move": 0}

@@ -20,7 +20,8 @@ from dm_env_rpc_client.testing import FaultProxy, ScriptedServer
 from dm_env_rpc_client.testing import echo as answers_itself
 from tests.certificates import self_signed
 from tests.reliability.raw_peers import answering_socket
-from tests.scripted import descriptor_count, extension, settles, thread_count, time_limit
+from tests.scripted import descriptor_count, extension, settles, thread_count
+from tests.stopwatch import time_limit
 
 LARGE = bytes(range(256)) * 4096
 

@@ -33,7 +33,8 @@ from dm_env_rpc_client.transports.http2.async_stream import open_http2_stream_as
 from dm_env_rpc_client.transports.http2.stream import Http2Stream
 from dm_env_rpc_client.transports.http2.target import Target, can_reach
 from tests.certificates import openssl
-from tests.scripted import descriptor_count, extension, settles, thread_count, time_limit
+from tests.scripted import descriptor_count, extension, settles, thread_count
+from tests.stopwatch import time_limit
 from tests.transports import frames
 from tests.transports.frames import data, greeting, grpc_message
 

@@ -1,0 +1,109 @@
+"""How long something takes, and how late a plain timer is meanwhile.
+
+A bound such as "within 1 s" is about the package, and not about other programs that have the
+processors. So a process beside the tests does nothing but sleep, and adds up how much later than
+asked for it wakes. That much more is allowed, and in the scorecard's full mode nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import mmap
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+
+from tests.reliability.scorecard import is_strict
+
+__all__ = ["Stopwatch", "time_limit"]
+
+_PERIOD = 0.01
+_TWO = struct.Struct("dd")
+
+# In another process, since a thread would also be late where the package keeps the interpreter.
+_SLEEPER = """
+import mmap, os, struct, sys, time
+two, period = struct.Struct("dd"), float(sys.argv[2])
+with open(sys.argv[1], "r+b") as file:
+    told = mmap.mmap(file.fileno(), two.size)
+late, parent = 0.0, int(sys.argv[3])
+while os.getppid() == parent:
+    due = time.monotonic() + period
+    two.pack_into(told, 0, due, late)
+    time.sleep(period)
+    late += time.monotonic() - due
+"""
+
+
+@functools.cache
+def _sleeper(owner: int) -> mmap.mmap:
+    """Starts the process that sleeps, and returns where it tells its times, for one owner."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(bytes(_TWO.size))
+        file.flush()
+        told = mmap.mmap(file.fileno(), _TWO.size)
+        command = [sys.executable, "-I", "-S", "-c", _SLEEPER, file.name, str(_PERIOD), str(owner)]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        atexit.register(_end, process, owner)
+        while not _TWO.unpack_from(told)[0]:
+            time.sleep(_PERIOD)
+    return told
+
+
+def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+    if os.getpid() == owner:
+        process.kill()
+        process.wait()
+
+
+def _late() -> float:
+    """How late it has been in all, in seconds, with the time for which it is late just now."""
+    due, late = _TWO.unpack_from(_sleeper(os.getpid()))
+    return float(late) + max(time.monotonic() - float(due), 0.0)
+
+
+class Stopwatch:
+    """Runs from when it is made.
+
+    The allowance is for what passed since then, so a short claim in a long test has a stopwatch
+    of its own.
+    """
+
+    def __init__(self) -> None:
+        self._late = 0.0 if is_strict() else _late()
+        self._begun = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._begun
+
+    @property
+    def allowance(self) -> float:
+        """How much later than on an idle machine something may be."""
+        return 0.0 if is_strict() else _late() - self._late
+
+    @property
+    def net(self) -> float:
+        """The seconds without the allowance."""
+        return self.seconds - self.allowance
+
+    def __repr__(self) -> str:
+        return f"{self.seconds:.2f} s, of which a timer was late {self.allowance:.2f} s"
+
+    def within(self, seconds: float) -> bool:
+        """Whether no more time has passed than that, and what is allowed in addition."""
+        return self.net <= seconds
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[Stopwatch]:
+    """Fails a block that takes longer."""
+    stopwatch = Stopwatch()
+    yield stopwatch
+    assert stopwatch.within(seconds), f"{stopwatch}; at most {seconds} s are allowed"

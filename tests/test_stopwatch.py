@@ -1,0 +1,70 @@
+"""Only a machine that is busy makes a bound wider, and only by as much as it is."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from tests import stopwatch
+from tests.reliability.scorecard import FULL, MODE
+from tests.stopwatch import Stopwatch, time_limit
+
+
+def held(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """From now on, timers have been so much later in all."""
+    before = stopwatch._late()
+    monkeypatch.setattr(stopwatch, "_late", lambda: before + seconds)
+
+
+def test_what_takes_too_long_fails() -> None:
+    def take_too_long() -> None:
+        with time_limit(0.01) as stopwatch:
+            while stopwatch.within(0.01):
+                time.sleep(0.01)
+
+    with pytest.raises(AssertionError, match=r"at most 0.01 s are allowed"):
+        take_too_long()
+
+
+def test_what_a_timer_was_late_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with time_limit(0.001):
+        time.sleep(0.01)
+        held(monkeypatch, 60.0)
+
+
+def test_what_was_late_before_is_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    held(monkeypatch, 60.0)
+    assert Stopwatch().allowance == 0.0
+
+
+def test_the_scorecard_allows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MODE, FULL)
+    it = Stopwatch()
+    held(monkeypatch, 60.0)
+    assert it.allowance == 0.0
+
+
+def test_a_sleeper_that_does_not_get_the_processor_is_late() -> None:
+    it = Stopwatch()
+    (child,) = sleepers()
+    os.kill(child, 19)  # SIGSTOP: as if it waited for the processor.
+    try:
+        time.sleep(0.5)
+        assert it.allowance >= 0.4
+    finally:
+        os.kill(child, 18)
+    assert it.allowance >= 0.4  # Before it has told so itself, and after.
+
+
+def sleepers() -> list[int]:
+    own = f"/proc/{os.getpid()}/task/{os.getpid()}/children"
+    with open(own) as children:
+        pids = [int(pid) for pid in children.read().split()]
+    found = []
+    for pid in pids:
+        with open(f"/proc/{pid}/cmdline", "rb") as command:
+            if stopwatch._SLEEPER.encode() in command.read():
+                found.append(pid)
+    return found
