@@ -245,20 +245,33 @@ def test_a_window_that_opens_while_the_thread_stops_is_not_missed(
 
 
 def test_a_stream_that_ends_at_the_moment_when_its_thread_gives_up_is_closed(
-    host: Host, client: RawClient, monkeypatch: pytest.MonkeyPatch
+    host: Host, client: RawClient
 ) -> None:
-    monkeypatch.setattr(stream_threads, "_LINGER_SECONDS", 0.002)
+    ended: list[bool] = []
+
+    class TimedOut(threading.Condition):
+        """The client ends its half when the time is over, and before the lock is taken again."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.release()
+            client.send(frame(DATA, b"", END_STREAM, 1))
+            ended.append(settles(lambda: served.has_ended))
+            self.acquire()
+            return False
 
     def slow(rest: bytes) -> bytes:
-        time.sleep(0.0021)
+        time.sleep(0.004)  # So that the stream gets a thread.
         return rest
 
     host.scripts["slow"] = slow
-    for number in range(1, 201, 2):
-        client.send(request(number) + requests(number, b"slow:a"))
-        time.sleep(0.003)
-        client.send(frame(DATA, b"", END_STREAM, number))
+    client.send(request(1) + requests(1, b"echo:x"))
+    assert client.read_until(lambda: client.answers(1) == [b"x"])
+    (connection,) = host.listener._clients.connections.values()
+    (served,) = connection.served
+    served.condition = TimedOut(threading.Lock())
+    client.send(requests(1, *[b"slow:a"] * 20))
     assert host.all_closed_once()
+    assert ended == [True]
 
 
 def test_streams_change_between_threads_without_losing_or_reordering_anything(
