@@ -54,6 +54,7 @@ default_role = "name"
 suppress_warnings = ["ref.python"]
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_title = project
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
