@@ -114,4 +114,4 @@ def test_failures_are_printed_if_a_plugin_fails(tmp_path: Path, processes: int) 
     output = run_pytest(tmp_path, BEFORE_INTERNAL, f"-n{processes}")
     assert "INTERNALERROR" in output
     assert "AssertionError: the reason" in output
-    assert "FAILED test_it.py::test_red" in output
+    assert "FAILED test_it.py::test_red (call): AssertionError: the reason" in output

@@ -89,7 +89,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 class Failures:
-    """Names a failed test at once: a run that is ended from outside has no summary.
+    """Names a failed test and its error at once: a run that is ended from outside has no summary.
 
     Nor has one that ends with an INTERNALERROR: the failures are printed then all the same.
     """
@@ -100,7 +100,9 @@ class Failures:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and self._reporter.verbosity <= 0:
             self._reporter.ensure_newline()
-            self._reporter.write_line(f"FAILED {report.nodeid} ({report.when})", red=True)
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = f": {crash.message.partition(chr(10))[0]}" if crash else ""
+            self._reporter.write_line(f"FAILED {report.nodeid} ({report.when}){why}", red=True)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:
