@@ -28,7 +28,8 @@ PACKAGE = Path(dm_env_rpc_client.__file__).parent
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
         "bridges", "client", "compliance", "displays", "environment", "errors", "extensions",
-        "protocol", "recording", "runtime", "server", "tensors", "transports", "version",
+        "launch", "protocol", "recording", "runtime", "server", "standalone", "tensors",
+        "transports", "version",
     },
     "notebook": {"displays", "environment", "errors", "extensions", "server", "tensors"},
     "gymnasium": set(),
@@ -48,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "environment": {
         "_proto", "client", "displays", "errors", "launch", "protocol", "tensors", "transports",
     },
-    "launch": {"client", "errors", "runtime"},
+    "launch": {"client", "errors", "runtime", "standalone"},
     "client": {"displays", "errors", "protocol", "recording", "runtime", "transports"},
     "recording": {"errors", "protocol", "tensors", "transports", "version"},
     "bridges": {"errors", "runtime", "tensors", "transports"},

@@ -17,6 +17,7 @@ from dm_env_rpc_client.cli import (
     record,
     run,
     serve,
+    standalone,
 )
 from dm_env_rpc_client.cli.group import Commands, examples
 from dm_env_rpc_client.version import __version__
@@ -66,6 +67,7 @@ def _options_of_all_commands(
 
 app.command("run", epilog=run.EXAMPLES)(run.run)
 app.command("serve", epilog=serve.EXAMPLES)(serve.serve)
+app.command("standalone", epilog=standalone.EXAMPLES)(standalone.standalone)
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect)
 app.command("play", epilog=play.EXAMPLES)(play.play)
 app.add_typer(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import enum
 import gc
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dm_env_rpc_client.cli import arguments, c_library
+from dm_env_rpc_client.cli.arguments import Access
 from dm_env_rpc_client.cli.consoles import cell, console, print_json
 from dm_env_rpc_client.cli.failures import Terminated, UsageError
 from dm_env_rpc_client.cli.group import examples
@@ -112,6 +114,16 @@ def serve(
             "Python. If not given, that of the server.",
         ),
     ] = None,
+    python: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Interpreter that serves ENVIRONMENT, a MODULE:FACTORY, from Python 3.6 on. If "
+            "this package is not installed there, that takes the server of `dm-env-rpc "
+            "standalone`, and no other options than --address, --insecure, --tls-cert, --tls-key "
+            "and --token-file.",
+        ),
+    ] = None,
     dial: Annotated[
         str | None,
         typer.Option(
@@ -180,6 +192,9 @@ def serve(
     from dm_env_rpc_client.bridges import gym_socket
     from dm_env_rpc_client.cli import serve_reports, sources
 
+    if python is not None:
+        _serve_with(python, environment, address or f"localhost:{_PORTS[protocol]}", access)
+        return
     settings = arguments.parse_settings(create)
     if dial is not None and address is not None:
         raise UsageError("a server either listens or dials: pass --address or --dial, not both")
@@ -261,3 +276,23 @@ def serve(
             if not server.stop():
                 console.print("[bold yellow]warning:[/] not all environments were closed")
                 raise
+
+
+def _serve_with(python: Path, environment: str | None, address: str, access: Access) -> None:
+    """Has another interpreter serve, in this process."""
+    from dm_env_rpc_client.launch.processes import other_python
+    from dm_env_rpc_client.standalone import FILE
+
+    arguments.check_listening_address(address, access)
+    if environment is None or ":" not in environment or "://" in environment:
+        raise UsageError(f"--python serves a MODULE:FACTORY of its own, got {environment!r}")
+    command = [*other_python(str(python), environment), address]
+    if access != Access():
+        command = [str(python), FILE, environment, "--address", address]
+        command += ["--insecure"] if access.insecure else []
+        if access.tls is not None:
+            command += ["--cert", str(access.tls.cert), "--key", str(access.tls.key)]
+    variables = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    if access.token is not None:
+        variables["DM_ENV_RPC_TOKEN"] = access.token
+    os.execve(python, command, variables)

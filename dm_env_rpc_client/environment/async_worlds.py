@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import os
 from collections.abc import Awaitable, Mapping
 from typing import Any, NamedTuple
 
@@ -156,6 +157,7 @@ async def make_async(
     limits: Limits | None = None,
     restart: Restart | None = None,
     record: Record | None = None,
+    python: str | os.PathLike[str] | None = None,
     **adaptor_kwargs: Any,
 ) -> AsyncDmEnvAdaptor:
     """`make` for asyncio; arguments and errors are the same.
@@ -169,9 +171,8 @@ async def make_async(
     create_settings = pack_settings(create_world_settings)
     join_settings = pack_settings(join_world_settings)
     how: tuple[Any, ...] = (credentials, insecure, metadata, token, transport, limits)
-    site = await _site(
-        address, endpoints_of(how, record), timeout, **dict(zip(HOW, how, strict=True))
-    )
+    options = dict(zip(HOW, how, strict=True))
+    site = await _site(address, endpoints_of(how, record), timeout, python=python, **options)
     try:
         connection = await open_connection_async(site.target, timeout, request_timeout, limits)
         try:

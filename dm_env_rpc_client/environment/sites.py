@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -38,6 +39,7 @@ class Site(Generic[Target]):
       target: makes what connections are opened with, from the address of the server.
       timeout: seconds that are there to connect; None for no limit.
       progress: called while an image is pulled.
+      python: the interpreter for `python:`; None for that of this process.
       **connecting: for `connect`, to ask a launched server whether it answers.
 
     Attributes:
@@ -55,6 +57,7 @@ class Site(Generic[Target]):
         target: Callable[[Any], Target],
         timeout: float | None,
         progress: Progress | None = None,
+        python: str | os.PathLike[str] | None = None,
         **connecting: Any,
     ):
         self.name = given if isinstance(given, str) else repr(given)
@@ -65,10 +68,10 @@ class Site(Generic[Target]):
         self._users = 0
         self._launch: Launch | None = None
         self._launcher: Launcher | None = None
-        if isinstance(given, IncomingSockets) or specs.is_address(given):
+        if isinstance(given, IncomingSockets) or (python is None and specs.is_address(given)):
             self.target = target(given)
         else:
-            self._launcher = launcher_of(given, timeout, progress, **connecting)
+            self._launcher = launcher_of(given, timeout, progress, python, **connecting)
             self._start(self._launcher)
 
     @property

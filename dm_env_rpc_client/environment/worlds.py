@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -229,6 +230,7 @@ def make(
     limits: Limits | None = None,
     restart: Restart | None = None,
     record: Record | None = None,
+    python: str | os.PathLike[str] | None = None,
     **adaptor_kwargs: Any,
 ) -> DmEnvAdaptor:
     """Connects to a server, or launches one, creates a world and joins it.
@@ -252,6 +254,8 @@ def make(
       restart: how often the environment is started again, with the same settings, if its server or
         its connection is lost; None for never. See `Restart`.
       record: a file to which all requests and answers are recorded; None for none.
+      python: for `python:MODULE:NAME`, the interpreter that makes the environment, from Python 3.6
+        on; see `launch.from_python`. None for that of this process.
       **adaptor_kwargs: for `join_world` and the adaptor, such as
         `requested_observations`.
 
@@ -268,7 +272,13 @@ def make(
     check_keywords(adaptor_kwargs, DmEnvAdaptor)
     settings = (pack_settings(create_world_settings), pack_settings(join_world_settings))
     how: tuple[Any, ...] = (credentials, insecure, metadata, token, transport, limits)
-    site = Site(address, endpoints_of(how, record), timeout, **dict(zip(HOW, how, strict=True)))
+    site = Site(
+        address,
+        endpoints_of(how, record),
+        timeout,
+        python=python,
+        **dict(zip(HOW, how, strict=True)),
+    )
     try:
         env = make_on(
             site,

@@ -11,11 +11,13 @@ the variables of a container may be secret.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import signal
 import sys
+import tarfile
 import threading
 import time
 import uuid
@@ -64,6 +66,8 @@ def _main(request: dict[str, Any]) -> int:
         container = _created(name, request)
         seconds = 0.0
         guard.tell(_CREATED)
+        if request["file"]:
+            container.put_archive("/", _archive(request["file"]))
         container.start()
         address = _mapped(container, f"{request['port']}/tcp")
         if address is not None:
@@ -110,6 +114,20 @@ def _created(name: str, request: dict[str, Any]) -> Any:
         labels={LABEL: str(request["owner"])},
         **request["options"],
     )
+
+
+def _archive(path: str) -> bytes:
+    """Returns a file as a tar archive, in which it has no folder."""
+    contents = io.BytesIO()
+    with tarfile.open(fileobj=contents, mode="w") as archive:
+        archive.add(path, os.path.basename(path), filter=_readable)
+    return contents.getvalue()
+
+
+def _readable(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0
+    entry.mode = 0o644
+    return entry
 
 
 def _mapped(container: Any, inner: str) -> str | None:

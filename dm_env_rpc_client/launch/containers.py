@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
+from dm_env_rpc_client import standalone
 from dm_env_rpc_client.errors import LaunchError, SpecError, install_command
 from dm_env_rpc_client.launch.launched import Launch
 from dm_env_rpc_client.launch.processes import START_SECONDS
@@ -42,6 +43,9 @@ _LOOK_SECONDS = 0.02
 
 _OWN_OPTIONS = {"image", "command", "name", "environment", "ports", "labels"}
 
+_STANDALONE_PORT = 50051
+"""Where the server in `standalone` listens in a container, if nothing else is said."""
+
 _STOP_SECONDS = 75.0
 """The container may just be created, see `container.py`."""
 
@@ -50,6 +54,8 @@ def from_docker(
     image: str,
     command: Sequence[str] = (),
     *,
+    target: str | None = None,
+    python: str = "python3",
     port: int | None = None,
     env: Mapping[str, str] | None = None,
     timeout: float | None = START_SECONDS,
@@ -67,8 +73,12 @@ def from_docker(
     Args:
       image: the name of the image, with a tag or a digest; without, `:latest`.
       command: arguments for the entry point of the image; `{port}` in them becomes `port`.
+      target: MODULE:NAME of what makes the environment, for an image that does not serve: the
+        server in `standalone` is copied into the container and takes the place of the entry point.
+        The image needs Python 3.6 or later and NumPy.
+      python: the interpreter in the image that runs it.
       port: where the server in the container listens, at all its interfaces; None for the only
-        TCP port that the image exposes.
+        TCP port that the image exposes, or with `target` 50051.
       env: variables of the environment of the container.
       timeout: seconds, once there is the image, until the server must answer; None for no limit.
       progress: called while the image is pulled; None to log that it is, at level INFO.
@@ -93,6 +103,11 @@ def from_docker(
             f"from_docker sets {', '.join(own)} itself; pass env= for variables, port= for the port"
         )
     exposed = _have_image(image, progress)
+    if target is not None:
+        port = port or _STANDALONE_PORT
+        options = {"entrypoint": [python], **(options or {})}
+        place = f"/{os.path.basename(standalone.FILE)}"
+        command = [place, target, "--address", "0.0.0.0:{port}", "--insecure"]
     inside = _inner_port(image, port, exposed)
     folder = tempfile.mkdtemp(prefix="dm-env-rpc-")
     told = Path(folder) / "address"
@@ -103,6 +118,7 @@ def from_docker(
         "environment": dict(env or {}),
         "options": dict(options or {}),
         "owner": os.getpid(),
+        "file": None if target is None else standalone.FILE,
         "told": str(told),
     }
 

@@ -12,13 +12,14 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
+from dm_env_rpc_client import standalone
 from dm_env_rpc_client.errors import LaunchError, SpecError
 from dm_env_rpc_client.launch.launched import Launch
 from dm_env_rpc_client.launch.ports import Port
 from dm_env_rpc_client.runtime import children
 from dm_env_rpc_client.runtime.deadline import Deadline
 
-__all__ = ["START_SECONDS", "from_process", "from_python"]
+__all__ = ["START_SECONDS", "from_process", "from_python", "other_python"]
 
 START_SECONDS = 30.0
 """How long a server may take until it answers, if nothing else is said."""
@@ -26,6 +27,19 @@ START_SECONDS = 30.0
 _HELD_ATTEMPTS, _ATTEMPTS = 2, 4
 
 _PORT, _SOCKET = "{port}", "{socket}"
+
+_OLDEST = (3, 6)
+"""The oldest Python that the server in `standalone` runs on."""
+
+_WHAT_IT_HAS = """
+import sys
+print(sys.version_info[0]), print(sys.version_info[1])
+if sys.version_info < (3, 4):
+    print(False)
+else:
+    import importlib.util
+    print(importlib.util.find_spec("dm_env_rpc_client") is not None)
+"""
 
 
 def from_process(
@@ -94,6 +108,7 @@ def from_process(
 def from_python(
     reference: str,
     *,
+    python: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
     timeout: float | None = START_SECONDS,
@@ -103,9 +118,14 @@ def from_python(
     The process finds the modules that this one finds. Each world has an environment of its own; the
     settings of its creation are the arguments of what makes it, as with `server.serve`.
 
+    With `python` it is the process of another interpreter, from 3.6 on, such as that of a conda
+    environment. It finds the modules of that interpreter and of its working folder. If this package
+    is installed there, its server is used, otherwise the one in `standalone`, which needs NumPy.
+
     Args:
       reference: MODULE:NAME of what makes the environment: a class or another callable, such as
         "my_envs:Walker". It cannot be in `__main__`.
+      python: the interpreter; None for that of this process.
       env: variables of the environment, beside those of this process.
       cwd: the folder that it runs in; None for that of this process.
       timeout: seconds until it must answer; None for no limit.
@@ -114,7 +134,8 @@ def from_python(
       The running server.
 
     Raises:
-      LaunchError: the module cannot be imported, or otherwise as `from_process`.
+      LaunchError: the interpreter is too old or cannot be started, has no NumPy or cannot import
+        the module, which the error says with its version; or otherwise as `from_process`.
       SpecError: the reference has another form.
     """
     module, found, name = reference.partition(":")
@@ -122,6 +143,14 @@ def from_python(
         raise SpecError(
             "an environment in a process of its own looks like MODULE:NAME, such as my_envs:Walker "
             f"(not in __main__, which the process cannot import), got {reference!r}"
+        )
+    if python is not None:
+        command = other_python(os.fspath(python), reference, env, cwd)
+        return from_process(
+            [*command, f"unix:{_SOCKET}"],
+            env={"PYTHONUNBUFFERED": "1", **(env or {})},
+            cwd=cwd,
+            timeout=timeout,
         )
     paths = [os.path.abspath(path) for path in sys.path if isinstance(path, str)]
     own = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
@@ -131,6 +160,43 @@ def from_python(
         cwd=cwd,
         timeout=timeout,
     )
+
+
+def other_python(
+    python: str,
+    reference: str,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+) -> list[str]:
+    """Returns the command that serves in another interpreter, without the address at its end.
+
+    Args:
+      python: the interpreter.
+      reference: MODULE:NAME of what makes the environment.
+      env: variables of the environment, beside those of this process.
+      cwd: the folder that it will run in.
+
+    Raises:
+      LaunchError: it cannot be started, or is older than Python 3.6.
+    """
+    named = shlex.join([python, reference])
+    try:
+        asked = subprocess.run(
+            [python, "-c", _WHAT_IT_HAS],
+            capture_output=True, text=True, check=False, timeout=START_SECONDS, cwd=cwd,
+            env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchError(f"cannot be started: {error}", named, None, "") from error
+    words = asked.stdout.split()
+    if asked.returncode or len(words) != 3:
+        raise LaunchError("is no Python", named, asked.returncode, asked.stdout + asked.stderr)
+    if (int(words[0]), int(words[1])) < _OLDEST:
+        found, needed = ".".join(words[:2]), ".".join(map(str, _OLDEST))
+        raise LaunchError(f"is Python {found}; servers take {needed} or later", named, None, "")
+    if words[2] == "True":
+        return [python, "-m", "dm_env_rpc_client.server", reference]
+    return [python, standalone.FILE, reference, "--address"]
 
 
 class _ForeignError(LaunchError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import shlex
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -31,6 +32,7 @@ def launcher_of(
     given: Address,
     timeout: float | None = None,
     progress: Progress | None = None,
+    python: str | os.PathLike[str] | None = None,
     **connecting: Any,
 ) -> Launcher:
     """Returns what starts the server that a text names; a function as it is.
@@ -41,18 +43,21 @@ def launcher_of(
         `python:MODULE:NAME`.
       timeout: seconds until the server must answer, if that is more than 30; None for no limit.
       progress: called while an image is pulled.
+      python: the interpreter for `python:`; None for that of this process.
       **connecting: for `connect`.
 
     Raises:
       SpecError: the text has another form.
     """
+    if python is not None and not (isinstance(given, str) and given.startswith(launch_text.PYTHON)):
+        raise SpecError(f"python={os.fspath(python)!r} is for python:MODULE:NAME, got {given!r}")
     if not isinstance(given, str):
         return given
     seconds = None if timeout is None else max(timeout, START_SECONDS)
     name, _, rest = given.partition(":")
     scheme = f"{name}:"
     if scheme == launch_text.PYTHON:
-        return functools.partial(from_python, rest, timeout=seconds)
+        return functools.partial(from_python, rest, python=python, timeout=seconds)
     try:
         argv = shlex.split(rest)
     except ValueError as error:

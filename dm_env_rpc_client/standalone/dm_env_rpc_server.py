@@ -46,7 +46,13 @@ import traceback
 import urllib.parse
 from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
-import numpy as np
+try:
+    import numpy as np
+except ImportError as error:
+    found = ".".join(map(str, sys.version_info[:3]))
+    raise ImportError(
+        f"Python {found} at {sys.executable} has no NumPy, which this server needs"
+    ) from error
 
 __version__ = "0.1.0"
 __all__ = [
@@ -2084,8 +2090,9 @@ class _Connection:
         if stream is not None:
             if stream.has_ended:
                 raise _Violation("sent HEADERS after END_STREAM", _CLOSED, number)
-            if not ends or any(name[:1] == b":" for name, _ in headers):
-                raise _Violation("sent malformed trailers", stream=number)
+            _checked_headers(headers, number, are_trailers=True)
+            if not ends:
+                raise _Violation("sent a second request", stream=number)
             self._end(stream)
             return
         if number <= self.last_stream:
@@ -2318,23 +2325,22 @@ _NAME = re.compile(rb":?[!-9;-@\[-~]+")
 
 
 def _checked_headers(
-    headers: List[Tuple[bytes, bytes]], stream: int
-) -> Tuple[Dict[bytes, bytes], Any]:
+    headers: List[Tuple[bytes, bytes]], stream: int, are_trailers: bool = False
+) -> Tuple[Dict[bytes, bytes], Optional[int]]:
     """Returns the headers of a request, and the length of its content (RFC 9113, section 8)."""
     fields: Dict[bytes, bytes] = {}
     for name, value in headers:
-        is_pseudo = name[:1] == b":"
         wrong = not _NAME.fullmatch(name) or re.search(b"[\0\r\n]", value) or name in _FORBIDDEN
         wrong = wrong or (name == b"te" and value != b"trailers")
-        if is_pseudo:
+        if name[:1] == b":":
             late = any(each[:1] != b":" for each in fields)
-            wrong = wrong or late or name in fields or name not in _PSEUDO
+            wrong = wrong or late or name in fields or name not in _PSEUDO or are_trailers
         if name == b"content-length":
             wrong = wrong or not value.isdigit() or fields.get(name, value) != value
         if wrong:
-            raise _Violation(f"sent the header {name!r}: {value!r}", stream=stream)
+            raise _Violation("sent a malformed header", stream=stream)
         fields[name] = value.strip(b" \t")
-    if not all(fields.get(name) for name in _PSEUDO[:3]):
+    if not are_trailers and not all(fields.get(name) for name in _PSEUDO[:3]):
         raise _Violation("sent a request without its pseudo-headers", stream=stream)
     length = fields.get(b"content-length")
     return fields, None if length is None else int(length[:18])
@@ -2624,6 +2630,20 @@ def serve(
     return Server(factory, listener, address, tls, token, (max_streams, idle_world_seconds))
 
 
+def _imported(reference: str) -> Any:
+    """Returns what MODULE:NAME names; SystemExit, which says why not, in which Python."""
+    module, _, name = reference.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found
+    except (ImportError, AttributeError) as error:
+        traceback.print_exc()
+        version = ".".join(map(str, sys.version_info[:3]))
+        sys.exit(f"cannot import {reference} in Python {version} at {sys.executable}: {error}")
+
+
 def main(arguments: Optional[List[str]] = None) -> int:
     """Serves what the command line says until SIGTERM or Ctrl-C; see `--help`."""
     parser = argparse.ArgumentParser(
@@ -2648,11 +2668,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
     logging.basicConfig(level=logging.INFO)
     sys.path.insert(0, os.getcwd())
     try:
-        module, _, name = given.environment.partition(":")
-        factory: Any = importlib.import_module(module)
-        for part in name.split("."):
-            factory = getattr(factory, part)
-        token = None
+        factory = _imported(given.environment)
+        token = os.environ.get("DM_ENV_RPC_TOKEN")
         if given.token_file:
             with open(given.token_file) as file:
                 token = file.read().strip()

@@ -7,6 +7,7 @@ serves the Echo environment at the host's port that was mapped. The client is Do
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import re
 import signal
@@ -15,6 +16,7 @@ import socketserver
 import struct
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 import urllib.parse
@@ -49,6 +51,7 @@ class Container:
         self.config = config
         self.process: subprocess.Popen[bytes] | None = None
         self.port = 0
+        self.root = Path()
         self.output = b""
         self.has_ended = threading.Event()
 
@@ -56,8 +59,16 @@ class Container:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
         variables = dict(each.split("=", 1) for each in self.config.get("Env") or [])
+        command = [sys.executable, "-c", _PROGRAM, str(self.port), *(self.config.get("Cmd") or [])]
+        if self.config.get("Entrypoint"):
+            # The root folder is that of the files; the network has the mapped port only.
+            command = [*self.config["Entrypoint"], *self.config["Cmd"]]
+            command = [part.replace("0.0.0.0:50051", f"127.0.0.1:{self.port}") for part in command]
+            command = [
+                str(self.root) + part if part.startswith("/dm_") else part for part in command
+            ]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, str(self.port), *(self.config.get("Cmd") or [])],
+            command,
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=variables or None,
         )  # fmt: skip
         threading.Thread(target=self._follow, daemon=True).start()
@@ -108,11 +119,13 @@ class Daemon:
       slow: seconds that the creation of a container takes.
       refusal: why no container is created; empty to create them.
       maps: whether ports of containers are mapped.
+      folder: where files are put that containers get.
       is_asked: set when a container is to be created.
     """
 
     def __init__(self, folder: Path):
         path = folder / "docker.sock"
+        self.folder = folder
         self.host = f"unix://{path}"
         self.images: dict[str, list[str]] = {IMAGE: ["50051/tcp"]}
         self.remote: dict[str, list[str]] = {}
@@ -149,6 +162,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer()
 
+    def do_PUT(self) -> None:
+        self._answer()
+
     def do_DELETE(self) -> None:
         self._answer()
 
@@ -160,7 +176,8 @@ class _Handler(BaseHTTPRequestHandler):
         path = re.sub(r"^/v[\d.]+", "", url.path)
         query = dict(urllib.parse.parse_qsl(url.query))
         size = int(self.headers.get("Content-Length") or 0)
-        body = json.loads(self.rfile.read(size)) if size else {}
+        contents = self.rfile.read(size)
+        body = json.loads(contents) if size and self.command != "PUT" else contents
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             for pattern, method in _ROUTES:
                 found = re.fullmatch(pattern, f"{self.command} {path}")
@@ -219,9 +236,19 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(400, {"message": self.daemon.refusal})
             return
         container = Container(query["name"], body)
+        container.root = self.daemon.folder
         self.daemon.containers[container.name] = container
         self.daemon.created.append(container)
         self._send(201, {"Id": container.id, "Warnings": []})
+
+    def archive(self, name: str, query: dict[str, str], body: bytes) -> None:
+        assert query["path"] == "/"
+        with tarfile.open(fileobj=io.BytesIO(body)) as archive:
+            for entry in archive:
+                contents = archive.extractfile(entry)
+                assert contents is not None
+                (self.daemon.folder / entry.name).write_bytes(contents.read())
+        self._send(200)
 
     def container(self, name: str, action: str, query: Any, body: Any) -> None:
         found = self.daemon.find(name)
@@ -266,5 +293,6 @@ _ROUTES: list[tuple[str, Callable[..., None]]] = [
     ("POST /images/create", _Handler.pull),
     ("POST /containers/create", _Handler.create),
     ("(?:GET|POST) /containers/([^/]+)/(start|json|wait|logs)", _Handler.container),
+    ("PUT /containers/([^/]+)/archive", _Handler.archive),
     ("DELETE /containers/([^/]+)", _Handler.remove),
 ]

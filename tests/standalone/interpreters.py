@@ -11,14 +11,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from dm_env_rpc_client import standalone
 from tests.groups import skip
+from tests.reliability.served import Served
 
-__all__ = ["FILE", "NEWEST", "OLDEST", "VERSIONS", "Served", "interpreter", "served"]
+__all__ = ["FILE", "NEWEST", "OLDEST", "VERSIONS", "interpreter", "served"]
 
 FILE = Path(standalone.__file__).with_name("dm_env_rpc_server.py")
 HERE = Path(__file__).parent
@@ -73,27 +73,6 @@ def interpreter(version: str, *more: str) -> str:
             scratch.rename(folder)
         shutil.rmtree(scratch, ignore_errors=True)
     return str(result)
-
-
-class Served(NamedTuple):
-    """A server of the one file: its address and the id of its process."""
-
-    address: str
-    pid: int
-
-    def watch_memory(self) -> int:
-        """Begins to look for the peak, and returns what the process takes now, in bytes."""
-        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
-        return self._bytes("VmRSS")
-
-    def peak(self) -> int:
-        """The most that it took since `watch_memory`, in bytes."""
-        return self._bytes("VmHWM")
-
-    def _bytes(self, name: str) -> int:
-        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        (line,) = (line for line in lines if line.startswith(f"{name}:"))
-        return int(line.split()[1]) * 1024
 
 
 @contextlib.contextmanager

@@ -1,0 +1,222 @@
+"""Row 56: what hostile clients do to the one-file server, on the oldest and the newest Python."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from dm_env_rpc_client import ConnectionLostError, DmEnvRpcError, connect, dm_env_rpc_pb2, make
+from dm_env_rpc_client.protocol.envelopes import EncodedRequest, decode_response
+from tests.fuzz.wire import flipped
+from tests.reliability import attacking, bombs
+from tests.reliability.recording import Seen
+from tests.reliability.scorecard import counts
+from tests.reliability.served import Honest, Served
+from tests.reliability.test_hostile_clients import ATTACKS, SOAKED
+from tests.scripted import settles
+from tests.standalone.interpreters import NEWEST, OLDEST, interpreter, served
+from tests.transports import frames
+from tests.transports.frames import DATA, PREFACE, RST_STREAM, WINDOW_UPDATE, frame, grpc_message
+from tests.transports.raw_client import RawClient, request, requests
+from tests.transports.test_http2_server import ALLOWED, CONNECTION_ERRORS, STREAM_ERRORS
+
+pytestmark = pytest.mark.row(56)
+
+MIB = 1 << 20
+
+
+@pytest.fixture(params=[OLDEST, NEWEST], scope="module")
+def server(request: pytest.FixtureRequest) -> Iterator[Served]:
+    with served(interpreter(request.param), "Catch") as running:
+        with make(running.address) as env:  # Everything is used once before it is measured.
+            env.reset()
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def is_as_before(server: Served) -> Iterator[None]:
+    """An honest client is served afterwards, and all descriptors are back."""
+    with Honest(server.address) as honest:
+        honest.step()
+    assert settles(lambda: server.descriptors() <= 8, 20)
+    before = server.descriptors()
+    yield
+    with Honest(server.address) as honest:
+        assert honest.step() < 5.0
+    assert settles(lambda: server.descriptors() <= before, 20)
+
+
+def test_row_56_malformed_frames(server: Served, seen: Seen) -> None:
+    """Row 56: each malformed frame, header block and stream gets the code of RFC 9113."""
+    wrong: list[object] = []
+    memory = server.watch_memory()
+    for name, (contents, code) in CONNECTION_ERRORS.items():
+        with RawClient(server.address, greets=False) as client:
+            client.send(contents)
+            if not client.read_to_the_end() or client.goaway_code() != (code or None):
+                wrong.append((name, client.goaway_code(), code))
+    for name, (contents, code) in STREAM_ERRORS.items():
+        with RawClient(server.address, greets=False) as client:
+            client.send(contents)
+            client.read_until(lambda of=client: of.reset_code(1) is not None, 3.0)  # type: ignore
+            if client.reset_code(1) != code or not client.ping() or client.goaway_code():
+                wrong.append((name, client.reset_code(1), client.goaway_code(), code))
+    for name, contents in ALLOWED.items():
+        with RawClient(server.address, greets=False) as client:
+            client.send(contents)
+            if not client.ping() or client.goaway_code() is not None:
+                wrong.append((name, client.goaway_code()))
+    grown = server.peak() - memory
+    malformed = len(CONNECTION_ERRORS) + len(STREAM_ERRORS)
+    seen(malformed=malformed, allowed=len(ALLOWED), memory_mib=grown / MIB)
+    assert wrong == []
+    assert grown <= attacking.SLACK
+
+
+@pytest.mark.parametrize(
+    "scale", [pytest.param(20, id="twentieth", marks=pytest.mark.slow), attacking.SCALES[1]]
+)
+def test_row_56_attacks(server: Served, scale: int, seen: Seen) -> None:
+    """Row 56: floods end with the right code; memory is bounded; an honest client goes on."""
+    where = server.address
+    wrong: list[str] = []
+    with (
+        attacking.attacker(scale) as program,
+        Honest(where, attacking.pause(scale)) as honest,
+    ):
+        compared = attacking.Comparison(server, program, honest, where, scale)
+        for attack, expected in ATTACKS.items():
+            if attack in SOAKED and scale != 1:
+                continue
+            outcomes, broken = compared.beside(attack, seen)
+            wrong += broken
+            if expected is not None and set(outcomes) != {expected}:
+                wrong.append(f"{attack.__name__}: {set(outcomes)}, expected {expected}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", list(bombs.requests(4)))
+def test_row_56_bombs(server: Served, name: str, seen: Seen) -> None:
+    """Rows 21 and 33: a request takes at most 4 times its size and 64 MiB, and is refused."""
+    bomb = bombs.requests(4)[name]()
+    number = bomb[0] >> 3
+    field = dm_env_rpc_pb2.EnvironmentRequest.DESCRIPTOR.fields_by_number[number].name
+    encoded = EncodedRequest(field, bomb, lambda message: decode_response(message, field))
+    with connect(server.address, request_timeout=60) as connection:
+        if name.startswith("step"):
+            world = connection.send(dm_env_rpc_pb2.CreateWorldRequest()).world_name
+            connection.send(dm_env_rpc_pb2.JoinWorldRequest(world_name=world))
+            connection.send(dm_env_rpc_pb2.StepRequest())
+        memory = server.watch_memory()
+        began = time.monotonic()
+        with pytest.raises(DmEnvRpcError) as refused:
+            connection.submit(encoded).result(60)
+        seconds = time.monotonic() - began
+        grown = server.peak() - memory
+        assert connection.send(dm_env_rpc_pb2.CreateWorldRequest()).world_name
+    seen(bombs=1, refused_after_s=seconds, memory_mib=grown / MIB)
+    assert refused.value.code_name in ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"), refused.value
+    assert grown <= 4 * len(bomb) + 64 * MIB
+
+
+def test_row_56_silent_and_slow_clients(server: Served, seen: Seen) -> None:
+    """Row 40: more silent sockets than there is room for; a byte at a time; answers unread."""
+    greeting = PREFACE + frames.settings()
+    clients = [RawClient(server.address, greets=False) for _ in range(400)]
+    try:
+        for client in clients[::2]:
+            client.send(greeting[:10])
+        with Honest(server.address) as honest:
+            assert honest.step() < 2.0
+        with RawClient(server.address) as slow:
+            for byte in request(1) + requests(1, b"\x12\x00"):
+                slow.send(bytes([byte]))
+            assert slow.read_until(lambda: len(slow.answers(1)) == 1)
+        # Those that were there first were closed for later ones.
+        assert any(not client.send(b"x") or client.read_to_the_end(1.0) for client in clients[:90])
+    finally:
+        for client in clients:
+            client.socket.close()
+    seen(silent_sockets=400)
+
+
+def test_row_56_clients_that_never_read(server: Served, seen: Seen) -> None:
+    """Row 40: what answers take that nobody reads is bounded."""
+    largest = (1 << 31) - 1
+    memory = server.watch_memory()
+    clients = [RawClient(server.address, window=largest) for _ in range(4)]
+    try:
+        for client in clients:
+            client.send(frame(WINDOW_UPDATE, struct.pack(">I", largest - 65_535)) + request(1))
+            client.socket.settimeout(0.5)
+            # The server stops to read, or ends the stream, which is more than its window.
+            with contextlib.suppress(OSError):
+                client.socket.sendall(requests(1, *[b""] * 400_000))
+        with Honest(server.address) as honest:
+            assert honest.step() < 2.0
+        grown = server.peak() - memory
+    finally:
+        for client in clients:
+            client.socket.close()
+    seen(unread_connections=4, memory_mib=grown / MIB)
+    assert grown <= 4 * 24 * MIB
+
+
+def test_row_56_one_client_too_many(server: Served) -> None:
+    """Row 26: the stream beyond the limit ends with RESOURCE_EXHAUSTED; a place is free again."""
+    with RawClient(server.address) as client:
+        client.send(b"".join(map(request, range(1, 513, 2))))
+        assert client.ping()
+        with pytest.raises(ConnectionLostError, match="RESOURCE_EXHAUSTED"):
+            make(server.address)
+
+
+def mutated(rng: random.Random) -> bytes:
+    """What a client sends, with some bits of it changed, and perhaps cut or repeated."""
+    messages = [
+        b"",
+        b"\x0a\x00",
+        b"\x12\x00",
+        b"\x1a\x02\x12\x00",
+        rng.randbytes(rng.randint(1, 60)),
+    ]
+    step = dm_env_rpc_pb2.EnvironmentRequest()
+    step.step.actions[1].int32s.array.append(rng.randint(-1, 3))
+    step.step.requested_observations.extend([1, 2, 3])
+    messages.append(step.SerializeToString())
+    parts = [request(1)]
+    for _ in range(rng.randint(1, 6)):
+        message = flipped(rng.choice(messages), rng) if rng.random() < 0.5 else rng.choice(messages)
+        parts.append(frame(DATA, grpc_message(message), rng.choice((0, 0, 0, 1)), 1))
+    parts.append(
+        rng.choice([b"", frame(RST_STREAM, bytes(4), 0, 1), request(3), frames.settings()])
+    )
+    contents = b"".join(parts)
+    return flipped(contents, rng) if rng.random() < 0.7 else contents
+
+
+@counts(4_000, 100_000)
+def test_row_56_mutated_frames(server: Served, count: int, seen: Seen) -> None:
+    """Row 56: whatever bytes come, the server goes on, and its errors are those of requests."""
+    rng = random.Random(count)
+    memory = server.watch_memory()
+    port = int(server.address.rpartition(":")[2])
+    for _ in range(count // 4):
+        with socket.create_connection(("127.0.0.1", port), 10) as attacker:
+            contents = b"".join(mutated(rng) for _ in range(4))
+            try:
+                attacker.sendall(PREFACE + frames.settings() + contents)
+                attacker.shutdown(socket.SHUT_WR)
+                while attacker.recv(1 << 16):
+                    pass
+            except OSError:
+                pass  # It is reset while it sends.
+    grown = server.peak() - memory
+    seen(mutated_frames=count, memory_mib=grown / MIB)
+    assert grown <= attacking.SLACK

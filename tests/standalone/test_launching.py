@@ -1,0 +1,116 @@
+"""Environments in another interpreter, launched from here with one line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dm_env_rpc_client import DmEnvRpcError, LaunchError, Restart, SpecError, make, make_async
+from dm_env_rpc_client.launch import from_docker, from_process, from_python
+from tests.launch.docker_daemon import IMAGE, Daemon
+from tests.standalone.interpreters import FILE, HERE, NEWEST, OLDEST, interpreter
+
+
+@pytest.fixture(params=[OLDEST, NEWEST])
+def python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.chdir(HERE)
+    return interpreter(request.param)
+
+
+def test_one_line(python: str) -> None:
+    with make("python:hosted:Catch", {"rows": 3}, python=python) as env:
+        assert env.reset().first()
+        assert env.step({"paddle": 1}).reward == 0.0
+        assert env.step({"paddle": 1}).last()
+
+
+def test_one_line_with_asyncio(python: str) -> None:
+    async def play() -> bool:
+        async with await make_async("python:hosted:Catch", python=python) as env:
+            return bool((await env.reset()).first())
+
+    assert asyncio.run(play())
+
+
+def test_a_server_that_died_is_started_again(python: str) -> None:
+    started = []
+
+    def launch() -> object:
+        started.append(from_python("hosted:Catch", python=python))
+        return started[-1]
+
+    with make(launch, restart=Restart()) as env:  # type: ignore[arg-type]
+        env.reset()
+        env.step({"paddle": 1})
+        started[0].close()
+        assert env.step({"paddle": 1}).last()
+        assert env.step({"paddle": 1}).first()
+    assert len(started) == 2
+    assert not started[1].is_running
+
+
+def test_settings_that_are_refused(python: str) -> None:
+    with pytest.raises(DmEnvRpcError, match="length must be positive"):
+        make("python:hosted:Everything", {"length": 0}, python=python)
+    with pytest.raises(DmEnvRpcError, match="known settings: length, label"):
+        make("python:hosted:Everything", {"lenght": 1}, python=python)
+
+
+def test_an_error_says_what_is_missing_and_in_which_python(python: str, tmp_path: Path) -> None:
+    version = OLDEST if OLDEST in python else NEWEST
+    with pytest.raises(LaunchError, match=rf"cannot import nowhere:Env in Python {version}\."):
+        from_python("nowhere:Env", python=python)
+    bare = tmp_path / "bare"
+    subprocess.run([python, "-m", "venv", "--without-pip", bare], check=True)
+    with pytest.raises(LaunchError, match=rf"Python {version}\.\d+ at .* has no NumPy"):
+        from_python("hosted:Catch", python=bare / "bin/python")
+    with pytest.raises(LaunchError, match="cannot be started"):
+        from_python("hosted:Catch", python=tmp_path / "nothing")
+    with pytest.raises(LaunchError, match="is no Python"):
+        from_python("hosted:Catch", python="/bin/true")
+
+
+def test_only_an_environment_of_python_has_an_interpreter() -> None:
+    with pytest.raises(SpecError, match="is for python:MODULE:NAME"):
+        make("localhost:50051", python=sys.executable)
+
+
+def test_where_this_package_is_installed_its_server_is_used() -> None:
+    with from_python("dm_env_rpc_client.server:Catch", python=sys.executable) as server:
+        assert "-m dm_env_rpc_client.server" in server.command
+
+
+def test_a_container_gets_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("docker")
+    python = interpreter(NEWEST)
+    daemon = Daemon(tmp_path)
+    try:
+        monkeypatch.setenv("DOCKER_HOST", daemon.host)
+        monkeypatch.chdir(HERE)
+        variables = {"PYTHONPATH": str(HERE)}
+        with from_docker(IMAGE, target="hosted:Catch", python=python, env=variables) as server:
+            assert (tmp_path / FILE.name).read_bytes() == FILE.read_bytes()
+            with make(server.address) as env:
+                assert env.reset().first()
+    finally:
+        daemon.close()
+
+
+def test_the_command_serves_with_another_interpreter(python: str) -> None:
+    command = [sys.executable, "-m", "dm_env_rpc_client.cli", "serve", "hosted:Catch"]
+    with from_process([*command, "--python", python, "--address", "unix:{socket}"]) as server:
+        with make(server.address) as env:
+            assert env.reset().first()
+        assert "serving hosted:Catch at unix:" in server.logs()
+
+
+def test_the_command_prints_the_file() -> None:
+    command = [sys.executable, "-m", "dm_env_rpc_client.cli", "standalone"]
+    printed = subprocess.run(command, capture_output=True, check=True, env=os.environ)
+    assert printed.stdout == FILE.read_bytes()
