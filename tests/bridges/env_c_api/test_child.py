@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ from dm_env_rpc_client.runtime import children
 from dm_env_rpc_client.runtime.children import Parent
 from dm_env_rpc_client.tensors.limits import Limits
 from tests.bridges.env_c_api.compiling import compile_library
-from tests.scripted import freeze
+from tests.scripted import freeze, settles
 from tests.stopwatch import Stopwatch
 
 
@@ -45,15 +43,6 @@ def open_runner(**kwargs: Any) -> ProcessRunner:
     }
     path = compile_library("complete", "1.4")
     return ProcessRunner(path, "complete_connect", **(arguments | kwargs))
-
-
-def settles(condition: Callable[[], bool], timeout: float = 10.0) -> bool:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def is_alive(pid: int) -> bool:

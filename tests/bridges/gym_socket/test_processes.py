@@ -7,7 +7,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +14,8 @@ import pytest
 from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, Server, serve
 from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError
 from tests.bridges.gym_socket import hosted
+from tests.launch.processes import is_alive
+from tests.scripted import settles
 from tests.stopwatch import Stopwatch
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -33,18 +34,9 @@ def pid_of(environment: GymSocketEnvironment) -> int:
     return int(environment.info["pid"])
 
 
-def is_gone(pid: int, seconds: float = 5.0) -> bool:
-    """Waits for a process to end; one that nobody has reaped yet counts as ended."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            os.kill(pid, 0)
-            if pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except (ProcessLookupError, FileNotFoundError):
-            return True
-        time.sleep(0.02)
-    return False
+def is_gone(pid: int) -> bool:
+    """Waits for a process to end."""
+    return settles(lambda: not is_alive(pid))
 
 
 def test_a_crash_harms_one_session_only(server: Server) -> None:

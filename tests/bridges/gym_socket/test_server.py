@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import dm_env
@@ -26,6 +26,7 @@ from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError, SpecErr
 from dm_env_rpc_client.server import Catch
 from tests.bridges.gym_socket import hosted
 from tests.bridges.gym_socket.peers import Peer
+from tests.scripted import settles
 from tests.stopwatch import Stopwatch
 
 OK = b"\x00\x00\x00\x00"
@@ -48,15 +49,6 @@ class QuietCounter(hosted.Counter):
 def server() -> Iterator[Server]:
     with serve({"Counter": QuietCounter}, "localhost:0") as server:
         yield server
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def test_a_session_byte_for_byte(server: Server) -> None:
@@ -83,7 +75,7 @@ def test_a_session_byte_for_byte(server: Server) -> None:
         )
         client.ask(RESET, ZERO)
         assert server.session_count == 1
-    assert wait_until(lambda: server.session_count == 0)
+    assert settles(lambda: server.session_count == 0)
     assert not server.errors
 
 
@@ -205,7 +197,7 @@ def test_environments_that_cannot_be_made(factory: Any, message: str) -> None:
     with serve({"E": factory}, "localhost:0") as server:
         with pytest.raises(DmEnvRpcError, match=message):
             GymSocketEnvironment(server.address, "E")
-        assert wait_until(lambda: len(server.errors) == 1)
+        assert settles(lambda: len(server.errors) == 1)
 
 
 def episode(environment: GymSocketEnvironment, action: int) -> None:
@@ -234,7 +226,7 @@ def test_an_environment_that_fails_ends_its_own_session(
         with pytest.raises(ConnectionLostError):
             episode(bad, action)
         assert good.step(0).mid()
-        assert wait_until(lambda: len(server.errors) == 1)
+        assert settles(lambda: len(server.errors) == 1)
         assert isinstance(server.errors[0], error)
 
 
@@ -247,7 +239,7 @@ def test_environments_are_closed_with_their_session() -> None:
 
     with serve({"Counter": make}, "localhost:0") as server:
         GymSocketEnvironment(server.address, "Counter").close()
-        assert wait_until(lambda: made[0].closed)
+        assert settles(lambda: made[0].closed)
         environment = GymSocketEnvironment(server.address, "Counter")
         server.stop()
         assert made[1].closed
@@ -264,7 +256,7 @@ def test_clients_beyond_the_limit_are_told_so() -> None:
             GymSocketEnvironment(server.address, "Counter")
         assert start.within(1.0)
         kept.pop().close()
-        assert wait_until(lambda: server.session_count == 1)
+        assert settles(lambda: server.session_count == 1)
         GymSocketEnvironment(server.address, "Counter").close()
         crowd = [Peer.connect(server.address) for _ in range(40)]
         assert server.session_count <= 2 + 16
@@ -307,7 +299,7 @@ def test_a_client_that_does_not_read_is_cut_off() -> None:
         client.expect(OK)
         with pytest.raises(OSError, match=r"timed out|reset|[Bb]roken"):
             flood(client)
-        assert wait_until(lambda: server.session_count == 0)
+        assert settles(lambda: server.session_count == 0)
 
 
 def test_monitor_records_below_the_operators_folder_only(tmp_path: pathlib.Path) -> None:
@@ -465,7 +457,7 @@ def test_stop_ends_every_session_and_thread(server: Server) -> None:
     for client in clients:
         assert client.is_cut_off()
         client.close()
-    assert wait_until(lambda: threading.active_count() < before)
+    assert settles(lambda: threading.active_count() < before)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("localhost", int(server.address.rpartition(":")[2])), 1)
 
@@ -496,7 +488,7 @@ def test_a_forgotten_server_stops() -> None:
             return True
         return False
 
-    assert wait_until(is_gone)
+    assert settles(is_gone)
 
 
 class TestConformance(test_utils.EnvironmentTestMixin, absltest.TestCase):
