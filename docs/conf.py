@@ -9,9 +9,11 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import typer.main
 from docutils import nodes
 from docutils.parsers.rst import roles
 from sphinx.application import Sphinx
@@ -21,6 +23,7 @@ _DOCS = Path(__file__).parent
 sys.path.insert(0, str(_DOCS.parent))
 
 import dm_env_rpc_client  # noqa: E402
+from dm_env_rpc_client.cli.app import app as command_line  # noqa: E402
 
 project = "dm_env_rpc_client"
 author = copyright = "the dm_env_rpc_client authors"
@@ -50,6 +53,7 @@ autodoc_mock_imports = [
 ]
 napoleon_use_ivar = True
 default_role = "name"
+smartquotes = False  # Two hyphens are those of an option.
 # A name that a package has from one of its modules has two targets, which are the same place.
 suppress_warnings = ["ref.python"]
 
@@ -87,8 +91,45 @@ def _link_to_dm_env(
     return nodes.reference("", "", text, refuri=_DM_ENV)
 
 
+def _options(name: str, command: Any) -> Iterator[str]:
+    """Yields the lines about a command, or about those of a group: its help, and a table."""
+    if commands := getattr(command, "commands", None):
+        for sub_name, each in commands.items():
+            yield from _options(f"{name} {sub_name}", each)
+        return
+    yield f"\n### {name}\n\n{_escaped(command.help.partition(chr(10) * 2)[0])}\n"
+    yield "| argument | default | meaning |\n| --- | --- | --- |"
+    for each in command.params:
+        if each.hidden or each.name == "help":
+            continue
+        names = ", ".join((*each.opts, *each.secondary_opts))
+        value = each.metavar or each.name.upper()
+        if not names.startswith("-"):
+            names = value
+        elif not each.is_flag:
+            names += f" {value}"
+        default = getattr(each.default, "value", each.default)
+        shown = "" if default in (None, False, True) else f"`{default}`"
+        yield f"| `{names}` | {shown} | {_escaped(each.help or '')} |"
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([\\`*_<>|{}\[\]])", r"\\\1", " ".join(text.split()))
+
+
+def _with_options(app: Sphinx, page: str, source: list[str]) -> None:
+    """Puts the options of all commands into the page about them, from what `--help` shows."""
+    if page == "reference/command-line":
+        commands = typer.main.get_command(command_line).commands  # type: ignore[attr-defined]
+        lines = [
+            line for name in commands for line in _options(f"dm-env-rpc {name}", commands[name])
+        ]
+        source[0] = source[0].replace("<!-- options -->", "\n".join(lines))
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     roles.register_local_role("name", _name)  # type: ignore[arg-type]
     app.connect("autodoc-process-docstring", _without_docstrings_of_modules)
     app.connect("missing-reference", _link_to_dm_env)
+    app.connect("source-read", _with_options)

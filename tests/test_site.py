@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
+from dm_env_rpc_client.cli.app import app
 from tests.notebook.jupyter import browser
 from tests.test_docstrings import PROMISED
 
@@ -114,6 +116,19 @@ def test_every_promised_name_is_described(pages: dict[Path, Page]) -> None:
             if not inspect.ismodule(thing) and not places & ids:
                 missing.append(f"{module}.{name}")
     assert missing == []
+
+
+def test_the_reference_has_the_options_of_every_command(site: Path) -> None:
+    text = (site / "reference" / "command-line.html").read_text()
+    group = typer.main.get_command(app)
+    commands = {f"dm-env-rpc-{name}": each for name, each in group.commands.items()}  # type: ignore[attr-defined]
+    for sub_name, each in commands.pop("dm-env-rpc-properties").commands.items():
+        commands[f"dm-env-rpc-properties-{sub_name}"] = each
+    assert len(commands) == 13
+    for name, command in commands.items():
+        section = text[text.index(f'id="{name}"') :].partition("</section>")[0]
+        options = {option for each in command.params for option in each.opts if option[0] == "-"}
+        assert {option for option in options - {"--help", "-h"} if option not in section} == set()
 
 
 def test_nothing_is_left_of_the_markup(pages: dict[Path, Page]) -> None:
