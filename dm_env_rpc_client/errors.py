@@ -250,14 +250,23 @@ class ConnectionLostError(DmEnvRpcClientError, ConnectionError):
     Attributes:
       code: the name of the gRPC status with which the stream ended, such as
         "UNAVAILABLE"; None if it ended without one.
+      server_end: how the server ended, with its exit code and its last lines of output, if this
+        process has launched it; None if that is not known.
     """
 
-    def __init__(self, message: str, code: str | None = None):
+    def __init__(
+        self, message: str, code: str | None = None, server_end: LaunchError | None = None
+    ):
         super().__init__(message)
+        self.message = message
         self.code = code
+        self.server_end = server_end
 
-    def __reduce__(self) -> tuple[type[ConnectionLostError], tuple[str, str | None]]:
-        return type(self), (str(self), self.code)
+    def _text(self) -> str:
+        return self.message if self.server_end is None else f"{self.message}; {self.server_end}"
+
+    def __reduce__(self) -> tuple[type[ConnectionLostError], tuple[Any, ...]]:
+        return type(self), (self.message, self.code, self.server_end)
 
 
 class DeadlineExceededError(DmEnvRpcClientError, TimeoutError):

@@ -217,7 +217,7 @@ def with_access(command: Callable[..., None]) -> Callable[..., None]:
     def on_server(*, address: str | None, access: Access, **given: Any) -> None:
         if address is None:
             address, access = CATCH, Access()  # The flags are for servers that others started.
-        with reached(address, access) as found:
+        with reached(address, access, given.get("timeout")) as found:
             command(**given, address=found, access=access)
 
     return with_access_flags(on_server)
@@ -229,8 +229,14 @@ def with_access_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextlib.contextmanager
-def reached(address: str, access: Access) -> Iterator[str]:
+def reached(address: str, access: Access, timeout: float | None = None) -> Iterator[str]:
     """A context with the address of a server, which is launched for it if need be.
+
+    Args:
+      address: where it is, or what launches it.
+      access: how to connect to it.
+      timeout: what `--timeout` says, if there is such an option: one that was launched must answer
+        within it, if it is not the default.
 
     Raises:
       LaunchError: it was not started. Otherwise as `launch.from_process` and the like.
@@ -238,11 +244,12 @@ def reached(address: str, access: Access) -> Iterator[str]:
     if not is_launch(address):
         yield address
         return
-    from dm_env_rpc_client.environment.sites import launched
+    from dm_env_rpc_client.environment.sites import CONNECT_SECONDS, launched
 
+    seconds = CONNECT_SECONDS if timeout in (None, CONNECT_SECONDS) else timeout
     with contextlib.ExitStack() as stack:
         with _pulling() as progress:
-            found = stack.enter_context(launched(address, progress=progress, **access.options()))
+            found = stack.enter_context(launched(address, seconds, progress, **access.options()))
         yield found
 
 

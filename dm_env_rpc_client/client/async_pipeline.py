@@ -13,6 +13,7 @@ import logging
 import os
 from typing import Any
 
+from dm_env_rpc_client.client import server_ends
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     ConnectionLostError,
@@ -192,6 +193,9 @@ class AsyncPipeline:
                 pending.wake()
                 self._admit_next()
         except DmEnvRpcClientError as error:
+            server = server_ends.watched(self.address, error)
+            if server is not None:
+                self._pipeline.server_end = await asyncio.to_thread(server.end)
             self._poison(error)
 
     async def _wait_for_room(self, pending: Pending) -> None:

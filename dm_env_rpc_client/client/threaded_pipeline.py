@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from dm_env_rpc_client.client import server_ends
 from dm_env_rpc_client.client.remains import Remains
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
@@ -144,6 +145,8 @@ class ThreadedPipeline:
                 # Another thread closed it meanwhile: what was read then is not the cause.
                 self._pipeline.check_usable()
             self.poison(error)
+            if isinstance(error, ConnectionLostError):
+                error.server_end = self._pipeline.server_end
             raise
         except BaseException as error:
             if pendings[0].is_sent:
@@ -242,6 +245,9 @@ class ThreadedPipeline:
     def poison(self, cause: BaseException) -> None:
         """Makes the connection unusable, fails pending requests and ends the stream."""
         try:
+            if self.poisoned_by is None:
+                server = server_ends.watched(self.address, cause)
+                self._pipeline.server_end = None if server is None else server.end()
             self._end(cause)
         except BaseException:
             self._end(cause)  # An interrupt must not leave other threads waiting.

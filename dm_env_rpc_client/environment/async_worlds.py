@@ -19,7 +19,7 @@ from dm_env_rpc_client.environment import forgotten
 from dm_env_rpc_client.environment.async_dm_env_adaptor import AsyncDmEnvAdaptor, AsyncJoined
 from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS, check_keywords
 from dm_env_rpc_client.environment.restarting import Restart
-from dm_env_rpc_client.environment.sites import Address, Site, is_address
+from dm_env_rpc_client.environment.sites import CONNECT_SECONDS, Address, Site, is_address
 from dm_env_rpc_client.environment.worlds import (
     DESTROY_AGAIN_SECONDS,
     HOW,
@@ -147,7 +147,7 @@ async def make_async(
     create_world_settings: Mapping[str, Any] = NO_SETTINGS,
     join_world_settings: Mapping[str, Any] = NO_SETTINGS,
     *,
-    timeout: float | None = 10.0,
+    timeout: float | None = CONNECT_SECONDS,
     request_timeout: float | None = None,
     credentials: Credentials | None = None,
     insecure: bool = False,
@@ -185,6 +185,7 @@ async def make_async(
     except BaseException:
         await _close(site)
         raise
+    env._site = site
     world = _OwnWorld(site, limits)
     world.begin(connection, world_name)
     env.on_leave(world.end)

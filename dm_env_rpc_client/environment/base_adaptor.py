@@ -24,7 +24,9 @@ from dm_env_rpc_client.client.base_connection import BaseConnection
 from dm_env_rpc_client.displays.plain_text import printable
 from dm_env_rpc_client.environment.made_again import MadeAgain
 from dm_env_rpc_client.environment.restarting import Supervision
+from dm_env_rpc_client.environment.sites import Site
 from dm_env_rpc_client.errors import DmEnvRpcClientError, SpecError
+from dm_env_rpc_client.launch.launched import Launch
 from dm_env_rpc_client.protocol import lifecycle, timesteps
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest
 from dm_env_rpc_client.protocol.lifecycle import State
@@ -97,6 +99,7 @@ class BaseAdaptor(MadeAgain):
 
     world_name: str | None = None
     _supervision: Supervision | None = None
+    _site: Site[Any] | None = None
 
     def __init__(
         self,
@@ -149,6 +152,14 @@ class BaseAdaptor(MadeAgain):
     def state(self) -> State:
         """The state of the environment as of the last answer; INTERRUPTED after a lost step."""
         return self._lifecycle.state if self.interruption is None else State.INTERRUPTED
+
+    @property
+    def server(self) -> Launch | None:
+        """The server that was launched for the environment, as of now; None for one at an address.
+
+        Its `logs()` and `exit_code` say what it printed and how it ended, also after `close`.
+        """
+        return None if self._site is None else self._site.launch
 
     @property
     def restarts(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.client.connection_group import ConnectionGroup
-from dm_env_rpc_client.environment.sites import Address, Site, is_address
+from dm_env_rpc_client.environment.sites import CONNECT_SECONDS, Address, Site, is_address
 from dm_env_rpc_client.environment.worlds import HOW
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.http2.incoming import IncomingSockets
@@ -148,7 +148,7 @@ def open_site(
         given["record"] = made.recorder
         return made
 
-    return Site(address, group, connecting.get("timeout", 10.0), **how)
+    return Site(address, group, connecting.get("timeout", CONNECT_SECONDS), **how)
 
 
 def open_at(site: Site[ConnectionGroup]) -> Connection:

@@ -12,10 +12,10 @@ from dm_env_rpc_client.errors import ConnectionClosedError, LaunchError
 from dm_env_rpc_client.launch import specs
 from dm_env_rpc_client.launch.launched import Launch
 from dm_env_rpc_client.launch.processes import START_SECONDS
-from dm_env_rpc_client.launch.specs import Launcher, Progress, launcher_of
+from dm_env_rpc_client.launch.specs import CONNECT_SECONDS, Launcher, Progress, launcher_of
 from dm_env_rpc_client.transports.http2.incoming import IncomingSockets
 
-__all__ = ["Address", "Site", "is_address", "launched"]
+__all__ = ["CONNECT_SECONDS", "Address", "Site", "is_address", "launched"]
 
 Target = TypeVar("Target")
 
@@ -37,7 +37,7 @@ class Site(Generic[Target]):
       given: the address of a server, what launches one as text, a function that launches one, or
         where servers dial in.
       target: makes what connections are opened with, from the address of the server.
-      timeout: seconds that are there to connect; None for no limit.
+      timeout: seconds that are there to connect, and as for `launcher_of`; None for no limit.
       progress: called while an image is pulled.
       python: the interpreter for `python:`; None for that of this process.
       **connecting: for `connect`, to ask a launched server whether it answers.
@@ -136,7 +136,7 @@ class Site(Generic[Target]):
 @contextlib.contextmanager
 def launched(
     given: specs.Address,
-    timeout: float | None = 10.0,
+    timeout: float | None = CONNECT_SECONDS,
     progress: Progress | None = None,
     **connecting: Any,
 ) -> Iterator[str]:
@@ -144,7 +144,7 @@ def launched(
 
     Args:
       given: as for `Site`.
-      timeout: seconds that a server may take to answer, if that is more than 30; None for no limit.
+      timeout: as for `launcher_of`.
       progress: called while an image is pulled.
       **connecting: for `connect`.
 

@@ -24,7 +24,7 @@ from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETT
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, Joined
 from dm_env_rpc_client.environment.made_again import Making
 from dm_env_rpc_client.environment.restarting import Restart
-from dm_env_rpc_client.environment.sites import Address, Site
+from dm_env_rpc_client.environment.sites import CONNECT_SECONDS, Address, Site
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     ConnectionLostError,
@@ -220,7 +220,7 @@ def make(
     create_world_settings: Mapping[str, Any] = NO_SETTINGS,
     join_world_settings: Mapping[str, Any] = NO_SETTINGS,
     *,
-    timeout: float | None = 10.0,
+    timeout: float | None = CONNECT_SECONDS,
     request_timeout: float | None = None,
     credentials: Credentials | None = None,
     insecure: bool = False,
@@ -243,7 +243,8 @@ def make(
         servers dial in.
       create_world_settings: values by name, nested or flat; see `pack_settings`.
       join_world_settings: the same.
-      timeout: seconds until there must be a connection; None for no limit.
+      timeout: seconds until there must be a connection, or until a launched server must answer,
+        which has 30 if nothing is said; None for no limit.
       request_timeout: seconds that each answer may take; None for no limit.
       credentials: TLS credentials; None for plaintext.
       insecure: allow plaintext to an address other than loopback.
@@ -357,6 +358,7 @@ def make_on(
     except BaseException:
         connection.close()
         raise
+    env._site = site
     world = _OwnWorld(site, connection, world_name)
     env.on_leave(world.end)
 

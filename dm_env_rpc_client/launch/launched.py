@@ -6,6 +6,7 @@ import _thread
 import contextlib
 import dataclasses
 import os
+import signal
 import subprocess
 import tempfile
 import threading
@@ -15,6 +16,7 @@ import weakref
 from collections.abc import Callable
 from typing import IO, Any
 
+from dm_env_rpc_client.client import server_ends
 from dm_env_rpc_client.client.readiness import check_answers
 from dm_env_rpc_client.errors import DmEnvRpcClientError, LaunchError, SpecError
 from dm_env_rpc_client.runtime import children
@@ -29,6 +31,7 @@ STOP_SECONDS = 15.0
 """How long what watches over a server may take to end it, the server's own time included."""
 
 _EXIT_SECONDS = 2.0
+_END_SECONDS = 2.0
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 _ATTEMPT_SECONDS = 2.0
 
@@ -73,7 +76,8 @@ class Launch:
             self._output.close()
             raise
         self._left = _Forgetting(self._process, self._output, command)
-        self._finalizer = weakref.finalize(self, _end_forgotten, self._left, os.getpid())
+        self._owner = os.getpid()
+        self._finalizer = weakref.finalize(self, _end_forgotten, self._left, self._owner)
 
     @property
     def pid(self) -> int:
@@ -97,6 +101,11 @@ class Launch:
         size = os.fstat(number).st_size
         return os.pread(number, LOG_BYTES, max(0, size - LOG_BYTES)).decode(errors="replace")
 
+    @property
+    def exit_code(self) -> int | None:
+        """The server's exit code, negative if a signal ended it; None if it has not ended."""
+        return self._process.poll()
+
     def wait_until_ready(self, timeout: float | None, told: float | None = None) -> None:
         """Waits until the server answers a request; one that only accepts connections is not ready.
 
@@ -116,6 +125,8 @@ class Launch:
                 self.check_running()
                 check_answers(self.address, min(seconds, 20 * pause), **self._connecting)
                 self.check_running()
+                # Not before: an attempt whose connection is lost would wait for the end.
+                server_ends.watch(self.address, self)
                 return
             except (LaunchError, SpecError):
                 raise
@@ -139,8 +150,20 @@ class Launch:
         """Raises LaunchError if the server has ended."""
         code = self._process.poll()
         if code is not None:
-            how = f"ended with exit code {code}" if code >= 0 else f"was ended by signal {-code}"
-            raise self.error(how) from cause
+            raise self.error(_how_ended(code)) from cause
+
+    def end(self) -> LaunchError | None:
+        """Waits at most 2 s for the server to end by itself.
+
+        Returns:
+          How it ended; None if it runs, or if another process has launched it.
+        """
+        if os.getpid() != self._owner:
+            return None
+        try:
+            return self.error(_how_ended(self._process.wait(_END_SECONDS)))
+        except subprocess.TimeoutExpired:
+            return None
 
     def error(self, reason: str) -> LaunchError:
         """Returns the error that says what happened to the server."""
@@ -150,6 +173,7 @@ class Launch:
         """Ends the server and all processes of its group; a second call does nothing."""
         if self._finalizer.detach() is None:
             return
+        server_ends.unwatch(self.address, self)
         try:
             children.end(self._process, self._stop_seconds)
         finally:
@@ -165,6 +189,16 @@ class Launch:
     def __repr__(self) -> str:
         state = "running" if self.is_running else "ended"
         return f"<Launch at {self.address}, {state}: {self.command}>"
+
+
+def _how_ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        name = f" ({signal.Signals(-code).name})"
+    except ValueError:
+        name = ""  # Of real time.
+    return f"was ended by signal {-code}{name}"
 
 
 @dataclasses.dataclass

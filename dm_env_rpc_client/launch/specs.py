@@ -14,7 +14,23 @@ from dm_env_rpc_client.launch.launched import Launch
 from dm_env_rpc_client.launch.processes import START_SECONDS, from_process, from_python
 from dm_env_rpc_client.runtime import launch_text
 
-__all__ = ["Address", "Launcher", "Progress", "is_address", "launcher_of"]
+__all__ = [
+    "CONNECT_SECONDS",
+    "Address",
+    "DefaultSeconds",
+    "Launcher",
+    "Progress",
+    "is_address",
+    "launcher_of",
+]
+
+
+class DefaultSeconds(float):
+    """A timeout that nobody has chosen."""
+
+
+CONNECT_SECONDS = DefaultSeconds(10.0)
+"""How long connecting may take if nothing is said; a launched server has `START_SECONDS`."""
 
 Launcher: TypeAlias = Callable[[], Launch]
 """Starts a server; called again to start it anew."""
@@ -41,7 +57,8 @@ def launcher_of(
       given: `process:COMMAND` with `{port}` or `{socket}` in it, split as a shell does;
         `docker:IMAGE`, perhaps with arguments for the image's entry point, and `{port}` in them;
         `python:MODULE:NAME`.
-      timeout: seconds until the server must answer, if that is more than 30; None for no limit.
+      timeout: seconds until the server must answer; None for no limit. For a `DefaultSeconds` it
+        is `START_SECONDS`.
       progress: called while an image is pulled.
       python: the interpreter for `python:`; None for that of this process.
       **connecting: for `connect`.
@@ -53,7 +70,7 @@ def launcher_of(
         raise SpecError(f"python={os.fspath(python)!r} is for python:MODULE:NAME, got {given!r}")
     if not isinstance(given, str):
         return given
-    seconds = None if timeout is None else max(timeout, START_SECONDS)
+    seconds = START_SECONDS if isinstance(timeout, DefaultSeconds) else timeout
     name, _, rest = given.partition(":")
     scheme = f"{name}:"
     if scheme == launch_text.PYTHON:

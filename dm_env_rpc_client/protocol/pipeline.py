@@ -22,6 +22,7 @@ from dm_env_rpc_client.errors import (
     ConnectionLostError,
     DeadlineExceededError,
     DmEnvRpcError,
+    LaunchError,
     ProtocolError,
 )
 from dm_env_rpc_client.protocol import envelopes
@@ -141,12 +142,14 @@ class Pipeline:
 
     Attributes:
       poisoned_by: the first error that made the stream unusable; None while it is usable.
+      server_end: how the server ended, if the shell knows it.
       fifo: the pending requests, oldest first.
     """
 
     def __init__(self, address: str):
         self.address = address
         self.poisoned_by: BaseException | None = None
+        self.server_end: LaunchError | None = None
         self.fifo: collections.deque[Pending] = collections.deque()
         # Two counters, so that each has one writer: the sending and the reading thread.
         self._bytes_pushed = 0
@@ -276,7 +279,8 @@ class Pipeline:
         if isinstance(cause, ConnectionClosedError):
             return ConnectionClosedError(f"{where} was closed{while_waiting}")
         if isinstance(cause, ConnectionLostError):
-            return ConnectionLostError(f"{where} was lost{while_waiting}: {cause}", cause.code)
+            text = f"{where} was lost{while_waiting}: {cause.message}"
+            return ConnectionLostError(text, cause.code, self.server_end)
         reason = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
         return ConnectionLostError(
             f"{where} can no longer tell which answer belongs to which request after {reason}; "

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import re
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -28,6 +30,7 @@ from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.cli.failures import Terminated, UsageError, one_line_errors
 from dm_env_rpc_client.cli.group import Commands
 from dm_env_rpc_client.server import Server
+from tests.cli.commands import command
 
 
 @contextlib.contextmanager
@@ -238,3 +241,14 @@ def test_serving_until_it_is_interrupted(
     assert "stopping" in result.stderr
     assert ('{"address": "localhost:' in result.stdout) == as_json
     assert ("Ctrl-C stops" in result.stderr) != as_json
+
+
+def test_a_command_says_after_a_second_that_nobody_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"localhost:{listener.getsockname()[1]}"
+    ended = command("run", address, "--timeout", "2.5")
+    assert ended.returncode == 3
+    first, second = ended.stderr.strip().splitlines()
+    told = rf"warning: no connection to {address} yet: Connection refused; trying again for [12] s"
+    assert re.match(told, first)
+    assert second.startswith(f"error: could not connect to {address} within 2.5 s: ")

@@ -16,6 +16,8 @@ import pytest
 from dm_env_rpc_client import BatchedEnvironment, LaunchError, SpecError, make, make_async
 from dm_env_rpc_client.environment.sites import launched
 from dm_env_rpc_client.launch import Launch, from_process
+from dm_env_rpc_client.launch.processes import START_SECONDS
+from dm_env_rpc_client.launch.specs import CONNECT_SECONDS, launcher_of
 from tests.launch.processes import AT_PORT, ECHO, ROOT, is_alive, supervisors
 from tests.scripted import settles
 
@@ -50,6 +52,21 @@ def test_asyncio() -> None:
             assert (await env.step({"value": 5})).last()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [make, lambda *given, **how: asyncio.run(make_async(*given, **how)), BatchedEnvironment],
+    ids=["threads", "asyncio", "batch"],
+)
+def test_the_timeout_holds_for_a_server_that_is_launched(make: Any) -> None:
+    with pytest.raises(LaunchError, match=r"did not answer at localhost:\d+ within 0.3 s"):
+        make("process:sleep 100 {port}", timeout=0.3)
+
+
+def test_a_server_that_is_launched_has_more_time_if_nothing_is_said() -> None:
+    launcher: Any = launcher_of("process:engine {port}", CONNECT_SECONDS)
+    assert launcher.keywords["timeout"] == START_SECONDS > CONNECT_SECONDS
 
 
 def test_settings_that_the_constructor_refuses_end_the_server() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import ssl
 import time
@@ -14,12 +16,17 @@ __all__ = ["NO_HTTP2", "Attempts", "HandshakeError", "seconds_left"]
 
 NO_HTTP2 = "the server does not offer HTTP/2 (h2) in the TLS handshake"
 
+_log = logging.getLogger(__name__)
+
 _CLIENT_CERTIFICATE = (
     "it may require a client certificate (cert and key of Tls), or not accept the one that it got"
 )
 
 _BROKEN_OFF_SECONDS = 1.0
 """How long handshakes that the server breaks off are tried again: it may be about to start."""
+
+_TELL_SECONDS = 1.0
+"""After how long attempts that fail are logged, if there is more than this time left."""
 
 
 class HandshakeError(ConnectionError):
@@ -62,11 +69,13 @@ class Attempts:
     """
 
     def __init__(self, address: str, timeout: float | None):
-        self.deadline = None if timeout is None else time.monotonic() + timeout
+        self._begun = time.monotonic()
+        self.deadline = None if timeout is None else self._begun + timeout
         self._address = address
         self._timeout = timeout
         self._cause: DmEnvRpcClientError | None = None
         self._broken_off_since: float | None = None
+        self._has_told = False
 
     @property
     def remaining(self) -> float | None:
@@ -80,6 +89,7 @@ class Attempts:
           DmEnvRpcClientError: there is no time for another, or it would end like this one.
         """
         is_final = isinstance(error, HandshakeError) and self._is_final(error)
+        self._tell(error)
         # That there was no time left for the last attempt is not the cause.
         if self._cause is None or not isinstance(error, TimeoutError):
             self._cause = self._not_connected(error, None if is_final else self._timeout)
@@ -97,11 +107,27 @@ class Attempts:
 
     def _not_connected(self, error: OSError, timeout: float | None) -> DmEnvRpcClientError:
         code = "DEADLINE_EXCEEDED" if isinstance(error, TimeoutError) else "UNAVAILABLE"
-        if error.errno and error.errno > 0 and not isinstance(error, HandshakeError):
-            text = os.strerror(error.errno)  # asyncio has texts of its own.
-        else:
-            text = error.strerror or str(error)
-        return not_connected(self._address, timeout, code, text)
+        return not_connected(self._address, timeout, code, _reason(error))
+
+    def _tell(self, error: OSError) -> None:
+        """Logs, once, that there is no connection yet: a program that waits looks as if it hung."""
+        now = time.monotonic()
+        left = math.inf if self.deadline is None else self.deadline - now
+        if not self._has_told and now - self._begun >= _TELL_SECONDS and left > _TELL_SECONDS:
+            self._has_told = True
+            limit = "" if math.isinf(left) else f" for {left:.0f} s more"
+            _log.warning(
+                "no connection to %s yet: %s; trying again%s",
+                self._address,
+                _reason(error) or "no reply",
+                limit,
+            )
+
+
+def _reason(error: OSError) -> str:
+    if error.errno and error.errno > 0 and not isinstance(error, HandshakeError):
+        return os.strerror(error.errno)  # asyncio has texts of its own.
+    return error.strerror or str(error)
 
 
 def seconds_left(deadline: float) -> float:

@@ -1,0 +1,46 @@
+"""What became of servers that this process has launched, for the errors of connections to them."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Protocol
+
+from dm_env_rpc_client.errors import ConnectionLostError, LaunchError
+
+__all__ = ["WatchedServer", "unwatch", "watch", "watched"]
+
+# What a stream ends with if nobody is there any more; other codes are what a server has said.
+_MAY_HAVE_ENDED = (None, "UNAVAILABLE", "CANCELLED", "UNKNOWN")
+
+
+class WatchedServer(Protocol):
+    """A server whose process is known."""
+
+    def end(self) -> LaunchError | None:
+        """Waits a moment for the end of the server; returns how it ended, None if it runs."""
+
+
+_servers: weakref.WeakValueDictionary[str, WatchedServer] = weakref.WeakValueDictionary()
+
+
+def watch(address: str, server: WatchedServer) -> None:
+    """Has the errors of lost connections to an address say how the server there has ended."""
+    _servers[address] = server
+
+
+def unwatch(address: str, server: WatchedServer) -> None:
+    """Ends `watch`, unless another server was launched at the address meanwhile."""
+    if _servers.get(address) is server:
+        del _servers[address]
+
+
+def watched(address: str, cause: BaseException) -> WatchedServer | None:
+    """Returns the launched server whose end may be why a connection was lost; None for none.
+
+    Args:
+      address: the address of the connection.
+      cause: the first error of the connection.
+    """
+    if isinstance(cause, ConnectionLostError) and cause.code in _MAY_HAVE_ENDED:
+        return _servers.get(address)
+    return None
