@@ -1,8 +1,8 @@
 """What a server does, counted for programs and logged for people.
 
-The counters of a stream belong to it alone, so they need no lock; those of all streams are added
-up when somebody asks. Nothing is logged for each step. Clients that connect or are refused again
-and again do not fill the log.
+All streams of a process count in one row of numbers. It may be in shared memory, so that what a
+process has counted is known when it was killed. Nothing is logged for each step. Clients that
+connect or are refused again and again do not fill the log.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, MutableSequence, Sequence
 
 from dm_env_rpc_client.protocol import telemetry
 from dm_env_rpc_client.server.error_log import Allowance
 from dm_env_rpc_client.tensors.limits import shortened
 
-__all__ = ["Activity", "Counts", "ServerStats", "added_up"]
+__all__ = ["COUNTED", "ERRORS", "STEPS", "Activity", "Counts", "ServerStats", "added_up"]
 
 # Refusals are in the log of failures; clients that come and go are not, and can be left out.
 _log = logging.getLogger("dm_env_rpc_client.server")
@@ -28,6 +28,13 @@ _KINDS = (
     *("destroy_world", "extension"),
 )
 _TEXT_BYTES = 500
+
+COUNTED = (*_KINDS, "streams", "refused_streams", "refusals", "errors")
+"""What is counted from the start of a server: requests by kind, all streams that were opened, and
+exceptions, which only processes of several count here."""
+
+_PLACES = {name: place for place, name in enumerate(COUNTED)}
+STEPS, ERRORS = _PLACES["step"], _PLACES["errors"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,68 +68,65 @@ class ServerStats:
 
 
 class Counts:
-    """The counters of one stream. Only its thread writes them.
+    """What the streams of one process have done. Thread-safe; no other process writes it.
+
+    Args:
+      numbers: one for each of `COUNTED`, which are added to; None for new ones.
 
     Attributes:
-      steps: step requests in the usual form, which are not among `requests`.
-      requests: all others, by kind.
-      refusals: requests that were refused.
+      numbers: as the argument.
+      lock: held while one of them changes.
     """
 
-    __slots__ = ("refusals", "requests", "steps")
+    def __init__(self, numbers: MutableSequence[int] | memoryview[int] | None = None):
+        self.numbers = [0] * len(COUNTED) if numbers is None else numbers
+        self.lock = threading.Lock()
 
-    def __init__(self) -> None:
-        self.steps = 0
-        self.requests = dict.fromkeys(_KINDS, 0)
-        self.refusals = 0
-
-    def add(self, others: Iterable[Counts]) -> None:
-        """Adds the counts of other streams."""
-        for other in others:
-            self.steps += other.steps
-            self.refusals += other.refusals
-            for kind, count in other.requests.items():
-                self.requests[kind] += count
+    def add(self, name: str) -> None:
+        """Adds 1 to one of them."""
+        with self.lock:
+            self.numbers[_PLACES[name]] += 1
 
 
 class Activity:
     """Counts and logs what happens on the streams of a server. Thread-safe.
 
     Args:
-      tells_clients: whether to log who connects.
+      counts: where it counts; None for new ones.
+      has_clients: whether the streams are those of clients. Streams that another process forwards
+        are counted and told by that one.
+
+    Attributes:
+      counts: as the argument.
     """
 
-    def __init__(self, tells_clients: bool = True) -> None:
-        self._tells_clients = tells_clients
+    def __init__(self, counts: Counts | None = None, has_clients: bool = True) -> None:
+        self.counts = Counts() if counts is None else counts
+        self._has_clients = has_clients
         self._began = time.monotonic()
         self._lock = threading.Lock()
-        self._open: set[Counts] = set()
-        self._ended = Counts()
-        self._all_streams = 0
-        self._refused_streams = 0
+        self._streams = 0
         self._connects = Allowance()
         self._refusals = Allowance()
 
-    def opened(self, client: str) -> Counts:
-        """A stream was opened; returns its counters."""
-        counts = Counts()
-        with self._lock:
-            self._all_streams += 1
-            self._open.add(counts)
-        self._tell(f"{client} connected")
-        return counts
+    def opened(self, client: str) -> None:
+        """A stream was opened."""
+        if self._has_clients:
+            self.counts.add("streams")
+            with self._lock:
+                self._streams += 1
+            self._connects.log(_clients_log, logging.INFO, f"{client} connected")
 
-    def ended(self, client: str, counts: Counts) -> None:
+    def ended(self, client: str) -> None:
         """A stream has ended."""
-        with self._lock:
-            self._open.remove(counts)
-            self._ended.add([counts])
-        self._tell(f"{client} disconnected")
+        if self._has_clients:
+            with self._lock:
+                self._streams -= 1
+            self._connects.log(_clients_log, logging.INFO, f"{client} disconnected")
 
     def refused_stream(self, client: str, reason: str) -> None:
         """A stream was refused; the reason begins with the name of the status."""
-        with self._lock:
-            self._refused_streams += 1
+        self.counts.add("refused_streams")
         takes_reports = telemetry.installed()
         if takes_reports is not None:
             takes_reports.refused(reason.partition(":")[0])
@@ -131,53 +135,40 @@ class Activity:
 
     def refused(self, client: str, kind: str, reason: str) -> None:
         """A request was refused."""
+        self.counts.add("refusals")
         level = logging.DEBUG if kind == "step" else logging.INFO
         if _log.isEnabledFor(level):
             text = shortened(reason, _TEXT_BYTES)
             self._refusals.log(_log, level, f"refused a {kind} request of {client}: {text}")
 
-    def _tell(self, text: str) -> None:
-        if self._tells_clients:
-            self._connects.log(_clients_log, logging.INFO, text)
-
     def stats(self, worlds: int, agents: int, errors: int) -> ServerStats:
-        """Adds everything up."""
-        total = Counts()
-        with self._lock:
-            total.add([self._ended, *self._open])
-            streams, all_streams = len(self._open), self._all_streams
-            refused_streams = self._refused_streams
-        total.requests["step"] += total.steps
-        return ServerStats(
-            uptime=time.monotonic() - self._began,
-            streams=streams,
-            all_streams=all_streams,
-            refused_streams=refused_streams,
-            worlds=worlds,
-            agents=agents,
-            steps=total.requests["step"],
-            requests=total.requests,
-            refusals=total.refusals,
-            errors=errors,
-        )
+        """Returns what was counted, and the numbers that something else knows."""
+        return added_up([self.counts.numbers], self._began, self._streams, worlds, agents, errors)
 
 
-def added_up(stats: Iterable[ServerStats]) -> ServerStats:
-    """Returns the sums of what several parts of a server have done; the longest uptime."""
-    each = list(stats)
-    total = Counts()
-    for one in each:
-        for kind, count in one.requests.items():
-            total.requests[kind] += count
+def added_up(
+    rows: Sequence[Sequence[int]], began: float, streams: int, worlds: int, agents: int, errors: int
+) -> ServerStats:
+    """Returns the sums of what the processes of a server have counted.
+
+    Args:
+      rows: the numbers of each process.
+      began: when the server was started, on the monotonic clock, in seconds.
+      streams: those that are open.
+      worlds: those that exist.
+      agents: those that are joined.
+      errors: exceptions.
+    """
+    total = dict(zip(COUNTED, map(sum, zip(*rows, strict=True)), strict=True))
     return ServerStats(
-        uptime=max((one.uptime for one in each), default=0.0),
-        streams=sum(one.streams for one in each),
-        all_streams=sum(one.all_streams for one in each),
-        refused_streams=sum(one.refused_streams for one in each),
-        worlds=sum(one.worlds for one in each),
-        agents=sum(one.agents for one in each),
-        steps=total.requests["step"],
-        requests=total.requests,
-        refusals=sum(one.refusals for one in each),
-        errors=sum(one.errors for one in each),
+        uptime=time.monotonic() - began,
+        streams=streams,
+        all_streams=total["streams"],
+        refused_streams=total["refused_streams"],
+        worlds=worlds,
+        agents=agents,
+        steps=total["step"],
+        requests={kind: total[kind] for kind in _KINDS},
+        refusals=total["refusals"],
+        errors=errors,
     )

@@ -23,7 +23,7 @@ from dm_env_rpc_client.protocol.envelopes import DECODE_ERRORS
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.server_step_codec import ServerStepCodec, StepAsked
 from dm_env_rpc_client.server import waiting
-from dm_env_rpc_client.server.activity import Activity
+from dm_env_rpc_client.server.activity import STEPS, Activity
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.extension_handlers import ExtensionHandlers
 from dm_env_rpc_client.server.request_errors import RequestError
@@ -75,7 +75,8 @@ class Session:
         self._extensions = extensions
         self._error_log = error_log
         self._activity = activity
-        self._counts = activity.opened(peer)
+        self._counts = activity.counts
+        activity.opened(peer)
         self._sends_tracebacks = (
             is_loopback(urllib.parse.unquote(peer)) if send_tracebacks is None else send_tracebacks
         )
@@ -118,7 +119,9 @@ class Session:
 
         There is a codec while an agent is joined, and then a step is always allowed.
         """
-        self._counts.steps += 1
+        counts = self._counts
+        with counts.lock:  # `add`, without a call.
+            counts.numbers[STEPS] += 1
         try:
             actions = asked.actions if self._lifecycle.state is _RUNNING else None
             agent = self._agent or self._joined_agent()
@@ -148,7 +151,7 @@ class Session:
         try:
             if field is None:
                 raise RequestError.invalid("the request has no payload that this server knows")
-            self._counts.requests[field] += 1
+            self._counts.add(field)
             if field != "step":
                 _log.debug("%s sends a %s request", self._peer, field)
             if not self._lifecycle.allows(field):
@@ -183,7 +186,7 @@ class Session:
             except Exception as error:
                 self._error_log.add(error, f"the agent of {self._peer} could not leave its world")
         self._worlds.creator_gone(self)
-        self._activity.ended(self._peer, self._counts)
+        self._activity.ended(self._peer)
 
     def _create_world(
         self, request: dm_env_rpc_pb2.CreateWorldRequest
@@ -318,7 +321,6 @@ class Session:
         return unpacked
 
     def _refused(self, kind: str, code: int, message: str) -> status_pb2.Status:
-        self._counts.refusals += 1
         self._activity.refused(self._peer, kind, message)
         # What is refused may be a part of the text, and may be large.
         return status_pb2.Status(code=code, message=shortened(message, self._limits.error_bytes))

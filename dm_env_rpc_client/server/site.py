@@ -18,7 +18,7 @@ from google.protobuf import message as protobuf_message
 from dm_env_rpc_client._proto import properties_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import telemetry
-from dm_env_rpc_client.server.activity import Activity
+from dm_env_rpc_client.server.activity import Activity, Counts
 from dm_env_rpc_client.server.construction import construct
 from dm_env_rpc_client.server.environment_world import EnvironmentWorld
 from dm_env_rpc_client.server.error_log import ErrorLog
@@ -80,6 +80,7 @@ class Host:
       only: the only world, if there are no factories.
       share: what the worlds of other processes take.
       prefix: what the names of worlds begin with.
+      counts: where what the clients do is counted; None for new ones.
 
     Attributes:
       worlds: the worlds.
@@ -95,6 +96,7 @@ class Host:
         only: World | None = None,
         share: Share | None = None,
         prefix: str = "world-",
+        counts: Counts | None = None,
     ):
         makers = {
             name: functools.partial(make_world, factory, site.default_actions, site.step_timeout)
@@ -111,7 +113,7 @@ class Host:
             share,
             prefix,
         )
-        self.activity = Activity()
+        self.activity = Activity(counts)
         takes_reports = telemetry.installed()
         if takes_reports is not None:
             takes_reports.serve(functools.partial(_count, weakref.ref(self.worlds)))

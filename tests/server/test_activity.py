@@ -19,7 +19,8 @@ from dm_env_rpc_client import (
     make,
 )
 from dm_env_rpc_client.server import Catch, Server, ServerStats, serve
-from dm_env_rpc_client.server.activity import Counts
+from dm_env_rpc_client.server.activity import STEPS, Counts
+from dm_env_rpc_client.server.processes.board import Board
 from tests.environments import Broken
 from tests.scripted import settles
 
@@ -158,13 +159,14 @@ def test_clients_that_come_and_go_do_not_fill_the_log(caplog: pytest.LogCaptureF
 
 
 def test_counting_a_step_takes_next_to_nothing() -> None:
-    counts = Counts()
+    counts = Counts(Board(1).counted(0))
 
     def count() -> None:
-        counts.steps += 1
+        with counts.lock:
+            counts.numbers[STEPS] += 1
 
     def nothing() -> None:
-        counts.steps  # noqa: B018
+        counts.numbers  # noqa: B018
 
     number = 20_000
     costs = [

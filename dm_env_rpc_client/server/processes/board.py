@@ -1,7 +1,8 @@
 """What the processes of a server see of one another: a few numbers of each, in shared memory.
 
 Each worker writes its own numbers only, and nobody waits for a lock that a killed worker might
-hold. The server's own process clears those of a worker that has ended.
+hold. The server's own process clears those of a worker that has ended, but for what it has counted:
+the one that replaces it goes on counting there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import threading
 import time
 from typing import Any
 
+from dm_env_rpc_client.server.activity import COUNTED
 from dm_env_rpc_client.server.world_registry import Share
 
 __all__ = ["Board", "Slot"]
@@ -49,7 +51,13 @@ class Board:
     def __init__(self, size: int):
         context = multiprocessing.get_context("spawn")
         self._numbers: Any = context.RawArray("q", size * len(_FIELDS))
+        self._counted: Any = context.RawArray("q", size * len(COUNTED))
         self.size = size
+
+    def counted(self, index: int) -> memoryview[int]:
+        """Returns what the workers at one place have counted since the start, by `COUNTED`."""
+        first = index * len(COUNTED)
+        return memoryview(self._counted).cast("B").cast("q")[first : first + len(COUNTED)]
 
     def get(self, index: int, name: str) -> int:
         """Returns a number of one worker."""
@@ -105,7 +113,7 @@ class Board:
         ]
 
     def clear(self, index: int) -> None:
-        """Forgets a worker that has ended."""
+        """Forgets a worker that has ended, but for what it has counted."""
         for name in _FIELDS:
             self.set(index, name, 0)
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.runtime import children
-from dm_env_rpc_client.server.activity import Activity, added_up
+from dm_env_rpc_client.server.activity import Activity, Counts
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.processes.asked_properties import AskedProperties
@@ -135,14 +135,11 @@ class _Worker:
         self._told = told
         self._slot = Slot(board, index)
         properties = Properties() if questions is None else AskedProperties(questions)
-        self._host = Host(
-            setup.site, _ToldErrors(told), properties, None, self._slot, world_prefix(serial)
-        )
-        # Of streams that other workers count.
-        self._forwarded_activity = Activity(tells_clients=False)
-        self._forwarded = Forwarded(
-            lambda peer: self._host.open_session(peer, self._forwarded_activity)
-        )
+        counts = Counts(board.counted(index))
+        errors, prefix = _ToldErrors(told, counts), world_prefix(serial)
+        self._host = Host(setup.site, errors, properties, None, self._slot, prefix, counts)
+        forwarded = Activity(counts, has_clients=False)
+        self._forwarded = Forwarded(lambda peer: self._host.open_session(peer, forwarded))
         admitting = self._host.admitting(self._open_stream)
         limited = (
             setup.site.max_connections,
@@ -184,13 +181,10 @@ class _Worker:
         self._listener.stop(grace)
         self._forwarded.stop(deadline)
         are_closed = self._host.worlds.close()
-        self._told.say("stats", self._stats())
         self._told.say("closed", are_closed)
 
     def _obey(self, what: str, arguments: list[Any], descriptor: int | None) -> None:
-        if what == "stats":
-            self._told.say("stats", self._stats())
-        elif what == "levels":
+        if what == "levels":
             _set_levels(*arguments)
         else:
             self._adopt(what, arguments, descriptor)
@@ -234,21 +228,18 @@ class _Worker:
         other.close()
         return Link(mine)
 
-    def _stats(self) -> Any:
-        own = self._host.activity.stats(self._slot.worlds, self._slot.agents, 0)
-        forwarded = self._forwarded_activity.stats(0, 0, 0)
-        return added_up([own, dataclasses.replace(forwarded, streams=0, all_streams=0)])
-
 
 class _ToldErrors(ErrorLog):
     """Sends exceptions to the server's own process, which keeps and logs them."""
 
-    def __init__(self, told: _Told):
+    def __init__(self, told: _Told, counts: Counts):
         super().__init__()
         self._told = told
+        self._counts = counts
 
     def add(self, error: BaseException, text: str) -> None:
         """See `ErrorLog.add`."""
+        self._counts.add("errors")
         where = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         shown = f"{type(error).__name__}: {error}"
         try:

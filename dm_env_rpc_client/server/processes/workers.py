@@ -6,12 +6,12 @@ if it must, and replaces it when it has ended. No other thread touches the proce
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import itertools
 import logging
 import multiprocessing
 import multiprocessing.util
+import operator
 import os
 import pickle
 import signal
@@ -23,7 +23,7 @@ from typing import Any
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.runtime import children
-from dm_env_rpc_client.server.activity import ServerStats, added_up
+from dm_env_rpc_client.server.activity import ERRORS, ServerStats, added_up
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.processes import worker as in_worker
@@ -52,8 +52,8 @@ _LOOK_SECONDS = 0.25
 _STOPPED_SECONDS = 10.0
 """How long a worker may be stopped by SIGSTOP before it is killed. One that computes is never."""
 
-_STATS_SECONDS = 1.0
-"""How long a worker may take to count; one that is busy is left out until then."""
+_ERRORS_SECONDS = 1.0
+"""How long a worker may take to tell of an error that it has counted; it may be stopped."""
 
 _STOP_SECONDS = 10.0
 """How long a worker may take to end beyond the grace."""
@@ -89,7 +89,6 @@ class _Worker:
       failure: what it said why it did not.
       ended: how it ended.
       has_begun: set when one of both is known, or when it has ended.
-      stats: what it said last.
     """
 
     def __init__(
@@ -110,32 +109,12 @@ class _Worker:
         self.has_closed = False
         self.failure = self.ended = ""
         self.has_begun = threading.Event()
-        self.stats: ServerStats | None = None
-        self._asked: collections.deque[threading.Event] = collections.deque()
         self._stopped_looks = 0
         self._killed_because = ""
 
     def say(self, *message: Any, descriptor: int | None = None) -> None:
         """Tells it something; OSError if it has ended."""
         self.control.send(pickle.dumps(message), descriptor=descriptor)
-
-    def ask_stats(self) -> threading.Event:
-        """Asks for `stats`; the event is set when they have come, or it has ended."""
-        asked = threading.Event()
-        self._asked.append(asked)
-        try:
-            self.say("stats")
-        except OSError:
-            asked.set()
-        return asked
-
-    def have_stats(self, stats: ServerStats | None) -> None:
-        """Takes the answer; None if it has ended."""
-        self.stats = stats or self.stats
-        while self._asked:
-            self._asked.popleft().set()
-            if stats is not None:
-                return
 
     @property
     def is_clean(self) -> bool:
@@ -213,7 +192,8 @@ class Workers:
         self._board = Board(setup.processes)
         self._serials = itertools.count(1)
         self._began = time.monotonic()
-        self._ended_stats: list[ServerStats] = []
+        self._heard_errors = [0] * setup.processes
+        self._heard = threading.Condition()
         self._last = 0
         # Protects `_workers`, and that none is started when all are to stop.
         self._lock = threading.Lock()
@@ -254,7 +234,7 @@ class Workers:
     @property
     def errors(self) -> list[BaseException]:
         """See `Server.errors`."""
-        self._ask_stats()  # What a worker said before that has been heard then.
+        self._hear_errors()
         return self._error_log.kept
 
     @property
@@ -271,18 +251,15 @@ class Workers:
         """See `Server.stats`."""
         for worker in list(self._workers.values()):
             self._tell_levels(worker)
-        total = added_up([*self._ended_stats, *self._ask_stats()])
-        return ServerStats(
-            uptime=time.monotonic() - self._began,
-            streams=self._board.total("streams"),
-            all_streams=total.all_streams,
-            refused_streams=total.refused_streams,
-            worlds=self.world_count,
-            agents=self.agent_count,
-            steps=total.steps,
-            requests=total.requests,
-            refusals=total.refusals,
-            errors=self._error_log.count,
+        self._hear_errors()
+        board = self._board
+        return added_up(
+            [board.counted(index) for index in range(board.size)],
+            self._began,
+            board.total("streams"),
+            self.world_count,
+            self.agent_count,
+            self._error_log.count,
         )
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -466,12 +443,10 @@ class Workers:
             worker.has_begun.set()
         elif what == "failed":
             (worker.failure,) = arguments
-        elif what == "stats":
-            worker.have_stats(*arguments)
         elif what == "closed":
             (worker.has_closed,) = arguments
         elif what == "error":
-            self._have_error(*arguments)
+            self._have_error(worker.index, *arguments)
         elif what == "log":
             _log_here(*arguments)
         else:
@@ -485,11 +460,9 @@ class Workers:
         with self._handing:
             worker.is_lost = True
             self._board.clear(worker.index)
-        worker.have_stats(None)
-        if worker.stats is not None:
-            self._ended_stats.append(worker.stats)
-            self._ended_stats[:] = [added_up(self._ended_stats)]
-            worker.stats = None
+        with self._heard:  # One that was killed may have counted an error and not told it.
+            self._heard_errors[worker.index] = self._board.counted(worker.index)[ERRORS]
+            self._heard.notify_all()
         worker.bury()
         stops = self._stopping.is_set()
         if self._is_serving and not (stops and worker.is_clean):
@@ -513,23 +486,26 @@ class Workers:
         finally:
             os.close(descriptor)
 
-    def _have_error(self, pickled: bytes, shown: str, where: str, text: str) -> None:
+    def _have_error(self, index: int, pickled: bytes, shown: str, where: str, text: str) -> None:
         try:
             error = pickle.loads(pickled)
         except Exception:
             error = RuntimeError(shown)  # Its class is known to the worker only.
         error.__cause__ = _RaisedInWorkerError(f"in a worker process:\n{where}")
         self._error_log.add(error, text)
+        with self._heard:
+            self._heard_errors[index] += 1
+            self._heard.notify_all()
 
     # All of them.
 
-    def _ask_stats(self) -> list[ServerStats]:
-        workers = [worker for worker in list(self._workers.values()) if worker.is_ready]
-        asked = [worker.ask_stats() for worker in workers]
-        deadline = time.monotonic() + _STATS_SECONDS
-        for event in asked:
-            event.wait(max(0.0, deadline - time.monotonic()))
-        return [worker.stats for worker in workers if worker.stats is not None]
+    def _hear_errors(self) -> None:
+        """Waits for the errors that workers have counted, which they do before they tell them."""
+        counted = [self._board.counted(i)[ERRORS] for i in range(self._board.size)]
+        with self._heard:
+            self._heard.wait_for(
+                lambda: all(map(operator.ge, self._heard_errors, counted)), _ERRORS_SECONDS
+            )
 
     def _tell_levels(self, worker: _Worker) -> None:
         levels = _levels()
