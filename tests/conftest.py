@@ -60,7 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite-notebooks",
         action="store_true",
-        help="write what tests of the notebooks see, outputs and pictures, into notebooks/",
+        help="write what tests of the notebooks see, outputs and pictures, into docs/notebooks/",
     )
 
 
