@@ -163,7 +163,7 @@ def test_the_limits_are_checked() -> None:
     for wrong in (0, -1, 1.5, True, "1"):
         with pytest.raises(SpecError, match="strings must be a positive integer"):
             Limits(strings=wrong)  # type: ignore[arg-type]
-    with pytest.raises(SpecError, match="smaller than 2147483648 bytes"):
+    with pytest.raises(SpecError, match="at most 2147483647 bytes"):
         Limits(message_bytes=1 << 31)
 
 
