@@ -24,7 +24,7 @@ from typing import IO, Any, TypeAlias
 
 from dm_env_rpc_client import standalone
 from dm_env_rpc_client.errors import LaunchError, SpecError, install_command
-from dm_env_rpc_client.launch.launched import Launch
+from dm_env_rpc_client.launch.launched import Launch, check_startable
 from dm_env_rpc_client.launch.processes import START_SECONDS
 from dm_env_rpc_client.runtime import children
 from dm_env_rpc_client.runtime.deadline import Deadline
@@ -92,11 +92,13 @@ def from_docker(
     Raises:
       LaunchError: there is no Docker or no such image; or the container ended, or did not answer
         in time, and says what it has printed.
-      SpecError: the image does not say at which port it listens, or an option is set here.
+      SpecError: the image does not say at which port it listens, an option is set here, or a text
+        is one that no program can be given, see `from_process`.
       ImportError: the extra is not installed.
     """
     if importlib.util.find_spec("docker") is None:
         raise ImportError(f"from_docker needs the extra: {install_command('docker')}")
+    check_startable([image, *command, target, python], env)
     own = sorted(_OWN_OPTIONS.intersection(options or ()))
     if own:
         raise SpecError(

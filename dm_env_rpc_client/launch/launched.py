@@ -13,7 +13,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Any
 
 from dm_env_rpc_client.client import server_ends
@@ -22,7 +22,7 @@ from dm_env_rpc_client.errors import DmEnvRpcClientError, LaunchError, SpecError
 from dm_env_rpc_client.runtime import children
 from dm_env_rpc_client.runtime.deadline import Deadline
 
-__all__ = ["LOG_BYTES", "Launch"]
+__all__ = ["LOG_BYTES", "Launch", "check_startable"]
 
 LOG_BYTES = 64 << 10
 """How much of the end of its output a launched server's `logs` returns."""
@@ -189,6 +189,32 @@ class Launch:
     def __repr__(self) -> str:
         state = "running" if self.is_running else "ended"
         return f"<Launch at {self.address}, {state}: {self.command}>"
+
+
+def check_startable(texts: Iterable[object], env: Mapping[str, str] | None) -> None:
+    """Checks what a program is to be given, before anything is started.
+
+    Args:
+      texts: parts of the command line, paths and addresses; None for what was left out.
+      env: variables, whose values may be secret and are not told.
+
+    Raises:
+      SpecError: the operating system cannot pass it on.
+    """
+    named = [(repr(text), text) for text in texts if text is not None]
+    for name, value in (env or {}).items():
+        if name == "" or (isinstance(name, str) and "=" in name):
+            raise SpecError(f"the name of a variable in env cannot be empty or have '=': {name!r}")
+        named += [(f"the name of a variable {name!r}", name), (f"the value of {name!r}", value)]
+    for what, given in named:
+        try:
+            has_nul = b"\0" in os.fsencode(given)  # type: ignore[arg-type]  # TypeError is caught
+        except (TypeError, UnicodeEncodeError) as error:
+            text = f"{what} cannot be given to a program: it must be text in the encoding of files"
+            # The cause of an encoding error holds the text.
+            raise SpecError(f"{text} ({type(error).__name__})") from None
+        if has_nul:
+            raise SpecError(f"{what} cannot be given to a program: it has a NUL byte")
 
 
 def _how_ended(code: int) -> str:

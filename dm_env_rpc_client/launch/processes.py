@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from dm_env_rpc_client import standalone
 from dm_env_rpc_client.errors import LaunchError, SpecError
-from dm_env_rpc_client.launch.launched import Launch
+from dm_env_rpc_client.launch.launched import Launch, check_startable
 from dm_env_rpc_client.launch.ports import Port
 from dm_env_rpc_client.runtime import children
 from dm_env_rpc_client.runtime.deadline import Deadline
@@ -78,11 +78,13 @@ def from_process(
 
     Raises:
       LaunchError: it ended, or did not answer in time; says what it has printed.
-      SpecError: the command does not say where it listens.
+      SpecError: the command does not say where it listens; or a text has a NUL byte or cannot be
+        encoded, or the name of a variable is empty or has "=".
       Otherwise as `connect`, for invalid arguments.
     """
     command = _Command(list(argv), dict(env or {}), None if cwd is None else os.fspath(cwd))
     given = address or command.default_address()
+    check_startable([*command.argv, command.cwd, given], env)
     deadline = Deadline.after(timeout)
     if not command.has(_PORT, given):
         return _start(command, given, None, deadline, timeout, connecting)
@@ -136,7 +138,7 @@ def from_python(
     Raises:
       LaunchError: the interpreter is too old or cannot be started, has no NumPy or cannot import
         the module, which the error says with its version; or otherwise as `from_process`.
-      SpecError: the reference has another form.
+      SpecError: the reference has another form, or as `from_process`.
     """
     module, found, name = reference.partition(":")
     if not found or not module or not name or module == "__main__":
@@ -178,7 +180,9 @@ def other_python(
 
     Raises:
       LaunchError: it cannot be started, or is older than Python 3.6.
+      SpecError: a text that no program can be given, see `from_process`.
     """
+    check_startable([python, reference, cwd], env)
     named = shlex.join([python, reference])
     try:
         asked = subprocess.run(

@@ -11,12 +11,21 @@ import sys
 import tempfile
 import textwrap
 import threading
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dm_env_rpc_client import LaunchError, SpecError, make
-from dm_env_rpc_client.launch import LOG_BYTES, Launch, from_process, from_python, processes
+from dm_env_rpc_client.launch import (
+    LOG_BYTES,
+    Launch,
+    from_docker,
+    from_process,
+    from_python,
+    processes,
+)
 from dm_env_rpc_client.launch.ports import Port
 from tests.launch.processes import AT_PORT, ROOT, command_of, is_alive, kill, server_of
 from tests.scripted import descriptor_count, settles
@@ -112,6 +121,69 @@ def test_a_command_that_does_not_exist_is_told() -> None:
 def test_a_command_has_to_be_told_where_to_listen(argv: list[str]) -> None:
     with pytest.raises(SpecError):
         from_process(argv)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda text: from_process(["server", text, "{port}"]),
+        lambda text: from_process([text, "{port}"]),
+        lambda text: from_process(["{port}"], cwd=text),
+        lambda text: from_process(["server"], address=text),
+        lambda text: from_process(["{port}"], env={"A": text}),
+        lambda text: from_process(["{port}"], env={text: "a"}),
+        lambda text: from_python(f"a{text}:b"),
+        lambda text: from_python("a:b", env={"A": text}),
+        lambda text: from_python("a:b", cwd=text),
+        lambda text: from_python("a:b", python=text),
+        lambda text: from_python(f"a{text}:b", python=sys.executable),
+        from_docker,
+        lambda text: from_docker("image", [text]),
+        lambda text: from_docker("image", target=text),
+        lambda text: from_docker("image", python=text),
+        lambda text: from_docker("image", env={"A": text}),
+        lambda text: make(f"process:server {text} {{port}}"),
+        lambda text: make(f"python:a{text}:b"),
+        lambda text: make(f"docker:image {text}"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("text", "reason"), [("s3cr\0et", "NUL"), ("s3cr\ud800et", "UnicodeEncodeError")]
+)
+def test_what_no_program_can_be_given_is_told_before_anything_is_started(
+    start: Callable[[str], object],
+    text: str,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", None)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(SpecError, match=f"cannot be given to a program: .*{reason}"):
+        start(text)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["", "=", "A=B"])
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda env: from_process(["{port}"], env=env),
+        lambda env: from_python("a:b", env=env),
+        lambda env: from_docker("image", env=env),
+    ],
+)
+def test_variables_have_names(start: Callable[[dict[str, str]], object], name: str) -> None:
+    with pytest.raises(SpecError, match="the name of a variable in env"):
+        start({name: "a"})
+
+
+def test_the_values_of_variables_are_not_told() -> None:
+    for value in ("s3cret\0", "s3cret\ud800"):
+        with pytest.raises(SpecError) as caught:
+            from_process(["{port}"], env={"TOKEN": value})
+        assert "TOKEN" in str(caught.value)
+        assert "s3cret" not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("reference", ["", "module", ":Name", "__main__:Env"])
