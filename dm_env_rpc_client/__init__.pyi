@@ -53,6 +53,7 @@ from .errors import PropertyPermissionError as PropertyPermissionError
 from .errors import PropertyValueError as PropertyValueError
 from .errors import ProtocolError as ProtocolError
 from .errors import RecordingError as RecordingError
+from .errors import RestartWarning as RestartWarning
 from .errors import SpecError as SpecError
 from .errors import UnknownNameError as UnknownNameError
 from .tensors.data_types import data_type_to_np_type as data_type_to_np_type

@@ -19,6 +19,8 @@
         UnknownNameError        there is no action or observation of this name or UID
                                                                        (also a KeyError)
 
+A loss that was mended, by `make(restart=...)`, is a RestartWarning.
+
 Exceptions carry their data as attributes; `str()` composes the sentence.
 
 Which one says what is in `docs/reference/errors.md`.
@@ -55,6 +57,7 @@ __all__ = [
     "PropertyValueError",
     "ProtocolError",
     "RecordingError",
+    "RestartWarning",
     "SpecError",
     "UnknownNameError",
 ]
@@ -391,6 +394,13 @@ class SpecError(DmEnvRpcClientError, ValueError):
 
 class UnknownNameError(SpecError, KeyError):
     """There is no action or observation of this name or UID."""
+
+
+class RestartWarning(UserWarning):
+    """An environment was lost and started again, because of `restart=`; once for each loss.
+
+    `warnings.simplefilter("ignore", RestartWarning)` is for programs that expect it.
+    """
 
 
 def install_command(extra: str) -> str:

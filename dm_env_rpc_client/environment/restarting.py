@@ -12,13 +12,14 @@ import dataclasses
 import logging
 import math
 import random
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import dm_env
 import numpy as np
 
-from dm_env_rpc_client.errors import DmEnvRpcClientError, SpecError
+from dm_env_rpc_client.errors import DmEnvRpcClientError, RestartWarning, SpecError
 from dm_env_rpc_client.protocol import telemetry
 
 __all__ = ["Restart", "Supervision"]
@@ -156,11 +157,19 @@ class Supervision:
     def succeeded(self, address: str) -> None:
         """Takes note that an environment was joined."""
         self.count += 1
-        telemetry.restarted(address, self.due)
-        self.due = None
+        loss, self.due = self.due, None
+        telemetry.restarted(address, loss)
         # The next step begins a sequence.
         self._latest = None
         _log.info("restarted the environment at %s, attempt %d", address, self._used)
+        # At last: a filter may make an error of it. With the number, since Python shows equal
+        # texts once.
+        warnings.warn(
+            f"the environment at {address} was lost and started again, for the {self.count}. time; "
+            f"the sequence that was running has ended: {loss}",
+            RestartWarning,
+            stacklevel=3,
+        )
 
     def _add(self, error: DmEnvRpcClientError) -> None:
         if self._error is not None:

@@ -24,6 +24,8 @@ from tests.environments import Echo
 from tests.launch.processes import ECHO, kill, server_of
 from tests.scripted import freeze
 
+pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
+
 RESTART = Restart(attempts=3, backoff=0.01)
 
 Losing = Callable[[Any], FaultProxy]

@@ -40,6 +40,8 @@ from tests.certificates import Authority
 from tests.environments import Echo
 from tests.scripted import settles
 
+pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
+
 TRANSPORTS = ["http2"]
 PATIENCE = 30.0
 ROOT = Path(__file__).parents[2]

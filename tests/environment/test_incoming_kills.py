@@ -17,6 +17,8 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from tests.certificates import Authority
 from tests.reliability.recording import Seen
 
+pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
+
 TRANSPORTS = ["http2"]
 ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0

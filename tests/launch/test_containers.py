@@ -21,6 +21,8 @@ from tests.launch.processes import ROOT, command_of, is_alive
 from tests.scripted import settles
 from tests.stopwatch import time_limit
 
+pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
+
 pytest.importorskip("docker")
 
 

@@ -37,6 +37,8 @@ from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.scripted import settles
 
+pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
+
 RESTART = Restart(attempts=1000, backoff=0.01, max_backoff=0.1)
 ENVIRONMENTS = 4
 

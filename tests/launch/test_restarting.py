@@ -6,6 +6,10 @@ import asyncio
 import contextlib
 import logging
 import os
+import subprocess
+import sys
+import textwrap
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +27,7 @@ from dm_env_rpc_client import (
     DmEnvRpcClientError,
     LaunchError,
     Restart,
+    RestartWarning,
     SpecError,
     make,
     make_async,
@@ -37,6 +42,8 @@ from dm_env_rpc_client.testing import FaultProxy
 from tests.environments import Echo
 from tests.launch.processes import kill, server_of
 from tests.scripted import freeze, settles
+
+pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
 
 RESTART = Restart(attempts=3, backoff=0.01)
 
@@ -108,6 +115,56 @@ def test_a_lost_step_ends_the_sequence_and_the_next_begins_another(
         assert seen(env) == (1, type(None), State.RUNNING)
         assert env.step({"value": 10}).observation == {"value": 10}
     assert not any(launch.is_running for launch in launcher.launches)
+
+
+def test_each_loss_that_was_mended_is_a_warning(lossy: Lossy) -> None:
+    program = textwrap.dedent(
+        f"""
+        import sys
+        from dm_env_rpc_client import Restart, make
+        with make({lossy.address!r}, restart=Restart(backoff=0.01)) as env:
+            for _ in range(3):
+                env.reset()
+                print(flush=True)
+                input()
+                env.step({{"value": 1}})
+        """
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for _ in range(3):
+            process.stdout.readline()
+            lossy.kill()
+            process.stdin.write("\n")
+            process.stdin.flush()
+        _, printed = process.communicate(timeout=60)
+    assert process.returncode == 0
+    said = [line for line in printed.splitlines() if "RestartWarning" in line]
+    # The last one is not mended: nothing follows it.
+    assert [
+        f"for the {number}. time; the sequence" in line for number, line in enumerate(said, 1)
+    ] == [True, True]
+    assert all(lossy.address in line and "was lost" in line for line in said)
+
+
+def test_a_warning_that_is_an_error_is_raised_when_all_is_in_order(lossy: Lossy) -> None:
+    with make(lossy.address, restart=RESTART) as env:
+        env.reset()
+        lossy.kill()
+        assert env.step({"value": 1}).last()
+        with pytest.warns(RestartWarning, match=r"was lost and started again, for the 1\. time"):
+            assert env.step({"value": 1}).first()
+        lossy.kill()
+        assert env.step({"value": 1}).last()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(RestartWarning, match=r"the 2\. time"):
+                env.step({"value": 1})
+        assert env.step({"value": 1}).first()
 
 
 def test_the_last_observation_is_a_copy() -> None:

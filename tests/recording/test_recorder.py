@@ -37,6 +37,8 @@ from tests.launch.processes import kill
 from tests.recording.sessions import SETTINGS, assert_same, entries, play
 from tests.scripted import descriptor_count, settles
 
+pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
+
 
 @pytest.mark.parametrize("transport", ["http2", "grpc"])
 def test_a_recorded_session_is_the_same_and_has_every_message(

@@ -15,6 +15,8 @@ from dm_env_rpc_client.launch import from_docker, from_process, from_python
 from tests.launch.docker_daemon import IMAGE, Daemon
 from tests.standalone.interpreters import FILE, HERE, NEWEST, OLDEST, interpreter
 
+pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
+
 
 @pytest.fixture(params=[OLDEST, NEWEST])
 def python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
