@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 
 from dm_env_rpc_client.bridges.env_c_api import memory
-from dm_env_rpc_client.bridges.env_c_api.description import BoundedAction, Description
+from dm_env_rpc_client.bridges.env_c_api.description import (
+    BoundedAction,
+    ContinuousAction,
+    Description,
+    DiscreteAction,
+)
 from dm_env_rpc_client.bridges.env_c_api.runner import Actions
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import casting, nesting
@@ -42,8 +47,8 @@ class StickyActions:
         self._slots: dict[str, tuple[int, int, Callable[[Any], Any]]] = {}
         for index, action in enumerate(description.discrete):
             self._slots[action.name] = 0, index, functools.partial(_discrete, action)
-        for index, action in enumerate(description.continuous):
-            self._slots[action.name] = 1, index, functools.partial(_continuous, action)
+        for index, real in enumerate(description.continuous):
+            self._slots[real.name] = 1, index, functools.partial(_continuous, real)
         for index, name in enumerate(description.texts):
             self._slots[name] = 2, index, functools.partial(_text, name)
         self.reset()
@@ -100,7 +105,7 @@ class StickyActions:
         return ", ".join(map(repr, self._slots)) or "none"
 
 
-def _discrete(action: BoundedAction, value: Any) -> int:
+def _discrete(action: DiscreteAction, value: Any) -> int:
     if type(value) is not int:
         value = _scalar(value, _INT32, action.name)
     if not action.minimum <= value <= action.maximum:
@@ -109,7 +114,7 @@ def _discrete(action: BoundedAction, value: Any) -> int:
     return number
 
 
-def _continuous(action: BoundedAction, value: Any) -> float:
+def _continuous(action: ContinuousAction, value: Any) -> float:
     if type(value) is not float:
         value = _scalar(value, _FLOAT64, action.name)
     if not action.minimum <= value <= action.maximum:

@@ -1,24 +1,29 @@
 """The child process: runs a library and answers the calls of `ProcessRunner`.
 
 It shares standard output and standard error with the parent, so the library prints there.
+
+The first message is the pickle of how to open the library, as an array of bytes: the child trusts
+its parent. Each further one is a call of a method of `LocalRunner`, `[name, *arguments]`. The
+parent does not trust its child, so answers are checked JSON values: `{"result": ...}` or
+`{"error": [class, args]}`, see `child_answers`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import pickle
 from typing import Any
 
 import numpy as np
 
-from dm_env_rpc_client.bridges.env_c_api import child_calls
+from dm_env_rpc_client.bridges.env_c_api import child_answers
 from dm_env_rpc_client.bridges.env_c_api.child_pipe import ChildPipe
 from dm_env_rpc_client.bridges.env_c_api.declarations import layout
 from dm_env_rpc_client.bridges.env_c_api.library import open_context
-from dm_env_rpc_client.bridges.env_c_api.runner import Actions, LocalRunner
+from dm_env_rpc_client.bridges.env_c_api.runner import LocalRunner
 from dm_env_rpc_client.runtime import children
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
-__all__ = ["answer_calls", "main"]
+__all__ = ["answer_calls", "encode_opening", "main"]
 
 ORPHAN_SECONDS = 5.0
 """How long the library may take to return and be released after the parent has ended."""
@@ -39,73 +44,49 @@ def main(parent: children.Parent, reader: int, writer: int, limits: Limits) -> N
     answer_calls(ChildPipe(reader, writer, limits), limits)
 
 
+def encode_opening(
+    library: str, connect: str, version: str, launch_params: Any, *arguments: Any
+) -> Any:
+    """Returns the first message, whose answer is the description.
+
+    Args:
+      library: the path of the library.
+      connect: the name of its connect function, or its offset.
+      version: as for `layout`.
+      launch_params: bytes or strings, as for `open_context`.
+      *arguments: of `LocalRunner`, after the context.
+    """
+    opening = (library, connect, version, launch_params, *arguments)
+    return np.frombuffer(pickle.dumps(opening), np.uint8)
+
+
 def answer_calls(pipe: ChildPipe, limits: Limits = DEFAULT) -> None:
     """Answers calls until the pipe ends; then releases the environment."""
-    calls = _Calls(limits)
+    runner: LocalRunner | None = None
     try:
         while True:
-            name, *arguments = pipe.receive()
+            call = pipe.receive()
             try:
-                pipe.send({"result": calls.by_name[name](*arguments)})
+                if runner is None:
+                    runner = _open(limits, *pickle.loads(call))
+                    result: Any = runner.description
+                else:
+                    name, *arguments = call
+                    result = getattr(runner, name)(*arguments)
+                pipe.send({"result": child_answers.encode(result)})
             except BrokenPipeError:
                 raise
             except Exception as error:
                 # Including an answer above the limits, which was not sent.
-                pipe.send({"error": child_calls.encode_error(error)})
+                pipe.send({"error": child_answers.encode_error(error)})
     except (EOFError, BrokenPipeError):
         pass  # The parent has closed the pipe.
     finally:
-        calls.close()
-
-
-class _Calls:
-    """The calls by name, and the one environment of the process."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._runner: LocalRunner | None = None
-        self.by_name: dict[str, Callable[..., Any]] = {
-            "open": self._open,
-            "start": lambda *args: child_calls.encode_frame(self._get().start(*args)),
-            "advance": self._advance,
-            "read_property": lambda key: self._get().read_property(key),
-            "write_property": lambda key, value: self._get().write_property(key, value),
-            "list_property": lambda key: child_calls.encode_properties(
-                self._get().list_property(key)
-            ),
-            "close": self.close,
-        }
-
-    def close(self) -> None:
-        runner, self._runner = self._runner, None
         if runner is not None:
             runner.close()
 
-    def _open(
-        self,
-        library: str,
-        connect: str,
-        version: str,
-        settings: list[list[str]],
-        launch_params: Any,
-        observations: list[str] | None,
-        shapes: list[Any],
-        start_attempts: int,
-    ) -> Any:
-        params: Any = None
-        if isinstance(launch_params, np.ndarray):
-            params = launch_params.tobytes()
-        elif launch_params is not None:
-            params = [text.tobytes() for text in launch_params]
-        context = open_context(layout(version), library, connect, params, self._limits)
-        texts = {key: value for key, value in settings}  # noqa: C416  # pairs are lists here
-        self._runner = LocalRunner(context, texts, observations, dict(shapes), start_attempts)
-        return child_calls.encode_description(self._runner.description)
 
-    def _advance(self, discrete: Any, continuous: Any, texts: Any, steps: int) -> Any:
-        frame = self._get().advance(Actions(discrete, continuous, texts), steps)
-        return child_calls.encode_frame(frame)
-
-    def _get(self) -> LocalRunner:
-        assert self._runner is not None, "the parent opens the library first"
-        return self._runner
+def _open(
+    limits: Limits, library: str, connect: str, version: str, params: Any, *arguments: Any
+) -> LocalRunner:
+    return LocalRunner(open_context(layout(version), library, connect, params, limits), *arguments)

@@ -10,7 +10,7 @@ import dataclasses
 import enum
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from dm_env import specs
@@ -20,7 +20,9 @@ from dm_env_rpc_client.tensors.variable_specs import VariableArray
 
 __all__ = [
     "BoundedAction",
+    "ContinuousAction",
     "Description",
+    "DiscreteAction",
     "ObservationDescription",
     "ObservationType",
     "checked_size",
@@ -141,12 +143,23 @@ class ObservationDescription:
         )
 
 
-class BoundedAction(NamedTuple):
-    """A discrete or continuous action and its inclusive bounds."""
+class DiscreteAction(NamedTuple):
+    """A discrete action and its inclusive bounds."""
 
     name: str
-    minimum: Any
-    maximum: Any
+    minimum: int
+    maximum: int
+
+
+class ContinuousAction(NamedTuple):
+    """A continuous action and its inclusive bounds."""
+
+    name: str
+    minimum: float
+    maximum: float
+
+
+BoundedAction: TypeAlias = DiscreteAction | ContinuousAction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,8 +182,8 @@ class Description:
     """
 
     name: str
-    discrete: tuple[BoundedAction, ...]
-    continuous: tuple[BoundedAction, ...]
+    discrete: tuple[DiscreteAction, ...]
+    continuous: tuple[ContinuousAction, ...]
     texts: tuple[str, ...]
     observations: tuple[ObservationDescription, ...]
     events: tuple[str, ...]
@@ -204,8 +217,8 @@ class Description:
                 by_name[name] = specs.DiscreteArray(high + 1, np.int32, name)
             else:
                 by_name[name] = specs.BoundedArray((), np.int32, low, high, name)
-        for name, low, high in self.continuous:
-            by_name[name] = specs.BoundedArray((), np.float64, low, high, name)
+        for name, least, most in self.continuous:
+            by_name[name] = specs.BoundedArray((), np.float64, least, most, name)
         for name in self.texts:
             by_name[name] = specs.StringArray((), name=name)
         return by_name

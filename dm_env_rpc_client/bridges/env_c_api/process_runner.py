@@ -9,13 +9,12 @@ import signal
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
-
-from dm_env_rpc_client.bridges.env_c_api import child_calls
+from dm_env_rpc_client.bridges.env_c_api import child, child_answers
 from dm_env_rpc_client.bridges.env_c_api.child_pipe import ChildPipe
+from dm_env_rpc_client.bridges.env_c_api.description import Description
 from dm_env_rpc_client.bridges.env_c_api.library import Connect, LaunchParams, Library
 from dm_env_rpc_client.bridges.env_c_api.library_properties import PropertyAttributes
 from dm_env_rpc_client.bridges.env_c_api.runner import Actions, Frame, Runner
@@ -91,46 +90,45 @@ class ProcessRunner(Runner):
         self._path = os.path.abspath(library)
         self._timeout = request_timeout
         self._broken: Exception | None = None
-        params = _portable_params(launch_params)
+        _check_portable(launch_params)
         self._process, self._pipe = _start_child(limits)
         # Runs when the runner is garbage-collected, and at the exit of the interpreter.
         self._end = weakref.finalize(self, _end_child, self._process, self._pipe)
         try:
-            self.description = self._call(
-                child_calls.decode_description,
-                "open",
+            opening = child.encode_opening(
                 self._path,
                 connect,
                 version,
-                [list(setting) for setting in settings.items()],
-                params,
+                launch_params,
+                dict(settings),
                 None if observations is None else list(observations),
-                [[name, list(shape)] for name, shape in shapes.items()],
+                dict(shapes),
                 start_attempts,
             )
+            self.description = self._ask(Description, "open", opening)
         except BaseException:
             self._end()
             raise
 
     def start(self, episode: int, seed: int) -> Frame:
         """See `Runner.start`."""
-        return self._call(self._decode_frame, "start", episode, seed)
+        return self._call(Frame, "start", episode, seed)
 
     def advance(self, actions: Actions, steps: int) -> Frame:
         """See `Runner.advance`."""
-        return self._call(self._decode_frame, "advance", *actions, steps)
+        return self._call(Frame, "advance", actions, steps)
 
     def read_property(self, key: str) -> str:
         """See `Runner.read_property`."""
-        return self._call(child_calls.decode_text, "read_property", key)
+        return self._call(str, "read_property", key)
 
     def write_property(self, key: str, value: str) -> None:
         """See `Runner.write_property`."""
-        self._call(lambda _: None, "write_property", key, value)
+        self._call(type(None), "write_property", key, value)
 
     def list_property(self, key: str) -> dict[str, PropertyAttributes]:
         """See `Runner.list_property`."""
-        return self._call(child_calls.decode_properties, "list_property", key)
+        return self._call(dict[str, PropertyAttributes], "list_property", key)
 
     def close(self) -> None:
         """See `Runner.close`; raises nothing."""
@@ -142,20 +140,23 @@ class ProcessRunner(Runner):
                 pass  # The child is ended below.
         self._end()
 
-    def _decode_frame(self, message: Any) -> Frame:
-        return child_calls.decode_frame(message, self.description)
+    def _call(self, type_: type[T], name: str, *arguments: Any) -> T:
+        return self._ask(type_, name, [name, *arguments])
 
-    def _call(self, decode: Callable[[Any], T], name: str, *arguments: Any) -> T:
+    def _ask(self, type_: type[T], name: str, message: Any) -> T:
         if self._broken is not None:
             raise ConnectionLostError(
                 f"the child process that ran {self._path} has ended; make a new environment"
             ) from self._broken
         try:
-            self._pipe.send([name, *arguments], self._timeout)
+            self._pipe.send(message, self._timeout)
             answer = self._pipe.receive(self._timeout)
             error = _error_of(answer)
             if error is None:
-                return decode(answer["result"])
+                result = child_answers.decode(type_, answer["result"])
+                if isinstance(result, Frame):
+                    child_answers.check_frame(result, self.description)
+                return result
         except TimeoutError:
             failure: Exception = DeadlineExceededError(
                 f"{self._path} did not return from {name} within {self._timeout} s; its child "
@@ -197,27 +198,19 @@ class ProcessRunner(Runner):
 
 def _error_of(answer: Any) -> Exception | None:
     if isinstance(answer, dict) and answer.keys() == {"error"}:
-        return child_calls.decode_error(answer["error"])
+        return child_answers.decode_error(answer["error"])
     if isinstance(answer, dict) and answer.keys() == {"result"}:
         return None
     raise ProtocolError("the child process sent an invalid answer")
 
 
-def _portable_params(launch_params: LaunchParams) -> Any:
-    """Launch parameters as arrays of bytes, which a message may contain."""
-    if launch_params is None:
-        return None
-    if isinstance(launch_params, bytes):
-        return np.frombuffer(launch_params, np.uint8)
-    if isinstance(launch_params, list | tuple) and all(
-        isinstance(text, str | bytes) for text in launch_params
-    ):
-        texts = (t if isinstance(t, bytes) else t.encode() for t in launch_params)
-        return [np.frombuffer(text, np.uint8) for text in texts]
-    raise SpecError(
-        f"launch_params is {launch_params!r}; for a child process it is the bytes of a struct "
-        "without pointers, or a list of strings"
-    )
+def _check_portable(launch_params: LaunchParams) -> None:
+    texts = launch_params if isinstance(launch_params, list | tuple) else [launch_params or ""]
+    if not all(isinstance(text, str | bytes) for text in texts):
+        raise SpecError(
+            f"launch_params is {launch_params!r}; for a child process it is the bytes of a struct "
+            "without pointers, or a list of strings"
+        )
 
 
 def _start_child(limits: Limits) -> tuple[subprocess.Popen[bytes], ChildPipe]:

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 from dm_env_rpc_client.bridges.env_c_api.context import Context, FixedObservation, Status
 from dm_env_rpc_client.bridges.env_c_api.description import (
-    BoundedAction,
+    ContinuousAction,
     Description,
+    DiscreteAction,
     ObservationDescription,
     ObservationType,
     checked_size,
@@ -153,12 +154,13 @@ class LocalRunner(Runner):
     def advance(self, actions: Actions, steps: int) -> Frame:
         """See `Runner.advance`; LibraryError if the status is Error."""
         context = self._context
-        if actions.discrete is not None:
-            context.act_discrete(actions.discrete)
-        if actions.continuous is not None:
-            context.act_continuous(actions.continuous)
-        if actions.texts is not None:
-            context.act_text(actions.texts)
+        discrete, continuous, texts = actions
+        if discrete is not None:
+            context.act_discrete(discrete)
+        if continuous is not None:
+            context.act_continuous(continuous)
+        if texts is not None:
+            context.act_text(texts)
         return self._frame(*context.advance(steps))
 
     def read_property(self, key: str) -> str:
@@ -254,11 +256,11 @@ def _describe(
     description = Description(
         name=context.environment_name(),
         discrete=tuple(
-            BoundedAction(name, *context.action_discrete_bounds(i))
+            DiscreteAction(name, *context.action_discrete_bounds(i))
             for i, name in enumerate(discrete)
         ),
         continuous=tuple(
-            BoundedAction(name, *context.action_continuous_bounds(i))
+            ContinuousAction(name, *context.action_continuous_bounds(i))
             for i, name in enumerate(continuous)
         ),
         texts=tuple(texts),

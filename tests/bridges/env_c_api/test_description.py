@@ -9,8 +9,8 @@ import pytest
 from dm_env import specs
 
 from dm_env_rpc_client.bridges.env_c_api.description import (
-    BoundedAction,
     Description,
+    DiscreteAction,
     ObservationDescription,
     ObservationType,
     checked_size,
@@ -104,7 +104,7 @@ def test_the_names_of_a_group_are_taken() -> None:
     ],
 )
 def test_discrete_actions(bounds: tuple[int, int], kind: type[specs.Array]) -> None:
-    description = describe(discrete=(BoundedAction("move", *bounds),))
+    description = describe(discrete=(DiscreteAction("move", *bounds),))
     spec = description.action_specs()["move"]
     assert type(spec) is kind
     assert (spec.minimum, spec.maximum, spec.dtype) == (*bounds, np.int32)

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dm_env_rpc_client.bridges.env_c_api import child_calls
+from dm_env_rpc_client.bridges.env_c_api import child_answers
 from dm_env_rpc_client.bridges.env_c_api.child_pipe import ChildPipe
 from dm_env_rpc_client.bridges.env_c_api.context import Status
 from dm_env_rpc_client.bridges.env_c_api.description import (
-    BoundedAction,
+    ContinuousAction,
     Description,
+    DiscreteAction,
     ObservationDescription,
     ObservationType,
 )
@@ -31,8 +32,8 @@ from dm_env_rpc_client.errors import (
 
 DESCRIPTION = Description(
     name="name",
-    discrete=(BoundedAction("move", 0, 3),),
-    continuous=(BoundedAction("turn", -1.0, float("inf")),),
+    discrete=(DiscreteAction("move", 0, 3),),
+    continuous=(ContinuousAction("turn", -1.0, float("inf")),),
     texts=("say",),
     observations=(
         ObservationDescription("image", ObservationType.BYTES, (2, 3)),
@@ -52,21 +53,43 @@ FRAME = Frame(
 )
 
 
+def decode_frame(message: Any) -> Frame:
+    frame = child_answers.decode(Frame, message)
+    child_answers.check_frame(frame, DESCRIPTION)
+    return frame
+
+
 def test_descriptions_and_frames_arrive_as_they_were(
     pipes: tuple[ChildPipe, ChildPipe],
 ) -> None:
     here, there = pipes
-    here.send([child_calls.encode_description(DESCRIPTION), child_calls.encode_frame(FRAME)])
+    here.send([child_answers.encode(DESCRIPTION), child_answers.encode(FRAME)])
     description, encoded = there.receive(5.0)
-    assert child_calls.decode_description(description) == DESCRIPTION
-    frame = child_calls.decode_frame(encoded, DESCRIPTION)
+    assert child_answers.decode(Description, description) == DESCRIPTION
+    frame = decode_frame(encoded)
     assert (frame.status, frame.reward) == (Status.RUNNING, 0.5)
     assert frame.observations is not None
     assert FRAME.observations is not None
     for sent, value in zip(FRAME.observations, frame.observations, strict=True):
         np.testing.assert_array_equal(value, sent)
-    ended = child_calls.encode_frame(Frame(Status.TERMINATED, 1.0, None, ()))
-    assert child_calls.decode_frame(ended, DESCRIPTION) == Frame(Status.TERMINATED, 1.0, None, ())
+    ended = Frame(Status.TERMINATED, 1.0, None, ())
+    assert decode_frame(child_answers.encode(ended)) == ended
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        FRAME._replace(status=Status.TERMINATED),
+        FRAME._replace(observations=None),
+        FRAME._replace(observations=(FRAME.observations or [])[:-1]),
+        FRAME._replace(events=(Event(0, "other", ()),)),
+        FRAME._replace(events=(Event(-1, "tick", ()),)),
+        FRAME._replace(events=(Event(1, "tick", ()),)),
+    ],
+)
+def test_frames_that_do_not_fit_the_description(frame: Frame) -> None:
+    with pytest.raises(ProtocolError, match="the child process sent"):
+        decode_frame(child_answers.encode(frame))
 
 
 @pytest.mark.parametrize(
@@ -79,13 +102,13 @@ def test_descriptions_and_frames_arrive_as_they_were(
     ],
 )
 def test_errors_arrive_as_they_were(error: DmEnvRpcClientError) -> None:
-    received = child_calls.decode_error(json.loads(json.dumps(child_calls.encode_error(error))))
+    received = child_answers.decode_error(json.loads(json.dumps(child_answers.encode_error(error))))
     assert type(received) is type(error)
     assert (received.args, str(received)) == (error.args, str(error))
 
 
 def test_other_errors_arrive_by_their_text() -> None:
-    received = child_calls.decode_error(child_calls.encode_error(MemoryError("none left")))
+    received = child_answers.decode_error(child_answers.encode_error(MemoryError("none left")))
     assert type(received) is DmEnvRpcClientError
     assert str(received) == "MemoryError: none left"
 
@@ -106,17 +129,18 @@ def test_other_errors_arrive_by_their_text() -> None:
 )
 def test_invalid_errors(message: Any) -> None:
     with pytest.raises(ProtocolError, match="sent an invalid answer"):
-        child_calls.decode_error(message)
+        child_answers.decode_error(message)
 
 
 def test_invalid_properties() -> None:
     listed = {"a": PropertyAttributes.READ_WRITABLE, "b": PropertyAttributes.NONE}
-    assert child_calls.decode_properties(child_calls.encode_properties(listed)) == listed
+    type_ = dict[str, PropertyAttributes]
+    assert child_answers.decode(type_, child_answers.encode(listed)) == listed
     for message in (None, [["a"]], [[1, 1]], [["a", 64]], [["a", True]]):
         with pytest.raises(ProtocolError):
-            child_calls.decode_properties(message)
+            child_answers.decode(type_, message)
     with pytest.raises(ProtocolError):
-        child_calls.decode_text(3)
+        child_answers.decode(str, 3)
 
 
 def mutated(value: Any, chance: random.Random) -> Any:
@@ -138,8 +162,8 @@ def test_mutated_messages_are_valid_or_one_error() -> None:
     refused = 0
     for _ in range(4000):
         for decode, message in (
-            (child_calls.decode_description, child_calls.encode_description(DESCRIPTION)),
-            (lambda m: child_calls.decode_frame(m, DESCRIPTION), child_calls.encode_frame(FRAME)),
+            (lambda m: child_answers.decode(Description, m), child_answers.encode(DESCRIPTION)),
+            (decode_frame, child_answers.encode(FRAME)),
         ):
             try:
                 decode(mutated(message, chance))
