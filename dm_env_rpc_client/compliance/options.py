@@ -7,6 +7,7 @@ Every pytest run loads this file with the plugin. It imports the standard librar
 functions import what they need of the package.
 """
 
+# ruff: noqa: RUF009 - `_option` returns a field, of which dataclass makes the default.
 from __future__ import annotations
 
 import dataclasses
@@ -58,9 +59,12 @@ class Flag(NamedTuple):
         return f"{self.help} Repeatable." if is_repeatable else self.help
 
 
-def _flag(*row: Any, **rest: Any) -> dict[str, Flag]:
-    """Returns the metadata of a field with a flag, which is made of the arguments."""
-    return {"flag": Flag(*row, **rest)}
+def _option(default: Any, name: str, kind: Kind, help_: str, **rest: Any) -> Any:
+    """Returns a field with a default and a flag; see `Flag`."""
+    metadata = {"flag": Flag(name, kind, help_, **rest)}
+    if kind is Kind.SETTINGS:
+        return dataclasses.field(default_factory=default.copy, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,203 +74,126 @@ class Options:
     Settings are values by name, nested or flat.
     """
 
-    create_settings: Settings = dataclasses.field(
-        default_factory=dict,
-        metadata=_flag(
-            "create",
-            Kind.SETTINGS,
-            "Setting with which worlds are created.",
-        ),
+    create_settings: Settings = _option(
+        {}, "create", Kind.SETTINGS, "Setting with which worlds are created."
     )
-    invalid_create_settings: Settings = dataclasses.field(
-        default_factory=dict,
-        metadata=_flag(
-            "invalid-create",
-            Kind.SETTINGS,
-            "Setting that CreateWorld must refuse; each is tried beside the valid settings.",
-        ),
+    invalid_create_settings: Settings = _option(
+        {},
+        "invalid-create",
+        Kind.SETTINGS,
+        "Setting that CreateWorld must refuse; each is tried beside the valid settings.",
     )
-    required_create_settings: Collection[str] = dataclasses.field(
-        default=(),
-        metadata=_flag(
-            "required-create",
-            Kind.NAMES,
-            "Name of a create setting without which CreateWorld must be refused.",
-        ),
+    required_create_settings: Collection[str] = _option(
+        (),
+        "required-create",
+        Kind.NAMES,
+        "Name of a create setting without which CreateWorld must be refused.",
     )
-    join_settings: Settings = dataclasses.field(
-        default_factory=dict,
-        metadata=_flag(
-            "join",
-            Kind.SETTINGS,
-            "Setting with which worlds are joined.",
-        ),
+    join_settings: Settings = _option(
+        {}, "join", Kind.SETTINGS, "Setting with which worlds are joined."
     )
-    invalid_join_settings: Settings = dataclasses.field(
-        default_factory=dict,
-        metadata=_flag(
-            "invalid-join",
-            Kind.SETTINGS,
-            "Setting that JoinWorld must refuse; each is tried beside the valid settings.",
-        ),
+    invalid_join_settings: Settings = _option(
+        {},
+        "invalid-join",
+        Kind.SETTINGS,
+        "Setting that JoinWorld must refuse; each is tried beside the valid settings.",
     )
-    reset_settings: Settings = dataclasses.field(
-        default_factory=dict,
-        metadata=_flag(
-            "reset",
-            Kind.SETTINGS,
-            "Setting that Reset accepts; it may change the specs.",
-        ),
+    reset_settings: Settings = _option(
+        {}, "reset", Kind.SETTINGS, "Setting that Reset accepts; it may change the specs."
     )
-    invalid_reset_settings: Settings = dataclasses.field(
-        default_factory=dict,
-        metadata=_flag(
-            "invalid-reset",
-            Kind.SETTINGS,
-            "Setting that Reset must refuse; each is tried alone.",
-        ),
+    invalid_reset_settings: Settings = _option(
+        {}, "invalid-reset", Kind.SETTINGS, "Setting that Reset must refuse; each is tried alone."
     )
-    reset_world_settings: Settings = dataclasses.field(
-        default_factory=dict,
-        metadata=_flag(
-            "reset-world",
-            Kind.SETTINGS,
-            "Setting that ResetWorld accepts.",
-        ),
+    reset_world_settings: Settings = _option(
+        {}, "reset-world", Kind.SETTINGS, "Setting that ResetWorld accepts."
     )
-    world_name: str | None = dataclasses.field(
-        default=None,
-        metadata=_flag(
-            "world",
-            Kind.TEXT,
-            "Name of an existing world, for a server that does not create worlds. "
-            "If not given, each check creates a world.",
-        ),
+    world_name: str | None = _option(
+        None,
+        "world",
+        Kind.TEXT,
+        "Name of an existing world, for a server that does not create worlds. "
+        "If not given, each check creates a world.",
     )
-    unknown_world_name: str = dataclasses.field(
-        default="no such world",
-        metadata=_flag(
-            "unknown-world",
-            Kind.TEXT,
-            "Name that no world has.",
-        ),
+    unknown_world_name: str = _option(
+        "no such world", "unknown-world", Kind.TEXT, "Name that no world has."
     )
-    policy: str = dataclasses.field(
-        default="random",
-        metadata=_flag(
-            "policy",
-            Kind.POLICY,
-            "Source of valid actions: random (drawn within the bounds), constant, or "
-            "MODULE:FUNCTION, a function that takes the last TimeStep and the action spec and "
-            "returns an action.",
-        ),
+    policy: str = _option(
+        "random",
+        "policy",
+        Kind.POLICY,
+        "Source of valid actions: random (drawn within the bounds), constant, or "
+        "MODULE:FUNCTION, a function that takes the last TimeStep and the action spec and "
+        "returns an action.",
     )
-    seed: int = dataclasses.field(
-        default=0, metadata=_flag("seed", Kind.COUNT, "Seed of the random policy.")
+    seed: int = _option(0, "seed", Kind.COUNT, "Seed of the random policy.")
+    several_worlds: bool | None = _option(
+        None,
+        "several-worlds",
+        Kind.YES_OR_NO,
+        "Whether several worlds can exist at once. If not given, the suite tries it, and a "
+        "refusal is a skip instead of a failure.",
+        opposite="one-world",
     )
-    several_worlds: bool | None = dataclasses.field(
-        default=None,
-        metadata=_flag(
-            "several-worlds",
-            Kind.YES_OR_NO,
-            "Whether several worlds can exist at once. If not given, the suite tries it, and a "
-            "refusal is a skip instead of a failure.",
-            opposite="one-world",
-        ),
+    several_agents: bool | None = _option(
+        None,
+        "several-agents",
+        Kind.YES_OR_NO,
+        "Whether several connections can join one world. If not given, the suite tries it, and "
+        "a refusal is a skip instead of a failure.",
+        opposite="one-agent",
     )
-    several_agents: bool | None = dataclasses.field(
-        default=None,
-        metadata=_flag(
-            "several-agents",
-            Kind.YES_OR_NO,
-            "Whether several connections can join one world. If not given, the suite tries it, and "
-            "a refusal is a skip instead of a failure.",
-            opposite="one-agent",
-        ),
+    companions: int = _option(
+        0,
+        "companions",
+        Kind.COUNT,
+        "Number of other agents that a world waits for. The suite joins them beside the agent "
+        "under test, and they take valid steps on their own.",
     )
-    companions: int = dataclasses.field(
-        default=0,
-        metadata=_flag(
-            "companions",
-            Kind.COUNT,
-            "Number of other agents that a world waits for. The suite joins them beside the agent "
-            "under test, and they take valid steps on their own.",
-        ),
+    connections: int = _option(
+        0,
+        "connections",
+        Kind.COUNT,
+        "Number of connections that the server accepts at the same time. If it is 0, the suite "
+        "finds it out. Checks that need more are skipped.",
     )
-    connections: int = dataclasses.field(
-        default=0,
-        metadata=_flag(
-            "connections",
-            Kind.COUNT,
-            "Number of connections that the server accepts at the same time. If it is 0, the suite "
-            "finds it out. Checks that need more are skipped.",
-        ),
+    max_steps: int = _option(
+        200,
+        "max-steps",
+        Kind.COUNT,
+        "Number of steps after which a check stops waiting for the end of a sequence.",
+        minimum=1,
     )
-    max_steps: int = dataclasses.field(
-        default=200,
-        metadata=_flag(
-            "max-steps",
-            Kind.COUNT,
-            "Number of steps after which a check stops waiting for the end of a sequence.",
-            minimum=1,
-        ),
+    timeout: float = _option(
+        10.0, "timeout", Kind.SECONDS, "Timeout in seconds for connecting and for each answer."
     )
-    timeout: float = dataclasses.field(
-        default=10.0,
-        metadata=_flag(
-            "timeout",
-            Kind.SECONDS,
-            "Timeout in seconds for connecting and for each answer.",
-        ),
+    quiet_seconds: float = _option(
+        0.2,
+        "quiet-seconds",
+        Kind.SECONDS,
+        "Seconds during which the server must send nothing if no answer is due.",
     )
-    quiet_seconds: float = dataclasses.field(
-        default=0.2,
-        metadata=_flag(
-            "quiet-seconds",
-            Kind.SECONDS,
-            "Seconds during which the server must send nothing if no answer is due.",
-        ),
+    strict: bool = _option(False, "strict", Kind.SWITCH, "Make every warning a failure.")
+    insecure: bool = _option(
+        False, "insecure", Kind.SWITCH, "Allow plaintext connections to other machines."
     )
-    strict: bool = dataclasses.field(
-        default=False,
-        metadata=_flag(
-            "strict",
-            Kind.SWITCH,
-            "Make every warning a failure.",
-        ),
+    tls_ca: str | None = _option(
+        None,
+        "tls-ca",
+        Kind.FILE,
+        "Connect with TLS to servers whose certificate was issued by an authority in this PEM "
+        "file; 'system' instead of a file stands for the authorities that this machine trusts.",
     )
-    insecure: bool = dataclasses.field(
-        default=False,
-        metadata=_flag(
-            "insecure",
-            Kind.SWITCH,
-            "Allow plaintext connections to other machines.",
-        ),
+    tls_cert: str | None = _option(
+        None,
+        "tls-cert",
+        Kind.FILE,
+        "PEM file with the certificate of this client, for servers that require one.",
     )
-    tls_ca: str | None = dataclasses.field(
-        default=None,
-        metadata=_flag(
-            "tls-ca",
-            Kind.FILE,
-            "Connect with TLS to servers whose certificate was issued by an authority in this PEM "
-            "file; 'system' instead of a file stands for the authorities that this machine trusts.",
-        ),
+    tls_key: str | None = _option(
+        None, "tls-key", Kind.FILE, "PEM file with the private key of that certificate."
     )
-    tls_cert: str | None = dataclasses.field(
-        default=None,
-        metadata=_flag(
-            "tls-cert",
-            Kind.FILE,
-            "PEM file with the certificate of this client, for servers that require one.",
-        ),
-    )
-    tls_key: str | None = dataclasses.field(
-        default=None,
-        metadata=_flag("tls-key", Kind.FILE, "PEM file with the private key of that certificate."),
-    )
-    token_file: str | None = dataclasses.field(
-        default=None,
-        metadata=_flag("token-file", Kind.FILE, "File with the token that the server requires."),
+    token_file: str | None = _option(
+        None, "token-file", Kind.FILE, "File with the token that the server requires."
     )
 
     @classmethod
