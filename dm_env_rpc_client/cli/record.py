@@ -92,6 +92,12 @@ def replay(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the address as one line of JSON.")
     ] = False,
+    lenient: Annotated[
+        bool,
+        typer.Option(
+            "--lenient", help="Answer other actions and settings as recorded, and say where."
+        ),
+    ] = False,
     chunk_bytes: recorded.ChunkBytes = None,
 ) -> None:
     """Serves a recording without its environment, until Ctrl-C or SIGTERM.
@@ -104,7 +110,7 @@ def replay(
 
     arguments.check_listening_address(address, arguments.Access(insecure=insecure))
     limits = recorded.limits_of(chunk_bytes)
-    running = recording.replay(path, address, insecure=insecure, limits=limits)
+    running = recording.replay(path, address, insecure=insecure, limits=limits, lenient=lenient)
     _serve(running, f"replaying {path} at", as_json)
 
 

@@ -7,6 +7,7 @@ recorded bytes.
 from __future__ import annotations
 
 import collections
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from dm_env_rpc_client.protocol.envelopes import (
     EnvironmentRequest,
     EnvironmentResponse,
 )
+from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.recording.reading import Scan
 from dm_env_rpc_client.recording.serving import MAX_STREAMS, Serving
 from dm_env_rpc_client.tensors import bounded_parsing
@@ -32,6 +34,10 @@ from dm_env_rpc_client.transports.server_streams import Peer, check_may_listen
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
 
 __all__ = ["replay"]
+
+_log = logging.getLogger(__name__)
+
+_WITH_SEQUENCES = ("step", "reset", "join_world", "leave_world")
 
 _SHOWN = 400
 """How much of a request errors show, in characters."""
@@ -44,6 +50,7 @@ def replay(
     insecure: bool = False,
     transport: Transport = "auto",
     limits: Limits = DEFAULT,
+    lenient: bool = False,
 ) -> Serving:
     """Serves a recording.
 
@@ -52,7 +59,9 @@ def replay(
     ago. A request that is not the next recorded one is answered with the error FAILED_PRECONDITION,
     one after the last with OUT_OF_RANGE, and one that had no answer with UNAVAILABLE. They change
     nothing: the recorded request may follow. Requests are the same if their messages are, whatever
-    the order of their fields and maps.
+    the order of their fields and maps. The actions of a step that begins a sequence are not
+    compared, since environments ignore them: what was recorded with `unroll` can be stepped with
+    `reset` and `step`.
 
     Args:
       path: the recording. One whose recorder was killed is served up to its last whole chunk.
@@ -61,6 +70,9 @@ def replay(
       transport: as for `serve`.
       limits: what a message and a chunk of the recording may take, for each connection; the first
         requests of all connections together, as a chunk.
+      lenient: whether a request of the same kind as the recorded one gets its answer, too, such as
+        a step with other actions. Where a connection deviates first is logged, as a warning, and
+        how often it did when it ends.
 
     Returns:
       The running server; `.address` is where it listens, `.stop()` or the end of a `with` block
@@ -73,7 +85,7 @@ def replay(
       OSError: the address is taken, or does not belong to this machine.
     """
     check_may_listen(address, None, insecure)
-    shelf = _Shelf(Path(path), limits)
+    shelf = _Shelf(Path(path), limits, lenient)
     return Serving(
         open_listener(
             lambda peer: _ReplayedStream(shelf, peer),
@@ -89,9 +101,10 @@ def replay(
 class _Shelf:
     """The recorded connections, and which of them is served next. Streams share it."""
 
-    def __init__(self, path: Path, limits: Limits):
+    def __init__(self, path: Path, limits: Limits, lenient: bool):
         self.path = path
         self.limits = limits
+        self.lenient = lenient
         self._mutex = threading.Lock()
         self._firsts: dict[int, bytes] = {}
         scan = Scan(path, limits)
@@ -108,10 +121,14 @@ class _Shelf:
         with self._mutex:
             for number in self._order:
                 if _is_same(self._firsts[number], request):
-                    self._order.remove(number)
-                    self._order.append(number)
-                    return number
-        return None
+                    break
+            else:
+                number = self._order[0]
+                if not (self.lenient and _kind(self._firsts[number]) == _kind(request) != ""):
+                    return None
+            self._order.remove(number)
+            self._order.append(number)
+            return number
 
     def first_requests(self) -> str:
         """Describes the first requests of the connections, the same ones once."""
@@ -129,6 +146,9 @@ class _ReplayedStream:
         self._exchanges: Iterator[tuple[bytes, bytes | None]] = iter(())
         self._next: tuple[bytes, bytes | None] | None = None
         self._answered = 0
+        # The answer to the last step of the sequence that may be running.
+        self._latest = b""
+        self._deviations = 0
 
     def answer(self, message: bytes) -> bytes:
         """See `ServerStream.answer`."""
@@ -150,24 +170,54 @@ class _ReplayedStream:
                 f"{place} is {_describe(message)}, but there were {self._answered} requests only",
             )
         request, answer = self._next
-        if not _is_same(request, message):
-            return _error(
-                code_pb2.FAILED_PRECONDITION,
-                f"{place} is {_describe(message)}; expected {_describe(request)}",
-            )
+        kind = _kind(request)
+        if not _is_same(request, message) and not self._differs_in_ignored_actions(
+            request, message
+        ):
+            difference = f"{place} is {_describe(message)}; expected {_describe(request)}"
+            if not self._shelf.lenient or not kind or _kind(message) != kind:
+                return _error(code_pb2.FAILED_PRECONDITION, difference)
+            if not self._deviations:
+                _log.warning("the first deviation: %s", difference)
+            self._deviations += 1
         if answer is None:
             return _error(
                 code_pb2.UNAVAILABLE, f"{place} ({_describe(request)}) has no recorded answer"
             )
+        if kind in _WITH_SEQUENCES:
+            self._latest = answer if kind == "step" else b""
         self._answered += 1
         self._next = next(self._exchanges, None)
         return answer
+
+    def _differs_in_ignored_actions(self, recorded: bytes, request: bytes) -> bool:
+        """Whether both begin a sequence, and are the same but for their actions."""
+        try:
+            steps = [_parsed(recorded), _parsed(request)]
+            if any(each.WhichOneof("payload") != "step" for each in steps):
+                return False
+            response = bounded_parsing.parse(
+                EnvironmentResponse, self._latest, Budget(self._shelf.limits), "the answer"
+            )
+        except DECODE_ERRORS:
+            return False
+        if response.step.state == State.RUNNING.number:
+            return False
+        for each in steps:
+            each.step.actions.clear()
+        return bool(steps[0] == steps[1])
 
     def abandon(self) -> None:
         """See `ServerStream.abandon`."""
 
     def close(self) -> None:
         """See `ServerStream.close`."""
+        if self._deviations:
+            _log.warning(
+                "%d of %d requests of connection %s deviated from the recording %s",
+                self._deviations, self._answered, self._number, self._shelf.path.name,
+            )  # fmt: skip
+            self._deviations = 0
         self._exchanges = iter(())
 
 
@@ -205,6 +255,14 @@ def _canonical(request: bytes) -> bytes:
 def _parsed(request: bytes) -> Any:
     """Returns a request within the default limits; SpecError, a ValueError, beyond them."""
     return bounded_parsing.parse(EnvironmentRequest, bytes(request), Budget(), "the request")
+
+
+def _kind(request: bytes) -> str:
+    """Returns the name of a request in the protocol; empty if it cannot be read."""
+    try:
+        return _parsed(request).WhichOneof("payload") or ""
+    except DECODE_ERRORS:
+        return ""
 
 
 def _describe(request: bytes) -> str:

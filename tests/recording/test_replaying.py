@@ -65,6 +65,49 @@ def test_steps_that_are_pipelined_are_replayed(recorded: Path) -> None:
             assert_same(expected[1:], [answer.result() for answer in answers])
 
 
+@pytest.mark.parametrize("transport", ["http2", "grpc"])
+def test_what_was_unrolled_can_be_stepped(tmp_path: Path, transport: Any) -> None:
+    path = tmp_path / "unrolled.mcap"
+    actions = [{"paddle": step % 3} for step in range(24)]  # Two sequences, of ten steps each.
+    with serve(Catch) as server, dm_env_rpc_client.make(server.address, record=path) as env:
+        expected = env.unroll(actions)
+    with (
+        replay(path) as replayed,
+        dm_env_rpc_client.make(replayed.address, transport=transport) as env,
+    ):
+        got = []
+        for action in actions:
+            got.append(env.step(action) if got and not got[-1].last() else env.reset())
+    for name, column in expected.observation.items():
+        np.testing.assert_array_equal(column, [each.observation[name] for each in got])
+    assert [each.step_type for each in got] == list(expected.step_type)
+    # In the middle of a sequence actions count.
+    with replay(path) as replayed, dm_env_rpc_client.make(replayed.address) as env:
+        env.reset()
+        with pytest.raises(DmEnvRpcError, match="request 4 of connection 1"):
+            env.step({"paddle": 0})
+
+
+def test_a_lenient_replay_says_where_it_deviates(
+    recorded: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with replay(recorded) as replayed:
+        expected = play(replayed.address, 30)
+    with (
+        replay(recorded, lenient=True) as replayed,
+        dm_env_rpc_client.make(replayed.address, {**SETTINGS, "seed": 4}) as env,
+    ):
+        got = [env.reset(), *(env.step({"paddle": 1}) for _ in range(30))]
+        assert_same(expected, got)
+        # There is no recorded answer to another kind of request.
+        with pytest.raises(DmEnvRpcError, match="expected leave_world"):
+            env.step({"paddle": 1})
+    first, last = [each.getMessage() for each in caplog.records if "deviat" in each.getMessage()]
+    assert first.startswith("the first deviation: request 1 of connection 1 of the recording")
+    assert 'key: "seed" value { int64s { array: 4 } }' in first.partition("; expected ")[0]
+    assert last.endswith("requests of connection 1 deviated from the recording run.mcap")
+
+
 def test_another_request_is_told_from_the_recorded_one(recorded: Path) -> None:
     with replay(recorded) as replayed:
         with pytest.raises(DmEnvRpcError) as refused:
