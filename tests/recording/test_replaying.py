@@ -75,7 +75,7 @@ def test_what_was_unrolled_can_be_stepped(tmp_path: Path, transport: Any) -> Non
         replay(path) as replayed,
         dm_env_rpc_client.make(replayed.address, transport=transport) as env,
     ):
-        got = []
+        got: list[dm_env.TimeStep] = []
         for action in actions:
             got.append(env.step(action) if got and not got[-1].last() else env.reset())
     for name, column in expected.observation.items():
