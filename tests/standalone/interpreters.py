@@ -48,7 +48,7 @@ def interpreter(version: str, *more: str) -> str:
 
     Args:
       version: such as "3.6".
-      *more: requirements beside NumPy.
+      *more: requirements beside NumPy, all of them.
     """
     python = _found(version)
     if python is None:
@@ -62,10 +62,15 @@ def interpreter(version: str, *more: str) -> str:
         scratch = Path(f"{folder}.{os.getpid()}")
         shutil.rmtree(scratch, ignore_errors=True)
         subprocess.run([python, "-m", "venv", scratch], check=True, capture_output=True)
-        installed = subprocess.run(
-            [scratch / "bin/python", "-m", "pip", "install", "-q", *wanted],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        install = [scratch / "bin/python", "-m", "pip", "install", "-q"]
+        for what in ([VERSIONS[version]], ["--no-deps", *more]):
+            if what == ["--no-deps"]:
+                continue
+            installed = subprocess.run(
+                [*install, *what], capture_output=True, text=True, check=False
+            )
+            if installed.returncode:
+                break
         if installed.returncode:
             skip("old interpreters", f"{wanted} for Python {version}: {installed.stderr[-300:]}")
         (scratch / "complete").touch()

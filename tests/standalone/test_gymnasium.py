@@ -1,0 +1,78 @@
+"""Environments of gym and Gymnasium on other Pythons are what they are here, at the other end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from dm_env_rpc_client.server import serve
+from tests.standalone import hosted_gym
+from tests.standalone.interpreters import interpreter, served
+
+KINDS = [
+    ("3.6", "gym==0.15.7 cloudpickle==2.2.1 six"),
+    ("3.7", "gym==0.21.0 cloudpickle importlib-metadata==4.13.0 zipp typing-extensions"),
+    ("3.8", "gym==0.26.2 gym-notices cloudpickle importlib-metadata zipp"),
+    ("3.13", "gymnasium farama-notifications cloudpickle typing-extensions"),
+]
+
+
+def is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(is_same(one[k], other[k]) for k in one)
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    if isinstance(one, np.ndarray):
+        return bool(one.dtype == other.dtype and np.array_equal(one, other))
+    return type(one) is type(other) and (one == other or (one != one and other != other))
+
+
+def played(address: str, is_old: bool, length: int) -> list[Any]:
+    env = gymnasium.make(
+        "dm_env_rpc_client.gymnasium:Remote-v0",
+        address=address,
+        create_world_settings={"length": length},
+        render_mode="rgb_array",
+    )
+    with env:
+        env.action_space.seed(3)
+        found: list[Any] = [env.action_space, env.observation_space, env.metadata["render_modes"]]
+        for _ in range(3):
+            observation, info = env.reset(seed=7, options=None if is_old else {"x": 1})
+            # Until gym 0.25 there is no info of a reset.
+            found += [observation, None if is_old else info, env.render()]
+            is_over = False
+            while not is_over:
+                observation, reward, terminated, truncated, info = env.step(
+                    env.action_space.sample()
+                )
+                is_over = terminated or truncated
+                if is_old:  # It cannot say that an episode ended in both ways.
+                    info.pop("TimeLimit.truncated", None)
+                    terminated, truncated = bool(is_over), bool(is_over)
+                elif is_over:
+                    assert truncated
+                found += [observation, reward, terminated, truncated, info, env.render()]
+    return found
+
+
+@pytest.mark.parametrize("length", [4, 5])
+@pytest.mark.parametrize(
+    ("version", "packages"),
+    [
+        pytest.param(*kind, marks=[] if kind[0] in ("3.6", "3.13") else [pytest.mark.slow])
+        for kind in KINDS
+    ],
+)
+def test_spaces_infos_and_frames_are_equal(version: str, packages: str, length: int) -> None:
+    python = interpreter(version, *packages.split())
+    is_old = "gym==0.1" in packages or ("gym==0.2" in packages and "0.26" not in packages)
+    with served(python, "hosted_gym:Many") as server, serve(hosted_gym.Many) as own:
+        one, other = played(server.address, is_old, length), played(own.address, is_old, length)
+    assert one[:3] == other[:3]
+    assert len(one) == len(other)
+    for left, right in zip(one[3:], other[3:], strict=True):
+        assert is_same(left, right), (left, right)
