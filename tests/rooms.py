@@ -27,9 +27,9 @@ PACKAGE = Path(dm_env_rpc_client.__file__).parent
 # `tensors` know nothing but addresses, and how to wait.
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
-        "bridges", "client", "compliance", "displays", "environment", "errors", "extensions",
-        "launch", "protocol", "recording", "runtime", "server", "standalone", "tensors",
-        "transports", "version",
+        "_proto", "bridges", "client", "compliance", "displays", "environment", "errors",
+        "extensions", "launch", "protocol", "recording", "runtime", "server", "standalone",
+        "tensors", "transports", "version",
     },
     "notebook": {"displays", "environment", "errors", "extensions", "server", "tensors"},
     "gymnasium": set(),

@@ -11,6 +11,7 @@ from dm_env_rpc_client.cli import (
     check,
     export,
     health,
+    init,
     inspect,
     play,
     properties,
@@ -68,6 +69,7 @@ def _options_of_all_commands(
 app.command("run", epilog=run.EXAMPLES)(run.run)
 app.command("serve", epilog=serve.EXAMPLES)(serve.serve)
 app.command("standalone", epilog=standalone.EXAMPLES)(standalone.standalone)
+app.command("init", epilog=init.EXAMPLES)(init.init)
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect)
 app.command("play", epilog=play.EXAMPLES)(play.play)
 app.add_typer(

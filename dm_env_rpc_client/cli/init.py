@@ -1,0 +1,65 @@
+"""`dm-env-rpc init`."""
+
+from __future__ import annotations
+
+import enum
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dm_env_rpc_client.cli.consoles import cell, console
+from dm_env_rpc_client.cli.failures import UsageError
+from dm_env_rpc_client.cli.group import examples
+from dm_env_rpc_client.standalone import FILE
+
+__all__ = ["EXAMPLES", "init"]
+
+EXAMPLES = examples(
+    "dm-env-rpc init my_environment",
+    "dm-env-rpc init old_simulator --kind standalone",
+    "dm-env-rpc init engine --kind cpp",
+)
+
+
+class _Kind(str, enum.Enum):
+    PYTHON = "python"
+    STANDALONE = "standalone"
+    CPP = "cpp"
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make, or an empty one.")],
+    kind: Annotated[
+        _Kind,
+        typer.Option(
+            help="python: with this package. standalone: with the server in one file, for Python "
+            "3.6 and later. cpp: in C++, with gRPC from the system's packages."
+        ),
+    ] = _Kind.PYTHON,
+) -> None:
+    """Makes a project of a server: an environment to change, tests, a Dockerfile, a README."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{cell(folder)} is not an empty folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    for template in sorted((Path(__file__).parent / "projects" / kind.value).iterdir()):
+        shutil.copy(template, folder / template.name.removesuffix(".in"))
+    if kind is _Kind.STANDALONE:
+        shutil.copy(FILE, folder)
+    if kind is _Kind.CPP:
+        (folder / "protocol.binpb").write_bytes(_protocol())
+    console.print(f"{cell(folder)} has a server to change; its README.md has the commands")
+
+
+def _protocol() -> bytes:
+    """Returns the messages of the protocol, and those that they need, for protoc."""
+    from google.protobuf import any_pb2, descriptor_pb2
+    from google.rpc import status_pb2
+
+    from dm_env_rpc_client._proto import dm_env_rpc_pb2
+
+    files = descriptor_pb2.FileDescriptorSet()
+    for module in (any_pb2, status_pb2, dm_env_rpc_pb2):
+        files.file.add().ParseFromString(module.DESCRIPTOR.serialized_pb)
+    return files.SerializeToString()
