@@ -2,7 +2,7 @@
 
 `gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address=...)` imports this module,
 which is Gymnasium's own convention for ids of other packages; `gymnasium.make_vec` likewise.
-What is registered is in `adaptors/`. Needs the extra `gymnasium`.
+What is registered is in `adaptors/gymnasium/`. Needs the extra `gymnasium`.
 """
 
 from __future__ import annotations

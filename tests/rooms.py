@@ -24,7 +24,8 @@ PACKAGE = Path(dm_env_rpc_client.__file__).parent
 
 # Room -> the rooms that it imports, from the top of the house down: an arrow points downwards.
 # client and server do not know each other; bridges know neither; of transports they and
-# `tensors` know nothing but addresses, and how to wait.
+# `tensors` know nothing but addresses, and how to wait. What server and bridges need of adaptors,
+# `runtime.conversions` loads by name, for environments of a library that is there.
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
         "_proto", "bridges", "client", "compliance", "displays", "environment", "errors",
@@ -35,7 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gymnasium": set(),
     "__init__": {"_proto", "client", "environment", "errors", "tensors"},
     "adaptors": {
-        "bridges", "environment", "errors", "extensions", "protocol", "tensors", "version",
+        "bridges", "environment", "errors", "extensions", "protocol", "server", "tensors",
+        "version",
     },
     "distributed": {"environment", "errors", "runtime", "server", "transports"},
     "testing": {
@@ -43,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "compliance": {"_proto", "displays", "errors", "protocol", "runtime", "tensors", "transports"},
     "server": {
-        "_proto", "bridges", "displays", "errors", "protocol", "runtime", "tensors", "transports",
+        "_proto", "displays", "errors", "protocol", "runtime", "tensors", "transports",
     },
     "extensions": {"_proto", "displays", "errors", "tensors"},
     "environment": {

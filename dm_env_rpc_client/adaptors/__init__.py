@@ -3,4 +3,5 @@
 The guide is `docs/how-to/gymnasium.md`.
 """
 
-# Read `gymnasium.py` first.
+# Read `gymnasium/` first. What converts environments for servers imports `server` and no client;
+# servers find it by its name, see `runtime/conversions.py`.

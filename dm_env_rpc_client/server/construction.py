@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dm_env_rpc_client.bridges.as_dm_env import as_dm_env
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.runtime.conversions import converted
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.tensors import nesting
 
@@ -44,9 +43,4 @@ def construct(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
         raise RequestError.invalid(f"the environment does not take these settings: {error}") from (
             error
         )
-    if "pettingzoo" in sys.modules:
-        # Imported here, because PettingZoo is an extra.
-        from dm_env_rpc_client.server.pettingzoo_game import as_game
-
-        made = as_game(made)
-    return as_dm_env(made)
+    return converted(made)

@@ -22,8 +22,9 @@ from dm_env_rpc_client.adaptors.gymnasium import (
     GymnasiumEnvironment,
     GymnasiumProxy,
     make_remote,
+    space_json,
+    values,
 )
-from dm_env_rpc_client.bridges import gymnasium_space_json, gymnasium_values
 from dm_env_rpc_client.server import Server, serve
 from tests.adaptors.known import ENVIRONMENTS, local_environment
 from tests.adaptors.proxied import SPACES, Mirror, same
@@ -262,7 +263,7 @@ def test_a_vector_of_environments_is_refused(caplog: pytest.LogCaptureFixture) -
 )
 def test_spaces_that_are_none_are_errors(value: Any) -> None:
     with pytest.raises(ProtocolError, match="it"):
-        gymnasium_space_json.from_json(value, "it")
+        space_json.from_json(value, "it")
 
 
 @pytest.mark.parametrize(
@@ -282,14 +283,14 @@ def test_spaces_that_are_none_are_errors(value: Any) -> None:
 )
 def test_values_that_are_none_are_errors(text: str) -> None:
     with pytest.raises(ProtocolError, match="it"):
-        gymnasium_values.decode(text, "it")
+        values.decode(text, "it")
 
 
 def test_values_that_json_has_no_form_for_are_their_repr() -> None:
     deep: list[Any] = []
     for _ in range(50):
         deep = [deep]
-    found = gymnasium_values.decode(gymnasium_values.encode({"it": {1}, "deep": deep}), "it")
+    found = values.decode(values.encode({"it": {1}, "deep": deep}), "it")
     assert found["it"] == "{1}"
     assert "[[[" in str(found["deep"])
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from dm_env_rpc_client import SpecError
-from dm_env_rpc_client.adaptors.gymnasium_batches import ActionBatch, ObservationBatch
-from dm_env_rpc_client.adaptors.gymnasium_spaces import (
+from dm_env_rpc_client.adaptors.gymnasium.batches import ActionBatch, ObservationBatch
+from dm_env_rpc_client.adaptors.gymnasium.spaces import (
     AnyText,
     ExactBox,
     from_space,

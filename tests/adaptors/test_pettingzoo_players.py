@@ -37,7 +37,7 @@ from tests.stopwatch import time_limit
 pettingzoo = pytest.importorskip("pettingzoo")
 
 from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv  # noqa: E402
-from dm_env_rpc_client.bridges.pettingzoo_description import Description  # noqa: E402
+from dm_env_rpc_client.adaptors.pettingzoo.description import Description  # noqa: E402
 from tests.adaptors.arena import AGENTS, Arena, arena_actions, remote  # noqa: E402
 
 

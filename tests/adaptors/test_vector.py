@@ -17,8 +17,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client import DmEnvAdaptor, DmEnvRpcError, EnvironmentsFailedError, SpecError
+from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import EXTRAS, GymnasiumEnvironment
 from dm_env_rpc_client.adaptors.vector import BatchedEnvironment, RemoteVectorEnv
-from dm_env_rpc_client.bridges.gymnasium_environment import EXTRAS, GymnasiumEnvironment
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.environments import Echo, Robot
 from tests.scripted import served_echo, settles

@@ -16,7 +16,6 @@ import dm_env
 import numpy as np
 
 from dm_env_rpc_client.bridges import bounded_json
-from dm_env_rpc_client.bridges.as_dm_env import as_dm_env
 from dm_env_rpc_client.bridges.gym_socket import (
     monitor,
     packet_codec,
@@ -27,6 +26,7 @@ from dm_env_rpc_client.bridges.gym_socket import (
 )
 from dm_env_rpc_client.bridges.gym_socket.fields import Limits
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.runtime.conversions import converted
 
 __all__ = [
     "EnvironmentFactory",
@@ -64,9 +64,10 @@ class RefusedPacketError(Exception):
 
 def make_environment(factory: EnvironmentFactory) -> dm_env.Environment:
     """Calls a factory and returns its environment as a dm_env.Environment."""
-    made = as_dm_env(factory())
-    if isinstance(made, dm_env.Environment):
-        return made
+    made = factory()
+    environment = converted(made)
+    if isinstance(environment, dm_env.Environment):
+        return environment
     raise SpecError(
         f"the factory made a {type(made).__name__}; expected a dm_env.Environment or gymnasium.Env"
     )

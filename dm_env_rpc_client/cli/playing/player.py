@@ -24,7 +24,7 @@ __all__ = ["Player"]
 
 _GYMNASIUM = "gymnasium"
 _FRAME = "gymnasium.frame"
-"""Of a served Gymnasium environment: see `bridges.gymnasium_environment`."""
+"""Of a served Gymnasium environment: see `adaptors.gymnasium.to_dm_env`."""
 
 _LEAST_SIDE = 32
 """An observation with fewer rows or columns, such as a grid of codes, replaces no frame."""

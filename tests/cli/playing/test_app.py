@@ -15,7 +15,7 @@ from dm_env import specs
 from textual import events
 from textual_image.widget import SixelImage
 
-from dm_env_rpc_client.bridges import gymnasium_environment
+from dm_env_rpc_client.adaptors.gymnasium import to_dm_env
 from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.cli.playing import player
 from dm_env_rpc_client.cli.playing.app import describe
@@ -248,8 +248,8 @@ async def test_properties_of_other_kinds_are_none_of_the_games() -> None:
 
 
 def test_the_keys_of_properties_are_those_of_the_bridge() -> None:
-    assert player._FRAME == gymnasium_environment.FRAME
-    assert player._GYMNASIUM == gymnasium_environment.DESCRIPTION
+    assert player._FRAME == to_dm_env.FRAME
+    assert player._GYMNASIUM == to_dm_env.DESCRIPTION
 
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 20), (2, 1)])

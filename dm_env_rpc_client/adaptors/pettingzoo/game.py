@@ -1,6 +1,6 @@
-"""A PettingZoo environment as a `Game`. Needs the extra `pettingzoo`.
+"""A PettingZoo environment as a `Game`, which a server runs.
 
-A client that knows PettingZoo also gets what dm_env has no place for; `adaptors` describes how.
+A client that knows PettingZoo also gets what dm_env has no place for: see `description`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dm_env import specs
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils import aec_to_parallel, turn_based_aec_to_parallel
 
-from dm_env_rpc_client.bridges import gymnasium_elements, gymnasium_values
-from dm_env_rpc_client.bridges.gymnasium_environment import (
+from dm_env_rpc_client.adaptors.gymnasium import elements, values
+from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import (
     OBSERVATION,
     encoded_frame,
     reset_arguments,
 )
-from dm_env_rpc_client.bridges.pettingzoo_description import (
+from dm_env_rpc_client.adaptors.pettingzoo.description import (
     DESCRIPTION,
     EXTRAS,
     FRAME,
@@ -35,21 +35,21 @@ from dm_env_rpc_client.tensors import nesting
 __all__ = ["PettingZooGame", "as_game"]
 
 
-def as_game(made: Any) -> Any:
-    """Returns a PettingZoo environment as a `PettingZooGame`, and anything else as it is.
+def as_game(env: AECEnv | ParallelEnv) -> PettingZooGame:
+    """Returns a PettingZoo environment as a `Game`.
 
     Args:
-      made: what a factory returned. An AECEnv is converted as PettingZoo does it: with
+      env: the environment. An AECEnv is converted as PettingZoo does it: with
         `aec_to_parallel` if its metadata says `is_parallelizable`, and else with
         `turn_based_aec_to_parallel`, in which all agents step and one of them acts.
 
     Raises:
       SpecError: the environment has no `possible_agents`, or a space that cannot be sent.
     """
-    if isinstance(made, AECEnv):
-        is_parallelizable = made.metadata.get("is_parallelizable", False)
-        made = aec_to_parallel(made) if is_parallelizable else turn_based_aec_to_parallel(made)
-    return PettingZooGame(made) if isinstance(made, ParallelEnv) else made
+    if isinstance(env, AECEnv):
+        is_parallelizable = env.metadata.get("is_parallelizable", False)
+        env = aec_to_parallel(env) if is_parallelizable else turn_based_aec_to_parallel(env)
+    return PettingZooGame(env)
 
 
 class PettingZooGame(Game):
@@ -65,7 +65,7 @@ class PettingZooGame(Game):
       env: the environment; `close` closes it.
 
     Attributes:
-      properties: what `pettingzoo_description` names.
+      properties: what `description` names.
 
     Raises:
       SpecError: the environment has no `possible_agents`, or a space that cannot be sent.
@@ -126,12 +126,12 @@ class PettingZooGame(Game):
 
     def action_spec(self, player: Hashable) -> Any:
         """Returns the spec of an agent's actions: a structure if the space is a Tuple or Dict."""
-        return gymnasium_elements.to_spec(self._description.action_spaces[player], "action")
+        return elements.to_spec(self._description.action_spaces[player], "action")
 
     def observation_spec(self, player: Hashable) -> Any:
         """Returns the spec of an agent's observations."""
         space = self._description.observation_spaces[player]
-        spec = gymnasium_elements.to_spec(space, OBSERVATION)
+        spec = elements.to_spec(space, OBSERVATION)
         if self._has_extras[player]:
             return {OBSERVATION: spec, EXTRAS: specs.StringArray((), name=EXTRAS)}
         return spec
@@ -166,13 +166,13 @@ class PettingZooGame(Game):
             self._timesteps = {agent: dm_env.truncation(0.0, None) for agent in acting}
             self._extras = {}
             return
-        elements = {
-            agent: gymnasium_elements.from_structure(
+        played = {
+            agent: elements.from_structure(
                 self._description.action_spaces[agent], actions[agent], "action"
             )
             for agent in acting
         }
-        self._take(*self._env.step(elements), is_first=False)
+        self._take(*self._env.step(played), is_first=False)
 
     def timestep(self, player: Hashable) -> dm_env.TimeStep | None:
         """See `Game.timestep`."""
@@ -182,7 +182,7 @@ class PettingZooGame(Game):
         observation = self._observed[player]
         if self._has_extras[player]:
             extras = self._extras.get(player)
-            text = gymnasium_values.encode(extras) if extras else ""
+            text = values.encode(extras) if extras else ""
             observation = {OBSERVATION: observation, EXTRAS: text}
         return timestep._replace(observation=observation)
 
@@ -215,7 +215,7 @@ class PettingZooGame(Game):
         for agent in taking_part:
             if agent in observations:
                 space = self._description.observation_spaces[agent]
-                self._observed[agent] = gymnasium_elements.to_structure(
+                self._observed[agent] = elements.to_structure(
                     space, observations[agent], OBSERVATION
                 )
             elif agent not in self._observed:

@@ -8,7 +8,7 @@
 | Text | string |
 | Dict, Tuple | dict, tuple |
 | Sequence of one of the arrays above | array of variable length |
-| OneOf, Graph, any other Sequence | string: the JSON of `gymnasium_values` |
+| OneOf, Graph, any other Sequence | string: the JSON of `values` |
 
 A key of a Dict in which there is a period or a percent sign, or which is empty, is escaped as in
 URLs (`a.b` is `a%2Eb`), and so are the observations `reward` and `discount` (`%72eward`), because
@@ -24,7 +24,7 @@ import numpy as np
 from dm_env import specs
 from gymnasium import spaces
 
-from dm_env_rpc_client.bridges import gymnasium_values
+from dm_env_rpc_client.adaptors.gymnasium import values
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import casting
 from dm_env_rpc_client.tensors.variable_specs import VariableArray, VariableBoundedArray
@@ -40,7 +40,7 @@ def to_spec(space: spaces.Space[Any], name: str) -> Any:
     """Returns the dm_env spec of a space, or a structure of specs.
 
     Args:
-      space: the space, as `gymnasium_space_json.from_json` returns it.
+      space: the space, as `space_json.from_json` returns it.
       name: the name of the spec; parts append theirs, as in "action.0".
     """
     if isinstance(space, spaces.Tuple):
@@ -64,7 +64,7 @@ def to_structure(space: spaces.Space[Any], element: Any, name: str) -> Any:
     """Returns an element of a space as a value of its spec.
 
     Args:
-      space: the space, as `gymnasium_space_json.from_json` returns it.
+      space: the space, as `space_json.from_json` returns it.
       element: the element. Whether it is within its bounds is not checked.
       name: what it is called in errors.
 
@@ -97,7 +97,7 @@ def to_structure(space: spaces.Space[Any], element: Any, name: str) -> Any:
         if len(element) == 0:
             return np.empty((0, *part.shape), _wire_dtype(part))
         return _cast(np.asarray(element), _wire_dtype(part), name)
-    return gymnasium_values.encode(element)
+    return values.encode(element)
 
 
 def from_structure(space: spaces.Space[Any], value: Any, name: str) -> Any:
@@ -106,7 +106,7 @@ def from_structure(space: spaces.Space[Any], value: Any, name: str) -> Any:
     An element of a Discrete is an int, one of a Text a str.
 
     Args:
-      space: the space, as `gymnasium_space_json.from_json` returns it.
+      space: the space, as `space_json.from_json` returns it.
       value: the value. Its tuples may be mappings with their indices as keys, as names over the
         wire are nested. Arrays are not copied.
       name: what it is called in errors.
@@ -135,7 +135,7 @@ def from_structure(space: spaces.Space[Any], value: Any, name: str) -> Any:
         if space.stack:
             return np.asarray(value, space.feature_space.dtype)
         return tuple(from_structure(space.feature_space, item, name) for item in value)
-    return gymnasium_values.decode(str(value), name)
+    return values.decode(str(value), name)
 
 
 def by_name(structure: Any) -> Any:

@@ -1,7 +1,4 @@
-"""What a server says of a PettingZoo environment. Needs `gymnasium`.
-
-`adaptors` describes what travels beside actions and observations, and how.
-"""
+"""What a server says of a PettingZoo environment."""
 
 from __future__ import annotations
 
@@ -10,9 +7,9 @@ from typing import Any, NamedTuple
 
 from gymnasium import spaces
 
+from dm_env_rpc_client.adaptors.gymnasium.space_json import from_json, to_json
+from dm_env_rpc_client.adaptors.gymnasium.values import from_jsonable, to_jsonable
 from dm_env_rpc_client.bridges import bounded_json
-from dm_env_rpc_client.bridges.gymnasium_space_json import from_json, to_json
-from dm_env_rpc_client.bridges.gymnasium_values import from_jsonable, to_jsonable
 from dm_env_rpc_client.errors import ProtocolError
 
 __all__ = ["DESCRIPTION", "EXTRAS", "FRAME", "STATE", "Description"]

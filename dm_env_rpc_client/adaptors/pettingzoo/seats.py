@@ -1,4 +1,4 @@
-"""The agents of a remote world as PettingZoo sees them; see `pettingzoo.py`."""
+"""The agents of a remote world as PettingZoo sees them; see `parallel_env.py`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import dm_env
 from gymnasium import spaces
 
-from dm_env_rpc_client.adaptors.gymnasium import check_reward_spec, info_of, single_leaf
-from dm_env_rpc_client.adaptors.gymnasium_proxy import observation_of, wire_action
-from dm_env_rpc_client.adaptors.gymnasium_spaces import from_space, spec_to_space, to_space
-from dm_env_rpc_client.bridges import gymnasium_values
-from dm_env_rpc_client.bridges.pettingzoo_description import EXTRAS
+from dm_env_rpc_client.adaptors.gymnasium import values
+from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import check_reward_spec, info_of, single_leaf
+from dm_env_rpc_client.adaptors.gymnasium.proxy import observation_of, wire_action
+from dm_env_rpc_client.adaptors.gymnasium.spaces import from_space, spec_to_space, to_space
+from dm_env_rpc_client.adaptors.pettingzoo.description import EXTRAS
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import ProtocolError
@@ -94,7 +94,7 @@ class OwnSeat(Seat):
         if not text:
             return Extras({})
         where = f"observation {EXTRAS!r}"
-        value = gymnasium_values.decode(text, where)
+        value = values.decode(text, where)
         try:
             present = value.get("agents")
             return Extras(

@@ -1,7 +1,4 @@
-"""A served Gymnasium environment as the Gymnasium environment that it is.
-
-`adaptors` describes what travels beside actions and observations, and how.
-"""
+"""A served Gymnasium environment as the Gymnasium environment that it is."""
 
 from __future__ import annotations
 
@@ -15,15 +12,16 @@ import gymnasium
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from dm_env_rpc_client.bridges import bounded_json, gymnasium_elements, gymnasium_values
-from dm_env_rpc_client.bridges.gymnasium_environment import (
+from dm_env_rpc_client.adaptors.gymnasium import elements, values
+from dm_env_rpc_client.adaptors.gymnasium.space_json import from_json
+from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import (
     DESCRIPTION,
     EXTRAS,
     FRAME,
     OBSERVATION,
     VERSION,
 )
-from dm_env_rpc_client.bridges.gymnasium_space_json import from_json
+from dm_env_rpc_client.bridges import bounded_json
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
@@ -136,7 +134,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
 
         Args:
           seed: for the environment's own `reset`.
-          options: the same; see `bridges.gymnasium_values` for what travels as it is.
+          options: the same; see `adaptors.gymnasium.values` for what travels as it is.
 
         Returns:
           The observation and the info.
@@ -228,10 +226,10 @@ def describe(env: DmEnvAdaptor) -> Description | None:
         return Description(
             from_json(value["action_space"], f"{where}: action_space"),
             from_json(value["observation_space"], f"{where}: observation_space"),
-            dict(gymnasium_values.from_jsonable(value["metadata"], where)),
+            dict(values.from_jsonable(value["metadata"], where)),
             value["render_mode"],
             None if limit is None else int(limit),
-            gymnasium_values.from_jsonable(value["reward_range"], where),
+            values.from_jsonable(value["reward_range"], where),
             [str(note) for note in notes],
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -298,13 +296,13 @@ def read_frame(env: DmEnvAdaptor) -> Any:
       As `PropertyAccess.read`.
     """
     frame = PropertiesExtension(env.connection).read(FRAME)
-    return gymnasium_values.decode(frame, FRAME) if isinstance(frame, str) else frame
+    return values.decode(frame, FRAME) if isinstance(frame, str) else frame
 
 
 def observation_of(space: spaces.Space[Any], observation: Mapping[str, Any]) -> Any:
     """Returns the element of a space of observations that a nested observation stands for."""
     value = observation.get(OBSERVATION, {})
-    return gymnasium_elements.from_structure(space, value, "observation")
+    return elements.from_structure(space, value, "observation")
 
 
 def reset_settings(seed: int | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -313,13 +311,13 @@ def reset_settings(seed: int | None, options: Mapping[str, Any] | None) -> dict[
     if seed is not None:
         settings["seed"] = int(seed)
     if options is not None:
-        settings["options"] = gymnasium_values.encode(options)
+        settings["options"] = values.encode(options)
     return settings
 
 
 def wire_action(space: spaces.Space[Any], action: Any) -> dict[str, Any]:
     """Returns an element of a space of actions by name; SpecError if it does not conform."""
-    value = gymnasium_elements.by_name(gymnasium_elements.to_structure(space, action, "action"))
+    value = elements.by_name(elements.to_structure(space, action, "action"))
     return value if isinstance(space, spaces.Dict | spaces.Tuple) else {"action": value}
 
 
@@ -328,7 +326,7 @@ def extras_of(observation: Mapping[str, Any]) -> Extras:
     text = str(observation[EXTRAS])
     if not text:
         return Extras({}, False)
-    value = gymnasium_values.decode(text, f"observation {EXTRAS!r}")
+    value = values.decode(text, f"observation {EXTRAS!r}")
     info = value.get("info", {}) if isinstance(value, dict) else None
     if not isinstance(info, dict):
         raise ProtocolError(f"observation {EXTRAS!r}: expected an object with an info, got {value}")

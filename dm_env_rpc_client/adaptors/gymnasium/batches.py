@@ -14,9 +14,9 @@ from dm_env import specs
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from dm_env_rpc_client.adaptors.gymnasium_proxy import observation_of, wire_action
-from dm_env_rpc_client.adaptors.gymnasium_spaces import from_space, spec_to_space, to_space
-from dm_env_rpc_client.bridges.gymnasium_environment import OBSERVATION
+from dm_env_rpc_client.adaptors.gymnasium.proxy import observation_of, wire_action
+from dm_env_rpc_client.adaptors.gymnasium.spaces import from_space, spec_to_space, to_space
+from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import OBSERVATION
 from dm_env_rpc_client.environment.rows import split_action
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.mid_steps import MidSteps

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from dm_env_rpc_client.adaptors.gymnasium import is_terminated
-from dm_env_rpc_client.adaptors.gymnasium_batches import ObservationBatch, ProxyObservationBatch
-from dm_env_rpc_client.adaptors.gymnasium_proxy import Extras, extras_of
-from dm_env_rpc_client.bridges.gymnasium_environment import EXTRAS
+from dm_env_rpc_client.adaptors.gymnasium.batches import ObservationBatch, ProxyObservationBatch
+from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import is_terminated
+from dm_env_rpc_client.adaptors.gymnasium.proxy import Extras, extras_of
+from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import EXTRAS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.rows import rows_at
 from dm_env_rpc_client.protocol.mid_steps import MidSteps

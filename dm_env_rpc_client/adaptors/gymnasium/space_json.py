@@ -1,7 +1,7 @@
 """Gymnasium's spaces as JSON. Needs `gymnasium`.
 
 A space is an object with its `type` and the arguments that make it, values as in
-`gymnasium_values`. Bounds that are the same for all elements are one number:
+`values`. Bounds that are the same for all elements are one number:
 
     {"type": "Box", "shape": [4], "dtype": "float32", "low": -1.0, "high": 1.0}
     {"type": "Dict", "spaces": [["x", {"type": "Discrete", "n": 3, "start": 0, "dtype": "int64"}]]}
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from dm_env_rpc_client.bridges.gymnasium_values import from_jsonable, to_jsonable
+from dm_env_rpc_client.adaptors.gymnasium.values import from_jsonable, to_jsonable
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 
 __all__ = ["from_json", "to_json"]

@@ -1,9 +1,6 @@
-"""A Gymnasium environment as a dm_env.Environment. Needs the extra `gymnasium`.
+"""A Gymnasium environment as a dm_env.Environment, for instance to serve it.
 
-People import it from `adaptors.gymnasium`. It is a bridge because `gym_socket` serves Gymnasium
-environments too, and bridges import no adaptors.
-
-A client that knows Gymnasium also gets what dm_env has no place for; `adaptors` describes how.
+A client that knows Gymnasium also gets what dm_env has no place for: see `values` and `space_json`.
 """
 
 from __future__ import annotations
@@ -16,12 +13,8 @@ import gymnasium
 import numpy as np
 from dm_env import specs
 
-from dm_env_rpc_client.bridges import (
-    bounded_json,
-    gymnasium_elements,
-    gymnasium_space_json,
-    gymnasium_values,
-)
+from dm_env_rpc_client.adaptors.gymnasium import elements, space_json, values
+from dm_env_rpc_client.bridges import bounded_json
 from dm_env_rpc_client.errors import ProtocolError
 
 __all__ = [
@@ -30,6 +23,7 @@ __all__ = [
     "FRAME",
     "OBSERVATION",
     "GymnasiumEnvironment",
+    "as_environment",
     "encoded_frame",
     "reset_arguments",
 ]
@@ -53,7 +47,7 @@ class GymnasiumEnvironment(dm_env.Environment):
     """Steps a Gymnasium environment, for instance to serve it.
 
     The last TimeStep of an episode has discount 0 if Gymnasium calls the episode terminated, and 1
-    if it is only truncated. For the specs of its spaces see `gymnasium_elements`.
+    if it is only truncated. For the specs of its spaces see `elements`.
 
     Args:
       env: the Gymnasium environment; `close` closes it too.
@@ -76,14 +70,14 @@ class GymnasiumEnvironment(dm_env.Environment):
         self._notes: list[str] = []
         # The spaces as a client gets them, so that both ends convert elements alike.
         self._spaces_json = {
-            name: gymnasium_space_json.to_json(space, name, self._notes)
+            name: space_json.to_json(space, name, self._notes)
             for name, space in (
                 ("action_space", env.action_space),
                 ("observation_space", env.observation_space),
             )
         }
         self._action_space, self._observation_space = (
-            gymnasium_space_json.from_json(value, name) for name, value in self._spaces_json.items()
+            space_json.from_json(value, name) for name, value in self._spaces_json.items()
         )
         self._is_running = False
         self._info: Mapping[str, Any] = {}
@@ -106,7 +100,7 @@ class GymnasiumEnvironment(dm_env.Environment):
 
         Args:
           settings: `seed`, an integer, and `options`, a mapping or its JSON text (see
-            `gymnasium_values`), are those of the environment's own next `reset`. `infos` is
+            `values`), are those of the environment's own next `reset`. `infos` is
             whether observations from now on have the environment's own under `OBSERVATION`
             and the JSON of its info under `EXTRAS`.
 
@@ -132,7 +126,7 @@ class GymnasiumEnvironment(dm_env.Environment):
         """Takes a step, or begins an episode if none is running."""
         if not self._is_running:
             return self.reset()
-        element = gymnasium_elements.from_structure(self._action_space, action, "action")
+        element = elements.from_structure(self._action_space, action, "action")
         observation, reward, terminated, truncated, self._info = self._environment.step(element)
         self._is_running = not (terminated or truncated)
         observed = self._observed(observation, bool(terminated and truncated))
@@ -144,11 +138,11 @@ class GymnasiumEnvironment(dm_env.Environment):
 
     def action_spec(self) -> Any:
         """Returns the spec of actions: a structure if the space is a Tuple or Dict."""
-        return gymnasium_elements.to_spec(self._action_space, "action")
+        return elements.to_spec(self._action_space, "action")
 
     def observation_spec(self) -> Any:
         """Returns the spec of observations: a structure if the space is a Tuple or Dict."""
-        spec = gymnasium_elements.to_spec(self._observation_space, "observation")
+        spec = elements.to_spec(self._observation_space, "observation")
         if self._has_extras:
             return {OBSERVATION: spec, EXTRAS: specs.StringArray((), name=EXTRAS)}
         return spec
@@ -156,7 +150,7 @@ class GymnasiumEnvironment(dm_env.Environment):
     def sample_action(self) -> Any:
         """Returns an action sampled by the environment's own action space."""
         sample = self._environment.action_space.sample()
-        return gymnasium_elements.to_structure(self._action_space, sample, "action")
+        return elements.to_structure(self._action_space, sample, "action")
 
     def render(self) -> None:
         """Renders the environment, if it was made with a render mode."""
@@ -168,23 +162,23 @@ class GymnasiumEnvironment(dm_env.Environment):
         self._environment.close()
 
     def _observed(self, observation: Any, is_truncated_too: bool) -> Any:
-        value = gymnasium_elements.to_structure(self._observation_space, observation, "observation")
+        value = elements.to_structure(self._observation_space, observation, "observation")
         if not self._has_extras:
             return value
         extras: dict[str, Any] = {"info": self._info} if self._info else {}
         if is_truncated_too:
             extras["truncated"] = True
-        return {OBSERVATION: value, EXTRAS: gymnasium_values.encode(extras) if extras else ""}
+        return {OBSERVATION: value, EXTRAS: values.encode(extras) if extras else ""}
 
     def _describe(self) -> str:
         env, spec = self._environment, self._environment.spec
         description = {
             "version": VERSION,
             **self._spaces_json,
-            "metadata": gymnasium_values.to_jsonable(env.metadata),
+            "metadata": values.to_jsonable(env.metadata),
             "render_mode": env.render_mode,
             "max_episode_steps": None if spec is None else spec.max_episode_steps,
-            "reward_range": gymnasium_values.to_jsonable(getattr(env, "reward_range", None)),
+            "reward_range": values.to_jsonable(getattr(env, "reward_range", None)),
             "id": "" if spec is None else spec.id,
             "notes": self._notes,
         }
@@ -194,10 +188,30 @@ class GymnasiumEnvironment(dm_env.Environment):
         return encoded_frame(self._environment.render())
 
 
+def as_environment(env: Any) -> GymnasiumEnvironment:
+    """Returns what a factory made as a dm_env.Environment.
+
+    Args:
+      env: a Gymnasium environment.
+
+    Raises:
+      SpecError: there is no spec for a space of the environment.
+      RuntimeError: it is a vector of environments.
+    """
+    if hasattr(env, "num_envs"):
+        env.close()  # They may be processes.
+        raise RuntimeError(
+            f"the factory returned {type(env).__name__}, a vector of {env.num_envs} environments;"
+            " return one environment. Each client makes as many as it wants, for instance with "
+            "gymnasium.make_vec"
+        )
+    return GymnasiumEnvironment(env)
+
+
 def encoded_frame(frame: Any) -> Any:
     """Returns what an environment has rendered as a property: an array, or JSON text."""
     is_numbers = isinstance(frame, np.ndarray) and frame.dtype.kind in "biuf"
-    return frame if is_numbers else gymnasium_values.encode(frame)
+    return frame if is_numbers else values.encode(frame)
 
 
 def reset_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,7 +219,7 @@ def reset_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
       settings: `seed`, an integer; `options`, a mapping or its JSON text (see
-        `gymnasium_values`); and `infos`, a bool.
+        `values`); and `infos`, a bool.
 
     Raises:
       ValueError: a setting has another type.
@@ -229,7 +243,7 @@ def reset_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _options(text: str) -> Mapping[str, Any]:
     try:
-        options = gymnasium_values.decode(text, "its text")
+        options = values.decode(text, "its text")
     except ProtocolError as error:
         raise ValueError(f"setting 'options': {error}") from error
     if not isinstance(options, Mapping):

@@ -1,8 +1,4 @@
-"""The agents of a remote world as a ParallelEnv of PettingZoo. Needs the extra `pettingzoo`.
-
-env = RemoteParallelEnv("localhost:50051")
-observations, infos = env.reset(seed=1)
-"""
+"""The agents of a remote world as a ParallelEnv of PettingZoo."""
 
 from __future__ import annotations
 
@@ -17,15 +13,15 @@ import gymnasium
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
-from dm_env_rpc_client.adaptors.gymnasium_proxy import reset_settings
-from dm_env_rpc_client.adaptors.pettingzoo_seats import OwnSeat, Seat, Turn
-from dm_env_rpc_client.bridges import gymnasium_values
-from dm_env_rpc_client.bridges.pettingzoo_description import (
+from dm_env_rpc_client.adaptors.gymnasium import values
+from dm_env_rpc_client.adaptors.gymnasium.proxy import reset_settings
+from dm_env_rpc_client.adaptors.pettingzoo.description import (
     DESCRIPTION,
     FRAME,
     STATE,
     Description,
 )
+from dm_env_rpc_client.adaptors.pettingzoo.seats import OwnSeat, Seat, Turn
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.made_again import MadeByArguments
@@ -167,7 +163,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
 
         Args:
           seed: for the environment's own `reset`.
-          options: the same; see `bridges.gymnasium_values` for what travels as it is.
+          options: the same; see `adaptors.gymnasium.values` for what travels as it is.
 
         Returns:
           The observation and the info of each agent that takes part.
@@ -260,7 +256,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         if self.render_mode is None:
             return None
         frame = self._read(FRAME)
-        return gymnasium_values.decode(frame, FRAME) if isinstance(frame, str) else frame
+        return values.decode(frame, FRAME) if isinstance(frame, str) else frame
 
     def state(self) -> Any:
         """Returns the global state of the environment, an array, which takes a request.

@@ -1,8 +1,4 @@
-"""Between Gymnasium and dm_env, in both directions. Needs the extra `gymnasium`.
-
-import gymnasium
-env = gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address="localhost:50051")
-"""
+"""A dm_env.Environment, remote or not, as a Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -17,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from dm_env import specs
 
-from dm_env_rpc_client.adaptors.gymnasium_proxy import GymnasiumProxy, describe, restarted
-from dm_env_rpc_client.adaptors.gymnasium_spaces import from_space, spec_to_space, to_space
-from dm_env_rpc_client.bridges.gymnasium_environment import GymnasiumEnvironment
+from dm_env_rpc_client.adaptors.gymnasium.proxy import GymnasiumProxy, describe, restarted
+from dm_env_rpc_client.adaptors.gymnasium.spaces import from_space, spec_to_space, to_space
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS, AutoObservations, BaseAdaptor
 from dm_env_rpc_client.environment.made_again import is_made_again
 from dm_env_rpc_client.environment.sites import Address
@@ -30,8 +25,7 @@ from dm_env_rpc_client.tensors import nesting
 
 __all__ = [
     "GymnasiumEnv",
-    "GymnasiumEnvironment",
-    "GymnasiumProxy",
+    "check_reward_spec",
     "info_of",
     "is_terminated",
     "make_remote",
@@ -44,7 +38,7 @@ RENDER_FPS = 30
 class GymnasiumEnv(gymnasium.Env[Any, Any]):
     """Steps a dm_env.Environment through Gymnasium's interface.
 
-    Actions and observations have the spaces of their specs, see `gymnasium_spaces`. A
+    Actions and observations have the spaces of their specs, see `adaptors.gymnasium.spaces`. A
     structure with a single array, at any depth, is replaced by that array: an environment
     with the one action `{"paddle": int32}` has a Discrete for its action space and takes
     `env.step(1)`.

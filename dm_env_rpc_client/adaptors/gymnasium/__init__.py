@@ -1,0 +1,16 @@
+"""Between Gymnasium and dm_env, in both directions. Needs the extra `gymnasium`.
+
+import gymnasium
+env = gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address="localhost:50051")
+"""
+
+# Read `from_dm_env.py` first: a remote environment for Gymnasium. `vector_env.py` is many of them,
+# with `batches.py` and `vector_rows.py`. `to_dm_env.py` is the other direction, which servers use,
+# and `proxy.py` a remote environment that is such a one. `spaces.py` makes spaces of specs,
+# `elements.py` specs of spaces; `space_json.py` and `values.py` is what travels as JSON.
+#
+# The names are imported when they are first used: a server must not import the client.
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,367 @@
+"""Several remote environments as a gymnasium.vector.VectorEnv."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AutoresetMode
+
+from dm_env_rpc_client.adaptors.gymnasium.batches import (
+    ActionBatch,
+    ObservationBatch,
+    ProxyActionBatch,
+    ProxyObservationBatch,
+)
+from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import check_reward_spec
+from dm_env_rpc_client.adaptors.gymnasium.proxy import (
+    Description,
+    begin,
+    begin_again,
+    describe,
+    read_frame,
+    reset_settings,
+)
+from dm_env_rpc_client.adaptors.gymnasium.vector_rows import Results, VectorRows
+from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
+from dm_env_rpc_client.environment.batched import check_ids
+from dm_env_rpc_client.environment.made_again import MadeByArguments
+from dm_env_rpc_client.environment.pool import (
+    NO_ACTION,
+    Consumer,
+    EnvironmentPool,
+    Settings,
+)
+from dm_env_rpc_client.environment.pool_sites import Addresses
+from dm_env_rpc_client.errors import ConnectionLostError, SpecError
+from dm_env_rpc_client.protocol.lifecycle import State
+
+__all__ = ["RemoteVectorEnv"]
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+class RemoteVectorEnv(MadeByArguments, gymnasium.vector.VectorEnv[Any, Any, Array]):
+    """Steps N remote environments at once, from one thread.
+
+    The spaces are those of `GymnasiumEnv`, batched as Gymnasium does. Episodes are
+    terminated if the server sends TERMINATED and truncated if it sends INTERRUPTED.
+    `info["discount"]` is float64 [N], with the mask `info["_discount"]`: a step that begins an
+    episode has no discount.
+
+    Of Gymnasium environments at the servers, spaces, flags, infos and frames are their own, as with
+    `GymnasiumProxy`, and so are seeds and options.
+
+    `step` waits for all environments. With `send` and `recv` fast environments do not wait for
+    slow ones: `send` starts steps, `recv` returns them as their answers arrive.
+
+    If environments fail, the answers of all others have been read.
+
+    Args:
+      address: one address, or several, over which the environments are distributed in turn. One
+        may be a server to launch, as for `make`: alone, all environments are on it; in a list, each
+        is a server of its own.
+      num_envs: the number of environments, N; None for one at each address.
+      create_world_settings: settings with which the world of each environment is created:
+        for all, one for each, or a function of an environment's index.
+      join_world_settings: the same for joining it.
+      autoreset_mode: `NEXT_STEP`: the step after the end of an episode ignores its action and
+        begins the next, as dm_env does. `SAME_STEP`: the step that ends an episode begins the
+        next, and its last observation and info are `info["final_obs"]` and
+        `info["final_info"]`. `DISABLED`: episodes begin only with `reset`, with the option
+        `reset_mask`.
+      copy: False to return the same arrays of observations in every step, overwritten by each.
+      unwrap_single: False to keep the mappings around a single action or observation.
+      seed_setting: the name of the setting that takes the seed of a reset; None to not send
+        seeds.
+      render_mode: for Gymnasium environments at the servers, as for `GymnasiumProxy`.
+      **make_kwargs: for `dm_env_rpc_client.make`, such as `request_timeout`,
+        `requested_observations` or `restart`: the episode of an environment that was lost is
+        truncated, with the last observation and `info["restarted"]`.
+
+    Raises:
+      SpecError: the environments do not have the same specs, or there is no space for them.
+      EnvironmentsFailedError: some could not be opened. No world is left on the servers.
+    """
+
+    metadata: dict[str, Any] = {  # noqa: RUF012
+        "render_modes": [],
+        "autoreset_mode": AutoresetMode.NEXT_STEP,
+    }
+
+    def __init__(
+        self,
+        address: Addresses,
+        num_envs: int | None = None,
+        create_world_settings: Settings = NO_SETTINGS,
+        join_world_settings: Settings = NO_SETTINGS,
+        *,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        copy: bool = True,
+        unwrap_single: bool = True,
+        seed_setting: str | None = "seed",
+        render_mode: str | None = None,
+        **make_kwargs: Any,
+    ):
+        super().__init__()
+        self._mode = AutoresetMode(autoreset_mode)
+        self.metadata = {**self.metadata, "autoreset_mode": self._mode}
+        self._copy = copy
+        self._unwrap_single = unwrap_single
+        self._seed_setting = seed_setting
+        self._open = functools.partial(
+            EnvironmentPool,
+            address,
+            num_envs,
+            create_world_settings,
+            join_world_settings,
+            **make_kwargs,
+        )
+        self._pool = self._open()
+        self.render_mode = None
+        try:
+            self._description = (
+                None if "requested_observations" in make_kwargs else self._describe(render_mode)
+            )
+            if self._description is None and render_mode is not None:
+                warnings.warn(
+                    f"render_mode {render_mode!r} is not available, so that render() returns None; "
+                    "only batches of Gymnasium environments at a server render",
+                    stacklevel=2,
+                )
+            self._read_specs()
+        except BaseException:
+            self._pool.close()
+            raise
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begins an episode in every environment, or in some of them.
+
+        Args:
+          seed: sent as the setting `seed_setting`: one for each environment, or the first of N
+            consecutive ones.
+          options: settings of the next episodes, by name. With `reset_mask`, bool [N], only
+            the environments for which it is True are reset.
+
+        Returns:
+          The observations [N, ...], unchanged for environments that were not reset, and the
+          infos of Gymnasium environments that were reset.
+
+        Raises:
+          SpecError: a setting cannot be sent, or changes the specs; a wrong mask or number of
+            seeds.
+          gymnasium.error.ResetNeeded: the first reset does not include all environments.
+          EnvironmentsFailedError: some failed.
+        """
+        settings = dict(options or {})
+        mask = self._mask(settings.pop("reset_mask", None))
+        if not np.all(mask | self._rows.has_begun):
+            raise gymnasium.error.ResetNeeded("the first reset must include all environments")
+        ids = np.flatnonzero(mask).tolist()
+        seeds = self._seeds(seed)
+        each: dict[int, Mapping[str, Any]] = {
+            index: self._reset_settings(seeds[index], settings, options is not None)
+            for index in ids
+        }
+        self._rows.begin()
+        first = self._consumer._replace(put=self._rows.put_first)
+        self._pool.reset(each, first, self._check_specs)
+        infos = {} if self._description is None else self._rows.proxy_infos(ids, self._add_info)
+        return self._observation_batch.rows(None, self._copy), infos
+
+    def step(self, actions: Any) -> Results:
+        """Steps every environment and waits for all of them.
+
+        Args:
+          actions: an element of `action_space`.
+
+        Returns:
+          Observations [N, ...], rewards float64 [N], terminations bool [N], truncations bool
+          [N] and infos.
+
+        Raises:
+          SpecError: an action does not conform; nothing was sent to any environment.
+          gymnasium.error.ResetNeeded: an environment was never reset, or its episode has ended
+            and autoreset is disabled.
+          EnvironmentsFailedError: some failed; the others have taken their step.
+        """
+        ids = list(range(self.num_envs))
+        self._pool.step(self._actions(actions, ids), self._consumer)
+        return self._rows.results(None, self._copy, self._add_info)
+
+    def send(self, actions: Any, env_ids: Sequence[int] | Array | None = None) -> None:
+        """Steps some environments without waiting for them.
+
+        Args:
+          actions: rows of an element of `action_space`, one for each of `env_ids`.
+          env_ids: the indices of M environments without a step under way; None for all.
+
+        Raises:
+          As `step`.
+        """
+        ids = range(self.num_envs) if env_ids is None else env_ids
+        self._pool.send(self._actions(actions, check_ids(ids, self.num_envs)))
+
+    def recv(
+        self, min_envs: int = 1, max_envs: int | None = None
+    ) -> tuple[Any, Array, Array, Array, dict[str, Any], Array]:
+        """Waits for steps that `send` started.
+
+        Args:
+          min_envs: how many environments to wait for.
+          max_envs: how many to return at most; None for all that have arrived by then. They
+            are in the order of arrival.
+
+        Returns:
+          What `step` returns, for M environments, and their indices, int64 [M].
+
+        Raises:
+          SpecError: fewer than `min_envs` have a step under way.
+          EnvironmentsFailedError: some failed. The others can still be received.
+        """
+        ids = np.array(self._pool.receive(min_envs, max_envs, self._consumer), np.int64)
+        return (*self._rows.results(ids, self._copy, self._add_info), ids)
+
+    def render(self) -> tuple[Any, ...] | None:
+        """Returns what each environment renders now; None without a render mode."""
+        if self.render_mode is None:
+            return None
+        return tuple(map(read_frame, self._pool.environments))
+
+    @property
+    def restarts(self) -> int:
+        """How often environments were started again, which takes `restart`."""
+        return self._pool.restarts
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Leaves and destroys all worlds and closes the connections; raises nothing."""
+        # Gymnasium 1.1 also calls this for an environment whose constructor failed.
+        if hasattr(self, "_pool"):
+            self._pool.close()
+
+    def _describe(self, render_mode: str | None) -> Description | None:
+        """Asks whether these are Gymnasium environments, and if so, for infos and frames."""
+        try:
+            description = describe(self._pool.environments[0])
+        except ConnectionLostError:
+            # Some servers end a stream with an extension that they do not know.
+            self._pool.close()
+            self._pool = self._open()
+            return None
+        if description is None:
+            return None
+        self.render_mode = render_mode
+        for environment in self._pool.environments:
+            self.render_mode = begin(environment, description, self.render_mode)
+            environment.on_restart(begin_again(description, self.render_mode))
+        self._pool.check_specs()
+        mode = {"autoreset_mode": self._mode}
+        self.metadata = {**description.metadata, **mode}
+        return description
+
+    def _read_specs(self) -> None:
+        environment = self._pool.environments[0]
+        self.num_envs = len(self._pool)
+        check_reward_spec(environment.reward_spec())
+        action_spec, observation_spec = environment.action_spec(), environment.observation_spec()
+        self._action_batch: ActionBatch | ProxyActionBatch
+        self._observation_batch: ObservationBatch | ProxyObservationBatch
+        if self._description is None:
+            self._action_batch = ActionBatch(
+                action_spec, self.num_envs, self._unwrap_single, "action"
+            )
+            self._observation_batch = ObservationBatch(
+                observation_spec, self.num_envs, self._unwrap_single, "observation"
+            )
+        else:
+            self._action_batch = ProxyActionBatch(
+                self._description.action_space, action_spec, self.num_envs
+            )
+            self._observation_batch = ProxyObservationBatch(
+                self._description.observation_space, observation_spec, self.num_envs
+            )
+        self.single_action_space = self._action_batch.single_space
+        self.action_space = self._action_batch.space
+        self.single_observation_space = self._observation_batch.single_space
+        self.observation_space = self._observation_batch.space
+        self._rows = VectorRows(
+            self._pool.environments,
+            self._observation_batch,
+            self._description is not None,
+            self._mode,
+        )
+        self._consumer = Consumer(self._rows.put, self._rows.put_mid_steps)
+
+    def _check_specs(self) -> None:
+        environment = self._pool.environments[0]
+        if (
+            environment.action_spec() != self._action_batch.specs
+            or environment.observation_spec() != self._observation_batch.specs
+        ):
+            raise SpecError(
+                "the specs of the environments have changed, but the spaces of a Gymnasium "
+                "environment cannot change; make another environment with these settings"
+            )
+
+    def _mask(self, mask: Any) -> Array:
+        if mask is None:
+            return np.ones(self.num_envs, np.bool_)
+        if (
+            not isinstance(mask, np.ndarray)
+            or mask.dtype != np.bool_
+            or mask.shape != (self.num_envs,)
+            or not mask.any()
+        ):
+            raise SpecError(
+                f"reset_mask is a bool array [{self.num_envs}] with at least one True, got {mask!r}"
+            )
+        return mask
+
+    def _seeds(self, seed: int | Sequence[int | None] | None) -> Sequence[int | None]:
+        if seed is None:
+            return [None] * self.num_envs
+        if isinstance(seed, int | np.integer):
+            super().reset(seed=int(seed))
+            return [int(seed) + index for index in range(self.num_envs)]
+        if len(seed) != self.num_envs:
+            raise SpecError(f"expected {self.num_envs} seeds, got {len(seed)}")
+        return seed
+
+    def _actions(self, actions: Any, ids: Sequence[int]) -> dict[int, Mapping[str, Any]]:
+        self._pool.check_idle(ids)
+        environments = self._pool.environments
+        idle: set[int] = set()
+        never: list[int] = []
+        if not self._rows.begin():
+            idle = {index for index in ids if environments[index].state is not State.RUNNING}
+            never = [index for index in ids if not self._rows.has_begun[index]]
+            # Left over if an episode failed to begin.
+            self._rows.forget_restarts(ids)
+        if never or (idle and self._mode is AutoresetMode.DISABLED):
+            raise gymnasium.error.ResetNeeded(
+                f"no episode is running in environments {never or sorted(idle)}: call reset(), "
+                "with the option reset_mask for these alone"
+            )
+        rows = self._action_batch.split(actions, len(ids))
+        by_index: dict[int, Mapping[str, Any]] = dict(zip(ids, rows, strict=True))
+        by_index.update(dict.fromkeys(idle, NO_ACTION))
+        return by_index
+
+    def _reset_settings(
+        self, seed: int | None, settings: Mapping[str, Any], has_options: bool
+    ) -> Mapping[str, Any]:
+        if self._description is not None:
+            return reset_settings(seed, settings if has_options else None)
+        if seed is None or self._seed_setting is None:
+            return settings
+        return {self._seed_setting: seed, **settings}

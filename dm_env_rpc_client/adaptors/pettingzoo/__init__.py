@@ -1,0 +1,15 @@
+"""Between PettingZoo and remote worlds, in both directions. Needs the extra `pettingzoo`.
+
+env = RemoteParallelEnv("localhost:50051")
+observations, infos = env.reset(seed=1)
+"""
+
+# Read `parallel_env.py` first: the agents of a remote world for PettingZoo, each a seat of
+# `seats.py`. `game.py` is the other direction, which servers use; `description.py` is what a
+# server says of it.
+#
+# The names are imported when they are first used: a server must not import the client.
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

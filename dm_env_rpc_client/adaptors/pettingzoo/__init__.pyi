@@ -1,0 +1,1 @@
+from .parallel_env import RemoteParallelEnv as RemoteParallelEnv
