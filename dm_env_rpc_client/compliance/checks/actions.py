@@ -10,6 +10,7 @@ documents leave the validity of requests to it ("Streaming"; on ranges "Ranges")
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -29,7 +30,11 @@ from dm_env_rpc_client.tensors import packing
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 
 _STEP = "StepRequest/Response"
-_INVALID = "a client that follows the specs sends no invalid actions"
+_of_invalid_actions = functools.partial(
+    overview,
+    leniency="a client that follows the specs sends no invalid actions",
+    needs=(a_failed_request_is_answered,),
+)
 _MAX_ELEMENTS = 16
 """The number of elements of one action that are tried one by one."""
 
@@ -130,12 +135,7 @@ def a_step_may_be_empty(trial: Trial) -> None:
     agent.took(answer)
 
 
-@overview(
-    "TensorSpec",
-    "An action has the data type of its spec.",
-    leniency=_INVALID,
-    needs=(a_failed_request_is_answered,),
-)
+@_of_invalid_actions("TensorSpec", "An action has the data type of its spec.")
 def actions_of_another_type_are_refused(trial: Trial) -> None:
     """Sends elements of another type, for each action.
 
@@ -159,12 +159,7 @@ def _as(payload: str, element: Any) -> Any:
     return int(np.clip(number, -(2**62), 2**62)) if payload == "int64s" else float(number)
 
 
-@overview(
-    "Tensors",
-    "A tensor has a payload.",
-    leniency=_INVALID,
-    needs=(a_failed_request_is_answered,),
-)
+@_of_invalid_actions("Tensors", "A tensor has a payload.")
 def actions_without_payload_are_refused(trial: Trial) -> None:
     """Sends a shape without elements of any type.
 
@@ -175,12 +170,7 @@ def actions_without_payload_are_refused(trial: Trial) -> None:
         _refused(trial, agent, field, Tensor(shape=_shape(field)), "has no payload")
 
 
-@overview(
-    "TensorSpec",
-    "An action has the shape of its spec.",
-    leniency=_INVALID,
-    needs=(a_failed_request_is_answered,),
-)
+@_of_invalid_actions("TensorSpec", "An action has the shape of its spec.")
 def actions_of_another_shape_are_refused(trial: Trial) -> None:
     """Sends one dimension too many, and other lengths, for each action.
 
@@ -203,12 +193,7 @@ def actions_of_another_shape_are_refused(trial: Trial) -> None:
             )
 
 
-@overview(
-    "Tensors",
-    "The elements fill the shape.",
-    leniency=_INVALID,
-    needs=(a_failed_request_is_answered,),
-)
+@_of_invalid_actions("Tensors", "The elements fill the shape.")
 def actions_that_do_not_fill_their_shape_are_refused(trial: Trial) -> None:
     """Sends one element too many for each action.
 
@@ -332,12 +317,7 @@ def a_negative_length_is_inferred(trial: Trial) -> None:
         raise NotOfferedError("no action has a dimension")
 
 
-@overview(
-    "Variable lengths",
-    "At most one length may be negative.",
-    leniency=_INVALID,
-    needs=(a_failed_request_is_answered,),
-)
+@_of_invalid_actions("Variable lengths", "At most one length may be negative.")
 def two_negative_lengths_are_refused(trial: Trial) -> None:
     """Sends two dimensions of each action as -1.
 
@@ -402,11 +382,8 @@ def one_element_is_broadcast(trial: Trial) -> None:
         raise NotOfferedError("no action has a shape that one element can fill")
 
 
-@overview(
-    "TensorSpec",
-    "An action has the shape of its spec, also if its elements are messages.",
-    leniency=_INVALID,
-    needs=(a_failed_request_is_answered,),
+@_of_invalid_actions(
+    "TensorSpec", "An action has the shape of its spec, also if its elements are messages."
 )
 def messages_of_another_shape_are_refused(trial: Trial) -> None:
     """Sends one dimension too many, for each action of messages.
