@@ -10,7 +10,7 @@ RecordingError, since a recording with a hole would look complete.
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import logging
 import os
 import queue
@@ -52,22 +52,8 @@ _Message: TypeAlias = "tuple[Tape, str, int, int, bytes]"
 """A message: its tape, direction, number and time, and its bytes."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Begin:
-    tape: Tape
-
-
-@dataclasses.dataclass(frozen=True)
-class _End:
-    tape: Tape
-
-
-@dataclasses.dataclass(frozen=True)
-class _Settle:
-    done: threading.Event
-
-
-_Item: TypeAlias = "_Message | _Begin | _End | _Settle | None"
+_Item: TypeAlias = "_Message | Callable[[], None] | None"
+"""A message, something else that the thread does in its turn, or the end."""
 
 
 class Tape:
@@ -94,7 +80,7 @@ class Tape:
         self._recorder: object | None = recorder
         self._writing = writing
         self._requests = self._answers = 0
-        writing.queue.put(_Begin(self))
+        writing.queue.put(functools.partial(writing.begin, number))
 
     def request(self, message: bytes, may_block: bool = True) -> None:
         """Records a request that is about to be sent. Errors are raised by `answer`.
@@ -136,7 +122,7 @@ class Tape:
         """
         if self._recorder is not None:
             self._recorder = None
-            self._writing.queue.put(_End(self))
+            self._writing.queue.put(functools.partial(self._writing.end, self.number))
 
     def abandon(self) -> None:
         """Forgets the recording in a forked child: it is the parent's."""
@@ -234,7 +220,7 @@ class Writing:
     def settle(self) -> None:
         """Returns when the file has what was put into the queue; an error is logged."""
         done = threading.Event()
-        self.queue.put(_Settle(done))
+        self.queue.put(functools.partial(self._settle, done))
         deadline = time.monotonic() + _SETTLE_SECONDS
         while not done.wait(_TAKE_SECONDS) and self._thread.is_alive() and self.failure is None:
             if time.monotonic() > deadline:
@@ -282,7 +268,7 @@ class Writing:
                     self.failure = self.failure or ValueError("the recorder was closed before it")
                     return
                 else:
-                    self._take(item)
+                    item()
             with self._mutex:
                 self._waiting_bytes -= taken_bytes
             # They refer to connections, which the thread must not keep alive while it waits.
@@ -292,18 +278,21 @@ class Writing:
             if since is not None and time.monotonic() - since >= FLUSH_SECONDS:
                 self._do(self._flush)
 
-    def _take(self, item: _Begin | _End | _Settle) -> None:
-        if isinstance(item, _Begin):
-            self._open.add(item.tape.number)
-            self._is_used = True
-            self._has_finished = False
-        elif isinstance(item, _End):
-            self._open.discard(item.tape.number)
-            if not self._open:
-                self._do(self._finish)
-        else:
-            self._do(self._flush)
-            item.done.set()
+    def begin(self, number: int) -> None:
+        """A connection begins; for the thread that writes, as `end`."""
+        self._open.add(number)
+        self._is_used = True
+        self._has_finished = False
+
+    def end(self, number: int) -> None:
+        """A connection has ended; the file is completed if it was the last one."""
+        self._open.discard(number)
+        if not self._open:
+            self._do(self._finish)
+
+    def _settle(self, done: threading.Event) -> None:
+        self._do(self._flush)
+        done.set()
 
     def _add(
         self, tape: Tape, direction: str, sequence: int, nanoseconds: int, message: bytes
