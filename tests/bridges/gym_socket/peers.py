@@ -6,7 +6,6 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable
-from types import TracebackType
 
 from dm_env_rpc_client.transports.addresses import parse_host_port
 
@@ -66,12 +65,7 @@ class Peer:
     def __enter__(self) -> Peer:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -102,15 +96,10 @@ class ScriptedPeer:
     def __enter__(self) -> ScriptedPeer:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join(SECONDS)
-        if exc_value is None and self._errors:
+        if error is None and self._errors:
             raise self._errors[0]
