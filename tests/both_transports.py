@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client.transports import opening
-from dm_env_rpc_client.transports.http2 import target
+from dm_env_rpc_client.transports.http2.client import target
 
 __all__ = ["forced", "obey", "pytest_generate_tests", "transport"]
 

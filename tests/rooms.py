@@ -25,45 +25,44 @@ PACKAGE = Path(dm_env_rpc_client.__file__).parent
 # Room -> the rooms that it imports, from the top of the house down: an arrow points downwards.
 # client and server do not know each other; bridges know neither; of transports they and
 # `tensors` know nothing but addresses, and how to wait. What server and bridges need of adaptors,
-# `runtime.conversions` loads by name, for environments of a library that is there.
+# `system.conversions` loads by name, for environments of a library that is there.
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
         "_proto", "bridges", "client", "compliance", "displays", "environment", "errors",
-        "extensions", "launch", "protocol", "recording", "runtime", "server", "standalone",
-        "tensors", "transports", "version",
+        "extensions", "launch", "protocol", "recording", "system", "server", "standalone",
+        "tensors", "transports",
     },
     "notebook": {"displays", "environment", "errors", "extensions", "server", "tensors"},
     "gymnasium": set(),
     "__init__": {"_proto", "client", "environment", "errors", "tensors"},
     "adaptors": {
-        "bridges", "environment", "errors", "extensions", "protocol", "server", "tensors",
-        "version",
+        "bridges", "environment", "errors", "extensions", "protocol", "server", "system", "tensors",
+
     },
-    "distributed": {"environment", "errors", "runtime", "server", "transports"},
+    "distributed": {"environment", "errors", "system", "server", "transports"},
     "testing": {
         "client", "compliance", "environment", "errors", "protocol", "server", "transports",
     },
-    "compliance": {"_proto", "displays", "errors", "protocol", "runtime", "tensors", "transports"},
+    "compliance": {"_proto", "displays", "errors", "protocol", "system", "tensors", "transports"},
     "server": {
-        "_proto", "displays", "errors", "protocol", "runtime", "tensors", "transports",
+        "_proto", "displays", "errors", "protocol", "system", "tensors", "transports",
     },
     "extensions": {"_proto", "displays", "errors", "tensors"},
     "environment": {
         "_proto", "client", "displays", "errors", "launch", "protocol", "tensors", "transports",
     },
-    "launch": {"client", "errors", "runtime", "standalone"},
-    "client": {"displays", "errors", "protocol", "recording", "runtime", "transports"},
-    "recording": {"errors", "protocol", "tensors", "transports", "version"},
-    "bridges": {"errors", "runtime", "tensors", "transports"},
+    "launch": {"client", "errors", "system", "standalone"},
+    "client": {"displays", "errors", "protocol", "recording", "system", "transports"},
+    "recording": {"errors", "protocol", "system", "tensors", "transports"},
+    "bridges": {"errors", "system", "tensors", "transports"},
     "protocol": {"_proto", "errors", "tensors"},
-    "transports": {"_proto", "errors", "version"},
+    "transports": {"_proto", "errors", "system"},
     "tensors": {"_proto", "displays", "errors"},
     "standalone": set(),
-    "runtime": {"errors"},
+    "system": {"errors"},
     "errors": {"displays"},
     "displays": set(),
     "_proto": set(),
-    "version": set(),
 }  # fmt: skip
 
 

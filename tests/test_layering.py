@@ -15,6 +15,7 @@ ONLY_IN = {
     "grpc": ["transports.", "testing.scripted_server", "_proto.dm_env_rpc_pb2_grpc"],
     "socket": [
         "transports.",
+        "system.message_pipe",
         "testing.fault_proxy",
         "launch.ports",
         "bridges.gym_socket.tcp",
@@ -125,7 +126,14 @@ def test_importing_the_pytest_plugin_imports_nothing_heavy() -> None:
     ).stdout.split()
     assert {"grpc", "numpy", "google.protobuf", "dm_env"} & set(loaded) == set()
     ours = {name for name in loaded if name.startswith(NAME)}
-    light = ("version", "testing", "testing.pytest_plugin", "compliance", "compliance.options")
+    light = (
+        "system",
+        "system.version",
+        "testing",
+        "testing.pytest_plugin",
+        "compliance",
+        "compliance.options",
+    )
     assert ours == {NAME, *(f"{NAME}.{module}" for module in light)}
 
 

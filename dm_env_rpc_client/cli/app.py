@@ -21,7 +21,7 @@ from dm_env_rpc_client.cli import (
     standalone,
 )
 from dm_env_rpc_client.cli.group import Commands, examples
-from dm_env_rpc_client.version import __version__
+from dm_env_rpc_client.system.version import __version__
 
 __all__ = ["app"]
 

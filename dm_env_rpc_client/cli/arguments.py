@@ -16,8 +16,8 @@ import typer
 from dm_env_rpc_client.cli.consoles import cell, console
 from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.compliance.options import FLAGS, Flag, Kind
-from dm_env_rpc_client.runtime.launch_text import is_launch
-from dm_env_rpc_client.runtime.setting_text import parse_settings
+from dm_env_rpc_client.system.launch_text import is_launch
+from dm_env_rpc_client.tensors.setting_text import parse_settings
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.client.connection import Connection

@@ -19,7 +19,7 @@ import typer
 
 from dm_env_rpc_client.cli.consoles import cell, console
 from dm_env_rpc_client.displays.plain_text import one_line
-from dm_env_rpc_client.runtime.objects import raised_by
+from dm_env_rpc_client.system.objects import raised_by
 
 __all__ = [
     "DEFECT",

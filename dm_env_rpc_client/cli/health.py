@@ -52,7 +52,11 @@ def health(
     connection, or no answer in time.
     """
     from dm_env_rpc_client.transports.endpoint import Endpoint
-    from dm_env_rpc_client.transports.health_check import SERVING, UNIMPLEMENTED, check_health
+    from dm_env_rpc_client.transports.services.health_check import (
+        SERVING,
+        UNIMPLEMENTED,
+        check_health,
+    )
 
     arguments.check_address(address, access)
     endpoint = Endpoint(address, access.tls, access.insecure, token=access.token)

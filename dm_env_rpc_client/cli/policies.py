@@ -10,7 +10,7 @@ import numpy as np
 import tree
 
 from dm_env_rpc_client.cli.failures import UsageError
-from dm_env_rpc_client.runtime.objects import guarded, load_object
+from dm_env_rpc_client.system.objects import guarded, load_object
 from dm_env_rpc_client.tensors.sampling import sample
 
 __all__ = ["Policy", "make_policy"]

@@ -17,8 +17,8 @@ from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.environment.worlds import make
 from dm_env_rpc_client.errors import DmEnvRpcClientError, install_command
-from dm_env_rpc_client.runtime.objects import load_object, raised_by
 from dm_env_rpc_client.server.hosting import try_out
+from dm_env_rpc_client.system.objects import load_object, raised_by
 from dm_env_rpc_client.tensors import nesting
 
 __all__ = ["WHAT_THERE_IS", "Source", "find_source", "try_source"]

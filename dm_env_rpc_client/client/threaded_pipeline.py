@@ -37,8 +37,7 @@ from dm_env_rpc_client.errors import (
 )
 from dm_env_rpc_client.protocol.observed_pipeline import pipeline_to
 from dm_env_rpc_client.protocol.pipeline import Pending
-from dm_env_rpc_client.runtime import forking
-from dm_env_rpc_client.transports import locks
+from dm_env_rpc_client.system import forking, locks
 from dm_env_rpc_client.transports.streams import SharedSocket, Stream
 
 __all__ = ["ThreadedPipeline"]

@@ -207,7 +207,7 @@ class Options:
         Raises:
           SpecError: a text has another form, or a value is invalid.
         """
-        from dm_env_rpc_client.runtime.setting_text import parse_settings
+        from dm_env_rpc_client.tensors.setting_text import parse_settings
 
         values: dict[str, Any] = {}
         for field, value in given.items():
@@ -273,7 +273,7 @@ class Options:
           SpecError: the function or the policy does not exist.
         """
         from dm_env_rpc_client.errors import SpecError
-        from dm_env_rpc_client.runtime.objects import guarded, load_object
+        from dm_env_rpc_client.system.objects import guarded, load_object
 
         if self.policy in ("random", "constant"):
             return None

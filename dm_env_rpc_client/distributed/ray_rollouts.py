@@ -13,7 +13,7 @@ from dm_env_rpc_client.distributed.rollouts import Rollouts
 from dm_env_rpc_client.distributed.trajectories import Batch, EnvironmentSpecs, merge
 from dm_env_rpc_client.distributed.worker import MakeEnv, Policy, Worker
 from dm_env_rpc_client.errors import DeadlineExceededError, EnvironmentsFailedError, SpecError
-from dm_env_rpc_client.runtime.deadline import Deadline
+from dm_env_rpc_client.system.deadline import Deadline
 
 __all__ = ["Loss", "RayRollouts"]
 

@@ -12,7 +12,7 @@ from dm_env_rpc_client.environment import worlds
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.transports.credentials import ServerCredentials
-from dm_env_rpc_client.transports.http2.incoming import IncomingSockets
+from dm_env_rpc_client.transports.http2.dial_in.incoming import IncomingSockets
 
 __all__ = ["Incoming", "listen"]
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.transports.http2.incoming import IncomingSockets
+from dm_env_rpc_client.transports.http2.dial_in.incoming import IncomingSockets
 
 __all__ = ["MadeAgain", "MadeByArguments", "Making", "is_made_again"]
 

@@ -14,7 +14,7 @@ from dm_env_rpc_client.client.connection_group import ConnectionGroup
 from dm_env_rpc_client.environment.sites import CONNECT_SECONDS, Address, Site, is_address
 from dm_env_rpc_client.environment.worlds import HOW
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.transports.http2.incoming import IncomingSockets
+from dm_env_rpc_client.transports.http2.dial_in.incoming import IncomingSockets
 
 __all__ = [
     "CONNECTING",

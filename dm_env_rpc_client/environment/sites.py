@@ -13,7 +13,7 @@ from dm_env_rpc_client.launch import specs
 from dm_env_rpc_client.launch.launched import Launch
 from dm_env_rpc_client.launch.processes import START_SECONDS
 from dm_env_rpc_client.launch.specs import CONNECT_SECONDS, Launcher, Progress, launcher_of
-from dm_env_rpc_client.transports.http2.incoming import IncomingSockets
+from dm_env_rpc_client.transports.http2.dial_in.incoming import IncomingSockets
 
 __all__ = ["CONNECT_SECONDS", "Address", "Site", "is_address", "launched"]
 

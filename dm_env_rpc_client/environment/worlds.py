@@ -39,7 +39,7 @@ from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.transports.credentials import Credentials
 from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
-from dm_env_rpc_client.transports.http2.incoming import IncomingSockets
+from dm_env_rpc_client.transports.http2.dial_in.incoming import IncomingSockets
 from dm_env_rpc_client.transports.metadata import Metadata
 
 __all__ = [

@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from dm_env_rpc_client.launch.containers import REQUEST
-from dm_env_rpc_client.runtime.children import Guard, Parent, bound_output
+from dm_env_rpc_client.system.children import Guard, Parent, bound_output
 
 __all__: list[str] = []
 

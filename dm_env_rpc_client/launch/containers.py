@@ -26,8 +26,8 @@ from dm_env_rpc_client import standalone
 from dm_env_rpc_client.errors import LaunchError, SpecError, install_command
 from dm_env_rpc_client.launch.launched import Launch, check_startable
 from dm_env_rpc_client.launch.processes import START_SECONDS
-from dm_env_rpc_client.runtime import children
-from dm_env_rpc_client.runtime.deadline import Deadline
+from dm_env_rpc_client.system import children
+from dm_env_rpc_client.system.deadline import Deadline
 
 __all__ = ["REQUEST", "Progress", "from_docker"]
 

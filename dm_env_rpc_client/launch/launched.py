@@ -19,8 +19,8 @@ from typing import IO, Any
 from dm_env_rpc_client.client import server_ends
 from dm_env_rpc_client.client.readiness import check_answers
 from dm_env_rpc_client.errors import DmEnvRpcClientError, LaunchError, SpecError
-from dm_env_rpc_client.runtime import children
-from dm_env_rpc_client.runtime.deadline import Deadline
+from dm_env_rpc_client.system import children
+from dm_env_rpc_client.system.deadline import Deadline
 
 __all__ = ["LOG_BYTES", "Launch", "check_startable"]
 

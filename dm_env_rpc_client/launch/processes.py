@@ -16,8 +16,8 @@ from dm_env_rpc_client import standalone
 from dm_env_rpc_client.errors import LaunchError, SpecError
 from dm_env_rpc_client.launch.launched import Launch, check_startable
 from dm_env_rpc_client.launch.ports import Port
-from dm_env_rpc_client.runtime import children
-from dm_env_rpc_client.runtime.deadline import Deadline
+from dm_env_rpc_client.system import children
+from dm_env_rpc_client.system.deadline import Deadline
 
 __all__ = ["START_SECONDS", "from_process", "from_python", "other_python"]
 

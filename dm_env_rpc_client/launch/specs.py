@@ -12,7 +12,7 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.launch.containers import Progress, from_docker
 from dm_env_rpc_client.launch.launched import Launch
 from dm_env_rpc_client.launch.processes import START_SECONDS, from_process, from_python
-from dm_env_rpc_client.runtime import launch_text
+from dm_env_rpc_client.system import launch_text
 
 __all__ = [
     "CONNECT_SECONDS",

@@ -16,9 +16,9 @@ from dm_env_rpc_client.recording.container import (
 )
 from dm_env_rpc_client.recording.streams import AsyncRecordedStream, RecordedStream
 from dm_env_rpc_client.recording.tape import Tape, Writing
+from dm_env_rpc_client.system.version import __version__
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.streams import AsyncStream, Stream
-from dm_env_rpc_client.version import __version__
 
 __all__ = ["Recorder", "recorder_of", "settings_of"]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.runtime.conversions import converted
 from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.system.conversions import converted
 from dm_env_rpc_client.tensors import nesting
 
 __all__ = ["construct"]

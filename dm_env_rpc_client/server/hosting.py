@@ -25,8 +25,8 @@ from dm_env_rpc_client.server.world import World
 from dm_env_rpc_client.server.world_registry import UNNAMED
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.transports.credentials import ServerCredentials
-from dm_env_rpc_client.transports.dialing import Dial
 from dm_env_rpc_client.transports.endpoint import Transport
+from dm_env_rpc_client.transports.http2.dial_in.greeting import Dial
 from dm_env_rpc_client.transports.listeners import (
     check_may_dial,
     check_processes,

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.transports.http2.target import Target
+from dm_env_rpc_client.transports.http2.client.target import Target
 
 __all__ = ["Direction", "FaultProxy"]
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.credentials import ServerCredentials
-from dm_env_rpc_client.transports.dialing import Dial
 from dm_env_rpc_client.transports.endpoint import Transport, check_transport
-from dm_env_rpc_client.transports.http2.target import Target
+from dm_env_rpc_client.transports.http2.client.target import Target
+from dm_env_rpc_client.transports.http2.dial_in.greeting import Dial
 from dm_env_rpc_client.transports.server_streams import Listener, OpenStream, Refused
 from dm_env_rpc_client.transports.streams import Allocate, plain_memory
 from dm_env_rpc_client.transports.tls import Tls
 
 if TYPE_CHECKING:
-    from dm_env_rpc_client.transports.http2.acceptor import Acceptor
-    from dm_env_rpc_client.transports.http2.listener import Http2Listener
+    from dm_env_rpc_client.transports.http2.server.acceptor import Acceptor
+    from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 
 __all__ = [
     "check_may_dial",
@@ -71,7 +71,7 @@ def open_listener(
         return GrpcListener(
             open_stream, address, credentials, max_streams, max_message_bytes, refused
         )
-    from dm_env_rpc_client.transports.http2.listener import Http2Listener
+    from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 
     if isinstance(credentials, Tls):
         credentials = credentials.server_context()
@@ -111,8 +111,8 @@ def open_dialing(
     Raises:
       SpecError: a file of the credentials cannot be read.
     """
-    from dm_env_rpc_client.transports.http2.dialer import DialingListener
-    from dm_env_rpc_client.transports.http2.listener import Http2Listener
+    from dm_env_rpc_client.transports.http2.dial_in.dialer import DialingListener
+    from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 
     listener = Http2Listener(
         open_stream, None, None, max_streams, max_message_bytes, allocate, refused, processes
@@ -178,7 +178,7 @@ def open_acceptor(address: str, hand_over: Callable[[int], None]) -> Acceptor:
     Raises:
       OSError: the address is taken, or does not belong to this machine.
     """
-    from dm_env_rpc_client.transports.http2.acceptor import Acceptor
+    from dm_env_rpc_client.transports.http2.server.acceptor import Acceptor
 
     return Acceptor(address, hand_over)
 
@@ -203,7 +203,7 @@ def open_worker(
       refused: told of each stream beyond `max_streams`.
       processes: how many processes serve the connections of the server.
     """
-    from dm_env_rpc_client.transports.http2.listener import Http2Listener
+    from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 
     context = None if credentials is None else credentials.server_context()
     return Http2Listener(

@@ -14,11 +14,11 @@ from dm_env_rpc_client.transports.endpoint import Endpoint, Incoming
 from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
 from dm_env_rpc_client.transports.grpc.channel import open_channel, open_channel_async
 from dm_env_rpc_client.transports.grpc.stream import GrpcStream
-from dm_env_rpc_client.transports.http2.async_stream import open_http2_stream_async
-from dm_env_rpc_client.transports.http2.attempts import seconds_left
-from dm_env_rpc_client.transports.http2.client_connection import ClientConnection
-from dm_env_rpc_client.transports.http2.stream import Http2Stream
-from dm_env_rpc_client.transports.http2.target import can_reach
+from dm_env_rpc_client.transports.http2.client.async_stream import open_http2_stream_async
+from dm_env_rpc_client.transports.http2.client.attempts import seconds_left
+from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
+from dm_env_rpc_client.transports.http2.client.stream import Http2Stream
+from dm_env_rpc_client.transports.http2.client.target import can_reach
 from dm_env_rpc_client.transports.metadata import SPREADS
 from dm_env_rpc_client.transports.status import not_connected
 from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Stream, plain_memory

@@ -316,7 +316,7 @@ def test_nothing_is_left_of_a_driver_that_is_killed() -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-OURS = (b"ray::Worker", b"dm_env_rpc_client.server", b"runtime/children.py")
+OURS = (b"ray::Worker", b"dm_env_rpc_client.server", b"system/children.py")
 
 
 def command_of(pid: int) -> bytes:

@@ -14,10 +14,10 @@ import pytest
 from dm_env_rpc_client import Connection, ConnectionLostError, DmEnvRpcError, connect
 from dm_env_rpc_client.environment.connection_selector import ConnectionSelector
 from dm_env_rpc_client.protocol.pipeline import Pending
+from dm_env_rpc_client.system.self_pipe import SelfPipe
 from dm_env_rpc_client.testing import ScriptedServer
 from dm_env_rpc_client.testing.scripted_server import Request, Response
-from dm_env_rpc_client.transports.http2 import keepalive
-from dm_env_rpc_client.transports.self_pipe import SelfPipe
+from dm_env_rpc_client.transports.http2.client import keepalive
 from tests.scripted import descriptor_count, extension, served_echo, settles
 from tests.stopwatch import time_limit
 

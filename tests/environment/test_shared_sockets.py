@@ -25,7 +25,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.client.connection_group import ConnectionGroup
 from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.transports.endpoint import Endpoint
-from dm_env_rpc_client.transports.http2.client_connection import ClientConnection
+from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
 from dm_env_rpc_client.transports.streams import plain_memory
 from tests.environments import Echo
 from tests.scripted import extension, settles

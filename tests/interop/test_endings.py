@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client import ConnectionLostError, DmEnvAdaptor, make
-from dm_env_rpc_client.transports.http2 import client_connection, framing, keepalive
+from dm_env_rpc_client.transports.http2.client import connection as client_connection
+from dm_env_rpc_client.transports.http2.client import keepalive
+from dm_env_rpc_client.transports.http2.protocol import framing
 from tests.interop.conftest import TRANSPORTS, Start
 from tests.stopwatch import time_limit
 

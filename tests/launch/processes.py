@@ -64,7 +64,7 @@ def kill(launch: Launch) -> None:
     assert settles(lambda: not launch.is_running, 20)
 
 
-def supervisors(program: bytes = b"runtime/children.py") -> list[int]:
+def supervisors(program: bytes = b"system/children.py") -> list[int]:
     """The processes of this one that watch over launched servers."""
     return [pid for pid in children_of(os.getpid()) if program in command_of(pid) and is_alive(pid)]
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from dm_env_rpc_client import dm_env_rpc_pb2, make
 from dm_env_rpc_client.server import Catch, serve
-from dm_env_rpc_client.transports.http2 import clients
+from dm_env_rpc_client.transports.http2.server import clients
 from tests import forks
 
 __all__ = ["LARGE_REQUEST", "Honest", "Served", "Where", "percentile", "served"]

@@ -23,7 +23,7 @@ from google.rpc import code_pb2, status_pb2
 
 from dm_env_rpc_client import dm_env_rpc_pb2, pack_tensor
 from dm_env_rpc_client.server import serve
-from dm_env_rpc_client.transports.http2.frames import (
+from dm_env_rpc_client.transports.http2.protocol.frames import (
     ACK,
     DATA,
     END_STREAM,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dm_env_rpc_client.transports.http2 import client_connection
+from dm_env_rpc_client.transports.http2.client import connection as client_connection
 from tests.scale import model
 from tests.scale.model import CLIENT, CORES, NETWORK, SERVERS, Costs
 

@@ -50,7 +50,7 @@ from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import Properties, Race, Server, serve
 from dm_env_rpc_client.server.processes.workers import Workers
 from dm_env_rpc_client.tensors.limits import Limits
-from dm_env_rpc_client.transports.health import CHECK
+from dm_env_rpc_client.transports.services.health import CHECK
 from tests.certificates import self_signed
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts

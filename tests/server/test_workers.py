@@ -30,8 +30,8 @@ from dm_env_rpc_client.server.activity import COUNTED
 from dm_env_rpc_client.server.processes import worker
 from dm_env_rpc_client.server.processes.board import Board
 from dm_env_rpc_client.server.site import Site
+from dm_env_rpc_client.system.message_pipe import MessagePipe
 from dm_env_rpc_client.tensors.limits import DEFAULT
-from dm_env_rpc_client.transports.message_pipe import MessagePipe
 from tests.environments import Echo
 from tests.scripted import settles
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dm_env_rpc_client import DmEnvRpcClientError
 from dm_env_rpc_client.protocol.step_codec import answer_memory
-from dm_env_rpc_client.transports.http2.client_half import ClientHalf
+from dm_env_rpc_client.transports.http2.protocol.client_half import ClientHalf
 
 __all__ = ["ClientCall", "feed"]
 

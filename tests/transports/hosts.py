@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from dm_env_rpc_client.transports.http2.listener import Http2Listener
+from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 from dm_env_rpc_client.transports.server_streams import Peer
 from tests.scripted import settles
 from tests.transports.raw_client import RawClient, request, requests

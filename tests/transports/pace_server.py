@@ -6,7 +6,7 @@ import os
 import sys
 
 from dm_env_rpc_client.server import serve
-from dm_env_rpc_client.transports.http2 import lead
+from dm_env_rpc_client.transports.http2.server import leader as lead
 from tests.server.hosted import Threaded
 
 # Also in the workers, which import this: on a busy machine, where a step of 1 ms may take 10, its

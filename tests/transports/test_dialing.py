@@ -14,8 +14,8 @@ import pytest
 
 from dm_env_rpc_client import ConnectionLostError, Incoming, ProtocolError, listen
 from dm_env_rpc_client.server import Server, serve
-from dm_env_rpc_client.transports.http2 import dialer
-from dm_env_rpc_client.transports.http2 import incoming as incoming_module
+from dm_env_rpc_client.transports.http2.dial_in import dialer
+from dm_env_rpc_client.transports.http2.dial_in import incoming as incoming_module
 from tests.environments import Echo
 from tests.scripted import settles
 

@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dm_env_rpc_client.transports.http2.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM
-from dm_env_rpc_client.transports.http2.header_decoder import TABLE_BYTES, Header, HeaderDecoder
-from dm_env_rpc_client.transports.http2.violations import ViolationError
+from dm_env_rpc_client.transports.http2.protocol.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM
+from dm_env_rpc_client.transports.http2.protocol.header_decoder import (
+    TABLE_BYTES,
+    Header,
+    HeaderDecoder,
+)
+from dm_env_rpc_client.transports.http2.protocol.violations import ViolationError
 
 LIMIT = 1 << 16
 

@@ -14,10 +14,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, json_format, messag
 
 from dm_env_rpc_client import ConnectionLostError, DeadlineExceededError, ProtocolError
 from dm_env_rpc_client.server import Catch, Server, serve
-from dm_env_rpc_client.transports import reflection
 from dm_env_rpc_client.transports.endpoint import Endpoint
-from dm_env_rpc_client.transports.health import CHECK, WATCH
-from dm_env_rpc_client.transports.health_check import check_health
+from dm_env_rpc_client.transports.services import reflection
+from dm_env_rpc_client.transports.services.health import CHECK, WATCH
+from dm_env_rpc_client.transports.services.health_check import check_health
 from tests.cli.commands import listening
 from tests.scripted import settles
 

@@ -28,10 +28,11 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.testing import ScriptedServer, echo
 from dm_env_rpc_client.transports.endpoint import Endpoint
-from dm_env_rpc_client.transports.http2 import keepalive, sockets
-from dm_env_rpc_client.transports.http2.async_stream import open_http2_stream_async
-from dm_env_rpc_client.transports.http2.stream import Http2Stream
-from dm_env_rpc_client.transports.http2.target import Target, can_reach
+from dm_env_rpc_client.transports.http2 import sockets
+from dm_env_rpc_client.transports.http2.client import keepalive
+from dm_env_rpc_client.transports.http2.client.async_stream import open_http2_stream_async
+from dm_env_rpc_client.transports.http2.client.stream import Http2Stream
+from dm_env_rpc_client.transports.http2.client.target import Target, can_reach
 from tests.certificates import openssl
 from tests.scripted import descriptor_count, extension, settles, thread_count
 from tests.stopwatch import time_limit
@@ -588,8 +589,10 @@ def test_a_window_that_opens_slowly_is_waited_for() -> None:
 
 @pytest.fixture
 def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("keepalive", "client_connection", "async_stream"):
-        monkeypatch.setattr(f"dm_env_rpc_client.transports.http2.{module}.LOOK_SECONDS", 0.02)
+    for module in ("keepalive", "connection", "async_stream"):
+        monkeypatch.setattr(
+            f"dm_env_rpc_client.transports.http2.client.{module}.LOOK_SECONDS", 0.02
+        )
     monkeypatch.setattr(keepalive, "KEEPALIVE_SECONDS", 0.1)
     # A busy machine takes a while to answer.
     monkeypatch.setattr(keepalive, "KEEPALIVE_TIMEOUT_SECONDS", 0.5)

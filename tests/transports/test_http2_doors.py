@@ -15,9 +15,9 @@ import pytest
 
 from dm_env_rpc_client import SpecError, Tls
 from dm_env_rpc_client.transports import listening, status
-from dm_env_rpc_client.transports.health import CHECK, WATCH
-from dm_env_rpc_client.transports.http2.listener import Http2Listener
+from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 from dm_env_rpc_client.transports.listeners import open_listener
+from dm_env_rpc_client.transports.services.health import CHECK, WATCH
 from tests.certificates import Authority, Issued
 from tests.scripted import descriptor_count, settles
 from tests.transports import frames

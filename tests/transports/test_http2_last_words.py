@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dm_env_rpc_client import Tls
-from dm_env_rpc_client.transports.http2 import clients, listener
+from dm_env_rpc_client.transports.http2.server import clients, listener
 from tests.certificates import self_signed
 from tests.scripted import descriptor_count, settles
 from tests.transports import frames
@@ -28,7 +28,7 @@ def break_off(client: RawClient, junk: int = 0) -> None:
 
 
 def lingering(host: Host) -> int:
-    return len(host.listener._clients.lingering)
+    return len(host.listener._clients.draining)
 
 
 def is_told(client: RawClient) -> bool:

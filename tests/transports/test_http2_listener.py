@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from dm_env_rpc_client.transports.http2 import clients, lead, server_half, stream_threads
+from dm_env_rpc_client.transports.http2.protocol import server_half
+from dm_env_rpc_client.transports.http2.server import clients, leader, stream_threads
 from dm_env_rpc_client.transports.server_streams import StreamStatusError
 from tests.scripted import settles
 from tests.transports import frames
@@ -141,7 +142,7 @@ def test_a_slow_close_delays_nobody_also_after_a_rest(host: Host, client: RawCli
     client.send(request(1) + requests(1, b"echo:x"))
     assert client.read_until(lambda: client.answers(1) == [b"x"])
     # The watcher rests after half a second without answers.
-    assert settles(lambda: host.listener._lead.is_resting)
+    assert settles(lambda: host.listener._leader.is_resting)
     host.on_close = lambda: assert_(go_on.wait(WAIT_SECONDS))
     client.send(frame(DATA, b"", END_STREAM, 1))
     try:
@@ -161,19 +162,19 @@ def test_the_watcher_does_not_rest_through_an_answer_that_begins_at_that_moment(
 ) -> None:
     go_on = threading.Event()
     host.scripts["block"] = lambda rest: str(go_on.wait(WAIT_SECONDS)).encode()
-    enter = lead.Lead.enter
+    enter = leader.Leader.enter
 
     def slowly(*arguments: Any) -> None:
-        assert settles(lambda: host.listener._lead.is_resting)
+        assert settles(lambda: host.listener._leader.is_resting)
         time.sleep(0.05)
         enter(*arguments)
 
     client.send(request(1) + requests(1, b"echo:x"))
     assert client.read_until(lambda: client.answers(1) == [b"x"])
     with monkeypatch.context() as patched:
-        patched.setattr(lead.Lead, "enter", slowly)
+        patched.setattr(leader.Leader, "enter", slowly)
         client.send(requests(1, b"block:"))
-        assert settles(lambda: host.listener._lead.is_resting)
+        assert settles(lambda: host.listener._leader.is_resting)
         time.sleep(0.1)
     try:
         assert is_served(host)
@@ -279,7 +280,7 @@ def test_streams_change_between_threads_without_losing_or_reordering_anything(
 ) -> None:
     """Answers of all durations, so that streams change hands often."""
     monkeypatch.setattr(stream_threads, "_LINGER_SECONDS", 0.001)
-    monkeypatch.setattr(lead, "TICK_SECONDS", 0.001)
+    monkeypatch.setattr(leader, "TICK_SECONDS", 0.001)
     host = Host()
 
     def sleep(rest: bytes) -> bytes:
@@ -464,7 +465,7 @@ def test_no_thread_is_left_after_many_stops_at_odd_moments() -> None:
 def test_without_descriptors_clients_wait_and_the_processor_rests(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    accept = host.listener._clients.doors.accept
+    accept = host.listener._clients.listening.accept
     failures = 0
 
     def refuse(descriptor: int) -> Any:
@@ -476,7 +477,7 @@ def test_without_descriptors_clients_wait_and_the_processor_rests(
         client.send(request(1) + requests(1, b"echo:x"))
         assert client.read_until(lambda: client.answers(1) == [b"x"])
         with monkeypatch.context() as patched:
-            patched.setattr(host.listener._clients.doors, "accept", refuse)
+            patched.setattr(host.listener._clients.listening, "accept", refuse)
             with RawClient(host.address) as waiting:
                 waiting.send(request(1) + requests(1, b"echo:y"))
                 begin = time.monotonic()
@@ -485,7 +486,7 @@ def test_without_descriptors_clients_wait_and_the_processor_rests(
                 # The others do not notice.
                 client.send(requests(1, b"echo:z"))
                 assert client.read_until(lambda: client.answers(1) == [b"x", b"z"])
-                patched.setattr(host.listener._clients.doors, "accept", accept)
+                patched.setattr(host.listener._clients.listening, "accept", accept)
                 assert waiting.read_until(lambda: waiting.answers(1) == [b"y"])
 
 
@@ -573,7 +574,7 @@ def test_without_threads_a_stream_ends_with_a_status(
 
     host.scripts["slow"] = slow
     # On a busy machine the watcher would take over before the stream is known to be slow.
-    monkeypatch.setattr(lead, "TICK_SECONDS", 1.0)
+    monkeypatch.setattr(leader, "TICK_SECONDS", 1.0)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     # The third is known to be slow.
     client.send(request(1) + requests(1, *[b"slow:a"] * 20))

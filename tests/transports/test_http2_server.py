@@ -17,7 +17,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dm_env_rpc_client.transports.http2.server_half import Event, ServerCall, ServerHalf
+from dm_env_rpc_client.transports.http2.protocol.server_half import Event, ServerCall, ServerHalf
 from dm_env_rpc_client.transports.streams import plain_memory
 from tests.transports import frames
 from tests.transports.frames import (

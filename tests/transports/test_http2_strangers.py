@@ -14,12 +14,12 @@ import pytest
 
 from dm_env_rpc_client import Tls, make
 from dm_env_rpc_client.server import Catch, serve
-from dm_env_rpc_client.transports.health import CHECK
-from dm_env_rpc_client.transports.http2 import clients, listener
-from dm_env_rpc_client.transports.http2.clients import Clients
-from dm_env_rpc_client.transports.http2.header_decoder import HeaderDecoder
-from dm_env_rpc_client.transports.http2.listener import Http2Listener
-from dm_env_rpc_client.transports.http2.server_connection import ServerConnection
+from dm_env_rpc_client.transports.http2.protocol.header_decoder import HeaderDecoder
+from dm_env_rpc_client.transports.http2.server import clients, listener
+from dm_env_rpc_client.transports.http2.server.clients import Clients
+from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
+from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
+from dm_env_rpc_client.transports.services.health import CHECK
 from tests.certificates import self_signed
 from tests.scripted import descriptor_count, settles
 from tests.transports.frames import RST_STREAM, frame

@@ -16,9 +16,9 @@ import pytest
 
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.endpoint import Endpoint
-from dm_env_rpc_client.transports.http2 import stream_threads
-from dm_env_rpc_client.transports.http2.listener import Http2Listener
-from dm_env_rpc_client.transports.http2.stream import Http2Stream
+from dm_env_rpc_client.transports.http2.client.stream import Http2Stream
+from dm_env_rpc_client.transports.http2.server import stream_threads
+from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
 from tests.scripted import settles
 from tests.transports.raw_client import RawClient, request, requests

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from dm_env_rpc_client import BatchedEnvironment
-from dm_env_rpc_client.transports.http2.pace import Pace
+from dm_env_rpc_client.transports.http2.protocol.pace import Pace
 from tests.scripted import settles
 
 

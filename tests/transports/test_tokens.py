@@ -9,10 +9,10 @@ import hpack
 import pytest
 
 from dm_env_rpc_client import SpecError
-from dm_env_rpc_client.transports.http2.frames import END_HEADERS
-from dm_env_rpc_client.transports.http2.header_block import HeaderBlock
-from dm_env_rpc_client.transports.http2.request import request_headers
-from dm_env_rpc_client.transports.http2.target import Target
+from dm_env_rpc_client.transports.http2.client.request import request_headers
+from dm_env_rpc_client.transports.http2.client.target import Target
+from dm_env_rpc_client.transports.http2.protocol.frames import END_HEADERS
+from dm_env_rpc_client.transports.http2.protocol.header_block import HeaderBlock
 from dm_env_rpc_client.transports.server_streams import Peer, ServerStream, StreamStatusError
 from dm_env_rpc_client.transports.tokens import bearer, read_token, requiring_token
 

@@ -20,7 +20,7 @@ from dm_env_rpc_client.bridges.env_c_api.child_pipe import ChildPipe
 from dm_env_rpc_client.bridges.env_c_api.declarations import layout
 from dm_env_rpc_client.bridges.env_c_api.library import open_context
 from dm_env_rpc_client.bridges.env_c_api.runner import LocalRunner
-from dm_env_rpc_client.runtime import children
+from dm_env_rpc_client.system import children
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
 __all__ = ["answer_calls", "encode_opening", "main"]

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from dm_env_rpc_client.errors import ProtocolError
-from dm_env_rpc_client.runtime.deadline import Deadline
+from dm_env_rpc_client.system.deadline import Deadline
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.tensors.packing import MAX_DIMENSIONS
 

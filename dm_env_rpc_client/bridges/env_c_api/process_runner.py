@@ -24,7 +24,7 @@ from dm_env_rpc_client.errors import (
     ProtocolError,
     SpecError,
 )
-from dm_env_rpc_client.runtime import children
+from dm_env_rpc_client.system import children
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
 __all__ = ["ProcessRunner"]
@@ -38,7 +38,7 @@ CLOSE_SECONDS = 5.0
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from dm_env_rpc_client.bridges.env_c_api.child import main; "
-    "from dm_env_rpc_client.runtime.children import Parent; "
+    "from dm_env_rpc_client.system.children import Parent; "
     "from dm_env_rpc_client.tensors.limits import Limits; "
     "limits = Limits(**json.loads(sys.argv[4])); "
     "main(Parent.from_start(), int(sys.argv[2]), int(sys.argv[3]), limits)"

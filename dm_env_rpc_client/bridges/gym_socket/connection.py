@@ -21,7 +21,7 @@ from dm_env_rpc_client.errors import (
     DmEnvRpcError,
     ProtocolError,
 )
-from dm_env_rpc_client.runtime.deadline import Deadline
+from dm_env_rpc_client.system.deadline import Deadline
 from dm_env_rpc_client.transports.addresses import HostPort
 
 __all__ = ["PacketConnection"]

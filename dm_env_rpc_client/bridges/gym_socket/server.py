@@ -20,9 +20,9 @@ from dm_env_rpc_client.bridges.gym_socket import packet_codec, server_session, s
 from dm_env_rpc_client.bridges.gym_socket.fields import Limits
 from dm_env_rpc_client.bridges.gym_socket.tcp import Listener, TcpStream
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.runtime.deadline import Deadline
+from dm_env_rpc_client.system.deadline import Deadline
+from dm_env_rpc_client.system.waiting import wait_in_parts
 from dm_env_rpc_client.transports import addresses
-from dm_env_rpc_client.transports.waiting import wait_in_parts
 
 __all__ = ["Server", "serve"]
 

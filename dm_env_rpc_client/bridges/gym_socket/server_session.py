@@ -26,7 +26,7 @@ from dm_env_rpc_client.bridges.gym_socket import (
 )
 from dm_env_rpc_client.bridges.gym_socket.fields import Limits
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.runtime.conversions import converted
+from dm_env_rpc_client.system.conversions import converted
 
 __all__ = [
     "EnvironmentFactory",

@@ -21,8 +21,8 @@ from dm_env_rpc_client.errors import (
     DeadlineExceededError,
     ProtocolError,
 )
-from dm_env_rpc_client.runtime import children
-from dm_env_rpc_client.runtime.deadline import Deadline
+from dm_env_rpc_client.system import children
+from dm_env_rpc_client.system.deadline import Deadline
 
 __all__ = ["host", "receive", "refuse", "start_process"]
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from dm_env_rpc_client.bridges.gym_socket.fields import Decoder, Steps
 from dm_env_rpc_client.errors import ConnectionLostError, DeadlineExceededError
-from dm_env_rpc_client.runtime.deadline import Deadline
+from dm_env_rpc_client.system.deadline import Deadline
 from dm_env_rpc_client.transports.addresses import HostPort
 
 __all__ = ["Listener", "TcpStream", "connect"]

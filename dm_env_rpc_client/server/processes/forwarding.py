@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from dm_env_rpc_client.transports.message_pipe import MessagePipe
+from dm_env_rpc_client.system.message_pipe import MessagePipe
 from dm_env_rpc_client.transports.server_streams import (
     OpenStream,
     Peer,

@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dm_env_rpc_client.protocol.step_codec import answer_memory
-from dm_env_rpc_client.runtime import children
 from dm_env_rpc_client.server.activity import Activity, Counts
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.offered_properties import Properties
@@ -29,9 +28,10 @@ from dm_env_rpc_client.server.processes.board import Board, Slot
 from dm_env_rpc_client.server.processes.forwarding import Forwarded, Link
 from dm_env_rpc_client.server.processes.routing import RoutedStream, world_prefix
 from dm_env_rpc_client.server.site import Host, Site
-from dm_env_rpc_client.transports.dialing import Dial
+from dm_env_rpc_client.system import children
+from dm_env_rpc_client.system.message_pipe import MessagePipe
+from dm_env_rpc_client.transports.http2.dial_in.greeting import Dial
 from dm_env_rpc_client.transports.listeners import open_dialing, open_worker
-from dm_env_rpc_client.transports.message_pipe import MessagePipe
 from dm_env_rpc_client.transports.metadata import SPREADS
 from dm_env_rpc_client.transports.server_streams import (
     Listener,

@@ -22,17 +22,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.runtime import children
 from dm_env_rpc_client.server.activity import ERRORS, ServerStats, added_up
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.processes import worker as in_worker
 from dm_env_rpc_client.server.processes.asked_properties import answer_questions
 from dm_env_rpc_client.server.processes.board import Board
+from dm_env_rpc_client.system import children
+from dm_env_rpc_client.system.message_pipe import MessagePipe, Received
+from dm_env_rpc_client.system.waiting import wait_in_parts
 from dm_env_rpc_client.transports.listeners import open_acceptor
-from dm_env_rpc_client.transports.message_pipe import MessagePipe, Received
 from dm_env_rpc_client.transports.server_streams import Peer
-from dm_env_rpc_client.transports.waiting import wait_in_parts
 
 __all__ = ["Workers"]
 

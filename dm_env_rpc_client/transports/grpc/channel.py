@@ -13,12 +13,12 @@ import grpc.aio
 from dm_env_rpc_client.transports.addresses import is_loopback
 from dm_env_rpc_client.transports.credentials import is_local_credentials
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS
-from dm_env_rpc_client.transports.http2.attempts import NO_HTTP2, Attempts, HandshakeError
-from dm_env_rpc_client.transports.http2.keepalive import (
+from dm_env_rpc_client.transports.http2.client.attempts import NO_HTTP2, Attempts, HandshakeError
+from dm_env_rpc_client.transports.http2.client.keepalive import (
     KEEPALIVE_SECONDS,
     KEEPALIVE_TIMEOUT_SECONDS,
 )
-from dm_env_rpc_client.transports.http2.tls_probe import explain_end
+from dm_env_rpc_client.transports.http2.client.tls_probe import explain_end
 
 __all__ = ["local_credentials", "open_channel", "open_channel_async"]
 

@@ -12,7 +12,6 @@ import grpc
 
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.listening import listen
-from dm_env_rpc_client.transports.own_services import open_own
 from dm_env_rpc_client.transports.server_streams import (
     OpenStream,
     Peer,
@@ -21,6 +20,7 @@ from dm_env_rpc_client.transports.server_streams import (
     StreamStatusError,
     full_error,
 )
+from dm_env_rpc_client.transports.services.table import open_own
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
 from dm_env_rpc_client.transports.tls import Tls
 

@@ -17,9 +17,9 @@ from typing import Any
 import grpc
 
 from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError
+from dm_env_rpc_client.system.self_pipe import SelfPipe
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
-from dm_env_rpc_client.transports.self_pipe import SelfPipe
 
 __all__ = ["GrpcStream", "keep_for_ever"]
 

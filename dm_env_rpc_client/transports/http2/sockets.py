@@ -11,8 +11,12 @@ from typing import Any
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.addresses import check_resolved
 from dm_env_rpc_client.transports.credentials import Credentials, is_local_credentials
-from dm_env_rpc_client.transports.http2.attempts import NO_HTTP2, HandshakeError, seconds_left
-from dm_env_rpc_client.transports.http2.target import Target
+from dm_env_rpc_client.transports.http2.client.attempts import (
+    NO_HTTP2,
+    HandshakeError,
+    seconds_left,
+)
+from dm_env_rpc_client.transports.http2.client.target import Target
 from dm_env_rpc_client.transports.tls import Tls
 
 __all__ = [

@@ -22,8 +22,8 @@ from dm_env_rpc_client.bridges.env_c_api.child_pipe import ChildPipe
 from dm_env_rpc_client.bridges.env_c_api.process_runner import ProcessRunner
 from dm_env_rpc_client.bridges.env_c_api.runner import Actions
 from dm_env_rpc_client.errors import ConnectionLostError, ProtocolError
-from dm_env_rpc_client.runtime import children
-from dm_env_rpc_client.runtime.children import Parent
+from dm_env_rpc_client.system import children
+from dm_env_rpc_client.system.children import Parent
 from dm_env_rpc_client.tensors.limits import Limits
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.scripted import freeze, settles

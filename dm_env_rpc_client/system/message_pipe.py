@@ -1,0 +1,127 @@
+"""Whole messages, and open descriptors, between two processes of one machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import threading
+from typing import Any, NamedTuple
+
+from dm_env_rpc_client.system import forking
+
+__all__ = ["MessagePipe", "Received"]
+
+_LENGTH = struct.Struct("<Q")
+
+
+class Received(NamedTuple):
+    """A message."""
+
+    message: bytearray
+
+    descriptor: int | None
+    """The descriptor that came with it, which belongs to the receiver; None if there was none."""
+
+
+class MessagePipe:
+    """One end of a pair. Any thread may send; one thread at a time receives.
+
+    It can be given to a process that multiprocessing starts. A forked child has no pipes: its
+    copies are closed, so that the other ends notice when this process ends.
+
+    Args:
+      connected: one of a pair of unix sockets; blocking.
+    """
+
+    def __init__(self, connected: socket.socket):
+        self._socket = connected
+        self._sending = threading.Lock()
+        forking.register(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MessagePipe, (self._socket,)
+
+    @classmethod
+    def pair(cls) -> tuple[MessagePipe, MessagePipe]:
+        """Returns both ends of a new pipe."""
+        mine, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        return cls(mine), cls(other)
+
+    @classmethod
+    def of(cls, descriptor: int) -> MessagePipe:
+        """Returns the end that a descriptor belongs to."""
+        return cls(socket.socket(fileno=descriptor))
+
+    def fileno(self) -> int:
+        """Returns the descriptor; -1 if it is closed."""
+        return self._socket.fileno()
+
+    def send(self, *parts: bytes, descriptor: int | None = None) -> None:
+        """Sends a message; waits until the socket takes it.
+
+        Args:
+          *parts: what the message consists of.
+          descriptor: an open descriptor that the receiver gets a copy of.
+
+        Raises:
+          OSError: the other end is closed.
+        """
+        buffers = [_LENGTH.pack(sum(map(len, parts))), *parts]
+        with self._sending:
+            if descriptor is not None:
+                # With the first bytes; the rest of a message may be large.
+                socket.send_fds(self._socket, buffers[:1], [descriptor])
+                del buffers[0]
+            size = sum(map(len, buffers))
+            sent = self._socket.sendmsg(buffers)
+            if sent < size:
+                self._socket.sendall(memoryview(b"".join(buffers))[sent:])
+
+    def receive(self) -> Received:
+        """Waits for a message.
+
+        Raises:
+          EOFError: the other end is closed.
+          OSError: this end is.
+        """
+        head, descriptors, _, _ = socket.recv_fds(self._socket, _LENGTH.size, 1)
+        try:
+            while len(head) < _LENGTH.size:
+                more = self._socket.recv(_LENGTH.size - len(head))
+                if not more:
+                    raise EOFError
+                head += more
+            message = bytearray(_LENGTH.unpack(head)[0])
+            rest = memoryview(message)
+            while rest:
+                count = self._socket.recv_into(rest)
+                if not count:
+                    raise EOFError
+                rest = rest[count:]
+        except BaseException:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise
+        return Received(message, descriptors[0] if descriptors else None)
+
+    def wait(self, seconds: float) -> bool:
+        """Waits until there is something to receive; returns whether there is."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+
+    def shut_down(self) -> None:
+        """Ends the pipe for both; who sends or receives at the moment gets an error."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Closes this end; a second call does nothing."""
+        self._socket.close()
+
+    def after_fork_in_child(self) -> None:
+        """Closes the copy of a forked child."""
+        self.close()

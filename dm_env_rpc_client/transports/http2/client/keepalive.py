@@ -1,0 +1,72 @@
+"""When to probe whether a silent server is still alive, without I/O.
+
+While an answer is awaited, silence leads to a probe, and silence after the probe to the end: a
+frozen server is noticed within `KEEPALIVE_SECONDS + KEEPALIVE_TIMEOUT_SECONDS` and two looks, in
+a step of any length. The probe is one that servers do not count (`Framing.probe`).
+
+The clock is looked at only after a wait has brought nothing, so that a step that is answered
+at once costs no look.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+
+from dm_env_rpc_client.transports.http2.protocol.framing import Framing
+
+__all__ = [
+    "KEEPALIVE_SECONDS",
+    "KEEPALIVE_TIMEOUT_SECONDS",
+    "LOOK_SECONDS",
+    "Keepalive",
+    "Verdict",
+]
+
+# A frozen peer is detected within 15 s.
+KEEPALIVE_SECONDS = 10.0
+KEEPALIVE_TIMEOUT_SECONDS = 5.0
+
+LOOK_SECONDS = 1.0
+"""How long a wait may be until the keepalive is asked."""
+
+
+class Verdict(enum.Enum):
+    """What to do about the silence of a server."""
+
+    WAIT = 0
+    PROBE = 1
+    GIVE_UP = 2
+
+
+class Keepalive:
+    """Follows what is sent and received by one framing."""
+
+    def __init__(self, framing: Framing):
+        self._framing = framing
+        self._activity = (0, 0)
+        self._silent_since = time.monotonic()
+        self._is_awaited = False
+
+    def judge(self) -> Verdict:
+        """Says what to do now that a wait of up to `LOOK_SECONDS` has brought nothing.
+
+        A shell that is told to PROBE has sent a probe by the next call.
+        """
+        framing = self._framing
+        now = time.monotonic()
+        activity = (framing.receptions, framing.sending.submitted)
+        if activity != self._activity:
+            if framing.receptions != self._activity[0]:
+                self._is_awaited = False
+            self._activity = activity
+            if not self._is_awaited:
+                self._silent_since = now
+        silence = now - self._silent_since
+        if self._is_awaited:
+            return Verdict.GIVE_UP if silence >= KEEPALIVE_TIMEOUT_SECONDS else Verdict.WAIT
+        if silence < KEEPALIVE_SECONDS:
+            return Verdict.WAIT
+        self._is_awaited = True
+        self._silent_since = now
+        return Verdict.PROBE

@@ -1,0 +1,106 @@
+"""The stream over HTTP/2, for threads: one call on a connection of its own or on a shared one."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+
+from dm_env_rpc_client.errors import DmEnvRpcClientError
+from dm_env_rpc_client.transports.endpoint import Endpoint
+from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
+from dm_env_rpc_client.transports.http2.protocol.client_half import ClientStream
+from dm_env_rpc_client.transports.streams import Allocate, Buffer, plain_memory
+
+__all__ = ["Http2Stream"]
+
+
+class Http2Stream:
+    """A `Stream` on a connection.
+
+    Args:
+      connection: the connection. It is closed with the last of its streams.
+      call: an open call on it.
+    """
+
+    def __init__(self, connection: ClientConnection, call: ClientStream):
+        self.address = connection.address
+        self._connection = connection
+        self._call = call
+        self._advance = connection.advance
+        # Without a frame of Python in between.
+        self.write: Callable[..., bool] = functools.partial(connection.send, call)
+        self.has_unread: Callable[[], bool] = functools.partial(connection.has_unread, call)
+        self.has_unsent = connection.has_unsent
+        self._is_closed = self._is_aborted = False
+
+    @classmethod
+    def open(
+        cls,
+        endpoint: Endpoint,
+        timeout: float | None = 10.0,
+        allocate: Allocate = plain_memory,
+    ) -> Http2Stream:
+        """Opens a stream on a connection of its own; arguments and errors as ClientConnection."""
+        connection = ClientConnection(endpoint, timeout, allocate)
+        call = connection.open_call()
+        assert call is not None, "the first call is opened with the connection"
+        return cls(connection, call)
+
+    def fileno(self) -> int:
+        """See `Stream.fileno`."""
+        return -1 if self._is_closed else self._connection.fileno()
+
+    def send_rest(self, timeout: float) -> None:
+        """See `Stream.send_rest`."""
+        self._connection.wait_to_send(timeout)
+
+    def read(self, timeout: float | None, until_sent: bool = False) -> Buffer | None:
+        """See `Stream.read`."""
+        call = self._call
+        messages = call.messages
+        if messages:
+            return messages.popleft()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not messages:
+            if call.failure is not None:
+                raise call.failure
+            if until_sent and not self.has_unsent():
+                return None
+            if not self._advance(call, deadline):
+                return None
+        return messages.popleft()
+
+    def shared_socket(self) -> tuple[ClientConnection, int] | None:
+        """See `Stream.shared_socket`."""
+        connection = self._connection
+        return (connection, self._call.number) if connection.is_shared else None
+
+    def close(self, timeout: float) -> None:
+        """See `Stream.close`."""
+        connection = self._connection
+        deadline = time.monotonic() + timeout
+        try:
+            connection.end(self._call)
+            while True:  # Answers that still arrive are dropped.
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    break
+                self.read(remaining)
+        except (DmEnvRpcClientError, OSError, ValueError):
+            pass
+        self.abort()
+
+    def abandon(self) -> None:
+        """See `Stream.abandon`."""
+        self._is_closed = self._is_aborted = True
+        self._connection.abandon()
+
+    def abort(self) -> None:
+        """See `Stream.abort`."""
+        if self._is_aborted:
+            return
+        self._is_closed = True
+        if not self._connection.release(self._call):
+            self._connection.shut_down()
+        self._is_aborted = True  # Not before: an interrupt may have come, and this is called again.

@@ -1,0 +1,302 @@
+"""The client's half of a connection, without I/O: one gRPC call for each stream.
+
+The shell talks to `ClientHalf.framing` in bytes and to each `ClientStream` in messages.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import urllib.parse
+from collections.abc import Sequence
+
+import hpack
+
+from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcClientError, ProtocolError
+from dm_env_rpc_client.transports.http2.client.request import Header as RequestHeader
+from dm_env_rpc_client.transports.http2.protocol.frames import (
+    CANCEL,
+    ENABLE_PUSH,
+    FIRST_WINDOW,
+    INITIAL_WINDOW_SIZE,
+    LARGEST_FRAME,
+    MAX_FRAME_SIZE,
+    MAX_HEADER_LIST_SIZE,
+    MAX_WINDOW,
+    NO_ERROR,
+    PREFACE,
+    goaway,
+    header_frames,
+    rst_stream,
+    settings_frame,
+    window_update,
+)
+from dm_env_rpc_client.transports.http2.protocol.framing import Framing
+from dm_env_rpc_client.transports.http2.protocol.header_block import MAX_HEADER_BYTES
+from dm_env_rpc_client.transports.http2.protocol.header_decoder import Header
+from dm_env_rpc_client.transports.http2.protocol.message_assembler import MessageAssembler
+from dm_env_rpc_client.transports.http2.protocol.violations import (
+    RefusedMessageError,
+    ViolationError,
+    check_header,
+    spoken,
+)
+from dm_env_rpc_client.transports.status import HTTP2_ERRORS, code_of_http_status, stream_error
+from dm_env_rpc_client.transports.streams import Allocate
+
+__all__ = ["ClientHalf", "ClientStream"]
+
+# hpack logs all headers at the level DEBUG, and a token may be among them.
+logging.getLogger("hpack").setLevel(logging.INFO)
+
+_GREETING = (
+    PREFACE
+    + settings_frame(
+        {
+            ENABLE_PUSH: 0,
+            INITIAL_WINDOW_SIZE: MAX_WINDOW,
+            MAX_FRAME_SIZE: LARGEST_FRAME,
+            MAX_HEADER_LIST_SIZE: MAX_HEADER_BYTES,
+        }
+    )
+    + window_update(0, MAX_WINDOW - FIRST_WINDOW)
+)
+
+
+_append = collections.deque.append
+
+
+class _Messages(collections.deque[bytearray | memoryview]):
+    """What one stream has received; notes that it has."""
+
+    def __init__(self, number: int, arrived: dict[int, None]):
+        super().__init__()
+        self._number = number
+        self._arrived = arrived
+
+    def append(self, message: bytearray | memoryview, /) -> None:
+        _append(self, message)
+        # Not before: whoever takes the note looks for the message.
+        self._arrived[self._number] = None
+
+
+class ClientStream:
+    """One call.
+
+    Attributes:
+      number: of the stream.
+      messages: what was received, oldest first, each in memory of its own.
+      failure: why nothing more will be received; None while something may be.
+    """
+
+    def __init__(
+        self,
+        half: ClientHalf,
+        number: int,
+        assembler: MessageAssembler,
+        messages: _Messages,
+    ):
+        self.messages = messages
+        self.failure: DmEnvRpcClientError | None = None
+        self.has_headers = False
+        self.number = number
+        self._half = half
+        self.assembler = assembler
+        # Content is expected after the response's headers only.
+        self._sending = half.framing.open(number, None)
+        self.send = self._sending.send
+        self.end = self._sending.end
+
+    def cancel(self) -> None:
+        """Queues the end of the stream."""
+        if self.failure is None:
+            framing = self._half.framing
+            framing.sending.outbound.append(rst_stream(self.number, CANCEL))
+            framing.drop(self.number)
+
+    def fail(self, error: DmEnvRpcClientError) -> None:
+        """The stream is over; the first error stays."""
+        if self.failure is None:
+            self.failure = error
+            self._half.arrived[self.number] = None
+            self._half.framing.drop(self.number)
+
+
+class ClientHalf:
+    """The client's `Role`.
+
+    Args:
+      address: what error messages call the server.
+      max_message_bytes: the largest message that is accepted.
+      allocate: gives the memory for large messages.
+
+    Attributes:
+      framing: the connection.
+      arrived: the streams that have received a message or ended; whoever looks removes them.
+    """
+
+    last_stream = 0
+
+    def __init__(self, address: str, max_message_bytes: int, allocate: Allocate):
+        self.framing = Framing(self, _GREETING)
+        self.arrived: dict[int, None] = {}
+        self._address = address
+        self._max_message_bytes = max_message_bytes
+        self._allocate = allocate
+        self._streams: dict[int, ClientStream] = {}
+        self._next_stream = 1
+        self._going_away = ""
+
+    def open(self, headers: Sequence[RequestHeader]) -> ClientStream:
+        """Opens a stream with the headers of a request, pseudo-headers first."""
+        number = self._next_stream
+        self._next_stream += 2
+        # An encoder of its own for each: blocks that refer to no earlier one need no order.
+        block = hpack.Encoder().encode(headers)
+        self.framing.sending.outbound.append(header_frames(block, number))
+        messages = _Messages(number, self.arrived)
+        assembler = MessageAssembler(self._max_message_bytes, self._allocate, messages=messages)
+        stream = self._streams[number] = ClientStream(self, number, assembler, messages)
+        return stream
+
+    @property
+    def may_open(self) -> bool:
+        """Whether the server takes another stream on this connection."""
+        open_streams = sum(call.failure is None for call in self._streams.values())
+        return not self._going_away and open_streams < self.framing.sending.max_streams
+
+    def shut_down(self) -> None:
+        """Queues the end of all streams and of the connection."""
+        for stream in self._streams.values():
+            stream.cancel()
+        self.framing.sending.outbound.append(goaway(0, NO_ERROR))
+
+    # The role: what the server sends.
+
+    def take_headers(self, stream: int, headers: list[Header], ends_stream: bool) -> None:
+        """See `Role.take_headers`: response headers, interim ones, or trailers."""
+        call = self._streams.get(stream)
+        if call is None:
+            raise ViolationError(f"sent HEADERS on stream {stream}")
+        if call.failure is not None:
+            return
+        fields: dict[str, str] = {}
+        for number, (name, value) in enumerate(headers, 1):
+            check_header(number, name, value, stream)
+            fields.setdefault(name.decode("ascii", "replace"), value.decode("utf-8", "replace"))
+        if not call.has_headers:
+            status = fields.get(":status", "")
+            if len(status) == 3 and status.startswith("1") and not ends_stream:
+                return  # An interim response (section 8.1).
+            call.has_headers = True
+            # Trailers alone are an answer, too ("Trailers-Only" in gRPC over HTTP/2).
+            if not (ends_stream and status == "200" and "grpc-status" in fields):
+                error = self._response_error(status, fields, ends_stream)
+                if error is not None:
+                    call.fail(error)
+                    return
+            self.framing.receiving[stream] = call.assembler
+        elif not ends_stream:
+            raise ViolationError("sent headers in the middle of the stream")
+        if ends_stream:
+            self._end(call, fields)
+
+    def end_content(self, stream: int) -> None:
+        """See `Role.end_content`: a gRPC server ends a stream with trailers."""
+        raise ViolationError("ended the stream without trailers")
+
+    def check_stream(self, stream: int, kind: str) -> None:
+        """See `Role.check_stream`."""
+        call = self._streams.get(stream)
+        if call is None:
+            raise ViolationError(f"sent {kind} on stream {stream}")
+        if kind == "DATA" and not call.has_headers and call.failure is None:
+            raise ViolationError("sent DATA before the headers")
+
+    def end_stream(self, stream: int, code: int) -> None:
+        """See `Role.end_stream`."""
+        call = self._streams.get(stream)
+        if call is None:
+            raise ViolationError(f"sent a broken RST_STREAM on stream {stream}")
+        name, status = HTTP2_ERRORS.get(code, (f"error {code}", "INTERNAL"))
+        text = f"the server reset the stream with {name}{self._going_away}"
+        call.fail(stream_error(self._address, status, text))
+
+    def refuse_message(self, stream: int, error: RefusedMessageError) -> None:
+        """See `Role.refuse_message`."""
+        call = self._streams[stream]
+        call.cancel()
+        if error.code == "RESOURCE_EXHAUSTED":
+            call.fail(stream_error(self._address, error.code, f"the server {error.what}"))
+        else:
+            call.fail(self.violated(ViolationError(error.what)))
+
+    def go_away(self, last_stream: int, code: int, text: str) -> None:
+        """See `Role.go_away`: the server finishes streams up to `last_stream` (section 6.8)."""
+        name, status = HTTP2_ERRORS.get(code, (f"error {code}", "INTERNAL"))
+        self._going_away = f"; it said GOAWAY with {name}" + (f" ({text})" if text else "")
+        for number, call in self._streams.items():
+            if number > last_stream or code != NO_ERROR:
+                status = "UNAVAILABLE" if code == NO_ERROR else status
+                call.fail(stream_error(self._address, status, self._going_away.strip("; ")))
+
+    def begin(self, first: bytes) -> None:
+        """See `Role.begin`: whatever listens there is not an HTTP/2 server."""
+        raise self._not_http2(first)
+
+    def break_stream(self, violation: ViolationError) -> None:
+        """See `Role.break_stream`."""
+        call = self._streams.get(violation.stream)
+        if call is not None:
+            call.fail(self.violated(violation))
+
+    def violated(self, violation: ViolationError) -> DmEnvRpcClientError:
+        """See `Role.violated`."""
+        return ProtocolError(f"the server at {self._address} broke HTTP/2: it {violation.what}")
+
+    def close(self, unparsed: bytes) -> DmEnvRpcClientError:
+        """See `Role.close`."""
+        if self.framing.is_ready:
+            text = f"the server closed the connection{self._going_away}"
+            return stream_error(self._address, "UNAVAILABLE", text)
+        if unparsed:
+            return self._not_http2(unparsed)
+        return ConnectionLostError(
+            f"the server at {self._address} closed the connection before it said anything",
+            "UNAVAILABLE",
+        )
+
+    def fail(self, error: DmEnvRpcClientError) -> None:
+        """See `Role.fail`."""
+        for call in self._streams.values():
+            call.fail(error)
+
+    def _response_error(
+        self, status: str, fields: dict[str, str], ends_stream: bool
+    ) -> DmEnvRpcClientError | None:
+        """Returns why a response is not the beginning of a gRPC stream, if it is not."""
+        content_type = fields.get("content-type", "")
+        if status != "200":
+            text = f"HTTP status {status or 'missing'}"
+            return stream_error(self._address, code_of_http_status(status), text)
+        if not content_type.startswith("application/grpc"):
+            return ProtocolError(
+                f"what listens at {self._address} is not a gRPC server: it answers with content "
+                f"type {content_type!r}; expected application/grpc"
+            )
+        if ends_stream:
+            return self.violated(ViolationError("ended the stream without a grpc-status"))
+        return None
+
+    def _end(self, call: ClientStream, trailers: dict[str, str]) -> None:
+        details = urllib.parse.unquote(trailers.get("grpc-message", ""))
+        if call.assembler.is_in_message:
+            details = f"in the middle of a message; {details}"
+        call.fail(stream_error(self._address, trailers.get("grpc-status", ""), details))
+
+    def _not_http2(self, first: bytes) -> DmEnvRpcClientError:
+        if first.startswith(b"\x15\x03"):
+            hint = "it expects TLS, and this connection is plaintext"
+        else:
+            hint = f"it speaks {spoken(first[:60])}"
+        return ProtocolError(f"what listens at {self._address} is not a gRPC server: {hint}")

@@ -1,0 +1,617 @@
+"""One HTTP/2 connection, either half, without I/O: bytes in, events to a role, bytes out.
+
+A shell puts bytes that it has received where `buffers` says and reports to `received` how many
+they are; messages come out of the assembler of each stream. It sends what is in `outbound` and
+reports to `sent`. What distinguishes a client from a server is a `Role`. Section numbers are
+those of RFC 9113 (HTTP/2); the rest is gRPC over HTTP/2.
+
+Bytes are not moved. A message that is still arriving has memory of its own, which `buffers`
+hands out first, so a large one goes from the kernel to where the caller uses it (a step with a
+1080p frame: 0.9 to 1.1x a plain TCP transfer of as many bytes, by `python -m tests.benchmarks
+--only waiting`).
+
+The client's windows for received content have the largest size: its memory is bounded because the
+socket is not read while no thread waits for an answer. A server reads for all streams of a
+connection, so each has a window, which is not opened while its messages wait to be answered.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+from dm_env_rpc_client.errors import DmEnvRpcClientError
+from dm_env_rpc_client.transports.http2.protocol.frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    ENABLE_PUSH,
+    END_STREAM,
+    ENHANCE_YOUR_CALM,
+    FLOW_CONTROL_ERROR,
+    FRAME_HEADER,
+    FRAME_SIZE_ERROR,
+    GOAWAY,
+    GOAWAY_HEAD,
+    HEADER_TABLE_SIZE,
+    HEADERS,
+    INITIAL_WINDOW_SIZE,
+    LARGEST_FRAME,
+    MAX_CONCURRENT_STREAMS,
+    MAX_FRAME_SIZE,
+    MAX_WINDOW,
+    NUMBER,
+    PADDED,
+    PING,
+    PRIORITY,
+    PROTOCOL_ERROR,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SERVING_PROCESSES,
+    SETTING,
+    SETTINGS,
+    SMALLEST_MAX_FRAME,
+    WINDOW_UPDATE,
+    frame,
+    goaway,
+    rst_stream,
+    window_update,
+)
+from dm_env_rpc_client.transports.http2.protocol.header_block import MAX_HEADER_BYTES, HeaderBlock
+from dm_env_rpc_client.transports.http2.protocol.header_decoder import Header
+from dm_env_rpc_client.transports.http2.protocol.message_assembler import MessageAssembler
+from dm_env_rpc_client.transports.http2.protocol.receive_buffer import SIZE, ReceiveBuffer
+from dm_env_rpc_client.transports.http2.protocol.send_queue import SendingStream, SendQueue
+from dm_env_rpc_client.transports.http2.protocol.violations import (
+    RefusedMessageError,
+    ViolationError,
+)
+
+__all__ = ["Framing", "Role"]
+
+_STREAM = 0x7FFFFFFF
+"""The bits of a stream's number; the first bit is reserved (section 4.1)."""
+
+
+_MAX_FRAMES_WITHOUT_CONTENT = 100_000
+"""Frames, and KiB of skipped ones, that a peer may send between two pieces of content. One that
+has a request of 64 MiB to take sends up to 8,192 WINDOW_UPDATEs, and a PING now and then."""
+
+_SUSPICIOUS = 256
+_MODEST = 1 << 12
+"""After so many frames without content so few bytes are received at a time: they cost far more to
+parse than content, and other connections of a server wait meanwhile."""
+
+_SETTINGS_COST = _HEADERS_COST = 8
+"""These take as much time as so many other frames. SETTINGS may change all streams' windows."""
+
+_HEADER_BYTES = 64
+"""So many bytes of headers, uncompressed, take as much time as another frame."""
+
+_MAX_UNSENT_ACKNOWLEDGEMENTS = 1_000
+"""Acknowledgements that wait because the peer reads nothing."""
+
+_MAX_SETTINGS = 100
+"""Settings in a frame. There are less than ten; each of them takes time, and others wait."""
+
+_MAX_CONTROL_FRAME = (1 << 16) - 1024
+"""The largest payload of frames other than DATA, which are parsed as a whole."""
+
+
+class Role(Protocol):
+    """What one half does with what the peer sends; called by `Framing.received`."""
+
+    last_stream: int
+    """The last stream of the peer that was opened, for a GOAWAY; 0 if the peer opens none."""
+
+    def take_headers(self, stream: int, headers: list[Header], ends_stream: bool) -> None:
+        """Takes a complete header block."""
+
+    def end_content(self, stream: int) -> None:
+        """The peer ended its half of a stream with a DATA frame."""
+
+    def check_stream(self, stream: int, kind: str) -> None:
+        """Checks a frame on a stream that receives nothing; ViolationError if it must not come."""
+
+    def end_stream(self, stream: int, code: int) -> None:
+        """The peer reset a stream with an HTTP/2 error code."""
+
+    def refuse_message(self, stream: int, error: RefusedMessageError) -> None:
+        """A message on a stream was not accepted."""
+
+    def go_away(self, last_stream: int, code: int, text: str) -> None:
+        """The peer sent GOAWAY."""
+
+    def begin(self, first: bytes) -> None:
+        """Checks the first bytes from a peer that has not sent SETTINGS first; raises."""
+
+    def break_stream(self, violation: ViolationError) -> None:
+        """The peer broke the rules on one stream, which has been reset; raises nothing."""
+
+    def violated(self, violation: ViolationError) -> DmEnvRpcClientError:
+        """Returns the error for a violation that ends the connection."""
+
+    def close(self, unparsed: bytes) -> DmEnvRpcClientError:
+        """Returns the error for a peer that closed the connection."""
+
+    def fail(self, error: DmEnvRpcClientError) -> None:
+        """The connection is over: fails every stream that is not over yet."""
+
+
+class Framing:
+    """The state of a connection.
+
+    Args:
+      role: what distinguishes a client from a server.
+      greeting: what this end sends first.
+      window: how much content the peer may send on the connection before the window is opened
+        again, which happens at half of it.
+      preface: what the peer sends before its first frame.
+      max_header_bytes: the largest header block that is accepted.
+      buffer_bytes: how much is received at a time, other than large messages.
+      frames_at_once: how many frames are parsed before others have their turn.
+
+    Attributes:
+      sending: what waits to be sent.
+      receiving: the assembler of each stream that may receive content, by its number.
+      failure: why nothing more will be received; None while something may be.
+      is_ready: whether the peer has proved to speak HTTP/2.
+      has_table_size: whether the peer has set the size of its HPACK table.
+      serving_processes: how many processes serve the connections of the peer, a server.
+      is_behind: whether received bytes are not parsed, because there were `frames_at_once`;
+        the shell calls `go_on` before it receives more.
+      header_bytes: the size of the last list of headers, uncompressed.
+      receptions: how often something was received.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        greeting: bytes,
+        window: int = MAX_WINDOW,
+        preface: bytes = b"",
+        max_header_bytes: int = MAX_HEADER_BYTES,
+        buffer_bytes: int = SIZE,
+        frames_at_once: int = sys.maxsize,
+    ):
+        self.sending = SendQueue()
+        self.sending.outbound.append(greeting)
+        self.receiving: dict[int, MessageAssembler] = {}
+        self.failure: DmEnvRpcClientError | None = None
+        self.is_ready = self.has_table_size = self.is_behind = False
+        self.serving_processes = 1
+        self._frames_at_once = self._left_at_once = frames_at_once
+        self.receptions = self.header_bytes = 0
+        # The role holds this. Without a circle, what is left of a connection is freed at once, and
+        # clients that come and go fill no memory until the garbage collector looks.
+        self._role: Role = weakref.proxy(role)
+        self._buffer = ReceiveBuffer(buffer_bytes)
+        self._headers = HeaderBlock(max_header_bytes)
+        # The DATA frame that is being received: its stream, None if the content is dropped.
+        self._content: MessageAssembler | None = None
+        self._content_stream = 0
+        self._content_left = 0
+        self._content_ends_stream = False
+        self._skipped_left = 0
+        self._direct = 0
+        self._window = window
+        self._unacknowledged = 0
+        self._preface = preface
+        self._frames_without_content = 0
+        self._unsent_acknowledgements = 0
+
+    def open(self, stream: int, assembler: MessageAssembler | None) -> SendingStream:
+        """Opens a stream for sending, and for receiving if there is an assembler."""
+        if assembler is not None:
+            self.receiving[stream] = assembler
+        return self.sending.open(stream)
+
+    def drop(self, stream: int) -> None:
+        """Forgets a stream: nothing is sent on it any more, its content is discarded."""
+        self.sending.drop(stream)
+        self.drop_content(stream)
+
+    def drop_content(self, stream: int) -> None:
+        """Discards what is still received on a stream; it may still be sent on."""
+        assembler = self.receiving.pop(stream, None)
+        if assembler is not None and assembler is self._content:
+            self._content = None
+
+    def forgive(self, frames: int) -> None:
+        """Forgets some frames without content, as time passes."""
+        self._frames_without_content = max(0, self._frames_without_content - frames)
+
+    def probe(self) -> None:
+        """Queues a frame that the peer acknowledges at once if it is alive.
+
+        Empty SETTINGS, which change nothing: gRPC servers end a connection with
+        ENHANCE_YOUR_CALM after the third PING while they send no data, and do not count these.
+        """
+        self.sending.outbound.append(frame(SETTINGS, 0, 0))
+
+    def buffers(self) -> list[memoryview]:
+        """Returns where the next bytes belong, to be filled in this order."""
+        buffer = self._buffer
+        rest = buffer.memory[buffer.end :]
+        self._direct = 0
+        if self._frames_without_content > _SUSPICIOUS:
+            return [rest[:_MODEST]]
+        if self._content_left and self._content is not None and buffer.start == buffer.end:
+            direct = self._content.direct(self._content_left)
+            if direct is not None:
+                self._direct = len(direct)
+                return [direct, rest]
+        return [rest]
+
+    def received(self, count: int) -> None:
+        """Parses `count` bytes put into `buffers`; 0 is the end of the connection."""
+        if self.failure is not None:
+            return
+        buffer = self._buffer
+        if count == 0:
+            self.fail(self._role.close(bytes(buffer.memory[buffer.start : buffer.end])))
+            return
+        self.receptions += 1
+        direct = self._direct
+        if direct:
+            self._direct = 0
+            taken = direct if count > direct else count
+            # Another thread may have ended the stream in between.
+            if self._content is not None:
+                self._content.filled(taken)
+            self._content_left -= taken
+            buffer.end += count - taken
+        else:
+            buffer.end += count
+        self.is_behind = False
+        try:
+            self._parse()  # `go_on`, without the call.
+        except (ViolationError, DmEnvRpcClientError) as error:
+            self._end_by(error)
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Parses what has been received."""
+        self.is_behind = False
+        self._left_at_once = self._frames_at_once
+        while self.failure is None:
+            try:
+                self._parse()
+                return
+            except (ViolationError, DmEnvRpcClientError) as error:
+                self._end_by(error)
+
+    def _end_by(self, error: ViolationError | DmEnvRpcClientError) -> None:
+        """Ends the stream or the connection that an error is about."""
+        if not isinstance(error, ViolationError):
+            self.fail(error)
+        elif error.stream:
+            self.sending.outbound.append(rst_stream(error.stream, error.code))
+            self._role.break_stream(error)
+            # So that the same frame again does not keep `go_on` going.
+            self._frames_without_content += 1
+        else:
+            self.fail(self._role.violated(error))
+            self.sending.outbound.append(goaway(self._role.last_stream, error.code))
+
+    def fail(self, error: DmEnvRpcClientError) -> None:
+        """Ends the connection: nothing more is received."""
+        self.failure = error
+        self._role.fail(error)
+
+    # Frames.
+
+    def _parse(self) -> None:
+        buffer = self._buffer
+        if self._frames_without_content > _MAX_FRAMES_WITHOUT_CONTENT:
+            raise ViolationError(
+                f"sent more than {_MAX_FRAMES_WITHOUT_CONTENT} frames without content",
+                ENHANCE_YOUR_CALM,
+            )
+        if self._preface and not self._take_preface():
+            return
+        memory = buffer.memory
+        unpack_header = FRAME_HEADER.unpack_from
+        left_at_once = self._left_at_once
+        while True:
+            left_at_once -= 1
+            if left_at_once < 0:
+                self.is_behind = True
+                return
+            if self._content_left or self._skipped_left or self._content_ends_stream:
+                if not self._continue_content():
+                    break
+                continue
+            start = buffer.start
+            left = buffer.end - start - 9
+            if left < 0:
+                break
+            high, low, kind, flags, stream = unpack_header(memory, start)
+            size = high << 8 | low
+            if kind == DATA and not flags and 5 <= size <= left and not self._headers.is_open:
+                # Most frames are one message, which is there as a whole.
+                assembler = self.receiving.get(stream)
+                if assembler is not None and assembler.take_whole(memory, start + 9, size):
+                    buffer.start = start + 9 + size
+                    self._frames_without_content = 0
+                    # `_count_content`, without the call.
+                    self._unacknowledged += size
+                    assembler.unacknowledged += size
+                    if (
+                        self._unacknowledged << 1 >= self._window
+                        or assembler.unacknowledged << 1 >= assembler.window
+                    ):
+                        self._open_windows(stream, assembler)
+                    continue
+            elif kind == WINDOW_UPDATE and size == 4 <= left and not self._headers.is_open:
+                # Many servers send two with each answer.
+                number = stream & _STREAM
+                if number in self.receiving or (number == 0 and self.is_ready):
+                    buffer.start = start + 13
+                    (increment,) = NUMBER.unpack_from(memory, start + 9)
+                    self._frames_without_content += 1
+                    self.sending.open_window(number, increment & _STREAM)
+                    continue
+            # What costs more counts more; also if the frame ends its stream, by an exception.
+            self._left_at_once = left_at_once
+            if not self._begin_frame(size, kind, flags, stream & _STREAM):
+                break
+            left_at_once = self._left_at_once
+        if buffer.start == buffer.end:
+            buffer.start = buffer.end = 0  # `compact`, without the call.
+        else:
+            buffer.compact(9 + _MAX_CONTROL_FRAME)
+
+    def _take_preface(self) -> bool:
+        """Takes what comes before the first frame (section 3.4); False if there must be more."""
+        buffer = self._buffer
+        first = bytes(buffer.memory[buffer.start : buffer.end])
+        size = len(self._preface)
+        if not first.startswith(self._preface[: len(first)]) and first[:size] != self._preface:
+            self._role.begin(first[:60])
+        if len(first) < size:
+            return False
+        buffer.start += size
+        self._preface = b""
+        return True
+
+    def _begin_frame(self, size: int, kind: int, flags: int, stream: int) -> bool:
+        """Takes a frame, or its beginning; False if more has to be received for that."""
+        buffer = self._buffer
+        start, end = buffer.start, buffer.end
+        if not self.is_ready and kind != SETTINGS:
+            self._role.begin(bytes(buffer.memory[start : min(end, start + 60)]))
+        if self._headers.is_open and kind != CONTINUATION:
+            raise ViolationError(f"sent frame type {kind} inside a header block")
+        if size > LARGEST_FRAME:
+            raise ViolationError(f"sent a frame of {size} bytes", FRAME_SIZE_ERROR)
+        if kind == DATA:
+            return self._begin_content(size, flags, stream)
+        handler = _HANDLERS.get(kind)
+        if handler is None:
+            # Types that are not known are skipped (section 5.5).
+            self._frames_without_content += 1 + (size >> 10)
+            buffer.start = start + 9
+            self._skipped_left = size
+            return True
+        if size > _MAX_CONTROL_FRAME:
+            if kind in (HEADERS, CONTINUATION):
+                raise ViolationError(f"sent {size} bytes of headers", ENHANCE_YOUR_CALM)
+            raise ViolationError(f"sent {size} bytes in a frame of type {kind}", FRAME_SIZE_ERROR)
+        if end - start < 9 + size:
+            return False
+        self._frames_without_content += 1
+        buffer.start = start + 9 + size
+        handler(self, flags, stream, buffer.memory[start + 9 : buffer.start])
+        return True
+
+    def _begin_content(self, size: int, flags: int, stream: int) -> bool:
+        """Begins a DATA frame (section 6.1)."""
+        buffer = self._buffer
+        body = buffer.start + 9
+        padding = 0
+        if flags & PADDED:
+            if size and buffer.end == body:
+                return False
+            padding = 1 + buffer.memory[body] if size else 1
+            if padding > size:
+                raise ViolationError(f"sent {size} bytes of DATA with {padding - 1} of padding")
+            body += 1
+        assembler = self.receiving.get(stream)
+        if assembler is None:
+            self._role.check_stream(stream, "DATA")
+        if size > padding and assembler is not None:
+            self._frames_without_content = 0
+        else:
+            self._frames_without_content += 1 + (size >> 10)
+        buffer.start = body
+        self._content = assembler
+        self._content_stream = stream
+        self._content_left = size - padding
+        self._content_ends_stream = bool(flags & END_STREAM)
+        self._skipped_left = max(0, padding - 1)
+        self._count_content(stream, size, assembler)
+        return True
+
+    def _continue_content(self) -> bool:
+        """Goes on with a DATA frame, or with a frame that is skipped."""
+        buffer = self._buffer
+        start = buffer.start
+        if self._content_left:
+            stop = min(buffer.end, start + self._content_left)
+            if start == stop:
+                return False
+            self._content_left -= stop - start
+            buffer.start = stop
+            if self._content is not None:
+                try:
+                    self._content.take(buffer.memory, start, stop)
+                except RefusedMessageError as error:
+                    self._role.refuse_message(self._content_stream, error)
+        elif self._skipped_left:
+            stop = min(buffer.end, start + self._skipped_left)
+            if start == stop:
+                return False
+            self._skipped_left -= stop - start
+            buffer.start = stop
+        else:
+            self._content_ends_stream = False
+            if self._content is not None:
+                self._role.end_content(self._content_stream)
+        return True
+
+    def _count_content(self, stream: int, size: int, assembler: MessageAssembler | None) -> None:
+        """Counts content against the windows (section 5.2)."""
+        self._unacknowledged += size
+        if assembler is not None:
+            assembler.unacknowledged += size
+        self._open_windows(stream, assembler)
+
+    def _open_windows(self, stream: int, assembler: MessageAssembler | None) -> None:
+        """Opens the windows for content again in time."""
+        if self._unacknowledged << 1 >= self._window:
+            if self._unacknowledged > self._window:
+                raise ViolationError("sent more than the connection's window", FLOW_CONTROL_ERROR)
+            self.sending.outbound.append(window_update(0, self._unacknowledged))
+            self._unacknowledged = 0
+        if assembler is not None and assembler.unacknowledged << 1 >= assembler.window:
+            if assembler.unacknowledged > assembler.window:
+                raise ViolationError(
+                    "sent more than the stream's window", FLOW_CONTROL_ERROR, stream
+                )
+            if not assembler.is_held:
+                self.acknowledge(stream, assembler)
+
+    def acknowledge(self, stream: int, assembler: MessageAssembler) -> None:
+        """Opens the window of a stream again, if at least half of it was used."""
+        if assembler.unacknowledged << 1 >= assembler.window:
+            self.sending.outbound.append(window_update(stream, assembler.unacknowledged))
+            assembler.unacknowledged = 0
+
+    def _on_priority(self, flags: int, stream: int, payload: memoryview) -> None:
+        """Priorities mean nothing any more (section 5.3.2)."""
+        if not stream:
+            raise ViolationError("sent PRIORITY on stream 0")
+        if len(payload) != 5:
+            # A stream that is not open cannot be reset.
+            known = stream if stream in self.receiving else 0
+            raise ViolationError("sent a broken PRIORITY", FRAME_SIZE_ERROR, known)
+
+    def _on_headers(self, flags: int, stream: int, payload: memoryview) -> None:
+        if self._headers.begin(flags, stream, payload):
+            self._end_headers()
+
+    def _on_continuation(self, flags: int, stream: int, payload: memoryview) -> None:
+        if self._headers.add(flags, stream, payload):
+            self._end_headers()
+
+    def _end_headers(self) -> None:
+        block = self._headers
+        headers = block.decode()
+        self.header_bytes = block.list_bytes
+        self._left_at_once -= _HEADERS_COST + self.header_bytes // _HEADER_BYTES
+        self._role.take_headers(block.stream, headers, block.ends_stream)
+
+    def _on_rst_stream(self, flags: int, stream: int, payload: memoryview) -> None:
+        _check_size(payload, 4, "RST_STREAM")
+        if not stream:
+            raise ViolationError("sent a broken RST_STREAM on stream 0")
+        (code,) = NUMBER.unpack(payload)
+        self._role.end_stream(stream, code)
+
+    def _on_settings(self, flags: int, stream: int, payload: memoryview) -> None:
+        if stream or len(payload) % 6 or (flags & ACK and len(payload)):
+            if not self.is_ready:
+                self._role.begin(b"")
+            code = PROTOCOL_ERROR if stream else FRAME_SIZE_ERROR
+            raise ViolationError("sent broken SETTINGS", code)
+        if flags & ACK:
+            return
+        if len(payload) > 6 * _MAX_SETTINGS:
+            raise ViolationError(
+                f"sent {len(payload) // 6} settings in a frame; {_MAX_SETTINGS} are allowed",
+                ENHANCE_YOUR_CALM,
+            )
+        windows: list[int] = []
+        for name, value in SETTING.iter_unpack(payload):
+            if name == INITIAL_WINDOW_SIZE:
+                if value > MAX_WINDOW:
+                    raise ViolationError(f"set an initial window of {value}", FLOW_CONTROL_ERROR)
+                windows.append(value)
+            elif name == MAX_FRAME_SIZE:
+                if not SMALLEST_MAX_FRAME <= value <= LARGEST_FRAME:
+                    raise ViolationError(f"set a maximum frame size of {value}")
+                self.sending.max_frame = value
+            elif name == MAX_CONCURRENT_STREAMS:
+                self.sending.max_streams = value
+            elif name == ENABLE_PUSH and value > 1:
+                raise ViolationError(f"set ENABLE_PUSH to {value}")
+            elif name == HEADER_TABLE_SIZE:
+                self.has_table_size = True
+            elif name == SERVING_PROCESSES:
+                self.serving_processes = value
+        if windows:
+            # Each in turn has no other effect (section 6.5.3).
+            self.sending.set_initial_window(max(windows))
+            self.sending.set_initial_window(windows[-1])
+        self.is_ready = True
+        self._left_at_once -= _SETTINGS_COST
+        self._acknowledge(frame(SETTINGS, ACK, 0))
+        self.sending.frame_content()
+
+    def _on_push_promise(self, flags: int, stream: int, payload: memoryview) -> None:
+        raise ViolationError("sent PUSH_PROMISE, which is turned off")
+
+    def _on_ping(self, flags: int, stream: int, payload: memoryview) -> None:
+        _check_size(payload, 8, "PING")
+        if stream:
+            raise ViolationError("sent a broken PING")
+        if not flags & ACK:
+            self._acknowledge(frame(PING, ACK, 0, bytes(payload)))
+
+    def _acknowledge(self, answer: bytes) -> None:
+        outbound = self.sending.outbound
+        if not outbound:
+            self._unsent_acknowledgements = 0
+        self._unsent_acknowledgements += 1
+        if self._unsent_acknowledgements > _MAX_UNSENT_ACKNOWLEDGEMENTS:
+            raise ViolationError(
+                f"sent more than {_MAX_UNSENT_ACKNOWLEDGEMENTS} frames to be acknowledged without "
+                "reading the acknowledgements",
+                ENHANCE_YOUR_CALM,
+            )
+        outbound.append(answer)
+
+    def _on_goaway(self, flags: int, stream: int, payload: memoryview) -> None:
+        if stream or len(payload) < 8:
+            code = PROTOCOL_ERROR if stream else FRAME_SIZE_ERROR
+            raise ViolationError("sent a broken GOAWAY", code)
+        last, code = GOAWAY_HEAD.unpack_from(payload)
+        self._role.go_away(last & _STREAM, code, bytes(payload[8:200]).decode("utf-8", "replace"))
+
+    def _on_window_update(self, flags: int, stream: int, payload: memoryview) -> None:
+        _check_size(payload, 4, "WINDOW_UPDATE")
+        if stream and stream not in self.receiving:
+            self._role.check_stream(stream, "WINDOW_UPDATE")
+        (increment,) = NUMBER.unpack(payload)
+        self.sending.open_window(stream, increment & _STREAM)
+
+
+_HANDLERS: dict[int, Callable[[Framing, int, int, memoryview], None]] = {
+    HEADERS: Framing._on_headers,
+    PRIORITY: Framing._on_priority,
+    RST_STREAM: Framing._on_rst_stream,
+    SETTINGS: Framing._on_settings,
+    PUSH_PROMISE: Framing._on_push_promise,
+    PING: Framing._on_ping,
+    GOAWAY: Framing._on_goaway,
+    WINDOW_UPDATE: Framing._on_window_update,
+    CONTINUATION: Framing._on_continuation,
+}
+
+
+def _check_size(payload: memoryview, size: int, kind: str) -> None:
+    if len(payload) != size:
+        raise ViolationError(f"sent a broken {kind} of {len(payload)} bytes", FRAME_SIZE_ERROR)

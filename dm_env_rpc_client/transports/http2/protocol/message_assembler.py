@@ -1,0 +1,172 @@
+"""Messages of one stream, from the content of its DATA frames.
+
+Each message has a prefix of five bytes: whether it is compressed, and its length
+("gRPC over HTTP/2"). Frames and messages need not begin or end together.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Protocol
+
+from dm_env_rpc_client.transports.http2.protocol.frames import MAX_WINDOW, MESSAGE_PREFIX
+from dm_env_rpc_client.transports.http2.protocol.violations import RefusedMessageError
+from dm_env_rpc_client.transports.streams import Allocate
+
+__all__ = ["Inbox", "MessageAssembler"]
+
+_PREFIX_BYTES = 5
+
+
+class Inbox(Protocol):
+    """Takes the messages of a stream."""
+
+    def append(self, message: bytearray | memoryview, /) -> None:
+        """Takes a message."""
+
+
+class MessageAssembler:
+    """Puts messages together.
+
+    Args:
+      max_message_bytes: the largest message that is accepted.
+      allocate: gives the memory for a message that is not in the receive buffer as a whole;
+        the decoder of the messages knows how their contents should be aligned.
+      window: how much content the peer may send before the window is opened again.
+      messages: takes what is complete; None for a deque.
+
+    Attributes:
+      messages: what is complete, oldest first, each in memory of its own.
+      window: as the argument.
+      unacknowledged: bytes of content since the window of the stream was last opened.
+      is_held: whether the window is not to be opened, because messages wait to be answered.
+    """
+
+    __slots__ = (
+        "_allocate",
+        "_filled",
+        "_max_message_bytes",
+        "_message",
+        "_prefix",
+        "is_held",
+        "messages",
+        "unacknowledged",
+        "window",
+    )
+
+    def __init__(
+        self,
+        max_message_bytes: int,
+        allocate: Allocate,
+        window: int = MAX_WINDOW,
+        messages: Inbox | None = None,
+    ):
+        self.messages: Inbox = collections.deque() if messages is None else messages
+        self.window = window
+        self.unacknowledged = 0
+        self.is_held = False
+        self._max_message_bytes = max_message_bytes
+        self._allocate = allocate
+        self._prefix = b""
+        self._message: memoryview | None = None
+        self._filled = 0
+
+    @property
+    def is_in_message(self) -> bool:
+        """Whether a message has begun and is not complete."""
+        return self._message is not None or bool(self._prefix)
+
+    def take_whole(self, memory: memoryview, start: int, size: int) -> bool:
+        """Takes the content of a frame if it is exactly one message, as most frames are.
+
+        Args:
+          memory: holds the content.
+          start: where it begins.
+          size: its length, at least that of a prefix.
+
+        Returns:
+          Whether it was taken; False leaves everything as it was.
+        """
+        compressed, length = MESSAGE_PREFIX.unpack_from(memory, start)
+        if (
+            length != size - _PREFIX_BYTES
+            or compressed
+            or self._message is not None
+            or self._prefix
+            or length > self._max_message_bytes
+        ):
+            return False
+        self.messages.append(bytearray(memory[start + _PREFIX_BYTES : start + size]))
+        return True
+
+    def take(self, memory: memoryview, start: int, stop: int) -> None:
+        """Takes content in `memory`, from `start` to `stop`.
+
+        Raises:
+          RefusedMessageError: a message is compressed, or too large.
+        """
+        while start < stop:
+            if self._message is not None:
+                start += self._fill(memory[start:stop])
+                continue
+            if self._prefix or stop - start < _PREFIX_BYTES:
+                taken = bytes(memory[start : min(stop, start + _PREFIX_BYTES - len(self._prefix))])
+                start += len(taken)
+                self._prefix += taken
+                if len(self._prefix) < _PREFIX_BYTES:
+                    return
+                compressed, size = MESSAGE_PREFIX.unpack(self._prefix)
+                self._prefix = b""
+            else:
+                compressed, size = MESSAGE_PREFIX.unpack_from(memory, start)
+                start += _PREFIX_BYTES
+            self._check(compressed, size)
+            if stop - start >= size:
+                self.messages.append(bytearray(memory[start : start + size]))
+                start += size
+            else:
+                self._message = self._allocate(size)
+                self._filled = 0
+
+    def direct(self, most: int) -> memoryview | None:
+        """Returns where the next bytes of content can be received without a copy.
+
+        Args:
+          most: how many bytes of content come next.
+
+        Returns:
+          Memory of the message that has begun; None if there is none. What is put there is
+          reported to `filled`.
+        """
+        if self._message is None:
+            return None
+        return self._message[self._filled : self._filled + most]
+
+    def filled(self, count: int) -> None:
+        """Reports `count` bytes of content that were put where `direct` said."""
+        message = self._message
+        assert message is not None
+        self._filled += count
+        if self._filled == len(message):
+            self.messages.append(message)
+            self._message = None
+
+    def _fill(self, content: memoryview) -> int:
+        assert self._message is not None
+        count = min(len(content), len(self._message) - self._filled)
+        self._message[self._filled : self._filled + count] = content[:count]
+        self.filled(count)
+        return count
+
+    def _check(self, compressed: int, size: int) -> None:
+        if compressed:
+            raise RefusedMessageError(
+                "UNIMPLEMENTED",
+                "sent a compressed message, though no compression was offered to it; turn off "
+                "compression there",
+            )
+        if size > self._max_message_bytes:
+            raise RefusedMessageError(
+                "RESOURCE_EXHAUSTED",
+                f"sent a message of {size} bytes; at most {self._max_message_bytes} are allowed",
+            )

@@ -1,0 +1,247 @@
+"""What one end sends: frames in order, content as far as the windows allow (section 5.2).
+
+Nothing here waits. Content that the windows do not admit yet is kept, and put into frames when
+they open.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import TypeAlias
+
+from dm_env_rpc_client.transports.http2.protocol.frames import (
+    DATA,
+    END_STREAM,
+    FIRST_WINDOW,
+    FLOW_CONTROL_ERROR,
+    MAX_WINDOW,
+    MESSAGE_PREFIX,
+    SMALLEST_MAX_FRAME,
+    frame,
+    frame_header,
+)
+from dm_env_rpc_client.transports.http2.protocol.violations import ViolationError
+
+__all__ = ["SendQueue", "SendingStream"]
+
+_COPIED_BYTES = 1 << 13
+"""Messages up to this are copied behind the header of their frame, rather than sent beside it."""
+
+Outbound: TypeAlias = bytes | memoryview
+
+
+class SendQueue:
+    """What waits to be sent on a connection, and the windows that the peer has opened.
+
+    Attributes:
+      outbound: what to send, in order; the shell calls `sent` for what it has sent.
+      max_frame: the largest payload of a frame that the peer accepts.
+      max_streams: how many streams the peer takes at a time.
+      window: how much content the peer accepts on the connection.
+      initial_window: how much it accepts on a stream that is opened.
+      submitted: how many bytes of messages, with their prefixes, were queued.
+    """
+
+    def __init__(self) -> None:
+        self.outbound: collections.deque[Outbound] = collections.deque()
+        self.max_frame = SMALLEST_MAX_FRAME
+        self.max_streams = MAX_WINDOW
+        self.window = FIRST_WINDOW
+        self.initial_window = FIRST_WINDOW
+        self.submitted = 0
+        self.blocked: dict[int, SendingStream] = {}
+        self._streams: dict[int, SendingStream] = {}
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether something waits to be sent, for the socket or for a window."""
+        return bool(self.outbound or self.blocked)
+
+    def open(self, stream: int) -> SendingStream:
+        """Begins to send on a stream."""
+        opened = self._streams[stream] = SendingStream(self, stream)
+        return opened
+
+    def drop(self, stream: int) -> None:
+        """Forgets a stream and the content that it still has to send."""
+        dropped = self._streams.pop(stream, None)
+        if dropped is not None:
+            dropped.drop()
+
+    def sent(self, count: int) -> None:
+        """Removes the first `count` bytes of `outbound`, which have been sent."""
+        outbound = self.outbound
+        while count:
+            first = outbound[0]
+            size = len(first)
+            if count < size:
+                outbound[0] = memoryview(first)[count:]
+                return
+            outbound.popleft()
+            count -= size
+
+    def open_window(self, stream: int, increment: int) -> None:
+        """The peer accepts more content (section 6.9).
+
+        Args:
+          stream: on which stream, or 0 for the connection. For a stream that was dropped,
+            nothing happens.
+          increment: how many bytes more.
+        """
+        own = None if stream == 0 else self._streams.get(stream)
+        if not increment:
+            raise ViolationError("changed a window by 0", stream=stream)
+        if stream == 0:
+            self.window += increment
+            is_too_large = self.window > MAX_WINDOW
+        elif own is None:
+            return
+        else:
+            own.window += increment
+            is_too_large = own.window > MAX_WINDOW
+        if is_too_large:
+            raise ViolationError(f"changed a window by {increment}", FLOW_CONTROL_ERROR, stream)
+        if stream == 0:
+            # Otherwise no stream waits for the window of the connection.
+            if self.blocked and self.window - increment <= 0:
+                self.frame_content()
+        elif own is not None and stream in self.blocked:
+            own.advance()
+
+    def set_initial_window(self, size: int) -> None:
+        """Changes the window of all streams, which may become negative (section 6.9.2)."""
+        change = size - self.initial_window
+        self.initial_window = size
+        for stream in self._streams.values():
+            stream.window += change
+            if stream.window > MAX_WINDOW:
+                raise ViolationError(f"set an initial window of {size}", FLOW_CONTROL_ERROR)
+
+    def frame_content(self) -> None:
+        """Puts into frames what the windows and the largest frame allow, stream by stream."""
+        # One frame for each stream in turn, so that a large message delays no other stream.
+        while True:
+            has_advanced = False
+            for stream in list(self.blocked.values()):
+                has_advanced |= stream.frame_some()
+                if self.window <= 0 and has_advanced:
+                    break
+            if not has_advanced or self.window <= 0:
+                return
+
+
+class SendingStream:
+    """One stream's part in a `SendQueue`.
+
+    Attributes:
+      window: how much content the peer accepts on the stream.
+    """
+
+    __slots__ = (
+        "_end",
+        "_has_ended",
+        "_head",
+        "_head_size",
+        "_number",
+        "_queue",
+        "_unframed",
+        "window",
+    )
+
+    def __init__(self, queue: SendQueue, number: int):
+        self.window = queue.initial_window
+        self._queue = queue
+        self._number = number
+        self._unframed: collections.deque[memoryview] = collections.deque()
+        self._end: Callable[[], bytes] | None = None
+        self._has_ended = False
+        # What stands before a message that is a frame of its own: most are of one size.
+        self._head = b""
+        self._head_size = -1
+
+    def send(self, message: bytes) -> None:
+        """Queues a message."""
+        queue = self._queue
+        size = len(message)
+        total = size + 5
+        queue.submitted += total
+        if (
+            total <= queue.max_frame
+            and total <= queue.window
+            and total <= self.window
+            and not self._unframed
+        ):
+            queue.window -= total
+            self.window -= total
+            if size != self._head_size:
+                prefix = MESSAGE_PREFIX.pack(0, size)
+                self._head = frame_header(total, DATA, 0, self._number) + prefix
+                self._head_size = size
+            if size > _COPIED_BYTES:
+                queue.outbound.append(self._head)
+                queue.outbound.append(message)
+            else:
+                queue.outbound.append(self._head + message)
+            return
+        if not self._has_ended:
+            self._unframed.append(memoryview(MESSAGE_PREFIX.pack(0, size)))
+            self._unframed.append(memoryview(message))
+            self.advance()
+
+    def end(self, last: Callable[[], bytes] | None = None) -> None:
+        """Queues the end of this end's half of the stream: no more messages come.
+
+        Args:
+          last: makes the frames that end it, when everything else is in frames (header blocks
+            have to be encoded in the order in which they are sent); None for an empty DATA
+            frame with END_STREAM.
+        """
+        if self._end is None and not self._has_ended:
+            self._end = last or (lambda: frame(DATA, END_STREAM, self._number))
+            self.advance()
+
+    def drop(self) -> None:
+        """Discards the content that is not in frames yet, and all that is still to come."""
+        self._has_ended = True
+        self._unframed.clear()
+        self._queue.blocked.pop(self._number, None)
+        # So that `send` needs no look at `_has_ended` while the windows are open.
+        self.window = -MAX_WINDOW
+
+    def advance(self) -> None:
+        """Puts into frames what the windows and the largest frame allow."""
+        self._queue.blocked[self._number] = self
+        # The other streams wait for their own windows, or for the same one.
+        while self.frame_some():
+            pass
+
+    def frame_some(self) -> bool:
+        """Puts content into one frame if the windows allow; returns whether they did."""
+        queue, unframed = self._queue, self._unframed
+        has_advanced = False
+        room = min(queue.max_frame, queue.window, self.window)
+        if unframed and room > 0:
+            has_advanced = True
+            parts: list[memoryview] = []
+            size = 0
+            while unframed and size < room:
+                first = unframed[0]
+                part = first[: room - size]
+                size += len(part)
+                parts.append(part)
+                if len(part) == len(first):
+                    unframed.popleft()
+                else:
+                    unframed[0] = first[len(part) :]
+            queue.window -= size
+            self.window -= size
+            queue.outbound.append(frame_header(size, DATA, 0, self._number))
+            queue.outbound.extend(parts)
+        if not unframed:
+            queue.blocked.pop(self._number, None)
+            if self._end is not None and not self._has_ended:
+                self._has_ended = True
+                queue.outbound.append(self._end())
+                self._end = None  # It may refer to what refers to this.
+        return has_advanced

@@ -1,0 +1,597 @@
+"""The server's half of a connection, without I/O: one gRPC call for each stream.
+
+The shell talks to `ServerHalf.framing` in bytes, takes what happened from `ServerHalf.events` and
+answers with the methods of `ServerCall`. Section numbers are those of RFC 9113.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import collections
+import enum
+import re
+import urllib.parse
+from typing import Any, NamedTuple, TypeAlias
+
+import hpack
+
+from dm_env_rpc_client.errors import DmEnvRpcClientError, ProtocolError
+from dm_env_rpc_client.transports.http2.protocol.frames import (
+    CANCEL,
+    END_STREAM,
+    ENHANCE_YOUR_CALM,
+    FIRST_WINDOW,
+    INITIAL_WINDOW_SIZE,
+    LARGEST_FRAME,
+    MAX_CONCURRENT_STREAMS,
+    MAX_FRAME_SIZE,
+    MAX_HEADER_LIST_SIZE,
+    NO_ERROR,
+    PREFACE,
+    REFUSED_STREAM,
+    SERVING_PROCESSES,
+    STREAM_CLOSED,
+    goaway,
+    header_frames,
+    rst_stream,
+    settings_frame,
+    window_update,
+)
+from dm_env_rpc_client.transports.http2.protocol.framing import Framing
+from dm_env_rpc_client.transports.http2.protocol.header_decoder import Header
+from dm_env_rpc_client.transports.http2.protocol.message_assembler import Inbox, MessageAssembler
+from dm_env_rpc_client.transports.http2.protocol.violations import (
+    RefusedMessageError,
+    ViolationError,
+    check_header,
+    spoken,
+)
+from dm_env_rpc_client.transports.status import GRPC_CODES
+from dm_env_rpc_client.transports.streams import Allocate
+
+__all__ = ["Event", "Happening", "ServerCall", "ServerHalf"]
+
+CONNECTION_WINDOW = 1 << 24
+"""Content that a client may send ahead on a connection."""
+
+STREAM_WINDOW = 1 << 20
+"""Content that a client may send ahead on a stream, before earlier messages are answered."""
+
+MAX_HEADER_BYTES = 1 << 14
+"""The largest header block that is accepted, compressed and uncompressed; gRPC's limit."""
+
+_BUFFER_BYTES = 1 << 16
+_FRAMES_AT_ONCE = 64
+"""Parsed in some 200 us, so that other clients need not wait long."""
+
+_GREETED = {
+    INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+    MAX_FRAME_SIZE: LARGEST_FRAME,
+    MAX_HEADER_LIST_SIZE: MAX_HEADER_BYTES,
+}
+
+_MAX_UNREWARDED = 200
+"""Streams that a client may have reset, or that were refused, beyond the number of its messages
+that were answered on streams that were accepted: rapid resets cost the client nothing, but the
+server."""
+
+_HEADER_BYTES = 2048
+"""So many bytes of headers, uncompressed, count as another stream, unless theirs is accepted: of
+14 KB in Huffman's code the server works as long as of ten cheap steps."""
+
+_FORGIVEN_STREAMS = 20
+_FORGIVEN_FRAMES = 100
+"""What is forgotten in a second, so that clients that live long are not ended for it."""
+
+_REMEMBERED = 1000
+"""Streams that were reset by this end, on which frames may still be under way."""
+
+_PSEUDO = {b":method", b":scheme", b":path", b":authority"}
+_UNQUOTED = " !#$&'()*+,/:;=?@"
+
+_MAX_DETAILS = 4096
+"""Bytes of a status' details; gRPC clients refuse larger trailers, and then show no details."""
+
+_RESPONSE: list[tuple[str, str]] = [(":status", "200"), ("content-type", "application/grpc")]
+
+
+def _encode(headers: list[tuple[str, str]]) -> bytes:
+    """Returns a header block that uses no table but the static one, so it depends on no other."""
+    return hpack.Encoder().encode([(name, value, True) for name, value in headers])
+
+
+_RESPONSE_BLOCK = _encode(_RESPONSE)
+_NO_TABLE = b"\x20"
+"""The update of the table's size to 0, for clients that ask for one (RFC 7541, section 4.2)."""
+
+
+class Event(enum.Enum):
+    """What happened on a stream, other than a message."""
+
+    OPENED = "opened"
+    ENDED = "the client sends no more"
+    GONE = "the client has reset the stream, or its connection is over"
+
+
+Happening: TypeAlias = "tuple[ServerCall, Event | bytearray | memoryview]"
+"""A message, or something else that happened on a stream."""
+
+
+class _Inbox:
+    """Puts the messages of a call among the events of its connection.
+
+    It does not refer to the call, which refers to it. What is left of calls that are over would
+    wait for the garbage collector otherwise: of 100 streams that a client opens and leaves, it
+    would take 2 ms, while others wait for their answers.
+    """
+
+    __slots__ = ("_calls", "_events", "_stream")
+
+    def __init__(
+        self, stream: int, calls: dict[int, ServerCall], events: collections.deque[Happening]
+    ):
+        self._stream = stream
+        self._calls = calls
+        self._events = events
+
+    def append(self, message: bytearray | memoryview, /) -> None:
+        call = self._calls.get(self._stream)
+        if call is not None:
+            self._events.append((call, message))
+
+
+class ServerCall:
+    """One call of a client.
+
+    Attributes:
+      cost: how many streams its headers count as beside itself.
+      number: the number of its stream.
+      path: the method that is called.
+      metadata: the client's headers that are no part of HTTP/2 or gRPC.
+      has_ended: whether the client sends no more.
+      is_accepted: whether the client may have it.
+      is_over: whether nothing more is sent.
+      shell: what the shell keeps of it.
+    """
+
+    __slots__ = (
+        "_half",
+        "_has_headers",
+        "_sending",
+        "assembler",
+        "cost",
+        "expected",
+        "has_ended",
+        "is_accepted",
+        "is_over",
+        "metadata",
+        "number",
+        "path",
+        "shell",
+    )
+
+    def __init__(
+        self,
+        half: ServerHalf,
+        number: int,
+        path: str,
+        metadata: tuple[tuple[str, str | bytes], ...],
+        assembler: MessageAssembler,
+    ):
+        self.number = number
+        self.path = path
+        self.metadata = metadata
+        self.assembler = assembler
+        self.has_ended = self.is_over = self.is_accepted = False
+        self.cost = 0
+        self.shell: Any = None
+        self.expected: int | None = None
+        self._half = half
+        self._has_headers = False
+        self._sending = half.framing.open(number, assembler)
+
+    def accept(self) -> None:
+        """The client may have this stream: its headers and requests are no more than it may do."""
+        self.is_accepted = True
+        self._half.reward(self.cost)
+
+    def send(self, message: bytes) -> None:
+        """Queues an answer; nothing if the call is over."""
+        if self.is_over:
+            return
+        if not self._has_headers:
+            self._has_headers = True
+            self._half.framing.sending.outbound.append(self._header_frames(_RESPONSE_BLOCK, 0))
+        if self.is_accepted:
+            self._half.reward(1)
+        self._sending.send(message)
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether an answer waits for the client to open a window."""
+        return self.number in self._half.framing.sending.blocked
+
+    def hold(self, is_held: bool) -> None:
+        """Stops the client from sending more than a window ahead, or goes on."""
+        assembler = self.assembler
+        if assembler.is_held is not is_held:
+            assembler.is_held = is_held
+            if not is_held and not self.is_over and not self.has_ended:
+                self._half.framing.acknowledge(self.number, assembler)
+
+    def finish(self, code: str, details: str = "") -> None:
+        """Queues the trailers, behind all answers; a second call does nothing.
+
+        Args:
+          code: the name of the gRPC status.
+          details: a text for the client.
+        """
+        if self.is_over:
+            return
+        self.is_over = True
+        if code not in GRPC_CODES:
+            code, details = "UNKNOWN", f"{code}: {details}"
+        trailers = [("grpc-status", str(GRPC_CODES.index(code)))]
+        if details:
+            trailers.append(("grpc-message", _quoted(details)))
+        if not self._has_headers:
+            trailers = [*_RESPONSE, *trailers]
+            if code != "OK":
+                self._half.count_unrewarded()
+        self._end(self._header_frames(_encode(trailers), END_STREAM))
+
+    def refuse(self, status: str) -> None:
+        """Queues an HTTP status for what is not a gRPC call."""
+        self.is_over = True
+        self._half.count_unrewarded()
+        self._end(self._header_frames(_encode([(":status", status)]), END_STREAM))
+
+    def reset(self, code: int = CANCEL) -> None:
+        """Queues the end of the stream, without its answers."""
+        self.is_over = True
+        self._half.reset(self, code)
+
+    def _header_frames(self, block: bytes, flags: int) -> bytes:
+        if self._half.framing.has_table_size:
+            block = _NO_TABLE + block
+        return header_frames(block, self.number, flags)
+
+    def _end(self, frames: bytes) -> None:
+        half = self._half
+
+        def last() -> bytes:
+            half.forget(self)
+            # The client may stop sending (section 8.1).
+            return frames if self.has_ended else frames + rst_stream(self.number, NO_ERROR)
+
+        self._sending.end(last)
+
+
+class ServerHalf:
+    """The server's `Role`.
+
+    Args:
+      client: what messages call the client.
+      max_message_bytes: the largest message that is accepted.
+      max_streams: how many streams there may be at a time.
+      allocate: gives the memory for large messages.
+      processes: how many processes serve the connections of the server.
+
+    Attributes:
+      framing: the connection.
+      events: what happened, oldest first; the shell takes it.
+      calls: those that are not over, by the number of their stream.
+      last_stream: the last stream that the client has opened.
+    """
+
+    def __init__(
+        self,
+        client: str,
+        max_message_bytes: int,
+        max_streams: int,
+        allocate: Allocate,
+        processes: int = 1,
+    ):
+        greeted = {MAX_CONCURRENT_STREAMS: max_streams, **_GREETED}
+        if processes > 1:
+            greeted[SERVING_PROCESSES] = processes
+        greeting = settings_frame(greeted)
+        greeting += window_update(0, CONNECTION_WINDOW - FIRST_WINDOW)
+        self.framing: Framing = Framing(
+            self,
+            greeting,
+            CONNECTION_WINDOW,
+            PREFACE,
+            MAX_HEADER_BYTES,
+            _BUFFER_BYTES,
+            _FRAMES_AT_ONCE,
+        )
+        self.events: collections.deque[Happening] = collections.deque()
+        self.calls: dict[int, ServerCall] = {}
+        self.last_stream = 0
+        self._client = client
+        self._max_message_bytes = max_message_bytes
+        self._max_streams = max_streams
+        self._allocate = allocate
+        self._reset: collections.OrderedDict[int, None] = collections.OrderedDict()
+        self._unrewarded = 0
+        self._is_leaving = False
+
+    def reward(self, count: int) -> None:
+        """Counts answers: the client does not only open streams."""
+        if self._unrewarded:
+            self._unrewarded = max(0, self._unrewarded - count)
+
+    def count_unrewarded(self) -> None:
+        """Counts a stream that the client got nothing for."""
+        self._unrewarded += 1
+
+    def forgive(self) -> None:
+        """Forgets some of what a client did without need; called once a second."""
+        self._unrewarded = max(0, self._unrewarded - _FORGIVEN_STREAMS)
+        self.framing.forgive(_FORGIVEN_FRAMES)
+
+    def end_all(self) -> None:
+        """Ends all calls, without a word to the client."""
+        for call in list(self.calls.values()):
+            self._end(call)
+
+    def leave(self) -> None:
+        """Queues GOAWAY: streams that are open may go on, new ones are refused."""
+        self._is_leaving = True
+        self.framing.sending.outbound.append(goaway(self.last_stream, NO_ERROR))
+
+    def reset(self, call: ServerCall, code: int) -> None:
+        """Queues RST_STREAM for a call."""
+        if self.calls.get(call.number) is call:
+            self.framing.sending.outbound.append(rst_stream(call.number, code))
+            self._remember(call.number)
+            self.forget(call)
+
+    def forget(self, call: ServerCall) -> None:
+        """Forgets a call that is over."""
+        if self.calls.pop(call.number, None) is not None:
+            if not call.has_ended:
+                self._remember(call.number)
+            self.framing.drop(call.number)
+
+    # The role: what the client sends.
+
+    def take_headers(self, stream: int, headers: list[Header], ends_stream: bool) -> None:
+        """See `Role.take_headers`: the headers of a request, or its trailers."""
+        if not stream & 1:
+            raise ViolationError(f"sent HEADERS on stream {stream}")
+        call = self.calls.get(stream)
+        if call is not None:
+            self._take_trailers(call, headers, ends_stream)
+            return
+        if stream <= self.last_stream:
+            if stream in self._reset:
+                return
+            raise ViolationError(f"sent HEADERS on stream {stream}, which is over", STREAM_CLOSED)
+        self.last_stream = stream
+        if self._unrewarded > _MAX_UNREWARDED:
+            raise ViolationError(
+                f"opened and reset more than {_MAX_UNREWARDED} streams", ENHANCE_YOUR_CALM
+            )
+        cost = self.framing.header_bytes // _HEADER_BYTES
+        self._unrewarded += cost
+        request = _Request.of(headers, stream)
+        if self._is_leaving or len(self.calls) >= self._max_streams:
+            self._remember(stream)
+            self.count_unrewarded()
+            self.framing.sending.outbound.append(rst_stream(stream, REFUSED_STREAM))
+            return
+        call = self._open(stream, request, ends_stream)
+        call.cost = cost
+        self.events.append((call, Event.OPENED))
+        if ends_stream:
+            self.end_content(stream)
+
+    def end_content(self, stream: int) -> None:
+        """See `Role.end_content`."""
+        call = self.calls.get(stream)
+        if call is None or call.has_ended:
+            return
+        if call.assembler.is_in_message:
+            raise ViolationError("ended the stream in the middle of a message", stream=stream)
+        counted = call.assembler
+        if isinstance(counted, _CountedAssembler) and counted.count != call.expected:
+            raise ViolationError("sent less content than announced", stream=stream)
+        call.has_ended = True
+        self.framing.receiving.pop(stream, None)
+        self.events.append((call, Event.ENDED))
+
+    def check_stream(self, stream: int, kind: str) -> None:
+        """See `Role.check_stream`."""
+        if not stream & 1 or stream > self.last_stream:
+            raise ViolationError(f"sent {kind} on stream {stream}, which is not open")
+        if kind == "DATA" and stream not in self._reset:
+            # It has ended its half (section 5.1).
+            raise ViolationError(
+                f"sent {kind} on stream {stream}, which is over", STREAM_CLOSED, stream
+            )
+
+    def end_stream(self, stream: int, code: int) -> None:
+        """See `Role.end_stream`."""
+        if not stream & 1 or stream > self.last_stream:
+            raise ViolationError(f"sent RST_STREAM on stream {stream}, which is not open")
+        call = self.calls.get(stream)
+        if call is not None:
+            self.count_unrewarded()
+            # What the client sends on it from here on breaks the rules (section 5.1).
+            call.has_ended = True
+            self._end(call)
+
+    def refuse_message(self, stream: int, error: RefusedMessageError) -> None:
+        """See `Role.refuse_message`."""
+        call = self.calls[stream]
+        self.framing.drop_content(stream)
+        self.events.append((call, Event.GONE))
+        call.finish(error.code, f"the client {error.what}")
+
+    def go_away(self, last_stream: int, code: int, text: str) -> None:
+        """See `Role.go_away`: a client that goes says so, and its streams go on."""
+
+    def begin(self, first: bytes) -> None:
+        """See `Role.begin`: whatever connects is not an HTTP/2 client."""
+        raise ProtocolError(f"{self._client} speaks {spoken(first)}, not HTTP/2")
+
+    def break_stream(self, violation: ViolationError) -> None:
+        """See `Role.break_stream`."""
+        self._remember(violation.stream)
+        self.count_unrewarded()
+        call = self.calls.get(violation.stream)
+        if call is not None:
+            self._end(call)
+
+    def violated(self, violation: ViolationError) -> DmEnvRpcClientError:
+        """See `Role.violated`."""
+        return ProtocolError(f"{self._client} broke HTTP/2: it {violation.what}")
+
+    def close(self, unparsed: bytes) -> DmEnvRpcClientError:
+        """See `Role.close`."""
+        return ProtocolError(f"{self._client} closed the connection")
+
+    def fail(self, error: DmEnvRpcClientError) -> None:
+        """See `Role.fail`."""
+        self.end_all()
+
+    def _open(self, stream: int, request: _Request, ends_stream: bool) -> ServerCall:
+        kind = MessageAssembler if request.length is None else _CountedAssembler
+        inbox = _Inbox(stream, self.calls, self.events)
+        assembler = kind(self._max_message_bytes, self._allocate, STREAM_WINDOW, inbox)
+        call = self.calls[stream] = ServerCall(
+            self, stream, request.path, request.metadata, assembler
+        )
+        call.expected = request.length
+        if request.refusal:
+            call.has_ended = ends_stream
+            call.refuse(request.refusal)
+        return call
+
+    def _take_trailers(self, call: ServerCall, headers: list[Header], ends_stream: bool) -> None:
+        if call.has_ended:
+            raise ViolationError("sent HEADERS after END_STREAM", STREAM_CLOSED, call.number)
+        if not ends_stream:
+            raise ViolationError("sent a second request", stream=call.number)
+        for number, (name, value) in enumerate(headers, 1):
+            check_header(number, name, value, call.number)
+            if name.startswith(b":"):
+                raise ViolationError("sent pseudo-headers in trailers", stream=call.number)
+        self.end_content(call.number)
+
+    def _end(self, call: ServerCall) -> None:
+        call.is_over = True
+        self.events.append((call, Event.GONE))
+        self.forget(call)
+
+    def _remember(self, stream: int) -> None:
+        self._reset[stream] = None
+        if len(self._reset) > _REMEMBERED:
+            self._reset.popitem(last=False)
+
+
+class _CountedAssembler(MessageAssembler):
+    """For requests that announce their length, which those of gRPC do not."""
+
+    def __init__(self, max_message_bytes: int, allocate: Allocate, window: int, messages: Inbox):
+        super().__init__(max_message_bytes, allocate, window, messages)
+        self.count = 0
+
+    def take_whole(self, memory: memoryview, start: int, size: int) -> bool:
+        return False
+
+    def take(self, memory: memoryview, start: int, stop: int) -> None:
+        self.count += stop - start
+        super().take(memory, start, stop)
+
+    def direct(self, most: int) -> memoryview | None:
+        return None
+
+
+Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
+
+
+class _Request(NamedTuple):
+    """The headers of a request."""
+
+    path: str
+    metadata: Metadata
+    length: int | None
+    """The announced length of the content."""
+
+    refusal: str
+    """The HTTP status for what is not a gRPC call; "" for gRPC."""
+
+    @classmethod
+    def of(cls, headers: list[Header], stream: int) -> _Request:
+        """Checks headers (section 8); ViolationError if they are malformed."""
+        pseudo: dict[bytes, bytes] = {}
+        regular: list[Header] = []
+        for number, (name, value) in enumerate(headers, 1):
+            check_header(number, name, value, stream)
+            if name.startswith(b":"):
+                if regular or name in pseudo or name not in _PSEUDO:
+                    raise ViolationError(
+                        f"sent header {number}, a pseudo-header that is unknown, sent twice or "
+                        "behind others",
+                        stream=stream,
+                    )
+                pseudo[name] = value
+            else:
+                # Which must not begin or end with a blank; gRPC strips them.
+                regular.append((name, value.strip(b" \t")))
+        fields = dict(regular)
+        method = pseudo.get(b":method", b"")
+        path = pseudo.get(b":path", b"")
+        if not method or not path or not pseudo.get(b":scheme"):
+            raise ViolationError("sent a request without its pseudo-headers", stream=stream)
+        refusal = ""
+        if method != b"POST":
+            refusal = "405"
+        elif not fields.get(b"content-type", b"").startswith(b"application/grpc"):
+            refusal = "415"
+        return cls(path.decode("latin-1"), _metadata(regular), _length(regular, stream), refusal)
+
+
+def _length(headers: list[Header], stream: int) -> int | None:
+    given = {value for name, value in headers if name == b"content-length"}
+    if not given:
+        return None
+    length = given.pop()
+    if given or not length.isdigit() or len(length) > 18:
+        raise ViolationError("sent a broken content-length", stream=stream)
+    return int(length)
+
+
+def _quoted(details: str) -> str:
+    """Returns a text as gRPC sends it, percent-encoded and of limited size."""
+    quoted = urllib.parse.quote(details[:_MAX_DETAILS], _UNQUOTED, errors="replace")
+    if len(quoted) > _MAX_DETAILS:
+        # Not in the middle of a code, nor of a character.
+        shorter = urllib.parse.unquote_to_bytes(re.sub("%.?$", "", quoted[: _MAX_DETAILS - 16]))
+        quoted = urllib.parse.quote(shorter.decode("utf-8", "ignore") + "...", _UNQUOTED)
+    return quoted
+
+
+_OF_GRPC = {b"te", b"content-type", b"user-agent", b"content-length"}
+
+
+def _metadata(headers: list[Header]) -> Metadata:
+    found: list[tuple[str, str | bytes]] = []
+    for name, value in headers:
+        if name in _OF_GRPC or name.startswith(b"grpc-"):
+            continue
+        key = name.decode("latin-1")
+        if key.endswith("-bin"):
+            for part in value.split(b","):
+                try:
+                    padded = part + b"=" * (-len(part) % 4)
+                    found.append((key, base64.b64decode(padded, validate=True)))
+                except binascii.Error:
+                    continue
+        else:
+            found.append((key, value.decode("latin-1")))
+    return tuple(found)

@@ -1,0 +1,296 @@
+"""The connections of a listener: how they are accepted, and which of them are closed in time."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import select
+import socket
+import ssl
+import time
+import urllib.parse
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from dm_env_rpc_client.transports.http2.protocol.server_half import Event, ServerHalf
+from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
+from dm_env_rpc_client.transports.http2.server.draining import DrainingConnections
+from dm_env_rpc_client.transports.http2.server.listening_sockets import ListeningSockets
+from dm_env_rpc_client.transports.http2.sockets import set_options
+
+__all__ = ["Clients", "peer_address"]
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+"""How often silent connections are looked for."""
+
+_GREET_SECONDS = 10.0
+"""How long a client may take until it has opened a stream."""
+
+_UNREAD_SECONDS = 600.0
+"""How long a client may leave answers unread. Programs do when they train, or are in a debugger.
+
+There are no probes: a program that reads only when it waits for an answer does not respond to
+them. Connections of machines that are gone are ended by the kernel (`set_options`).
+"""
+
+_LINGER_SECONDS = 5.0
+"""How long a client that broke HTTP/2 may take to read why its connection ended."""
+
+_MOST_LINGERING = 64
+"""Clients that may take that time at once; of more, the first one loses its socket."""
+
+_PAUSE_SECONDS = 0.2
+"""How long clients wait when there are no descriptors for them."""
+
+_ADMIT_SECONDS = 0.0002
+"""How long connections are accepted before others have their turn; at least one is."""
+
+
+_Adopted: TypeAlias = tuple[socket.socket, Any, Callable[[], None]]
+
+
+class Clients:
+    """The open connections, by descriptor. Only the thread that leads uses them.
+
+    Args:
+      poll: is to tell what their sockets are ready for.
+      tls: the context for TLS; None for plaintext.
+      make_half: makes the state of a connection of the client at an address.
+      most: how many there may be.
+      closed: told of each connection that was closed and whose streams are to be closed.
+
+    Attributes:
+      listening: the sockets at which they are accepted.
+      connections: the open ones.
+      lingering: what is left of those that were ended for what their clients did; oldest first.
+      adopted: connections that were accepted elsewhere and wait for `admit_adopted`.
+      next_look: when to `look`, in seconds of the monotonic clock; 0.0 if there is no need.
+    """
+
+    def __init__(
+        self,
+        poll: select.epoll,
+        tls: ssl.SSLContext | None,
+        make_half: Callable[[str], ServerHalf],
+        most: int,
+        closed: Callable[[ServerConnection], None],
+    ):
+        self.listening = ListeningSockets(poll)
+        self.connections: dict[int, ServerConnection] = {}
+        self.draining: dict[int, DrainingConnections] = {}
+        self.adopted: collections.deque[_Adopted] = collections.deque()
+        self.next_look = 0.0
+        self._poll = poll
+        self._tls = tls
+        self._make_half = make_half
+        self._most = most
+        self._closed = closed
+
+    def accept(self, descriptor: int) -> None:
+        """Accepts connections at one of the listening sockets."""
+        ends = time.perf_counter() + _ADMIT_SECONDS
+        while True:
+            try:
+                accepted = self.listening.accept(descriptor)
+            except OSError as error:
+                _log.warning("could not accept a connection: %s", error)
+                if self._drop_silent():
+                    continue
+                self.listening.pause()
+                self.next_look = time.monotonic() + _PAUSE_SECONDS
+                return
+            if accepted is None:
+                return
+            self._admit(*accepted)
+            if time.perf_counter() > ends:
+                return
+
+    def adopt(self, accepted: socket.socket, where: Any, taken: Callable[[], None]) -> None:
+        """Takes a connection that was accepted elsewhere, when it is its turn.
+
+        Called by any thread.
+
+        Args:
+          accepted: the socket.
+          where: the address of the client, in the form of the socket's family.
+          taken: called then.
+        """
+        self.adopted.append((accepted, where, taken))
+
+    def admit_adopted(self) -> None:
+        """Takes some of the connections that were accepted elsewhere."""
+        ends = time.perf_counter() + _ADMIT_SECONDS
+        while self.adopted:
+            accepted, where, taken = self.adopted.popleft()
+            self._admit(accepted, where)
+            taken()
+            if time.perf_counter() > ends:
+                return
+
+    def _admit(self, accepted: socket.socket, where: Any) -> None:
+        """Makes a connection of a socket, if there is room for it.
+
+        Args:
+          accepted: the socket.
+          where: the address of the client, in the form of the socket's family.
+        """
+        if len(self.connections) + len(self.draining) >= self._most and not self._drop_silent():
+            accepted.close()
+            return
+        made: Any = accepted
+        try:
+            accepted.setblocking(False)
+            set_options(accepted)
+            if self._tls is not None:
+                made = self._tls.wrap_socket(
+                    accepted, server_side=True, do_handshake_on_connect=False
+                )
+            self.add(made, peer_address(accepted.family, where))
+        except (OSError, ValueError) as error:
+            _log.info("a client was gone before it was served: %s", error)
+            made.close()
+
+    def add(self, made: Any, address: str) -> ServerConnection:
+        """Makes a connection of a socket that this end has opened, or of an accepted one.
+
+        Args:
+          made: the socket, not blocking.
+          address: the client's, in the syntax of gRPC.
+
+        Raises:
+          OSError, ValueError: the client is gone.
+        """
+        connection = ServerConnection(made, address, self._make_half(address), self._poll)
+        self.connections[connection.fileno()] = connection
+        self._begin_to_look()
+        with connection.lock:
+            connection.flush()
+        return connection
+
+    def look(self) -> None:
+        """Closes those that do not greet, whose clients do not read, or that linger too long."""
+        now = time.monotonic()
+        self.listening.go_on()
+        self.next_look = now + _LOOK_SECONDS if self.connections or self.draining else 0.0
+        for descriptor, last in list(self.draining.items()):
+            if now > last.ends_at:
+                self._close_lingering(descriptor)
+        for connection in list(self.connections.values()):
+            if not connection.half.last_stream and now - connection.accepted_at > _GREET_SECONDS:
+                _log.info("%s did not open a stream in time", connection.address)
+                self.close(connection)
+            elif connection.unsent and now - connection.taken_at > _UNREAD_SECONDS:
+                _log.info("%s does not read its answers", connection.address)
+                self.close(connection, resets=True)
+            else:
+                with connection.lock:
+                    connection.half.forgive()
+
+    def close(self, connection: ServerConnection, resets: bool = False) -> None:
+        """Closes a connection; its streams are closed as their events are processed.
+
+        Args:
+          connection: the connection; one that is closed already stays so.
+          resets: whether what was not sent is dropped.
+        """
+        with connection.lock:
+            if not connection.is_open:
+                return
+            connection.flush()
+            del self.connections[connection.fileno()]
+            if resets:
+                connection.reset()
+            else:
+                connection.close()
+            self._end_streams(connection)
+        self._tell(connection)
+
+    def break_off(self, connection: ServerConnection) -> None:
+        """Ends a connection for what its client did, which may still read why.
+
+        Its streams are closed as their events are processed.
+        """
+        if connection.has_ended:
+            self.close(connection)
+            return
+        if len(self.draining) >= _MOST_LINGERING:
+            self._close_lingering(next(iter(self.draining)))
+        with connection.lock:
+            descriptor = connection.fileno()
+            del self.connections[descriptor]
+            self.draining[descriptor] = connection.linger(time.monotonic() + _LINGER_SECONDS)
+            self._end_streams(connection)
+        self.go_on_lingering(descriptor)
+        self._begin_to_look()
+        self._tell(connection)
+
+    def go_on_lingering(self, descriptor: int) -> None:
+        """Does what a socket that lingers is ready for."""
+        if not self.draining[descriptor].go_on():
+            self._close_lingering(descriptor)
+
+    def end_waiting(self) -> None:
+        """Closes all sockets that linger, and those that were not admitted."""
+        while self.adopted:
+            accepted, _, taken = self.adopted.popleft()
+            accepted.close()
+            taken()
+        for descriptor in list(self.draining):
+            self._close_lingering(descriptor)
+
+    def _close_lingering(self, descriptor: int) -> None:
+        self.draining.pop(descriptor).close()
+
+    def _begin_to_look(self) -> None:
+        if self.next_look == 0.0:
+            self.next_look = time.monotonic() + _LOOK_SECONDS
+
+    def _end_streams(self, connection: ServerConnection) -> None:
+        half = connection.half
+        half.end_all()
+        # Also streams whose calls were over: their clients have not taken all answers.
+        half.events.extend((each.call, Event.GONE) for each in list(connection.served))
+
+    def _tell(self, connection: ServerConnection) -> None:
+        # Most of those that do not play never had a stream.
+        if connection.half.events:
+            self._closed(connection)
+        connection.on_closed()
+
+    def abandon(self) -> None:
+        """Closes a forked child's copies of the sockets."""
+        self.listening.abandon()
+        for connection in self.connections.values():
+            connection.abandon()
+        for last in self.draining.values():
+            last.abandon()
+
+    def _drop_silent(self) -> bool:
+        """Closes a connection without a stream, if there is one, to make room.
+
+        Those that linger are first, then those that never had one, and of them the oldest.
+        """
+        if self.draining:
+            self._close_lingering(next(iter(self.draining)))
+            return True
+        oldest = None
+        for connection in self.connections.values():  # In the order in which they came.
+            if not connection.half.last_stream:
+                oldest = connection
+                break
+            if oldest is None and not any(served.is_counted for served in connection.served):
+                oldest = connection
+        if oldest is not None:
+            self.close(oldest)
+        return oldest is not None
+
+
+def peer_address(family: int, where: Any) -> str:
+    """Returns the address of a client as gRPC writes it."""
+    if family == socket.AF_INET:
+        return f"ipv4:{where[0]}:{where[1]}"
+    if family == socket.AF_INET6:
+        return f"ipv6:{urllib.parse.quote(f'[{where[0]}]', safe=':')}:{where[1]}"
+    return "unix:"

@@ -1,0 +1,263 @@
+"""One accepted socket of a listener: TLS, bytes in, bytes out. Called by the listener's threads.
+
+The thread that leads is the only one that receives. Any thread may send, with `lock` held, which
+protects the half too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import select
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dm_env_rpc_client.transports.http2.protocol.server_half import ServerHalf
+from dm_env_rpc_client.transports.http2.server.draining import DrainingConnections
+from dm_env_rpc_client.transports.http2.sockets import WOULD_BLOCK
+
+__all__ = ["ServerConnection"]
+
+_BUFFERS_AT_ONCE = 512
+
+_MAX_UNSENT = 1 << 22
+"""Bytes of answers that a client may leave unread before nothing more is read from it, and none
+of its requests is answered."""
+
+_PIECE_BYTES = 128
+"""What each piece of an answer takes beside its contents."""
+
+
+class ServerConnection:
+    """A connection of a client.
+
+    Args:
+      accepted: the socket, not blocking; an ssl.SSLSocket for TLS, whose handshake may be over.
+      address: the client's, in the syntax of gRPC.
+      half: the state of the connection.
+      poll: tells the thread that leads what the socket is ready for.
+
+    Attributes:
+      address: as the argument.
+      half: as the argument.
+      lock: held while the half is changed and while something is sent.
+      is_open: whether the socket is open.
+      is_encrypting: whether the TLS handshake is not over.
+      is_known: whether it has had a stream that the server accepted, or was opened by the server.
+      has_ended: whether the client has closed its end, or the connection is broken.
+      accepted_at: when it was accepted, in seconds of the monotonic clock.
+      unsent: about how many bytes the socket did not take.
+      taken_at: when it took some last, while there were unsent ones.
+      has_more: whether there may be more to receive, of which the poll does not tell.
+      is_queued: whether the thread that leads will look at it without being told by the poll.
+      stalled: streams whose requests wait until the client takes earlier answers. Protected by
+        `lock`.
+      served: the streams that are not closed.
+      on_closed: called when it was closed.
+    """
+
+    def __init__(self, accepted: Any, address: str, half: ServerHalf, poll: select.epoll):
+        self.address = address
+        self.half = half
+        self.lock = threading.Lock()
+        self.is_open = True
+        self._is_tls = isinstance(accepted, ssl.SSLSocket)
+        self.is_encrypting = self._is_tls and accepted.version() is None
+        self.is_known = self.has_ended = False
+        self.accepted_at = self.taken_at = time.monotonic()
+        self.unsent = 0
+        # Beyond the handshake, some may be decrypted that makes no socket readable.
+        self.has_more = self._is_tls and not self.is_encrypting
+        self.is_queued = False
+        self.stalled: set[Any] = set()
+        self.served: set[Any] = set()
+        self.on_closed: Callable[[], None] = _nothing
+        self._socket = accepted
+        self._poll = poll
+        self._sending = half.framing.sending
+        self._mask = _ONCE if self.is_encrypting else select.EPOLLIN
+        self._counted = 0
+        poll.register(accepted, self._mask)
+
+    def fileno(self) -> int:
+        """Returns the descriptor of the socket."""
+        number: int = self._socket.fileno()
+        return number
+
+    @property
+    def is_clogged(self) -> bool:
+        """Whether the client leaves so much unread that it gets no further answers."""
+        return self.unsent > _MAX_UNSENT
+
+    def encrypt(self) -> bool | None:
+        """Goes on with the TLS handshake; called with the lock, by any thread.
+
+        The poll tells once that the socket is ready for that, and again after this.
+
+        Returns:
+          None if it is not over, False if it failed.
+        """
+        try:
+            self._socket.do_handshake()
+        except ssl.SSLWantWriteError:
+            self._poll.modify(self._socket, select.EPOLLOUT | select.EPOLLONESHOT)
+            return None
+        except ssl.SSLWantReadError:
+            self._poll.modify(self._socket, _ONCE)
+            return None
+        except (OSError, ValueError):
+            return False
+        # gRPC is HTTP/2 by agreement only.
+        if self._socket.selected_alpn_protocol() != "h2":
+            return False
+        self.is_encrypting = False
+        self._watch(select.EPOLLIN)
+        return True
+
+    def advance(self, is_readable: bool) -> None:
+        """Parses what was received, and receives what there is.
+
+        Args:
+          is_readable: whether the poll says so.
+        """
+        framing = self.half.framing
+        if framing.is_behind:
+            with self.lock:
+                framing.go_on()
+        while (is_readable or self.has_more) and not framing.is_behind:
+            is_readable = self.has_more = not self._receive()
+
+    def _receive(self) -> bool:
+        """Receives once and parses it; False if there may be more at once."""
+        framing = self.half.framing
+        buffers = framing.buffers()
+        try:
+            if self._is_tls:
+                with self.lock:
+                    count = self._socket.recv_into(buffers[0])
+            elif len(buffers) == 1:
+                count = self._socket.recv_into(buffers[0])
+            else:
+                count = self._socket.recvmsg_into(buffers)[0]
+        except WOULD_BLOCK:
+            return True
+        except (OSError, ValueError):
+            count = 0
+        self.has_ended = not count
+        with self.lock:
+            framing.received(count)
+        # What TLS has decrypted already makes no socket readable.
+        return not (self._is_tls and framing.failure is None and self._socket.pending())
+
+    def flush(self, is_writable: bool = False) -> None:
+        """Sends what the socket takes; called with the lock.
+
+        Args:
+          is_writable: whether the poll has said that a full socket takes something again.
+        """
+        sending = self._sending
+        outbound = sending.outbound
+        if not self.is_open:
+            outbound.clear()
+            return
+        if self.is_encrypting:
+            return
+        if self._mask & select.EPOLLOUT and not is_writable:
+            # Counted again when there is twice as much; the largest pieces are `added`.
+            if len(outbound) > 2 * self._counted + 64:
+                self._count()
+            return
+        has_advanced = not self.unsent
+        try:
+            while outbound:
+                if self._is_tls or len(outbound) == 1:
+                    # What did not fit is tried again with the same bytes, as TLS demands.
+                    sending.sent(self._socket.send(outbound[0]))
+                    has_advanced = True
+                else:
+                    buffers = itertools.islice(outbound, _BUFFERS_AT_ONCE)
+                    sending.sent(self._socket.sendmsg(buffers))
+                    has_advanced = True
+        except WOULD_BLOCK:
+            if has_advanced:
+                self.taken_at = time.monotonic()
+            self._count()
+        except OSError:
+            outbound.clear()  # The end is received, too.
+            self.unsent = 0
+        else:
+            self.unsent = 0
+            if self._mask != select.EPOLLIN:
+                self._watch(select.EPOLLIN)
+
+    def added(self, size: int) -> None:
+        """Counts an answer that was queued behind unsent ones; called with the lock."""
+        self.unsent += size
+        if self.is_clogged:
+            self._watch(select.EPOLLOUT)
+
+    def _count(self) -> None:
+        outbound = self._sending.outbound
+        self._counted = len(outbound)
+        self.unsent = sum(map(len, outbound)) + _PIECE_BYTES * len(outbound)
+        self._watch(select.EPOLLOUT if self.is_clogged else _BOTH)
+
+    def reset(self) -> None:
+        """Closes the socket at once; called with the lock.
+
+        What the kernel still has to send is lost, too; it would keep that while the client lives.
+        """
+        if self.is_open:
+            with contextlib.suppress(OSError):
+                linger = struct.pack("ii", 1, 0)
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self._unregister()
+            self._socket.close()
+
+    def close(self) -> None:
+        """Closes the socket; called with the lock. What was not sent is lost."""
+        if self.is_open:
+            self._unregister()
+            with contextlib.suppress(OSError):
+                # A process forked from this one may have a copy, which would keep it open.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+            self._socket.close()
+
+    def linger(self, ends_at: float) -> DrainingConnections:
+        """Ends the connection, but leaves the socket open for its last words; with the lock.
+
+        Args:
+          ends_at: until when, in seconds of the monotonic clock.
+        """
+        self.is_open = False
+        last_words = list(self._sending.outbound)
+        self._sending.outbound.clear()
+        return DrainingConnections(self._socket, last_words, self._poll, ends_at)
+
+    def _unregister(self) -> None:
+        self.is_open = False
+        with contextlib.suppress(OSError, ValueError):
+            self._poll.unregister(self._socket)
+
+    def abandon(self) -> None:
+        """Closes a forked child's copy of the socket; the connection is the parent's."""
+        self.is_open = False
+        self._socket.close()
+
+    def _watch(self, mask: int) -> None:
+        if mask != self._mask and self.is_open:
+            self._mask = mask
+            self._poll.modify(self._socket, mask)
+
+
+def _nothing() -> None:
+    pass
+
+
+_ONCE = select.EPOLLIN | select.EPOLLONESHOT
+_BOTH = select.EPOLLIN | select.EPOLLOUT

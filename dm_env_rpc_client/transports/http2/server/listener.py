@@ -1,0 +1,594 @@
+"""A listener on plain sockets: one thread reads requests, has them answered and writes the answers.
+
+grpcio's server hands each message over between several threads, which takes 80 % of a cheap step.
+Here the thread that has read a request answers it, too. It leads: it waits for all sockets, and
+for most servers it is the only thread that ever runs.
+
+Streams stay independent nevertheless. A second thread watches. When an answer takes longer than
+a few milliseconds, the watcher takes over the lead, and the thread that still answers keeps just
+the stream that it answers. Such a stream has a thread of its own until its answers are quick
+again. So has one that waits for other streams (`ServerStream.may_wait`), from the start.
+
+A request is answered only while the client takes the answers; otherwise it waits, and then the
+client's window for requests stays closed. So what one client can make the server hold is bounded.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import logging
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dm_env_rpc_client.system import forking
+from dm_env_rpc_client.system.busy_wait import BusyWait, at_work, processors
+from dm_env_rpc_client.system.self_pipe import SelfPipe
+from dm_env_rpc_client.system.waiting import wait_in_parts
+from dm_env_rpc_client.transports import listening
+from dm_env_rpc_client.transports.http2.protocol.server_half import Event, ServerCall, ServerHalf
+from dm_env_rpc_client.transports.http2.server.clients import Clients
+from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
+from dm_env_rpc_client.transports.http2.server.handshakes import Handshakes
+from dm_env_rpc_client.transports.http2.server.leader import TICK_SECONDS, Leader
+from dm_env_rpc_client.transports.http2.server.listening_sockets import is_gone
+from dm_env_rpc_client.transports.http2.server.served_stream import ServedStream
+from dm_env_rpc_client.transports.http2.server.stream_threads import StreamThreads
+from dm_env_rpc_client.transports.server_streams import (
+    OpenStream,
+    Peer,
+    Refused,
+    StreamStatusError,
+    full_error,
+)
+from dm_env_rpc_client.transports.services.table import open_own
+from dm_env_rpc_client.transports.status import PROCESS
+from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Allocate, plain_memory
+
+__all__ = ["Http2Listener"]
+
+_log = logging.getLogger(__name__)
+
+_BATCH_SECONDS = 0.0001
+"""How long a small answer may wait for others on its connection, to be sent with them."""
+
+_BATCH_BYTES = 1 << 15
+"""More than this is sent at once, so that the client reads it while the next step is taken: 0.95 of
+the time of 16 environments with uint8 84x84x4, 0.87 with float32."""
+
+_CLOSE_SECONDS = 5.0
+"""How long `stop` waits for streams to be closed, when the grace is over."""
+
+_SHARE_SECONDS = 0.0003
+"""How long the requests of one connection are answered before it is the turn of others. It is also
+what all connections together may take that have had no stream yet: anybody may have many of them,
+and make the server work with handshakes, requests without a token or checks of its health."""
+
+_MORE_SOCKETS = 64
+"""Sockets that have no stream, beyond the number of streams."""
+
+_MORE_STREAMS = 100
+"""Streams of a connection beyond the limit of all streams: those are refused with a reason."""
+
+_MAX_STREAMS_OF_CONNECTION = 4096
+
+
+class Http2Listener:
+    """A `Listener` that speaks HTTP/2 itself.
+
+    Args:
+      open_stream: makes the server's end of each stream.
+      address: `host:port` or `unix:path`; port 0 takes a free one. None to serve only connections
+        that another process accepts, see `adopt`.
+      tls: the context for TLS, with the ALPN protocol h2; None for plaintext.
+      max_streams: streams beyond this are refused with RESOURCE_EXHAUSTED.
+      max_message_bytes: the size of the largest request.
+      allocate: gives the memory for large requests.
+      refused: told of each stream beyond `max_streams`.
+      processes: how many processes serve the connections of this server. If each processor has
+        one, environments that compute are stepped without threads of their own.
+
+    Raises:
+      OSError: the address is taken, or does not belong to this machine.
+    """
+
+    def __init__(
+        self,
+        open_stream: OpenStream,
+        address: str | None,
+        tls: ssl.SSLContext | None,
+        max_streams: int,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        allocate: Allocate = plain_memory,
+        refused: Refused = lambda *_: None,
+        processes: int = 1,
+    ):
+        self._open_stream = open_stream
+        self._refused = refused
+        self._max_streams = max_streams
+        self._poll = select.epoll()
+        # Connections on which something happened that the thread that leads has not seen.
+        self._ready: collections.deque[ServerConnection] = collections.deque()
+        # Those that are not known, with what the poll said.
+        self._strangers: collections.deque[tuple[ServerConnection, int]] = collections.deque()
+        self._commands: collections.deque[Callable[[], None]] = collections.deque()
+        self._bell = SelfPipe()
+        self._busy_wait = BusyWait()
+        # Protects what follows; held briefly. Entering it costs less than entering the condition.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._leader = Leader(self._lock)
+        self._may_stay = processes > 1 and processes >= processors()
+        self._stream_count = 0
+        self._is_ending = False
+        most_of_connection = min(max_streams + _MORE_STREAMS, _MAX_STREAMS_OF_CONNECTION)
+        self._clients = Clients(
+            self._poll,
+            tls,
+            lambda client: ServerHalf(
+                f"the client {client}", max_message_bytes, most_of_connection, allocate, processes
+            ),
+            max_streams + _MORE_SOCKETS,
+            self._again,
+        )
+        self._handshakes = Handshakes(
+            self._start,
+            lambda failed: self._command(functools.partial(self._clients.close, failed)),
+        )
+        self._threads = StreamThreads(self._start, self._close_stream)
+        try:
+            add = self._clients.listening.add
+            self.address = "" if address is None else listening.listen(add, address)
+            self._poll.register(self._bell.fileno(), select.EPOLLIN)
+            self._start(self._serve_all, "leads")
+        except BaseException:
+            self._clients.listening.close()
+            self._release()
+            raise
+        forking.register(self)
+
+    # The interface.
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """See `Listener.wait`."""
+        return wait_in_parts(self._wait, timeout)
+
+    def _wait(self, seconds: float) -> bool:
+        with self._lock:
+            return self._changed.wait_for(lambda: self._leader.is_stopped, seconds)
+
+    def stop(self, grace: float) -> None:
+        """See `Listener.stop`."""
+        self._command(self._say_goodbye)
+        deadline = time.monotonic() + grace
+        with self._lock:
+            # Closed streams are told, sent answers are not.
+            while not self._leader.is_stopped and self._is_busy():
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    break
+                self._changed.wait(min(remaining, TICK_SECONDS))
+        self._command(self._end)
+        with self._lock:
+            self._changed.wait_for(lambda: self._leader.is_stopped, _CLOSE_SECONDS)
+
+    def abort(self) -> None:
+        """See `Listener.abort`."""
+        self._command(self._end)
+
+    def adopt(self, descriptor: int, taken: Callable[[], None]) -> None:
+        """Serves a connection that another process has accepted.
+
+        Args:
+          descriptor: its socket, which belongs to the listener from then on.
+          taken: called in any thread when it is served, or when its client is found to be gone.
+        """
+        accepted = socket.socket(fileno=descriptor)
+        try:
+            where = accepted.getpeername()
+            gone = is_gone(accepted)
+        except OSError:
+            gone = True
+        if gone:
+            accepted.close()
+            taken()
+        else:
+            self._clients.adopt(accepted, where, taken)
+            self._bell.notify()
+
+    def serve_opened(self, opened: Any, address: str, ended: Callable[[], None]) -> None:
+        """Serves a connection that this end has opened, to a client that waits for it.
+
+        Args:
+          opened: its socket, not blocking, after a handshake of TLS; it belongs to the listener.
+          address: the client's.
+          ended: called in any thread when the connection has ended.
+        """
+        self._command(functools.partial(self._serve_opened, opened, address, ended))
+
+    # The thread that leads.
+
+    def _serve_opened(self, opened: Any, address: str, ended: Callable[[], None]) -> None:
+        try:
+            if self._is_ending:
+                raise ConnectionAbortedError("the server was stopped")
+            connection = self._clients.add(opened, address)
+        except (OSError, ValueError) as error:
+            _log.info("%s was gone before it was served: %s", address, error)
+            opened.close()
+            ended()
+            return
+        connection.on_closed = ended
+        connection.is_known = True
+        self._again(connection)
+
+    def _start(self, target: Callable[..., None], name: str, *arguments: Any) -> None:
+        threading.Thread(
+            target=target, args=arguments, name=f"dm_env_rpc {self.address} {name}", daemon=True
+        ).start()
+
+    def _serve_all(self) -> None:
+        """Leads until another thread takes over or the listener is stopped."""
+        with at_work():
+            self._lead_on(self._leader.take())
+
+    def _lead_on(self, me: object) -> None:
+        try:
+            self._start(self._watch, "watches")
+        except RuntimeError:
+            _log.exception("no thread can be started; long answers delay the others")
+        while True:
+            try:
+                if not self._turn(me):
+                    return
+            except BaseException:
+                if not self._leader.is_held_by(me):
+                    return
+                _log.exception("serving failed")
+                time.sleep(TICK_SECONDS)
+
+    def _watch(self) -> None:
+        """Takes over the lead from a thread whose answer takes long."""
+        served = self._leader.watch()
+        if served is not None:
+            self._again(served.connection)
+            self._serve_all()
+
+    def _turn(self, me: object) -> bool:
+        """Waits for sockets and does what there is to do; False if another thread leads now."""
+        while self._commands:
+            self._commands.popleft()()
+        clients = self._clients
+        is_waiting = bool(self._ready or self._strangers or clients.adopted)
+        if self._is_ending and not is_waiting:
+            self._become_stopped()
+            return False
+        wait = 0.0 if is_waiting else -1.0
+        if clients.next_look:
+            until_look = clients.next_look - time.monotonic()
+            if until_look <= 0:
+                clients.look()
+                return True
+            if wait:
+                wait = until_look
+        connections = clients.connections
+        ready = self._busy_wait.spin(self._poll.poll, 0) if wait else None
+        for descriptor, mask in ready or self._poll.poll(wait):
+            connection = connections.get(descriptor)
+            if connection is None:
+                if descriptor in clients.listening:
+                    clients.accept(descriptor)
+                elif descriptor in clients.draining:
+                    clients.go_on_lingering(descriptor)
+                else:
+                    self._bell.drain()
+            # Nothing is lost if another thread leads from here on: what this thread was told
+            # about other sockets, that one is told again.
+            elif connection.is_queued:
+                # It has had its turn. What it sent stays in its socket until the next one.
+                if mask & select.EPOLLOUT:
+                    with connection.lock:
+                        connection.flush(is_writable=True)
+            elif not connection.is_known:
+                connection.is_queued = True
+                self._strangers.append((connection, mask))
+            elif not self._serve(me, connection, mask):
+                return False
+        # One of them: those that send less than they may do not wait for all that send more.
+        if self._ready:
+            queued = self._ready.popleft()
+            queued.is_queued = False
+            if not self._serve(me, queued, 0):
+                return False
+        if clients.adopted:
+            clients.admit_adopted()
+        if self._strangers and not self._serve_strangers(me):
+            return False
+        return not self._leader.is_stopped
+
+    def _serve_strangers(self, me: object) -> bool:
+        """Serves connections that are not known, for a while; False if another thread leads now."""
+        ends = time.perf_counter() + _SHARE_SECONDS
+        while self._strangers:
+            connection, mask = self._strangers.popleft()
+            connection.is_queued = False
+            if not self._serve(me, connection, mask):
+                return False
+            if time.perf_counter() > ends:
+                break
+        return True
+
+    def _serve(self, me: object, connection: ServerConnection, mask: int) -> bool:
+        """Does what a connection is ready for; False if another thread leads now."""
+        try:
+            self._move_bytes(connection, mask)
+            return connection.is_encrypting or self._process(me, connection)
+        except BaseException:
+            _log.exception("serving %s failed", connection.address)
+            if not self._leader.is_held_by(me):
+                return False
+            self._clients.close(connection)
+            return True
+
+    def _move_bytes(self, connection: ServerConnection, mask: int) -> None:
+        if not connection.is_open:
+            return  # What it has received and not parsed is of no use any more.
+        if connection.is_encrypting:
+            if mask:
+                self._handshakes.go_on(connection)
+            return
+        if mask & select.EPOLLOUT:
+            with connection.lock:
+                connection.flush(is_writable=True)
+        # What was received before is done first, so that it does not pile up.
+        if not connection.half.events:
+            connection.advance(bool(mask & ~select.EPOLLOUT))
+        if connection.stalled:
+            self._threads.resume(connection)
+
+    def _process(self, me: object, connection: ServerConnection) -> bool:
+        """Does what the client has asked for; False if another thread leads now."""
+        events = connection.half.events
+        framing = connection.half.framing
+        sending = framing.sending
+        begun = ends = 0.0
+        sent = sending.submitted
+        while events:
+            call, what = events.popleft()
+            served = call.shell
+            if not isinstance(what, Event):
+                # Most are messages; members of an enum are slow to find.
+                if served is not None and not self._request(me, served, what):
+                    return False
+            elif what is Event.OPENED:
+                self._open(connection, call)
+            elif served is None:
+                continue
+            elif what is Event.ENDED:
+                if not self._end_requests(me, served):
+                    return False
+            elif not self._abandon(me, served):  # GONE
+                return False
+            now = time.perf_counter()
+            if sending.outbound:
+                begun = begun or now
+                if now - begun > _BATCH_SECONDS or sending.submitted - sent > _BATCH_BYTES:
+                    begun = 0.0
+                    sent = sending.submitted
+                    with connection.lock:
+                        connection.flush()
+            ends = ends or now + _SHARE_SECONDS
+            if now > ends:
+                break
+        if sending.outbound:
+            with connection.lock:
+                connection.flush()
+        failure = framing.failure
+        if failure is not None and connection.is_open:
+            _log.debug("%s", failure)
+            self._clients.break_off(connection)
+        if events or (connection.is_open and (framing.is_behind or connection.has_more)):
+            self._again(connection)
+        return True
+
+    def _again(self, connection: ServerConnection) -> None:
+        """Has the thread that leads look at a connection when the others have had their turn."""
+        if not connection.is_queued:
+            connection.is_queued = True
+            if connection.is_known:
+                self._ready.append(connection)
+            else:
+                self._strangers.append((connection, 0))
+
+    def _open(self, connection: ServerConnection, call: ServerCall) -> None:
+        try:
+            served = self._served(connection, call)
+        except StreamStatusError as error:
+            with connection.lock:
+                call.finish(error.code, str(error))
+        except BaseException:
+            _log.exception("opening a stream of %s failed", connection.address)
+            with connection.lock:
+                call.finish("INTERNAL", "the server failed to open the stream")
+        else:
+            call.shell = served
+            if served is not None:
+                connection.served.add(served)
+
+    def _served(self, connection: ServerConnection, call: ServerCall) -> ServedStream | None:
+        if call.is_over:
+            return None
+        own = open_own(call.path)
+        if own is not None:
+            served = ServedStream(connection, call, own.stream)
+            served.is_unary, served.stays = own.is_unary, own.stays
+            return served
+        if call.path != PROCESS:
+            raise StreamStatusError("UNIMPLEMENTED", f"no such method; this server has {PROCESS}")
+        if self._stream_count >= self._max_streams:
+            full = full_error(self._max_streams)
+            self._refused(connection.address, f"{full.code}: {full}")
+            raise full
+        stream = self._open_stream(Peer(connection.address, call.metadata))
+        served = ServedStream(connection, call, stream, self._may_stay)
+        served.is_counted = connection.is_known = True
+        with connection.lock:
+            call.accept()
+        with self._lock:
+            self._stream_count += 1
+        return served
+
+    def _request(self, me: object, served: ServedStream, message: bytearray | memoryview) -> bool:
+        """Has a request answered; False if another thread leads now."""
+        if served.call.is_over:
+            return True
+        if (
+            served.has_thread
+            or served.waiting
+            or served.pace.is_slow
+            or served.stream.may_wait
+            or served.is_stalled
+        ):
+            return self._threads.enqueue(served, message) or self._abandon(me, served)
+        return self._answer_inline(me, served, message)
+
+    def _answer_inline(
+        self, me: object, served: ServedStream, message: bytearray | memoryview
+    ) -> bool:
+        self._leader.enter(served, True)
+        pace = served.pace
+        begun = pace.begin() if pace.may_stay else None
+        begin = time.perf_counter()
+        answer = served.answer(message)
+        took = time.perf_counter() - begin
+        if begun is None:
+            pace.seconds += (took - pace.seconds) / 8  # `end`, without the call.
+        else:
+            pace.end(begun, took, True)
+        if self._leader.leave(me):
+            if served.reply(answer, False):
+                return True
+            return self._close_inline(me, served)
+        # The stream is what this thread keeps.
+        pace.seconds = max(pace.seconds, TICK_SECONDS)
+        if served.reply(answer, True):
+            self._threads.serve_alone(served)
+        else:
+            self._close_stream(served)
+        return False
+
+    def _end_requests(self, me: object, served: ServedStream) -> bool:
+        if served.stays:
+            return True
+        with served.condition:
+            served.has_ended = True
+            if served.has_thread:
+                served.condition.notify_all()
+                return True
+            if served.waiting:
+                return True  # They are answered when the client takes the answers.
+        with served.connection.lock:
+            served.call.finish("OK")
+        return self._close_inline(me, served)
+
+    def _abandon(self, me: object, served: ServedStream) -> bool:
+        with served.condition:
+            if served.is_gone or served.is_closed:
+                return True
+            served.is_gone = True
+            served.waiting.clear()
+            # Under the condition: `close` comes after it.
+            try:
+                served.stream.abandon()
+            except BaseException:
+                _log.exception("abandoning a stream of %s failed", served.connection.address)
+            if served.has_thread:
+                served.condition.notify_all()
+                return True
+        return self._close_inline(me, served)
+
+    def _close_inline(self, me: object, served: ServedStream) -> bool:
+        """Closes a stream that no thread answers; False if another thread leads now."""
+        self._leader.enter(served, False)
+        self._close_stream(served)
+        return self._leader.leave(me)
+
+    def _close_stream(self, served: ServedStream) -> None:
+        with served.condition:
+            if served.is_closed:
+                return
+            served.is_closed = True
+            served.waiting.clear()
+        served.call.shell = None
+        connection = served.connection
+        with connection.lock:
+            connection.stalled.discard(served)
+        try:
+            served.stream.close()
+        except BaseException:
+            _log.exception("closing a stream of %s failed", connection.address)
+        connection.served.discard(served)
+        if served.is_counted:
+            with self._lock:
+                self._stream_count -= 1
+                self._changed.notify_all()
+
+    # Now and then, and the end.
+
+    def _command(self, command: Callable[[], None]) -> None:
+        """Has the thread that leads do something."""
+        self._commands.append(command)
+        self._bell.notify()
+
+    def _say_goodbye(self) -> None:
+        self._clients.listening.close()
+        for connection in self._clients.connections.values():
+            with connection.lock:
+                connection.half.leave()
+                connection.flush()
+
+    def _is_busy(self) -> bool:
+        """Whether there is a stream, or an answer that was not sent."""
+        if self._stream_count:
+            return True
+        return any(
+            connection.half.framing.sending.has_unsent
+            for connection in list(self._clients.connections.values())
+            if not connection.is_encrypting
+        )
+
+    def _end(self) -> None:
+        """Begins the end: closes what is open. The rest follows when all streams are closed."""
+        self._clients.listening.close()
+        self._clients.end_waiting()
+        self._is_ending = True
+        for connection in list(self._clients.connections.values()):
+            with connection.lock:
+                for call in list(connection.half.calls.values()):
+                    call.finish("UNAVAILABLE", "the server was stopped")
+            self._clients.close(connection)
+
+    def _become_stopped(self) -> None:
+        self._handshakes.stop()
+        self._release()
+        with self._lock:
+            self._leader.stop()
+            self._changed.notify_all()
+
+    def _release(self) -> None:
+        self._poll.close()
+        self._bell.close()
+
+    def after_fork_in_child(self) -> None:
+        """Gives up what belongs to the parent; called in the only thread of a forked child."""
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._clients.abandon()
+        self._poll.close()
+        self._bell.abandon()
+        self._leader.is_stopped = True

@@ -1,0 +1,106 @@
+"""Asks a server for its health, as load balancers and orchestrators do; any gRPC server."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import grpc
+
+from dm_env_rpc_client.errors import DeadlineExceededError, ProtocolError
+from dm_env_rpc_client.transports.endpoint import Endpoint
+from dm_env_rpc_client.transports.grpc.channel import open_channel
+from dm_env_rpc_client.transports.opening import grpc_credentials
+from dm_env_rpc_client.transports.services.health import CHECK
+from dm_env_rpc_client.transports.status import stream_error
+
+__all__ = ["SERVING", "UNIMPLEMENTED", "Answered", "check_health"]
+
+SERVING = "SERVING"
+
+UNIMPLEMENTED = "UNIMPLEMENTED"
+"""The server has no health service."""
+
+_STATUSES = ("UNKNOWN", SERVING, "NOT_SERVING", "SERVICE_UNKNOWN")
+"""The enum HealthCheckResponse.ServingStatus of `grpc.health.v1`."""
+
+_LEAST_SECONDS = 0.1
+
+
+class Answered(NamedTuple):
+    """The health of a server.
+
+    Attributes:
+      status: the name of a ServingStatus, such as "SERVING"; "UNIMPLEMENTED" if the server has no
+        health service.
+      seconds: how long the answer took, once there was a connection.
+    """
+
+    status: str
+    seconds: float
+
+
+def check_health(endpoint: Endpoint, service: str, timeout: float) -> Answered:
+    """Asks a server for the health of one of its services.
+
+    Args:
+      endpoint: the server and how to connect to it.
+      service: the name of the service, such as "dm_env_rpc.v1.Environment"; "" for the server.
+        It has at most 127 bytes.
+      timeout: seconds for connecting and the answer. A server that does not listen yet is waited
+        for.
+
+    Returns:
+      What the server answered.
+
+    Raises:
+      ConnectionLostError: there was no connection within `timeout`, or it ended; says why.
+      DeadlineExceededError: there was no answer within `timeout`.
+      ProtocolError: the answer is not one of the health service.
+      SpecError: grpcio does not take the credentials.
+    """
+    deadline = time.monotonic() + timeout
+    channel = open_channel(
+        endpoint.address, grpc_credentials(endpoint), timeout, endpoint.max_message_bytes
+    )
+    with channel:
+        ask: Any = channel.unary_unary(CHECK)
+        name = service.encode()
+        # HealthCheckRequest: field 1 is the name.
+        message = b"\x0a" + bytes([len(name)]) + name if name else b""
+        began = time.monotonic()
+        try:
+            answer: bytes = ask(
+                message,
+                timeout=max(deadline - began, _LEAST_SECONDS),
+                metadata=endpoint.metadata,
+            )
+        except grpc.RpcError as error:
+            status = _status_in(error, endpoint.address)
+        else:
+            status = _status_of(answer, endpoint.address)
+        return Answered(status, time.monotonic() - began)
+
+
+def _status_in(error: Any, address: str) -> str:
+    code = error.code()
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return UNIMPLEMENTED
+    if code is grpc.StatusCode.NOT_FOUND:
+        return "SERVICE_UNKNOWN"
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        raise DeadlineExceededError(
+            f"the server at {address} did not answer a health check in time"
+        ) from error
+    raise stream_error(address, code.name, error.details()) from error
+
+
+def _status_of(answer: bytes, address: str) -> str:
+    # HealthCheckResponse: field 1 is the status. The default, 0, is not sent.
+    number = 0 if not answer else answer[1] if len(answer) == 2 and answer[0] == 0x08 else -1
+    if not 0 <= number < len(_STATUSES):
+        raise ProtocolError(
+            f"the server at {address} answered a health check with {answer[:20].hex()}; expected a "
+            "HealthCheckResponse"
+        )
+    return _STATUSES[number]

@@ -1,0 +1,283 @@
+"""Looking before sleeping: how long, when not, and that nobody pays for it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from types import SimpleNamespace
+from typing import Any
+
+import dm_env
+import pytest
+
+from dm_env_rpc_client import make
+from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client.system import busy_wait
+from dm_env_rpc_client.system.busy_wait import SPIN_SECONDS, BusyWait, at_work
+from tests import forks
+
+
+class Clock:
+    """A processor on which each look takes a microsecond."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.looks = 0
+        self.away: Callable[[], float] = lambda: 0.0
+        """How long others have the processor when it is offered to them."""
+
+        self.comes_after: float | None = None
+        """How long after the begin of a wait the input comes; None for never."""
+
+        self.begun = 0.0
+
+    def look(self, expected: str) -> str | None:
+        assert expected == "input"
+        self.looks += 1
+        self.now += 1e-6
+        if self.comes_after is not None and self.now - self.begun >= self.comes_after:
+            return "found"
+        return None
+
+    def offer(self) -> None:
+        self.now += self.away()
+
+    def wait(self, place: BusyWait, comes_after: float | None) -> tuple[str | None, int]:
+        """Waits at a place; returns what was found, and the number of looks."""
+        self.begun, self.looks, self.comes_after = self.now, 0, comes_after
+        return place.spin(self.look, "input"), self.looks
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(busy_wait, "time", SimpleNamespace(perf_counter=lambda: made.now))
+    monkeypatch.setattr(busy_wait, "os", SimpleNamespace(sched_yield=made.offer))
+    monkeypatch.setattr(busy_wait, "processors", lambda: 2)
+    monkeypatch.setattr(busy_wait, "threads", {threading.get_ident()})
+    return made
+
+
+SOON = SPIN_SECONDS / 4
+LATE = None
+
+
+def rest_of(clock: Clock, place: BusyWait) -> int:
+    """How many waits are without a look."""
+    for count in range(5_000):
+        if clock.wait(place, SOON)[1]:
+            return count
+    raise AssertionError("it never looks again")
+
+
+def test_input_that_comes_soon_is_found(clock: Clock) -> None:
+    place = BusyWait()
+    for _ in range(500):
+        found, looks = clock.wait(place, SOON)
+        assert found == "found"
+        assert looks == pytest.approx(SOON / 1e-6, abs=2)
+
+
+def test_it_looks_for_a_limited_time(clock: Clock) -> None:
+    begin = clock.now
+    assert clock.wait(BusyWait(), LATE)[0] is None
+    assert SPIN_SECONDS <= clock.now - begin <= 1.1 * SPIN_SECONDS
+
+
+def test_who_waits_in_vain_looks_more_and_more_seldom(clock: Clock) -> None:
+    place = BusyWait()
+    looked = [number for number in range(20_000) if clock.wait(place, LATE)[1]]
+    gaps = [after - before - 1 for before, after in itertools.pairwise(looked)]
+    assert gaps[:8] == [16, 32, 64, 128, 256, 512, 1024, 1024]
+    assert len(looked) * SPIN_SECONDS < 20_000 * SPIN_SECONDS / 500
+
+
+def test_a_long_wait_now_and_then_does_no_harm(clock: Clock) -> None:
+    place = BusyWait()
+    for number in range(2_000):
+        _, looks = clock.wait(place, LATE if number % 10 == 9 else SOON)
+        assert looks, number
+
+
+def test_after_many_short_waits_rests_are_short_again(clock: Clock) -> None:
+    place = BusyWait()
+    for _ in range(6):
+        while clock.wait(place, LATE)[1]:
+            pass
+        longest = rest_of(clock, place)
+    assert longest > 256
+    for _ in range(1_000):
+        clock.wait(place, SOON)
+    while clock.wait(place, LATE)[1]:
+        pass
+    assert rest_of(clock, place) < 32
+
+
+def test_if_input_had_to_wait_for_another_program_it_rests_at_once(clock: Clock) -> None:
+    place = BusyWait()
+    for _ in range(100):
+        clock.wait(place, SOON)
+    clock.away = lambda: 0.003
+    assert clock.wait(place, SOON)[0] == "found"
+    clock.away = lambda: 0.0
+    assert rest_of(clock, place) >= 15
+
+
+def test_another_program_that_runs_while_nothing_comes_does_no_harm(clock: Clock) -> None:
+    place = BusyWait()
+    for number in range(100):
+        clock.away = lambda: 0.0
+        for _ in range(10):
+            found, looks = clock.wait(place, SOON)
+            assert found
+            assert looks > 1, number
+        clock.away = lambda: 0.003  # At the end of a phase, another one begins.
+        assert clock.wait(place, LATE)[0] is None
+
+
+def test_if_the_other_end_runs_on_this_processor_it_rests_soon(clock: Clock) -> None:
+    place = BusyWait()
+    for _ in range(100):
+        clock.wait(place, SOON)
+    clock.away = lambda: SOON  # The input is there afterwards.
+    waits = 0
+    while clock.wait(place, SOON)[1]:
+        waits += 1
+        assert waits < 50
+    assert rest_of(clock, place) >= 14
+
+
+def test_it_does_not_look_while_other_threads_need_the_interpreter(clock: Clock) -> None:
+    place = BusyWait()
+    begun, ends = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with at_work():
+            begun.set()
+            ends.wait(10)
+
+    other = threading.Thread(target=work)
+    other.start()
+    try:
+        assert begun.wait(10)
+        assert clock.wait(place, SOON) == (None, 0)
+    finally:
+        ends.set()
+        other.join()
+    assert clock.wait(place, SOON)[0] == "found"
+
+
+def test_with_one_processor_it_never_looks(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(busy_wait, "processors", lambda: 1)
+    place = BusyWait()
+    assert all(clock.wait(place, SOON) == (None, 0) for _ in range(5_000))
+
+
+def test_theprocessors_are_those_that_this_process_may_use() -> None:
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert busy_wait.processors() == 1
+    finally:
+        os.sched_setaffinity(0, before)
+    assert busy_wait.processors() == len(before)
+
+
+def test_threads_of_the_parent_are_not_those_of_a_forked_child() -> None:
+    with at_work():
+        child = os.fork()
+        if not child:
+            os._exit(len(busy_wait.threads))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert threading.get_ident() not in busy_wait.threads
+
+
+# At both ends.
+
+
+class Slow(Catch):
+    """Sleeps in its steps."""
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        time.sleep(0.01)
+        return super().step(action)
+
+
+def _serve_slow(told: Connection) -> None:
+    with serve(Slow, transport="http2") as server:
+        told.send(server.address)
+        told.poll(None)
+
+
+@pytest.fixture
+def slow() -> Iterator[str]:
+    """The address of a server in another process whose steps take 10 ms."""
+    told, heard = forks.context.Pipe()
+    process = forks.context.Process(target=_serve_slow, args=(heard,), daemon=True)
+    process.start()
+    try:
+        yield told.recv()
+    finally:
+        forks.end(process)
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long the looks in this process take, in seconds."""
+    taken: list[float] = []
+    spin = BusyWait.spin
+
+    def timed(place: BusyWait, *arguments: Any) -> Any:
+        begin = time.thread_time()
+        try:
+            return spin(place, *arguments)
+        finally:
+            taken.append(time.thread_time() - begin)
+
+    monkeypatch.setattr(BusyWait, "spin", timed)
+    return taken
+
+
+def test_ends_in_one_process_do_not_take_the_interpreter_from_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: set[threading.Thread] = set()  # An error would end in the server's log.
+
+    def look() -> None:
+        looked.add(threading.current_thread())
+
+    with serve(Catch, transport="http2") as server, make(server.address) as environment:
+        monkeypatch.setattr(busy_wait, "os", SimpleNamespace(sched_yield=look))
+        environment.reset()
+        for _ in range(200):
+            environment.step({"paddle": 0})
+    # The server's thread looks at times, but not while this one waits.
+    assert threading.current_thread() not in looked
+
+
+def test_slow_servers_are_waited_for_asleep(slow: str, looks: list[float]) -> None:
+    with make(slow, transport="http2") as environment:
+        environment.reset()
+        looks.clear()
+        for _ in range(60):
+            environment.step({"paddle": 0})
+        assert len(looks) >= 50  # It is asked each time.
+        assert sum(taken > SPIN_SECONDS / 4 for taken in looks) <= 5
+
+
+def test_a_poll_does_not_look(slow: str, looks: list[float]) -> None:
+    with make(slow, transport="http2") as environment:
+        environment.reset()
+        environment.step({"paddle": 0})
+        pending = environment.start_step(environment.prepare_step({"paddle": 0}))
+        looks.clear()
+        polls = 0
+        while not environment.connection.poll(pending):
+            polls += 1
+        assert polls > 10
+        assert not looks
+        environment.finish_step(pending)

@@ -1,0 +1,260 @@
+"""Children end with their parents. The processes are real, and the parents are killed.
+
+Every process here inherits one pipe as its standard output, so reading that pipe to its end
+waits until all of them have ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dm_env_rpc_client.system import children
+from dm_env_rpc_client.system.children import Parent
+
+pytestmark = pytest.mark.timeout(60)
+
+ROOT = Path(__file__).parents[2]
+
+# Children and commands print C, and would then go on for longer than any test.
+
+CHILD = """
+import os, time
+from dm_env_rpc_client.system import children
+children.exit_with(children.Parent.from_start())
+os.write(1, b"C")
+time.sleep(300)
+"""
+
+COMMAND = """
+import os, signal, subprocess, sys, time
+if "stubborn" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen(["sleep", "300"])
+os.write(1, b"C")
+time.sleep(300)
+"""
+
+
+def spawned() -> None:
+    """A child of multiprocessing."""
+    children.exit_with(Parent.from_multiprocessing())
+    os.write(1, b"C")
+    threading.Event().wait()
+
+
+# Parents.
+
+STARTING = f"children.start([sys.executable, '-c', {CHILD!r}])"
+
+SUPERVISING = f"children.start_supervised([sys.executable, '-c', {COMMAND!r}])"
+
+# multiprocessing has a process of its own, which holds the output until no process holds a
+# pipe to it: a fork must not.
+SPAWNING = """
+from multiprocessing import resource_tracker
+from tests.system.test_children import spawned
+pipe = resource_tracker.getfd()
+os.register_at_fork(after_in_child=lambda: os.close(pipe))
+multiprocessing.get_context("spawn").Process(target=spawned, daemon=True).start()
+"""
+
+# A process forked later holds a copy of the lifeline, and goes on until the test ends. It does
+# not hold the output.
+FORKING = """
+if os.fork() == 0:
+    os.close(1)
+    os.read(0, 1)
+    os._exit(0)
+"""
+
+
+@contextlib.contextmanager
+def parent_of(*programs: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs a parent, which prints P, until it and its child are ready."""
+    program = "import multiprocessing, os, sys, time\n"
+    program += "from dm_env_rpc_client.system import children\n"
+    program += "\n".join([*programs, "os.write(1, b'P')", "time.sleep(300)"])
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with process:
+        try:
+            assert sorted(read(process, 2)) == sorted(b"CP")
+            yield process
+        finally:
+            process.kill()
+
+
+def read(process: subprocess.Popen[bytes], count: int = -1) -> bytes:
+    """Reads what a process and its descendants print, by default until all have ended."""
+    assert process.stdout is not None
+    return process.stdout.read(count)
+
+
+@pytest.mark.parametrize("then", ["", FORKING], ids=["alone", "with-a-fork"])
+@pytest.mark.parametrize(
+    "starting", [STARTING, SUPERVISING, SPAWNING], ids=["started", "supervised", "spawned"]
+)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_child_ends_with_its_parent(starting: str, then: str, number: signal.Signals) -> None:
+    with parent_of(starting, then) as parent:
+        parent.send_signal(number)
+        assert parent.wait() == -number
+        assert read(parent) == b""
+
+
+def test_a_child_may_take_some_time_to_end_by_itself() -> None:
+    program = """
+import os
+from dm_env_rpc_client.system import children
+parent = children.Parent.from_start()
+children.exit_with(parent, grace=300.0)
+os.write(1, b"C")
+parent.wait()
+os._exit(5)
+"""
+    process = children.start([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    with process:
+        assert read(process, 1) == b"C"
+        children.end(process, 60.0)
+        children.end(process, 0.0)
+    assert process.returncode == 5
+
+
+def test_a_child_that_does_not_end_is_killed() -> None:
+    process = children.start([sys.executable, "-c", "import time; time.sleep(300)"])
+    children.end(process, 0.0)
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_a_child_that_has_ended_already() -> None:
+    process = children.start(["true"])
+    process.wait()
+    children.end(process, 0.0)
+    assert process.returncode == 0
+
+
+def test_the_standard_input_of_a_child_is_empty() -> None:
+    program = """
+import sys
+from dm_env_rpc_client.system.children import Parent
+Parent.from_start()
+print(sys.argv[1:], repr(sys.stdin.read()))
+"""
+    process = children.start([sys.executable, "-c", program, "given"], stdout=subprocess.PIPE)
+    with process:
+        assert read(process) == b"['given'] ''\n"
+
+
+def test_a_parent_that_ended_before_its_child_looked() -> None:
+    lifeline, held = os.pipe()
+    Parent(pid=os.getpid(), lifeline=lifeline).wait()
+    os.close(lifeline)
+    os.close(held)
+
+
+def test_a_supervisor_exits_as_its_command_does() -> None:
+    process = children.start_supervised([sys.executable, "-c", "raise SystemExit(7)"])
+    assert process.wait() == 7
+    children.end(process, 0.0)
+
+
+def test_a_supervisor_leaves_nothing_of_a_command_that_has_ended() -> None:
+    command = [sys.executable, "-c", "import subprocess; subprocess.Popen(['sleep', '300'])"]
+    process = children.start_supervised(command, stdout=subprocess.PIPE)
+    with process:
+        assert read(process) == b""
+        assert process.wait() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_supervisor_that_is_killed_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    command = [sys.executable, "-c", COMMAND]
+    process = children.start_supervised(command, str(folder), stdout=subprocess.PIPE)
+    with process:
+        assert read(process, 1) == b"C"
+        process.send_signal(number)
+        assert read(process) == b""
+        assert not folder.exists()
+    assert process.returncode == -number
+
+
+GUARDED = """
+import os, sys, time
+from dm_env_rpc_client.system.children import Guard
+guard = Guard(lambda told: os.write(1, b"cleaned up after " + told))
+for part in sys.argv[1:]:
+    guard.tell(part.encode())
+os.write(1, b"C")
+"""
+
+
+KILLED_GUARD = """
+os.kill(guard._pid, 9)
+os.waitid(os.P_PID, guard._pid, os.WEXITED | os.WNOWAIT)
+guard.tell(b"more")
+guard.dismiss()
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "printed"),
+    [
+        ("os.kill(os.getpid(), 9)", b"cleaned up after a log"),
+        ("os.killpg(os.getpgid(0), 9)", b"cleaned up after a log"),
+        ("os._exit(0)", b"cleaned up after a log"),
+        ("guard.dismiss()", b""),
+        ("guard.dismiss(); os.kill(os.getpid(), 9)", b""),
+        (KILLED_GUARD, b""),
+    ],
+)
+def test_a_guard_cleans_up_unless_it_was_dismissed(end: str, printed: bytes) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", GUARDED + end, "a ", "log"],
+        cwd=ROOT, stdout=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    with process:
+        assert read(process) == b"C" + printed
+
+
+def test_a_command_that_does_not_end_is_killed() -> None:
+    supervisor = """
+import sys
+from dm_env_rpc_client.system import children
+parent = children.Parent.from_start()
+sys.exit(children.supervise(sys.argv[1:], parent, grace=0.0))
+"""
+    process = children.start(
+        [sys.executable, "-c", supervisor, sys.executable, "-c", COMMAND, "stubborn"],
+        stdout=subprocess.PIPE,
+    )
+    with process:
+        assert read(process, 1) == b"C"
+        children.end(process, 60.0)
+        assert read(process) == b""
+    assert process.returncode == -signal.SIGKILL % 256
+
+
+def test_environment_variables_are_the_commands(tmp_path: Path) -> None:
+    (tmp_path / "select.py").write_text("raise RuntimeError('imported by the supervisor')")
+    (tmp_path / "given.py").write_text("print('imported by the command')")
+    process = children.start_supervised(
+        [sys.executable, "-c", "import given"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    with process:
+        assert read(process) == b"imported by the command\n"
+        assert process.wait() == 0
+        children.end(process, 0.0)

@@ -1,0 +1,96 @@
+"""Messages and descriptors between processes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from dm_env_rpc_client.system.message_pipe import MessagePipe
+from tests.scripted import descriptor_count
+
+
+@pytest.mark.parametrize("parts", [(), (b"",), (b"one",), (b"a", b"", b"b"), (b"x" * 5_000_000,)])
+def test_messages_arrive_whole_and_in_order(parts: tuple[bytes, ...]) -> None:
+    one, other = MessagePipe.pair()
+
+    def send() -> None:
+        one.send(*parts)
+        one.send(b"last")
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    received = other.receive()
+    assert received.message == b"".join(parts)
+    assert received.descriptor is None
+    assert other.receive().message == b"last"
+    sender.join()
+    one.close()
+    other.close()
+
+
+def test_descriptors_come_with_their_message(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("text")
+    before = descriptor_count()
+    one, other = MessagePipe.pair()
+    with path.open() as file:
+        one.send(b"before")
+        one.send(b"with it", descriptor=file.fileno())
+        one.send(b"after")
+    assert other.receive().descriptor is None
+    message, descriptor = other.receive()
+    assert message == b"with it"
+    last = other.receive()
+    assert last.message == b"after"
+    assert last.descriptor is None
+    assert descriptor is not None
+    assert os.read(descriptor, 10) == b"text"
+    os.close(descriptor)
+    assert not other.wait(0.0)
+    one.close()
+    assert other.wait(1.0)
+    other.close()
+    assert descriptor_count() == before
+
+
+def test_an_end_that_is_closed_is_noticed() -> None:
+    one, other = MessagePipe.pair()
+    one.close()
+    with pytest.raises(EOFError):
+        other.receive()
+    with pytest.raises(OSError, match="Broken pipe"):
+        other.send(b"message")
+    other.close()
+
+
+def test_shutting_down_wakes_who_waits() -> None:
+    one, other = MessagePipe.pair()
+    ended = threading.Event()
+
+    def receive() -> None:
+        with pytest.raises(EOFError):
+            one.receive()
+        ended.set()
+
+    threading.Thread(target=receive, daemon=True).start()
+    one.shut_down()
+    assert ended.wait(5)
+    with pytest.raises(EOFError):
+        other.receive()
+    one.close()
+    other.close()
+
+
+def test_a_forked_child_has_no_pipes() -> None:
+    one, other = MessagePipe.pair()
+    child = os.fork()
+    if not child:
+        os._exit(0 if one.fileno() == other.fileno() == -1 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    one.send(b"message")
+    assert other.receive().message == b"message"
+    one.close()
+    other.close()
