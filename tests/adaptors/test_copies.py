@@ -18,7 +18,7 @@ from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.adaptors.wrappers import ActionRepeat
 from dm_env_rpc_client.server import Catch, serve
-from tests.adaptors.arena import Arena
+from tests.adaptors.pettingzoo.arena import Arena
 
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 

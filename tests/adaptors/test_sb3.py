@@ -15,7 +15,7 @@ import pytest
 
 from dm_env_rpc_client import SpecError
 from dm_env_rpc_client.server import Catch, Server, serve
-from tests.adaptors.proxied import Mirror, same
+from tests.adaptors.gymnasium.proxied import Mirror, same
 from tests.groups import need_package
 
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"

@@ -19,8 +19,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnvironment
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Server, serve
-from tests.adaptors.known import ENVIRONMENTS, local_environment
-from tests.adaptors.proxied import SPACES, Mirror, same
+from tests.adaptors.gymnasium.known import ENVIRONMENTS, local_environment
+from tests.adaptors.gymnasium.proxied import SPACES, Mirror, same
 from tests.groups import need_package
 
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"

@@ -17,7 +17,7 @@ from dm_env_rpc_client import (
     SpecError,
 )
 from dm_env_rpc_client.server import Race, Server, serve
-from tests.adaptors.proxied import same
+from tests.adaptors.gymnasium.proxied import same
 from tests.scripted import settles
 
 with warnings.catch_warnings():
@@ -28,7 +28,7 @@ with warnings.catch_warnings():
     from pettingzoo.test import parallel_api_test, parallel_seed_test
 
     from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
-    from tests.adaptors.arena import AGENTS, Arena, arena_actions, remote
+    from tests.adaptors.pettingzoo.arena import AGENTS, Arena, arena_actions, remote
 
 # Create settings with which PettingZoo's own tests take a moment, and in which all agents stay.
 SHORT: dict[str, Any] = {

@@ -26,8 +26,8 @@ from dm_env_rpc_client.adaptors.gymnasium import (
     values,
 )
 from dm_env_rpc_client.server import Server, serve
-from tests.adaptors.known import ENVIRONMENTS, local_environment
-from tests.adaptors.proxied import SPACES, Mirror, same
+from tests.adaptors.gymnasium.known import ENVIRONMENTS, local_environment
+from tests.adaptors.gymnasium.proxied import SPACES, Mirror, same
 
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 

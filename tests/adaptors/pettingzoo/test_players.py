@@ -38,7 +38,7 @@ pettingzoo = pytest.importorskip("pettingzoo")
 
 from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv  # noqa: E402
 from dm_env_rpc_client.adaptors.pettingzoo.description import Description  # noqa: E402
-from tests.adaptors.arena import AGENTS, Arena, arena_actions, remote  # noqa: E402
+from tests.adaptors.pettingzoo.arena import AGENTS, Arena, arena_actions, remote  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_the_world_is_destroyed_when_the_server_has_seen_that_agents_are_lost() 
 def test_a_server_that_is_killed() -> None:
     program = """
 from dm_env_rpc_client.server import serve
-from tests.adaptors.arena import Arena
+from tests.adaptors.pettingzoo.arena import Arena
 server = serve(Arena)
 print(server.address, flush=True)
 server.wait()
