@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib.util
 import inspect
+import pkgutil
 import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -121,15 +122,14 @@ def _lacks_settings(factory: Callable[..., Any], settings: Mapping[str, Any]) ->
 
 
 def _gymnasium(rest: str, insecure: bool) -> Source:
-    if importlib.util.find_spec("gymnasium") is None:
-        raise UsageError(f"gymnasium:// needs the extra: {install_command('gymnasium')}")
-    return Source(rest, _GymnasiumSource(rest))
+    _check_installed("gymnasium", f"extra: {install_command('gymnasium')}")
+    return Source(rest, _LibrarySource("gymnasium:make", (rest,)))
 
 
 def _pettingzoo(rest: str, insecure: bool) -> Source:
-    if importlib.util.find_spec("pettingzoo") is None:
-        raise UsageError(f"pettingzoo:// needs the extra: {install_command('pettingzoo')}")
-    return Source(rest, _PettingZooSource(rest))
+    _check_installed("pettingzoo", f"extra: {install_command('pettingzoo')}")
+    made_by = "dm_env_rpc_client.adaptors.pettingzoo.game:make"
+    return Source(rest, _LibrarySource(made_by, (rest,)))
 
 
 def _dm_control(rest: str, insecure: bool) -> Source:
@@ -139,18 +139,18 @@ def _dm_control(rest: str, insecure: bool) -> Source:
             "an environment of dm_control looks like dm_control://DOMAIN/TASK, such as "
             f"dm_control://cartpole/swingup; got dm_control://{rest}"
         )
-    _check_installed("dm_control", "dm-control")
-    return Source(rest, _DmControlSource(domain, task))
+    _check_installed("dm_control", "package: pip install dm-control")
+    return Source(rest, _LibrarySource("dm_control.suite:load", (domain, task)))
 
 
 def _bsuite(rest: str, insecure: bool) -> Source:
-    _check_installed("bsuite", "bsuite")
-    return Source(rest, _BsuiteSource(rest))
+    _check_installed("bsuite", "package: pip install bsuite")
+    return Source(rest, _LibrarySource("bsuite:load_from_id", (rest,)))
 
 
-def _check_installed(module: str, package: str) -> None:
-    if importlib.util.find_spec(module) is None:
-        raise UsageError(f"{module}:// needs the package: pip install {package}")
+def _check_installed(library: str, needed: str) -> None:
+    if importlib.util.find_spec(library) is None:
+        raise UsageError(f"{library}:// needs the {needed}")
 
 
 def _gym_socket(rest: str, insecure: bool) -> Source:
@@ -186,49 +186,14 @@ _SCHEMES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class _GymnasiumSource:
-    name: str
+class _LibrarySource:
+    """Calls a function of a library, which is imported when it makes its first environment."""
+
+    function: str
+    arguments: tuple[str, ...]
 
     def __call__(self, **settings: Any) -> Any:
-        import gymnasium
-
-        return gymnasium.make(self.name, **settings)
-
-
-@dataclasses.dataclass(frozen=True)
-class _PettingZooSource:
-    name: str
-
-    def __call__(self, **settings: Any) -> Any:
-        import pettingzoo
-        from pettingzoo.env_registry.exceptions import NameNotFound, NamespaceNotFound
-
-        try:
-            return pettingzoo.make("parallel", self.name, **settings)
-        except (NameNotFound, NamespaceNotFound):
-            # Some exist for agents that take turns only; this error names all environments.
-            return pettingzoo.make("aec", self.name, **settings)
-
-
-@dataclasses.dataclass(frozen=True)
-class _DmControlSource:
-    domain: str
-    task: str
-
-    def __call__(self, **settings: Any) -> dm_env.Environment:
-        from dm_control import suite
-
-        return suite.load(self.domain, self.task, **settings)
-
-
-@dataclasses.dataclass(frozen=True)
-class _BsuiteSource:
-    bsuite_id: str
-
-    def __call__(self) -> dm_env.Environment:
-        import bsuite
-
-        return bsuite.load_from_id(self.bsuite_id)
+        return pkgutil.resolve_name(self.function)(*self.arguments, **settings)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,8 +10,10 @@ from typing import Any
 
 import dm_env
 import numpy as np
+import pettingzoo
 from dm_env import specs
 from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo.env_registry.exceptions import NameNotFound, NamespaceNotFound
 from pettingzoo.utils import aec_to_parallel, turn_based_aec_to_parallel
 
 from dm_env_rpc_client.adaptors.gymnasium import elements, values
@@ -32,7 +34,24 @@ from dm_env_rpc_client.server.game import Game
 from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.tensors import nesting
 
-__all__ = ["PettingZooGame", "as_game"]
+__all__ = ["PettingZooGame", "as_game", "make"]
+
+
+def make(name: str, **settings: Any) -> AECEnv | ParallelEnv:
+    """Makes one of PettingZoo's own environments.
+
+    Args:
+      name: FAMILY/NAME, such as "classic/rps_v2".
+      **settings: for the environment.
+
+    Raises:
+      pettingzoo.env_registry.exceptions.NameNotFound: there is none of this name.
+    """
+    try:
+        return pettingzoo.make("parallel", name, **settings)
+    except (NameNotFound, NamespaceNotFound):
+        # Some exist for agents that take turns only; this error names all environments.
+        return pettingzoo.make("aec", name, **settings)
 
 
 def as_game(env: AECEnv | ParallelEnv) -> PettingZooGame:
