@@ -928,7 +928,15 @@ _STATES = {_NOT_JOINED: "not joined to a world", _JOINED: "joined, before the fi
 _STATES.update(
     {_RUNNING: "in a sequence", _TERMINATED: "after a sequence", _INTERRUPTED: "after a sequence"}
 )
-_DISCOUNT = BoundedArray((), np.float64, 0.0, 1.0)
+_DISCOUNT = BoundedArray((), np.float64, 0.0, 1.0, "discount")
+
+
+def _is_default(spec: Any) -> bool:
+    """Whether a spec is that of `dm_env.Environment.discount_spec`."""
+    if not _is_leaf(spec) or spec.shape != () or spec.dtype != np.float64:
+        return False
+    bounds = [np.asarray(getattr(spec, side, -1)) for side in ("minimum", "maximum")]
+    return bool(spec.name == "discount" and bounds[0] == 0 and bounds[1] == 1)
 
 
 class _Specs:
@@ -939,6 +947,8 @@ class _Specs:
         self.observation = environment.observation_spec()
         self.reward = getattr(environment, "reward_spec", lambda: Array((), np.float64))()
         self.discount = getattr(environment, "discount_spec", lambda: _DISCOUNT)()
+        if _is_default(self.discount):
+            self.discount = None  # It is 1, or 0 in TERMINATED; so the states say it.
         self.actions, self.observations = {}, {}  # type: Dict[int, _Field], Dict[int, _Field]
         named = _named_specs(self.observation, "observation")
         for name in ("reward", "discount"):
@@ -963,6 +973,10 @@ class _Specs:
     def values(self, timestep: Any) -> List[Any]:
         """Returns all values of a time step in the order of their UIDs, which begin at 1."""
         found: List[Any] = []
+        discount = timestep.discount
+        ends = int(timestep.step_type) == LAST
+        if self.discount is None and discount not in ((None, 1.0, 0.0) if ends else (None, 1.0)):
+            raise RuntimeError(f"the discount {discount} takes a discount_spec of its own")
         _flatten(self.observation, timestep.observation, found)
         for spec, value, missing in (
             (self.reward, timestep.reward, 0),
@@ -1076,7 +1090,7 @@ class _World:
             state = _RUNNING
             if not self._is_running:
                 discounts: List[Any] = []
-                _flatten(specs.discount, timestep.discount, discounts)
+                _flatten(specs.discount or _DISCOUNT, timestep.discount, discounts)
                 state = _INTERRUPTED if any(map(np.any, discounts)) else _TERMINATED
             return state, specs.values(timestep)
 

@@ -1,5 +1,8 @@
 """Environments that both servers serve. Runs on Python 3.6, with dm_env or without it."""
 
+import threading
+import time
+
 import numpy as np
 
 try:
@@ -80,20 +83,6 @@ def _spec(shape, dtype):
     return BoundedArray(shape, dtype, info.min, info.max, dtype)
 
 
-class Slow(Everything):
-    """Takes its time to step."""
-
-    def __init__(self, seconds: float = 0.2):
-        super().__init__(1000)
-        self._seconds = seconds
-
-    def step(self, action):
-        import time
-
-        time.sleep(self._seconds)
-        return super().step(action)
-
-
 class Catch(Environment):
     """A ball that falls on a board: the example of this package, shortened."""
 
@@ -130,3 +119,50 @@ class Catch(Environment):
 
     def close(self):
         pass
+
+
+class Large(Environment):
+    """Returns its action, bytes of any number."""
+
+    def action_spec(self):
+        return {"bytes": Array((-1,), np.uint8, "bytes")}
+
+    observation_spec = action_spec
+
+    def reward_spec(self):
+        return Array((), np.float64, "reward")
+
+    def discount_spec(self):
+        return BoundedArray((), np.float64, 0.0, 1.0, "discount")
+
+    def reset(self):
+        return TimeStep(0, None, None, {"bytes": np.zeros(1, np.uint8)})
+
+    def step(self, action):
+        return TimeStep(1, 0.0, 1.0, action)
+
+    def close(self):
+        pass
+
+
+class Threads(Large):
+    """Tells in which thread it is called, after as many seconds as the action says."""
+
+    def __init__(self):
+        self._thread = threading.get_ident()
+
+    def action_spec(self):
+        return {"seconds": Array((), np.float64, "seconds")}
+
+    def observation_spec(self):
+        return {"thread": Array((), np.int64, "thread")}
+
+    def reset(self):
+        return TimeStep(0, None, None, self._observed())
+
+    def step(self, action):
+        time.sleep(float(action["seconds"]))
+        return TimeStep(1, 0.0, 1.0, self._observed())
+
+    def _observed(self):
+        return {"thread": int(threading.get_ident() == self._thread)}

@@ -93,7 +93,9 @@ def test_steps_are_those_of_this_packages_server(python: str) -> None:
         check_same(left, right)
 
 
-@pytest.mark.parametrize("environment", ["Everything", "Catch"])
+@pytest.mark.parametrize(
+    "environment", [pytest.param("Everything", marks=pytest.mark.slow), "Catch"]
+)
 def test_the_compliance_suite_passes(python: str, environment: str) -> None:
     with served(python, environment) as server:
         results = list(run(server.address, Options(timeout=20.0, quiet_seconds=0.05)))
