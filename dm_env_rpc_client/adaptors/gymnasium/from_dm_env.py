@@ -30,6 +30,7 @@ __all__ = [
     "is_terminated",
     "make_remote",
     "single_leaf",
+    "wrap",
 ]
 
 RENDER_FPS = 30
@@ -165,7 +166,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         """
         if not self._is_running:
             raise gymnasium.error.ResetNeeded("no episode is running: call reset() first")
-        wrapped = _wrap(self._action_path, from_space(self._action_leaf, action, "action"))
+        wrapped = wrap(self._action_path, from_space(self._action_leaf, action, "action"))
         timestep = self._env.step(wrapped)
         self._is_running = not timestep.last()
         terminated = is_terminated(self._env, timestep)
@@ -351,7 +352,8 @@ def _leaves(structure: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, 
         yield path, structure
 
 
-def _wrap(path: tuple[Any, ...], value: Any) -> Any:
+def wrap(path: tuple[Any, ...], value: Any) -> Any:
+    """Returns a value in the mappings around it, by the keys that `single_leaf` found."""
     for key in reversed(path):
         value = {key: value}
     return value

@@ -19,9 +19,7 @@ from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import (
     EXTRAS,
     FRAME,
     OBSERVATION,
-    VERSION,
 )
-from dm_env_rpc_client.bridges import bounded_json
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
@@ -41,8 +39,6 @@ __all__ = [
     "restarted",
     "wire_action",
 ]
-
-_MAX_VALUES = 1 << 20
 
 
 class Description(NamedTuple):
@@ -218,9 +214,7 @@ def describe(env: DmEnvAdaptor) -> Description | None:
     if not isinstance(text, str):
         return None
     where = f"property {DESCRIPTION!r}"
-    value = bounded_json.decode(text.encode(), where, _MAX_VALUES)
-    if not isinstance(value, Mapping) or value.get("version") != VERSION:
-        raise ProtocolError(f"{where}: expected version {VERSION}, got {text[:60]}")
+    value = values.decode_description(text, where)
     try:
         limit, notes = value["max_episode_steps"], value["notes"]
         return Description(

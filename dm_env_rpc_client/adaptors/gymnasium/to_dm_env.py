@@ -40,8 +40,6 @@ EXTRAS = "gymnasium"
 OBSERVATION = "observation"
 """The observation of the environment beside `EXTRAS`."""
 
-VERSION = 1
-
 
 class GymnasiumEnvironment(dm_env.Environment):
     """Steps a Gymnasium environment, for instance to serve it.
@@ -173,7 +171,7 @@ class GymnasiumEnvironment(dm_env.Environment):
     def _describe(self) -> str:
         env, spec = self._environment, self._environment.spec
         description = {
-            "version": VERSION,
+            "version": values.VERSION,
             **self._spaces_json,
             "metadata": values.to_jsonable(env.metadata),
             "render_mode": env.render_mode,

@@ -31,7 +31,10 @@ from gymnasium import spaces
 from dm_env_rpc_client.bridges import bounded_json
 from dm_env_rpc_client.errors import ProtocolError
 
-__all__ = ["decode", "encode", "from_jsonable", "to_jsonable"]
+__all__ = ["VERSION", "decode", "decode_description", "encode", "from_jsonable", "to_jsonable"]
+
+VERSION = 1
+"""The version of descriptions of environments."""
 
 KIND = "$"
 
@@ -68,11 +71,31 @@ def decode(text: str, where: str) -> Any:
     Raises:
       ProtocolError: it is not such a text.
     """
+    return from_jsonable(_json(text, where), where)
+
+
+def decode_description(text: str, where: str) -> Mapping[str, Any]:
+    """Returns the JSON object with which a server describes an environment.
+
+    Args:
+      text: the text of the object.
+      where: what it is, for error messages.
+
+    Raises:
+      ProtocolError: it is not such a text, or of another version.
+    """
+    value = _json(text, where)
+    if not isinstance(value, Mapping) or value.get("version") != VERSION:
+        raise ProtocolError(f"{where}: expected version {VERSION}, got {text[:60]}")
+    return value
+
+
+def _json(text: str, where: str) -> Any:
     try:
         encoded = text.encode()
     except UnicodeEncodeError as error:
         raise ProtocolError(f"{where}: not UTF-8: {error}") from None
-    return from_jsonable(bounded_json.decode(encoded, where, _MAX_VALUES), where)
+    return bounded_json.decode(encoded, where, _MAX_VALUES)
 
 
 def to_jsonable(value: Any, levels: int = _MAX_LEVELS) -> Any:

@@ -8,7 +8,12 @@ from typing import Any, NamedTuple
 from gymnasium import spaces
 
 from dm_env_rpc_client.adaptors.gymnasium.space_json import from_json, to_json
-from dm_env_rpc_client.adaptors.gymnasium.values import from_jsonable, to_jsonable
+from dm_env_rpc_client.adaptors.gymnasium.values import (
+    VERSION,
+    decode_description,
+    from_jsonable,
+    to_jsonable,
+)
 from dm_env_rpc_client.bridges import bounded_json
 from dm_env_rpc_client.errors import ProtocolError
 
@@ -25,10 +30,6 @@ STATE = "pettingzoo.state"
 
 EXTRAS = "pettingzoo"
 """The observation with the info and what else dm_env has no place for, beside that of the agent."""
-
-_VERSION = 1
-
-_MAX_VALUES = 1 << 20
 
 
 class Description(NamedTuple):
@@ -85,7 +86,7 @@ class Description(NamedTuple):
     def to_text(self) -> str:
         """Returns the JSON text that `read` takes."""
         description = {
-            "version": _VERSION,
+            "version": VERSION,
             "agents": [
                 {
                     "agent": to_jsonable(agent),
@@ -105,9 +106,7 @@ class Description(NamedTuple):
     def read(cls, text: str) -> Description:
         """Returns the description that a server sent; ProtocolError if it is invalid."""
         where = f"property {DESCRIPTION!r}"
-        value = bounded_json.decode(text.encode(), where, _MAX_VALUES)
-        if not isinstance(value, Mapping) or value.get("version") != _VERSION:
-            raise ProtocolError(f"{where}: expected version {_VERSION}, got {text[:60]}")
+        value = decode_description(text, where)
         try:
             each = {from_jsonable(item["agent"], where): item for item in value["agents"]}
             state_space = value["state_space"]

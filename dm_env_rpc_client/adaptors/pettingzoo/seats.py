@@ -10,7 +10,12 @@ import dm_env
 from gymnasium import spaces
 
 from dm_env_rpc_client.adaptors.gymnasium import values
-from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import check_reward_spec, info_of, single_leaf
+from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import (
+    check_reward_spec,
+    info_of,
+    single_leaf,
+    wrap,
+)
 from dm_env_rpc_client.adaptors.gymnasium.proxy import observation_of, wire_action
 from dm_env_rpc_client.adaptors.gymnasium.spaces import from_space, spec_to_space, to_space
 from dm_env_rpc_client.adaptors.pettingzoo.description import EXTRAS
@@ -51,10 +56,7 @@ class Seat:
 
     def wire_action(self, action: Any) -> Any:
         """Returns an element of the action space as the action of the connection."""
-        value = from_space(self._action_leaf, action, "action")
-        for key in reversed(self._action_path):
-            value = {key: value}
-        return value
+        return wrap(self._action_path, from_space(self._action_leaf, action, "action"))
 
     def observation(self, timestep: dm_env.TimeStep) -> Any:
         """Returns the element of the observation space."""
