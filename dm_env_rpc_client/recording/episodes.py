@@ -26,12 +26,20 @@ from dm_env_rpc_client.tensors import bounded_parsing, nesting
 from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits
 from dm_env_rpc_client.tensors.spec_manager import SpecManager, dm_env_spec
 
-__all__ = ["Episode", "Recording", "all_episodes", "episodes", "read"]
+__all__ = [
+    "TIMESTEP_BYTES",
+    "Episode",
+    "Recording",
+    "all_episodes",
+    "episodes",
+    "read",
+    "size_of",
+]
 
 # What takes memory beside the bytes of arrays and messages, measured with CPython 3.11.
 _REQUEST_BYTES = 200
 _EPISODE_BYTES = 2000
-_TIMESTEP_BYTES = 1000
+TIMESTEP_BYTES = 1000
 _VALUE_BYTES = 200
 _OBJECT_BYTES = 650
 _SPEC_BYTES = 3000
@@ -291,6 +299,7 @@ class _Agent:
         state = self._lifecycle.state
         step_type = lifecycle.step_type(self._lifecycle.previous, state)
         values = self._observations.unpack(answer.observations)
+        size = TIMESTEP_BYTES + sum(map(size_of, values.values()))
         reward = values.pop(timesteps.REWARD, None)
         discount = values.pop(timesteps.DISCOUNT, None)
         action: dict[str, Any] = {}
@@ -308,11 +317,7 @@ class _Agent:
             if discount is None:
                 discount = timesteps.default_discount(step_type, state is State.TERMINATED)
         assert self.episode is not None, "the lifecycle begins every episode with a FIRST step"
-        self._hold(
-            _TIMESTEP_BYTES
-            + sum(map(_size_of, values.values()))
-            + sum(map(_size_of, action.values()))
-        )
+        self._hold(size + sum(map(size_of, action.values())))
         self.episode.flat_timesteps.append(dm_env.TimeStep(step_type, reward, discount, values))
         self.episode.flat_actions.append(action)
         self.episode.nanoseconds.append(entry.nanoseconds)
@@ -332,7 +337,7 @@ class _Agent:
         self.episode.held_bytes += size
 
 
-def _size_of(value: Any) -> int:
+def size_of(value: Any) -> int:
     """Returns what a value takes: that of an array of texts or messages is an upper bound."""
     array = np.asarray(value)
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import warnings
 from collections.abc import Iterable, Mapping
@@ -14,6 +15,7 @@ from dm_env import specs
 from dm_env_rpc_client.errors import RecordingError, SpecError, install_command
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.recording.episodes import Episode, all_episodes
+from dm_env_rpc_client.recording.exported_sizes import exported_sizes
 from dm_env_rpc_client.recording.reading import Scan
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
@@ -46,7 +48,8 @@ def export_minari(
     Args:
       path: the recording.
       dataset_id: the id of the data set, which must not exist, such as "catch/run-v0".
-      limits: as for `recording.read`; all TimeSteps are in memory together.
+      limits: as for `recording.read`; all TimeSteps are in memory together, and one may take a
+        sixteenth of `chunk_bytes`.
 
     Returns:
       The number of episodes.
@@ -54,14 +57,17 @@ def export_minari(
     Raises:
       RecordingError: the recording cannot be read or has no episodes, its episodes have different
         specs, no actions or no observations, an observation or action has no space in Minari, a
-        reward is not a scalar, or there is such a data set.
+        reward is not a scalar, a TimeStep exceeds the limits, or there is such a data set.
     """
     buffers: list[EpisodeBuffer] = []
     first: Episode | None = None
     for episode in all_episodes(Scan(path, limits)):
         if len(episode) < 2:
             continue
-        first = first or episode
+        # The buffers have copies: no arrays are kept beside them.
+        first = first or dataclasses.replace(
+            episode, flat_timesteps=episode.flat_timesteps[:1], flat_actions=[]
+        )
         if not (
             _same(first.observation_specs, episode.observation_specs)
             and _same(first.action_specs, episode.action_specs)
@@ -71,9 +77,11 @@ def export_minari(
                 "before, and the episodes of a data set have the same"
             )
         try:
+            exported_sizes(episode, limits)
             buffers.append(_buffer(len(buffers), episode))
         except SpecError as error:
             raise RecordingError(f"cannot export to Minari: {error}") from error
+        del episode
     if first is None:
         raise RecordingError(f"{path} has no episodes that could be exported")
     observed = {name: first.observation_specs[name] for name in first.flat_timesteps[0].observation}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from dm_env import StepType, specs
 from dm_env_rpc_client.errors import RecordingError, install_command
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.recording.episodes import Episode, episodes
+from dm_env_rpc_client.recording.exported_sizes import TIMESTEP_PART, exported_sizes, is_list
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
 try:
@@ -28,7 +30,10 @@ __all__ = ["export_parquet"]
 def export_parquet(
     path: str | os.PathLike[str], out: str | os.PathLike[str], *, limits: Limits = DEFAULT
 ) -> int:
-    """Writes the episodes of a recording to a Parquet file, a row group for each.
+    """Writes the episodes of a recording to a Parquet file, a row for each TimeStep.
+
+    Each row group has TimeSteps of one episode, of at most a sixteenth of `Limits.chunk_bytes`: for
+    each byte of an image Parquet takes 25 while a row group is written.
 
     The columns are `connection`, `world`, `episode`, `step` (0 for the first TimeStep), `time`
     (when it was received, in UTC), `step_type` (FIRST, MID or LAST), `end` (that of the episode),
@@ -40,14 +45,15 @@ def export_parquet(
     Args:
       path: the recording.
       out: the file to write, which must not exist.
-      limits: as for `recording.episodes`.
+      limits: as for `recording.episodes`; one TimeStep may take a sixteenth of `chunk_bytes`.
 
     Returns:
       The number of episodes.
 
     Raises:
       RecordingError: the recording cannot be read or has no episodes, the file exists, or the specs
-        differ from episode to episode, or an observation has no type in Parquet.
+        differ from episode to episode, an observation has no type in Parquet, or a TimeStep exceeds
+        the limits.
     """
     out = Path(out)
     try:
@@ -58,18 +64,20 @@ def export_parquet(
     writer = None
     try:
         for episode in episodes(path, limits):
-            columns = _columns(episode)
-            if writer is None:
-                schema = pa.schema([(name, column.type) for name, column in columns.items()])
-                writer = pyarrow.parquet.ParquetWriter(file, schema)
-            found = pa.schema([(name, column.type) for name, column in columns.items()])
-            if found != schema:
-                raise RecordingError(
-                    f"episode {episode.number} of {path} has other actions or observations than "
-                    "those before, and the rows of a Parquet file have one type; "
-                    f"{_difference(schema, found)}"
-                )
-            writer.write_table(pa.table(columns, schema=schema))
+            for rows in _row_groups(episode, limits):
+                columns = _columns(episode, rows)
+                found = pa.schema([(name, column.type) for name, column in columns.items()])
+                if writer is None:
+                    schema = found
+                    writer = pyarrow.parquet.ParquetWriter(file, schema)
+                if found != schema:
+                    raise RecordingError(
+                        f"episode {episode.number} of {path} has other actions or observations "
+                        "than those before, and the rows of a Parquet file have one type; "
+                        f"{_difference(schema, found)}"
+                    )
+                writer.write_table(pa.table(columns, schema=schema))
+                pa.default_memory_pool().release_unused()
             count += 1
         if writer is None:
             raise RecordingError(f"{path} has no episodes that could be exported")
@@ -84,15 +92,26 @@ def export_parquet(
     return count
 
 
-def _columns(episode: Episode) -> dict[str, Any]:
-    length = len(episode)
-    steps = episode.flat_timesteps
+def _row_groups(episode: Episode, limits: Limits) -> Iterator[slice]:
+    """Yields the TimeSteps of each row group."""
+    most, begin, total = limits.chunk_bytes // TIMESTEP_PART, 0, 0
+    for index, size in enumerate(exported_sizes(episode, limits)):
+        total += size
+        if total > most:
+            yield slice(begin, index)
+            begin, total = index, size
+    yield slice(begin, len(episode))
+
+
+def _columns(episode: Episode, rows: slice) -> dict[str, Any]:
+    steps = episode.flat_timesteps[rows]
+    length = len(steps)
     columns: dict[str, Any] = {
         "connection": pa.array([episode.connection.number] * length, pa.int32()),
         "world": pa.array([episode.world_name] * length, pa.string()),
         "episode": pa.array([episode.number] * length, pa.int64()),
-        "step": pa.array(range(length), pa.int64()),
-        "time": pa.array(episode.nanoseconds, pa.timestamp("ns", tz="UTC")),
+        "step": pa.array(range(*rows.indices(len(episode))), pa.int64()),
+        "time": pa.array(episode.nanoseconds[rows], pa.timestamp("ns", tz="UTC")),
         "step_type": pa.array([StepType(step.step_type).name for step in steps], pa.string()),
         "end": pa.array([episode.end] * length, pa.string()),
     }
@@ -107,7 +126,7 @@ def _columns(episode: Episode) -> dict[str, Any]:
             values = [step.observation.get(name) for step in steps]
             columns[f"observation.{name}"] = _column(f"observation {name!r}", values, spec)
     for name, spec in episode.action_specs.items():
-        values = [action.get(name) for action in episode.flat_actions]
+        values = [action.get(name) for action in episode.flat_actions[rows]]
         columns[f"action.{name}"] = _column(f"action {name!r}", values, spec)
     return columns
 
@@ -124,7 +143,7 @@ def _column(name: str, values: list[Any], spec: specs.Array) -> Any:
     if not spec.shape:
         plain = [None if value is None else np.asarray(value).item() for value in values]
         return pa.array(plain, element)
-    if isinstance(spec, specs.StringArray) or min(spec.shape) < 1:
+    if is_list(spec):
         for _ in spec.shape:
             element = pa.list_(element)
         lists = [None if value is None else np.asarray(value).tolist() for value in values]

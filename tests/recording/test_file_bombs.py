@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import struct
 import subprocess
 import sys
@@ -38,6 +39,7 @@ _MESSAGE = struct.Struct("<BQHIQQ")
 
 READ = """
 import json, sys, time
+import contextlib, os
 import dm_env_rpc_client.adaptors  # All that is imported is before.
 from dm_env_rpc_client import recording
 from dm_env_rpc_client.errors import RecordingError
@@ -53,6 +55,12 @@ readers = {
     "read": lambda: recording.read(path, limits),
     "parquet": lambda: export_parquet(path, path + ".parquet", limits=limits),
 }
+
+with contextlib.suppress(ModuleNotFoundError):  # Python 3.10 has none.
+    import pandas  # pyarrow does so.
+    from dm_env_rpc_client.recording.minari import export_minari
+    os.environ["MINARI_DATASETS_PATH"] = path + ".minari"
+    readers["minari"] = lambda: export_minari(path, "bomb-v0", limits=limits)
 
 def resident(kind):
     with open("/proc/self/status") as status:
@@ -127,13 +135,22 @@ def recording(*rest: bytes) -> bytes:
 CHANNELS = channel(1) + channel(2)
 
 
-def session(steps: int, observation: int, repeat: int) -> bytes:
-    """A session whose steps have an observation of many zeros, all in equal chunks."""
+def session(steps: int, observation: int, repeat: int, name: str = "zeros", size: int = 0) -> bytes:
+    """A session whose steps have an observation of many zeros, all in equal chunks.
+
+    Args:
+      steps: how many steps a chunk has.
+      observation: how many zeros a step has; none for a step without the observation.
+      repeat: how many chunks.
+      name: of the observation.
+      size: what its spec says; 0 for as many as there are, -1 for any number.
+    """
     request, answer = dm_env_rpc_pb2.EnvironmentRequest, dm_env_rpc_pb2.EnvironmentResponse
     specs = dm_env_rpc_pb2.ActionObservationSpecs()
-    specs.observations[1].name = "zeros"
+    specs.observations[1].name = name
     specs.observations[1].dtype = dm_env_rpc_pb2.UINT8
-    specs.observations[1].shape.append(observation)
+    specs.observations[1].shape.append(size or observation)
+    specs.actions[1].name, specs.actions[1].dtype = "action", dm_env_rpc_pb2.UINT8
     sent: list[Any] = [request(create_world={}), request(join_world={})]
     answered: list[Any] = [
         answer(create_world={"world_name": "w"}),
@@ -145,9 +162,12 @@ def session(steps: int, observation: int, repeat: int) -> bytes:
         for of, one in enumerate(pair, 1)
     )
     stepped = answer(step={"state": dm_env_rpc_pb2.RUNNING})
-    stepped.step.observations[1].uint8s.array = bytes(observation)
-    stepped.step.observations[1].shape.append(observation)
-    one = message(request(step={}).SerializeToString()) + message(stepped.SerializeToString(), 2)
+    if observation:
+        stepped.step.observations[1].uint8s.array = bytes(observation)
+        stepped.step.observations[1].shape.append(observation)
+    step = request(step={})
+    step.step.actions[1].uint8s.array = b"\0"
+    one = message(step.SerializeToString()) + message(stepped.SerializeToString(), 2)
     return recording(CHANNELS, chunk("zstd", begin), chunk("zstd", one * steps) * repeat)
 
 
@@ -190,6 +210,12 @@ def bombs() -> Mapping[str, Callable[[], bytes]]:
         "gigabytes of TimeSteps": lambda: session(16, 1 << 20, 64),
         "a million small TimeSteps": lambda: session(10_000, 1, 100),
         "one TimeStep as large as a chunk": lambda: session(1, CHUNK - 5000, 1),
+        "TimeSteps of which each fills a row group": lambda: session(14, CHUNK // 16 - 3000, 1),
+        "TimeSteps of which a few fill one": lambda: session(28, 1 << 20, 1),
+        "lists that fill a row group": lambda: session(30, CHUNK // 32 - 2000, 1, size=-1),
+        "TimeSteps beyond a row group": lambda: session(3, CHUNK // 8, 1),
+        "rewards of megabytes": lambda: session(16, 1 << 20, 64, "reward"),
+        "tensors of which none is there": lambda: session(200, 0, 1, size=(1 << 31) - 1),
         "channels with much metadata": lambda: recording(chunk("zstd", b"".join(many_channels()))),
         "a channel of 300 KB": lambda: recording(
             chunk("zstd", channel(1, **{f"{n:08}": "" for n in range(20_000)}))
@@ -226,6 +252,8 @@ def test_a_file_that_is_a_bomb(tmp_path: Path, name: str, seen: Seen) -> None:
         assert seconds <= SECONDS
         if "connection with" in name:
             assert "the number of a connection is" in text
+        if how in ("parquet", "minari") and name == "TimeSteps beyond a row group":
+            assert re.search(r"takes about \d+ bytes where.*Limits\.chunk_bytes", text)
         seen(readings=1, grown_mib=grown / (1 << 20), took_s=seconds)
 
 
