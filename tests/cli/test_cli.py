@@ -25,6 +25,7 @@ from dm_env_rpc_client.tensors.sampling import sample
 from dm_env_rpc_client.tensors.variable_specs import VariableArray
 from tests.cli.commands import started
 from tests.environments import Robot
+from tests.launch.processes import is_alive
 from tests.scripted import settles
 from tests.stopwatch import time_limit
 
@@ -242,18 +243,11 @@ def test_the_embedded_server_ends_with_a_command_that_is_killed(tmp_path: Path) 
     assert children
     process.kill()
     process.communicate(timeout=20)
-    assert settles(lambda: not any(_is_running(child) for child in children), 20)
+    assert settles(lambda: not any(is_alive(child) for child in children), 20)
 
 
 def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.parametrize(
@@ -268,10 +262,10 @@ def _is_running(pid: int) -> bool:
 )
 def test_commands_start_servers_that_end_with_them(line: str) -> None:
     children = set(_children(os.getpid()))
-    before = {child for child in children if _is_running(child)}
+    before = {child for child in children if is_alive(child)}
     result = invoke(*line.format("python:tests.environments:Echo").split())
     assert "error" not in result.stderr
-    assert {child for child in _children(os.getpid()) if _is_running(child)} <= before
+    assert {child for child in _children(os.getpid()) if is_alive(child)} <= before
 
 
 def test_a_server_that_does_not_start_is_told() -> None:

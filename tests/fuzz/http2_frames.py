@@ -20,15 +20,6 @@ __all__ = ["check", "generate"]
 LIMIT = 1 << 16
 """The longest message that is accepted here."""
 
-REQUEST = [
-    (":method", "POST"),
-    (":scheme", "http"),
-    (":path", "/dm_env_rpc.v1.Environment/Process"),
-    (":authority", "localhost:1"),
-    ("te", "trailers"),
-    ("content-type", "application/grpc"),
-]
-
 _LENGTHS = [0, 1, 4, 5, 8, 255, 16_384, 16_385, (1 << 24) - 1]
 _NUMBERS = [0, 1, 2, 3, (1 << 31) - 1, 1 << 31, (1 << 32) - 1]
 
@@ -116,7 +107,7 @@ def _text(failure: BaseException | None) -> str:
 
 
 def _outcome(contents: bytes, piece: int) -> tuple[list[bytes], Any, ClientCall]:
-    client = ClientCall(REQUEST, "localhost:1", LIMIT)
+    client = ClientCall(frames.REQUEST, "localhost:1", LIMIT)
     client.send(b"request")
     for begin in range(0, len(contents), piece or max(1, len(contents))):
         feed(client, contents[begin : begin + (piece or len(contents))])

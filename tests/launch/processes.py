@@ -21,7 +21,8 @@ AT_PORT = [
 
 def is_alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()[0] != "Z"
+        # The state comes after the name, which is in parentheses; Z waits to be reaped.
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:1]
     except (FileNotFoundError, ProcessLookupError):
         return False
 

@@ -26,7 +26,7 @@ import dm_env_rpc_client
 from dm_env_rpc_client.errors import ConnectionLostError
 from dm_env_rpc_client.recording import proxy, read, replay
 from dm_env_rpc_client.recording.tape import FLUSH_SECONDS
-from dm_env_rpc_client.server import Catch, Server, serve
+from dm_env_rpc_client.server import Catch, Server
 from tests.forks import context, end
 from tests.recording.sessions import SETTINGS, assert_same, move
 
@@ -63,12 +63,6 @@ def process_of(target: Callable[..., None], *arguments: Any) -> Iterator[BasePro
         yield process
     finally:
         end(process)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serve(Catch) as running:
-        yield running
 
 
 def local(steps: int) -> list[dm_env.TimeStep]:

@@ -52,6 +52,7 @@ from dm_env_rpc_client.server.processes.workers import Workers
 from dm_env_rpc_client.tensors.limits import Limits
 from dm_env_rpc_client.transports.services.health import CHECK
 from tests.certificates import self_signed
+from tests.launch.processes import is_alive
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.scripted import freeze, settles
@@ -90,7 +91,7 @@ def host_port(address: str) -> tuple[str, int]:
 
 
 def have_ended(pids: list[int]) -> bool:
-    return not any(_runs(pid) for pid in pids)
+    return not any(is_alive(pid) for pid in pids)
 
 
 @pytest.fixture(scope="module")
@@ -688,13 +689,6 @@ def test_the_workers_end_with_the_server_that_is_killed() -> None:
         assert len(pids) == 1
         process.kill()
         assert settles(lambda: have_ended(pids), 15)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:1]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_a_forked_child_leaves_the_workers_alone(server: Server) -> None:

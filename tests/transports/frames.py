@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from typing import NamedTuple
 
@@ -15,6 +16,14 @@ PADDED = 0x8
 WITH_PRIORITY = 0x20
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
+REQUEST = [
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":path", "/dm_env_rpc.v1.Environment/Process"),
+    (":authority", "localhost:1"),
+    ("te", "trailers"),
+    ("content-type", "application/grpc"),
+]
 RESPONSE = ((":status", "200"), ("content-type", "application/grpc+proto"))
 OK = (("grpc-status", "0"),)
 
@@ -51,6 +60,15 @@ def data(contents: bytes, flags: int = 0, stream: int = 1) -> bytes:
 def greeting() -> bytes:
     """What a server says until the first answer."""
     return settings() + frame(SETTINGS, flags=ACK) + headers(*RESPONSE)
+
+
+def mutated(contents: bytes, rng: random.Random) -> bytes:
+    """A copy with up to four places in which up to two bytes are others, more or fewer."""
+    changed = bytearray(contents)
+    for _ in range(rng.randint(1, 4)):
+        place = rng.randrange(len(changed))
+        changed[place : place + rng.randint(0, 2)] = rng.randbytes(rng.randint(0, 2))
+    return bytes(changed)
 
 
 class Frame(NamedTuple):

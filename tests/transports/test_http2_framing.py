@@ -42,19 +42,11 @@ from tests.transports.frames import (
     headers,
 )
 
-REQUEST = [
-    (":method", "POST"),
-    (":scheme", "http"),
-    (":path", "/dm_env_rpc.v1.Environment/Process"),
-    (":authority", "localhost:1"),
-    ("te", "trailers"),
-    ("content-type", "application/grpc"),
-]
 LIMIT = 1 << 20
 
 
 def framing(limit: int = LIMIT) -> ClientCall:
-    return ClientCall(REQUEST, "localhost:1", limit)
+    return ClientCall(frames.REQUEST, "localhost:1", limit)
 
 
 def take_outbound(client: ClientCall) -> bytes:
@@ -118,11 +110,11 @@ def test_the_first_thing_sent_is_the_preface_and_one_request() -> None:
     kinds = [(part.kind, part.stream, part.flags) for part in frames.taken_apart(sent)]
     assert kinds == [(SETTINGS, 0, 0), (WINDOW_UPDATE, 0, 0), (HEADERS, 1, END_HEADERS)]
     block = frames.taken_apart(sent)[-1].payload
-    assert [tuple(map(str, pair)) for pair in hpack.Decoder().decode(block)] == REQUEST
+    assert [tuple(map(str, pair)) for pair in hpack.Decoder().decode(block)] == frames.REQUEST
 
 
 def test_long_headers_are_continued() -> None:
-    client = ClientCall([*REQUEST, ("long", "é~" * 6_000)], "localhost:1", LIMIT)
+    client = ClientCall([*frames.REQUEST, ("long", "é~" * 6_000)], "localhost:1", LIMIT)
     parts = frames.taken_apart(take_outbound(client))[2:]
     assert [part.kind for part in parts] == [HEADERS, *[CONTINUATION] * (len(parts) - 1)]
     assert [part.flags & END_HEADERS for part in parts] == [*[0] * (len(parts) - 1), END_HEADERS]
@@ -441,7 +433,7 @@ def test_cancelling_ends_stream_and_connection() -> None:
 
 def test_a_stream_that_was_ended_before_its_headers_does_not_end_the_others() -> None:
     client = framing()
-    other = client.half.open(REQUEST)
+    other = client.half.open(frames.REQUEST)
     client.call.cancel()
     client.call.fail(ConnectionLostError("ended by this side"))
     # Sent before the RST_STREAM arrived.
@@ -467,12 +459,8 @@ def test_mutated_streams_give_messages_or_one_error(seed: int) -> None:
     rng = random.Random(seed)
     failed = 0
     for _ in range(500):
-        changed = bytearray(contents)
-        for _ in range(rng.randint(1, 4)):
-            place = rng.randrange(len(changed))
-            changed[place : place + rng.randint(0, 2)] = rng.randbytes(rng.randint(0, 2))
         client = framing()
-        feed(client, bytes(changed))
+        feed(client, frames.mutated(contents, rng))
         client.received(0)
         assert isinstance(client.failure, DmEnvRpcClientError)
         failed += isinstance(client.failure, ProtocolError)
@@ -537,7 +525,7 @@ class Conversation(RuleBasedStateMachine):
     def _on_event(self, event: Any) -> None:
         if isinstance(event, h2.events.RequestReceived):
             self.has_begun = True
-            assert [(str(k), str(v)) for k, v in event.headers] == REQUEST
+            assert [(str(k), str(v)) for k, v in event.headers] == frames.REQUEST
             self.server.send_headers(1, list(frames.RESPONSE))
         elif isinstance(event, h2.events.DataReceived):
             self.server_heard += event.data

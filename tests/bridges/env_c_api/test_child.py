@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,8 @@ from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.children import Parent
 from dm_env_rpc_client.tensors.limits import Limits
 from tests.bridges.env_c_api.compiling import compile_library
-from tests.scripted import freeze, settles
+from tests.launch.processes import is_alive
+from tests.scripted import descriptor_count, freeze, settles
 from tests.stopwatch import Stopwatch
 
 
@@ -42,18 +42,6 @@ def open_runner(**kwargs: Any) -> ProcessRunner:
     }
     path = compile_library("complete", "1.4")
     return ProcessRunner(path, "complete_connect", **(arguments | kwargs))
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        # The state comes after the name, which is in parentheses; Z waits to be reaped.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def test_calls_are_answered_until_the_pipe_is_closed() -> None:
@@ -130,7 +118,7 @@ def test_main_answers_calls_and_leaves_signals_to_the_parent(
 
 
 def test_a_runner_ends_its_child_and_leaves_no_descriptor() -> None:
-    before = descriptors()
+    before = descriptor_count()
     runner = open_runner()
     pid = runner._process.pid
     runner.start(0, 0)
@@ -138,7 +126,7 @@ def test_a_runner_ends_its_child_and_leaves_no_descriptor() -> None:
     runner.close()
     assert not is_alive(pid)
     assert runner._process.returncode == 0
-    assert descriptors() == before
+    assert descriptor_count() == before
 
 
 def test_a_forgotten_runner_ends_its_child() -> None:
@@ -149,7 +137,7 @@ def test_a_forgotten_runner_ends_its_child() -> None:
 
 
 def test_a_runner_whose_library_does_not_open_ends_its_child() -> None:
-    before = descriptors()
+    before = descriptor_count()
     with pytest.raises(ProtocolError, match="leaves act_text, advance null"):
         ProcessRunner(
             compile_library("complete", "2.2"),
@@ -162,7 +150,7 @@ def test_a_runner_whose_library_does_not_open_ends_its_child() -> None:
             start_attempts=1,
             request_timeout=60.0,
         )
-    assert descriptors() == before
+    assert descriptor_count() == before
 
 
 def test_a_child_killed_from_outside_is_a_lost_connection() -> None:
@@ -224,11 +212,11 @@ def test_a_child_that_does_not_come_to_an_end_is_killed(
 def test_a_child_that_cannot_be_started_leaves_no_descriptor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    before = descriptors()
+    before = descriptor_count()
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(FileNotFoundError):
         open_runner()
-    assert descriptors() == before
+    assert descriptor_count() == before
 
 
 def test_a_child_whose_parent_is_killed_ends_too() -> None:
