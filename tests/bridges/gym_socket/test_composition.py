@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 import dm_env_rpc_client
+from dm_env_rpc_client import SpecError
 from dm_env_rpc_client import server as grpc_server
 from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnvironment
 from dm_env_rpc_client.bridges import gym_socket
+from dm_env_rpc_client.bridges.gym_socket import server_session
 from tests.bridges.gym_socket import hosted
 
 STEPS = 300
@@ -200,3 +202,18 @@ def test_a_gymnasium_environment_as_a_dm_env() -> None:
     assert (last.step_type, last.discount) == (dm_env.StepType.LAST, 1.0)
     assert environment.info == {}
     environment.close()
+
+
+def test_environments_of_several_agents_are_refused_by_their_own_name() -> None:
+    pettingzoo = pytest.importorskip("pettingzoo")
+
+    class Duel(pettingzoo.ParallelEnv):  # type: ignore[name-defined]
+        possible_agents = ("left", "right")
+
+        def action_space(self, agent: str) -> Any:
+            return gymnasium.spaces.Discrete(3)
+
+        observation_space = action_space
+
+    with pytest.raises(SpecError, match="the factory made a Duel; expected"):
+        server_session.make_environment(Duel)
