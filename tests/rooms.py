@@ -27,6 +27,7 @@ PACKAGE = Path(dm_env_rpc_client.__file__).parent
 # `tensors` know nothing but addresses, and how to wait. What server and bridges need of adaptors,
 # `system.conversions` loads by name, for environments of a library that is there.
 MAY_IMPORT: dict[str, set[str]] = {
+    "__main__": {"cli"},
     "cli": {
         "_proto", "bridges", "client", "compliance", "displays", "environment", "errors",
         "extensions", "launch", "protocol", "recording", "system", "server", "standalone",

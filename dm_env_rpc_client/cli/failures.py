@@ -122,7 +122,11 @@ def one_line_errors() -> Iterator[None]:
         with contextlib.suppress(OSError):  # Stderr may be closed.
             _show_traceback(error)
             if message:
-                console.print(f"[bold red]error:[/] {cell(message)}")
+                # What a server printed last has lines of its own.
+                first, *printed = message.splitlines() if _has_output(error) else [message]
+                console.print(f"[bold red]error:[/] {cell(first)}")
+                for line in printed:
+                    console.print(cell(line), highlight=False)
         raise typer.Exit(code) from None
 
 
@@ -191,6 +195,14 @@ def _describe(error: BaseException) -> tuple[str, int]:
         return str(error), REFUSED
     report = f"please report it, with the traceback that {TRACEBACK_VARIABLE}=1 shows"
     return f"this is a defect of dm-env-rpc: {raised_by(error)}; {report}", DEFECT
+
+
+def _has_output(error: BaseException) -> bool:
+    from dm_env_rpc_client.errors import ConnectionLostError, LaunchError
+
+    if isinstance(error, ConnectionLostError):
+        return error.server_end is not None
+    return isinstance(error, LaunchError)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -16,6 +16,7 @@ import dm_env
 from dm_env_rpc_client import server
 from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.cli.failures import UsageError
+from dm_env_rpc_client.displays.plain_text import did_you_mean
 from dm_env_rpc_client.environment.worlds import make
 from dm_env_rpc_client.errors import DmEnvRpcClientError, install_command
 from dm_env_rpc_client.server.hosting import try_out
@@ -71,10 +72,14 @@ def find_source(reference: str, insecure: bool) -> Source:
     scheme, found, rest = reference.partition("://")
     if found:
         if scheme not in _SCHEMES:
-            raise UsageError(f"unknown scheme {scheme}://; known: {', '.join(_SCHEMES)}")
+            meant = did_you_mean(scheme, _SCHEMES)
+            raise UsageError(
+                f"unknown scheme {scheme}://{meant or '; known: ' + ', '.join(_SCHEMES)}"
+            )
         return _SCHEMES[scheme](rest, insecure)
     if ":" not in reference:
-        raise UsageError(f"there is no environment {reference!r}; {WHAT_THERE_IS}")
+        meant = did_you_mean(reference, _SHIPPED)
+        raise UsageError(f"there is no environment {reference!r}{meant or '; ' + WHAT_THERE_IS}")
     factory = load_object(reference, "an environment")
     if not callable(factory):
         raise UsageError(f"{reference} is not callable; it must return an environment")

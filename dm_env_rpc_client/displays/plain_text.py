@@ -8,10 +8,12 @@ or copies, and marks that reorder what is read. There are three ways out, and on
 
 from __future__ import annotations
 
+import difflib
 import logging
 import traceback
+from collections.abc import Iterable
 
-__all__ = ["PrintableRecords", "one_line", "printable"]
+__all__ = ["PrintableRecords", "did_you_mean", "one_line", "printable"]
 
 
 def printable(text: str) -> str:
@@ -54,3 +56,14 @@ class PrintableRecords(logging.Handler):
 
 # First: what programs add to this logger has to find printable records, too.
 logging.getLogger("dm_env_rpc_client").handlers.insert(0, PrintableRecords())
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """Returns a question for a misspelt name, such as "; did you mean 'catch'?"; empty for none.
+
+    Args:
+      given: the name that there is not.
+      known: the names that there are.
+    """
+    close = difflib.get_close_matches(given, list(known), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""

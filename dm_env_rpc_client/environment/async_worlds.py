@@ -167,7 +167,7 @@ async def make_async(
       connection. If nobody calls it, that happens, with a ResourceWarning, when the environment is
       garbage-collected, or when the interpreter exits.
     """
-    check_keywords(adaptor_kwargs, AsyncDmEnvAdaptor)
+    check_keywords(adaptor_kwargs, AsyncDmEnvAdaptor, make_async)
     create_settings = pack_settings(create_world_settings)
     join_settings = pack_settings(join_world_settings)
     how: tuple[Any, ...] = (credentials, insecure, metadata, token, transport, limits)

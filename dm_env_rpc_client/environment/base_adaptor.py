@@ -21,7 +21,7 @@ from dm_env import specs as dm_env_specs
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.base_connection import BaseConnection
-from dm_env_rpc_client.displays.plain_text import printable
+from dm_env_rpc_client.displays.plain_text import did_you_mean, printable
 from dm_env_rpc_client.environment.made_again import MadeAgain
 from dm_env_rpc_client.environment.restarting import Supervision
 from dm_env_rpc_client.environment.sites import Site
@@ -350,12 +350,15 @@ class BaseAdaptor(MadeAgain):
         return nesting.nest(flat, nesting.SEPARATOR) if self._is_nested else flat
 
 
-def check_keywords(keywords: Mapping[str, Any], default_class: Callable[..., Any]) -> None:
+def check_keywords(
+    keywords: Mapping[str, Any], default_class: Callable[..., Any], make: Callable[..., Any]
+) -> None:
     """Raises TypeError, with a hint, for keywords of `make` that no adaptor takes.
 
     Args:
       keywords: for the adaptor, and `adaptor_class`.
       default_class: the class of the adaptor if `keywords` has none.
+      make: what takes the other keywords.
     """
     adaptor_class = keywords.get("adaptor_class", default_class)
     parameters = inspect.signature(adaptor_class).parameters
@@ -363,9 +366,13 @@ def check_keywords(keywords: Mapping[str, Any], default_class: Callable[..., Any
         return
     for name in keywords:
         if name not in parameters and name != "adaptor_class":
+            meant = did_you_mean(name, {*inspect.signature(make).parameters, *parameters})
             raise TypeError(
-                f"make() got an unexpected keyword argument {name!r}; settings are passed in a "
-                f"dictionary: make(address, {{{name!r}: ...}})"
+                f"make() got an unexpected keyword argument {name!r}"
+                + (
+                    meant
+                    or f"; settings are passed in a dictionary: make(address, {{{name!r}: ...}})"
+                )
             )
 
 

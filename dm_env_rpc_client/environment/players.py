@@ -26,6 +26,7 @@ from dm_env_rpc_client.environment.worlds import (
     destroy_and_close,
     destroy_anew,
     join_world,
+    make,
     reset_world,
     undo,
 )
@@ -68,7 +69,7 @@ class Players:
         **make_kwargs: Any,
     ):
         connecting = {name: make_kwargs.pop(name) for name in CONNECTING if name in make_kwargs}
-        check_keywords(make_kwargs, DmEnvAdaptor)
+        check_keywords(make_kwargs, DmEnvAdaptor, make)
         self._adaptor_kwargs = make_kwargs
         self._site = open_site(address, connecting)
         self._group = self._site.target

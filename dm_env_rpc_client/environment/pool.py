@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import dm_env
 
+from dm_env_rpc_client.environment.base_adaptor import check_keywords
 from dm_env_rpc_client.environment.connection_selector import LOOK_SECONDS, ConnectionSelector
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedReset
 from dm_env_rpc_client.environment.pool_sites import (
@@ -32,7 +33,7 @@ from dm_env_rpc_client.environment.pool_sites import (
     spread,
 )
 from dm_env_rpc_client.environment.restarting import Restart, difference
-from dm_env_rpc_client.environment.worlds import make_on
+from dm_env_rpc_client.environment.worlds import make, make_on
 from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.protocol.mid_steps import MidSteps
 from dm_env_rpc_client.protocol.pipeline import Pending
@@ -108,6 +109,7 @@ class EnvironmentPool:
         **make_kwargs: Any,
     ):
         connecting = {name: make_kwargs.pop(name) for name in CONNECTING if name in make_kwargs}
+        check_keywords(make_kwargs, DmEnvAdaptor, make)
         places = spread(addresses, num_envs)
         count = len(places)
         creating = for_each(count, create_world_settings, "create_world_settings")

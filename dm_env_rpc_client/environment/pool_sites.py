@@ -56,7 +56,7 @@ def spread(addresses: Addresses, num_envs: int | None) -> list[_Place]:
       SpecError: there are fewer environments than addresses, or no addresses.
     """
     listed: list[Address]
-    if isinstance(addresses, str | IncomingSockets) or callable(addresses):
+    if isinstance(addresses, str | IncomingSockets) or not hasattr(addresses, "__iter__"):
         listed = [addresses]
     else:
         listed = list(addresses)

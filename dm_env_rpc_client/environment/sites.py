@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from dm_env_rpc_client.errors import ConnectionClosedError, LaunchError
+from dm_env_rpc_client.errors import ConnectionClosedError, LaunchError, SpecError
 from dm_env_rpc_client.launch import specs
 from dm_env_rpc_client.launch.launched import Launch
 from dm_env_rpc_client.launch.processes import START_SECONDS
@@ -124,6 +124,11 @@ class Site(Generic[Target]):
 
     def _start(self, launcher: Launcher) -> None:
         launch = launcher()
+        if not isinstance(launch, Launch):
+            raise SpecError(
+                f"a function that launches a server returns a launch.Launch; {self.name} returned "
+                f"{type(launch).__name__}"
+            )
         launch.be_owned()
         try:
             self.target = self._make_target(launch.address)

@@ -270,7 +270,7 @@ def make(
       LaunchError: the server was not started.
       TypeError: a keyword is none of `make` and of the adaptor, such as a setting.
     """
-    check_keywords(adaptor_kwargs, DmEnvAdaptor)
+    check_keywords(adaptor_kwargs, DmEnvAdaptor, make)
     settings = (pack_settings(create_world_settings), pack_settings(join_world_settings))
     how: tuple[Any, ...] = (credentials, insecure, metadata, token, transport, limits)
     site = Site(

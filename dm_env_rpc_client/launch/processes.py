@@ -19,7 +19,7 @@ from dm_env_rpc_client.launch.ports import Port
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.deadline import Deadline
 
-__all__ = ["START_SECONDS", "from_process", "from_python", "other_python"]
+__all__ = ["START_SECONDS", "from_process", "from_python", "from_source", "other_python"]
 
 START_SECONDS = 30.0
 """How long a server may take until it answers, if nothing else is said."""
@@ -154,14 +154,37 @@ def from_python(
             cwd=cwd,
             timeout=timeout,
         )
-    paths = [os.path.abspath(path) for path in sys.path if isinstance(path, str)]
-    own = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
     return from_process(
         [sys.executable, "-m", "dm_env_rpc_client.server", reference, f"unix:{_SOCKET}"],
-        env={**own, **(env or {})},
+        env={**_own_modules(), **(env or {})},
         cwd=cwd,
         timeout=timeout,
     )
+
+
+def from_source(source: str, *, timeout: float | None = START_SECONDS) -> Launch:
+    """Serves an environment of another package in a process of its own, by `dm-env-rpc serve`.
+
+    Args:
+      source: what the command takes, such as "gymnasium://CartPole-v1".
+      timeout: seconds until it must answer; None for no limit.
+
+    Returns:
+      The running server.
+
+    Raises:
+      LaunchError: the environment cannot be made, or the extra `cli` is not installed.
+    """
+    command = [sys.executable, "-m", "dm_env_rpc_client", "serve", source]
+    return from_process(
+        [*command, "--address", f"unix:{_SOCKET}"], env=_own_modules(), timeout=timeout
+    )
+
+
+def _own_modules() -> dict[str, str]:
+    """Returns the variables with which a Python process finds the modules that this one finds."""
+    paths = [os.path.abspath(path) for path in sys.path if isinstance(path, str)]
+    return {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
 
 
 def other_python(

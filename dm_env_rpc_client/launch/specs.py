@@ -11,7 +11,12 @@ from typing import Any, TypeAlias
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.launch.containers import Progress, from_docker
 from dm_env_rpc_client.launch.launched import Launch
-from dm_env_rpc_client.launch.processes import START_SECONDS, from_process, from_python
+from dm_env_rpc_client.launch.processes import (
+    START_SECONDS,
+    from_process,
+    from_python,
+    from_source,
+)
 from dm_env_rpc_client.system import launch_text
 
 __all__ = [
@@ -56,7 +61,8 @@ def launcher_of(
     Args:
       given: `process:COMMAND` with `{port}` or `{socket}` in it, split as a shell does;
         `docker:IMAGE`, perhaps with arguments for the image's entry point, and `{port}` in them;
-        `python:MODULE:NAME`.
+        `python:MODULE:NAME`; or an environment of another package, such as
+        `gymnasium://CartPole-v1`, as `dm-env-rpc serve` takes it.
       timeout: seconds until the server must answer; None for no limit. For a `DefaultSeconds` it
         is `START_SECONDS`.
       progress: called while an image is pulled.
@@ -69,8 +75,11 @@ def launcher_of(
     if python is not None and not (isinstance(given, str) and given.startswith(launch_text.PYTHON)):
         raise SpecError(f"python={os.fspath(python)!r} is for python:MODULE:NAME, got {given!r}")
     if not isinstance(given, str):
+        _check_launches(given)
         return given
     seconds = START_SECONDS if isinstance(timeout, DefaultSeconds) else timeout
+    if given.startswith(launch_text.SOURCES):
+        return functools.partial(from_source, given, timeout=seconds)
     name, _, rest = given.partition(":")
     scheme = f"{name}:"
     if scheme == launch_text.PYTHON:
@@ -86,3 +95,17 @@ def launcher_of(
     return functools.partial(
         from_docker, argv[0], argv[1:], timeout=seconds, progress=progress, **connecting
     )
+
+
+def _check_launches(given: Any) -> None:
+    """Raises SpecError for what is often passed in the place of an address."""
+    expected = "a server address looks like 'localhost:50051'"
+    if isinstance(given, int):
+        raise SpecError(f"{expected}, got the number {given}; did you mean 'localhost:{given}'?")
+    if isinstance(given, type) and not issubclass(given, Launch):
+        raise SpecError(
+            f"{expected}, got the class {given.__name__}; "
+            f"'python:{given.__module__}:{given.__qualname__}' starts a server of it"
+        )
+    if not callable(given):
+        raise SpecError(f"{expected}, or is a function that launches one, got {given!r}")

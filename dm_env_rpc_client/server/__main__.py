@@ -6,11 +6,11 @@ if all environments were closed, 143 or 130 if SIGTERM or SIGINT ended it otherw
 
 from __future__ import annotations
 
-import pkgutil
 import signal
 import sys
 from types import FrameType
 
+from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server import serve
 
 __all__: list[str] = []
@@ -20,7 +20,11 @@ def _main(reference: str, address: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _interrupt)
     try:
-        with serve(pkgutil.resolve_name(reference), address) as server:
+        try:
+            server = serve(reference, address)
+        except SpecError as error:
+            sys.exit(f"error: {error}")
+        with server:
             print(f"serving {reference} at {server.address}")  # noqa: T201
             try:
                 server.wait()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import pkgutil
 import weakref
 from collections.abc import Callable, Mapping
@@ -182,16 +183,46 @@ def factories_of(named: Mapping[str, Hosted]) -> dict[str, Callable[..., Any]]:
                 factory = pkgutil.resolve_name(hosted)
             except (ImportError, AttributeError, ValueError) as error:
                 raise SpecError(
-                    f"environment {name!r}: cannot import {hosted!r} ({error}); a text looks like "
+                    f"{_named(name)}: cannot import {hosted!r} ({error}); a text looks like "
                     "module:factory"
                 ) from error
-        if not callable(factory):
-            raise SpecError(
-                f"environment {name!r} must be a callable that makes environments, or a text "
-                f"module:factory, got {type(factory).__name__}"
-            )
+        _check_makes(factory, _named(name))
         factories[name] = factory
     return factories
+
+
+def _named(name: str) -> str:
+    return f"environment {name!r}" if name else "the environment"
+
+
+def _check_makes(factory: Any, what: str) -> None:
+    """Raises SpecError for what makes no environment, whatever the settings. Nothing is made."""
+    found = type(factory).__name__
+    if not isinstance(factory, type) and hasattr(factory, "step") and hasattr(factory, "reset"):
+        raise SpecError(
+            f"{what} is an instance of {found}; pass the class, or a function that makes one, "
+            f"since each world has one of its own: serve({found}), not serve({found}(...))"
+        )
+    if not callable(factory):
+        raise SpecError(
+            f"{what} must be a callable that makes environments, or a text module:factory, got "
+            f"{found}"
+        )
+    if inspect.isabstract(factory):
+        missing = ", ".join(sorted(factory.__abstractmethods__))
+        raise SpecError(f"{what}: {factory.__name__} is abstract; it lacks {missing}")
+    if inspect.iscoroutinefunction(factory) or inspect.isgeneratorfunction(factory):
+        raise SpecError(f"{what}: {factory.__name__} returns no environment when it is called")
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return  # Of an extension module.
+    for each in parameters:
+        if each.kind is each.POSITIONAL_ONLY and each.default is each.empty:
+            raise SpecError(
+                f"{what}: {factory} needs the positional argument {each.name!r}; settings of "
+                "worlds are passed by name"
+            )
 
 
 def make_world(

@@ -6,12 +6,15 @@ needs.
 
 from __future__ import annotations
 
-__all__ = ["DOCKER", "PROCESS", "PYTHON", "is_launch"]
+__all__ = ["DOCKER", "PROCESS", "PYTHON", "SOURCES", "is_launch"]
 
 PROCESS, DOCKER, PYTHON = "process:", "docker:", "python:"
 """What the texts begin with; `launch.specs` says what follows."""
 
+SOURCES = ("gymnasium://", "pettingzoo://", "dm_control://", "bsuite://")
+"""The same for environments of other packages, which `dm-env-rpc serve` serves."""
+
 
 def is_launch(text: str) -> bool:
     """Whether a text names a server to launch, and not an address."""
-    return text.startswith((PROCESS, DOCKER, PYTHON))
+    return text.startswith((PROCESS, DOCKER, PYTHON, *SOURCES))

@@ -96,7 +96,7 @@ class _TokenRequired:
             raise StreamStatusError(
                 "UNAUTHENTICATED",
                 "this server requires a token in the metadata 'authorization: Bearer <token>', and "
-                "the call has none",
+                "the call has none; pass token= to make or connect, or --token-file to dm-env-rpc",
             )
         value = sent[0] if isinstance(sent[0], str) else sent[0].decode("latin-1")
         is_bearer = value[: len(_SCHEME)].lower() == _SCHEME.lower()

@@ -13,7 +13,7 @@ from tests.scripted import settles
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMPT = "ready> "
-COMMAND = f"{shlex.quote(sys.executable)} -m dm_env_rpc_client.cli"
+COMMAND = f"{shlex.quote(sys.executable)} -m dm_env_rpc_client"
 
 
 class Terminal:

@@ -232,7 +232,7 @@ def test_a_server_that_refuses_steps_is_told() -> None:
 
 def test_the_command_itself_leaves_stdout_to_the_result(catch_server: Server) -> None:
     finished = subprocess.run(
-        [sys.executable, "-m", "dm_env_rpc_client.cli", "bench", catch_server.address,
+        [sys.executable, "-m", "dm_env_rpc_client", "bench", catch_server.address,
          "--seconds", "0.2", "--json"],
         capture_output=True,
         text=True,

@@ -183,7 +183,7 @@ def test_settings_are_json_or_text() -> None:
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("as_json", [True, False])
 def test_serve_runs_until_it_is_told_to_stop(stop: signal.Signals, as_json: bool) -> None:
-    command = [sys.executable, "-m", "dm_env_rpc_client.cli", "serve"]
+    command = [sys.executable, "-m", "dm_env_rpc_client", "serve"]
     command += ["tests.environments:Echo", "--address", "localhost:0"]
     process = subprocess.Popen(
         [*command, *(["--json"] if as_json else [])],
@@ -288,7 +288,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_command_is_the_module() -> None:
     finished = subprocess.run(
-        [sys.executable, "-m", "dm_env_rpc_client.cli", "--help"],
+        [sys.executable, "-m", "dm_env_rpc_client", "--help"],
         capture_output=True,
         text=True,
         timeout=60,

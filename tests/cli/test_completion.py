@@ -21,7 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bin")
     command = folder / "dm-env-rpc"
     command.write_text(
-        f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m dm_env_rpc_client.cli "$@"\n'
+        f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m dm_env_rpc_client "$@"\n'
     )
     command.chmod(0o755)
     (folder / "script").write_text(
@@ -114,7 +114,7 @@ def test_what_cannot_be_completed_is_met_with_silence(folder: Path, line: str) -
 )
 def test_a_shell_that_asks_wrongly_is_met_with_silence(variables: dict[str, str]) -> None:
     finished = subprocess.run(
-        [sys.executable, "-m", "dm_env_rpc_client.cli"],
+        [sys.executable, "-m", "dm_env_rpc_client"],
         capture_output=True,
         text=True,
         env={**os.environ, **variables},
@@ -128,7 +128,7 @@ def test_a_shell_that_asks_wrongly_is_met_with_silence(variables: dict[str, str]
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
 def test_there_is_a_script_for_each_shell(shell: str) -> None:
     finished = subprocess.run(
-        [sys.executable, "-m", "dm_env_rpc_client.cli"],
+        [sys.executable, "-m", "dm_env_rpc_client"],
         capture_output=True,
         text=True,
         env={**os.environ, "_DM_ENV_RPC_COMPLETE": f"source_{shell}"},
@@ -141,7 +141,7 @@ def test_there_is_a_script_for_each_shell(shell: str) -> None:
 
 def test_installing_touches_the_home_it_is_given(tmp_path: Path) -> None:
     finished = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m dm_env_rpc_client.cli --install-completion; exit $?"],
+        ["bash", "-c", f"{sys.executable} -m dm_env_rpc_client --install-completion; exit $?"],
         capture_output=True,
         text=True,
         env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
@@ -156,7 +156,7 @@ def test_installing_touches_the_home_it_is_given(tmp_path: Path) -> None:
 def test_it_is_quick_for_it_imports_nothing_heavy() -> None:
     """NumPy and grpc take most of the time that a command takes to start."""
     finished = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "dm_env_rpc_client.cli"],
+        [sys.executable, "-X", "importtime", "-m", "dm_env_rpc_client"],
         capture_output=True,
         text=True,
         env={

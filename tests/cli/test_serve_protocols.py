@@ -34,7 +34,7 @@ def served(*arguments: str) -> Iterator[str]:
     python = [sys.executable, "-W", "error"]
     options = ["--json"] if "--dial" in arguments else ["--address", "localhost:0", "--json"]
     process = subprocess.Popen(
-        [*python, "-m", "dm_env_rpc_client.cli", "serve", *arguments, *options],
+        [*python, "-m", "dm_env_rpc_client", "serve", *arguments, *options],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

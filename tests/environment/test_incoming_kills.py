@@ -36,7 +36,7 @@ class Engines:
 
     def __init__(self, address: str, environments: int, *arguments: str):
         self._command = [
-            sys.executable, "-m", "dm_env_rpc_client.cli", "serve", "tests.environments:Echo",
+            sys.executable, "-m", "dm_env_rpc_client", "serve", "tests.environments:Echo",
             "--dial", address, "--no-try", "--environments", str(environments), *arguments,
         ]  # fmt: skip
         self._running: list[subprocess.Popen[bytes]] = []

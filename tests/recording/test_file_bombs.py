@@ -261,7 +261,7 @@ def test_a_damaged_recording_is_no_defect_of_the_command(tmp_path: Path) -> None
     path = tmp_path / "digits.mcap"
     path.write_bytes(bombs()["a connection with a number of 5,000 digits"]())
     finished = subprocess.run(
-        [sys.executable, "-m", "dm_env_rpc_client.cli", "inspect", str(path)],
+        [sys.executable, "-m", "dm_env_rpc_client", "inspect", str(path)],
         capture_output=True,
         text=True,
         check=False,

@@ -61,9 +61,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "my_envs.py").write_text(blocks("python")[0])
     command = tmp_path / "bin" / "dm-env-rpc"
     command.parent.mkdir()
-    command.write_text(
-        f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m dm_env_rpc_client.cli "$@"\n'
-    )
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m dm_env_rpc_client "$@"\n')
     command.chmod(0o755)
     return tmp_path
 

@@ -105,7 +105,7 @@ def test_a_container_gets_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_command_serves_with_another_interpreter(python: str) -> None:
-    command = [sys.executable, "-m", "dm_env_rpc_client.cli", "serve", "hosted:Catch"]
+    command = [sys.executable, "-m", "dm_env_rpc_client", "serve", "hosted:Catch"]
     with from_process([*command, "--python", python, "--address", "unix:{socket}"]) as server:
         with make(server.address) as env:
             assert env.reset().first()
@@ -113,6 +113,6 @@ def test_the_command_serves_with_another_interpreter(python: str) -> None:
 
 
 def test_the_command_prints_the_file() -> None:
-    command = [sys.executable, "-m", "dm_env_rpc_client.cli", "standalone"]
+    command = [sys.executable, "-m", "dm_env_rpc_client", "standalone"]
     printed = subprocess.run(command, capture_output=True, check=True, env=os.environ)
     assert printed.stdout == FILE.read_bytes()

@@ -53,7 +53,7 @@ def test_an_address_is_taken_as_it_is() -> None:
 
 
 def test_a_command_is_started_and_stopped() -> None:
-    command = f"{sys.executable} -m dm_env_rpc_client.cli serve catch --address localhost:{{port}}"
+    command = f"{sys.executable} -m dm_env_rpc_client serve catch --address localhost:{{port}}"
     with fixtures.address(config(command=command)) as address, make(address) as env:
         assert env.reset().first()
     with pytest.raises(ConnectionLostError):

@@ -23,7 +23,7 @@ from tests.scripted import settles
 
 pytest_plugins = ["pytester"]
 
-SERVE = f"{sys.executable} -m dm_env_rpc_client.cli serve catch --address localhost:{{port}}"
+SERVE = f"{sys.executable} -m dm_env_rpc_client serve catch --address localhost:{{port}}"
 
 
 @pytest.fixture(scope="module")

@@ -109,7 +109,7 @@ def test_the_command_says_what_is_wrong(arguments: list[str], message: str) -> N
 
 def test_the_command_serves_a_library() -> None:
     library = compile_library("complete", "2.2")
-    command = [sys.executable, "-m", "dm_env_rpc_client.cli", "serve", "--json"]
+    command = [sys.executable, "-m", "dm_env_rpc_client", "serve", "--json"]
     options = ["--address", "localhost:0", "--c-version", "2.2", "--create", "length=2"]
     options += ["--c-library", f"{library}:complete_connect_with_params"]
     options += ["--c-param", "title", "--c-param", "interrupted"]

@@ -1,0 +1,6 @@
+"""`python -m dm_env_rpc_client` is `dm-env-rpc`."""
+
+from dm_env_rpc_client.cli.entry import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""What users do wrong, and the words that they get."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dm_env
+import pytest
+
+import dm_env_rpc_client
+from dm_env_rpc_client import ConnectionLostError, LaunchError, SpecError, server
+from dm_env_rpc_client.server import Catch
+from tests.cli.commands import command
+from tests.environments import Echo
+
+
+class Abstract(dm_env.Environment):
+    """A dm_env.Environment without its methods."""
+
+
+async def coroutine() -> Echo:
+    return Echo()
+
+
+def positional(length: int, /) -> Echo:
+    return Echo(length)
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[str]:
+    with server.serve(Catch, token="secret") as running:
+        yield running.address
+
+
+MEANT = "unexpected keyword argument 'requst_timeout'; did you mean 'request_timeout'?"
+
+# Also what type checkers refuse.
+make: Any = dm_env_rpc_client.make
+BatchedEnvironment: Any = dm_env_rpc_client.BatchedEnvironment
+serve: Any = server.serve
+CALLS: dict[str, tuple[Callable[[str], Any], type[Exception], list[str]]] = {
+    "make(address, requst_timeout=3)": (
+        lambda address: make(address, requst_timeout=3), TypeError, [MEANT],
+    ),
+    "BatchedEnvironment(address, requst_timeout=3)": (
+        lambda address: BatchedEnvironment(address, 2, requst_timeout=3), TypeError, [MEANT],
+    ),
+    "make(address, rows=3)": (
+        lambda address: make(address, rows=3), TypeError,
+        ["settings are passed in a dictionary: make(address, {'rows': ...})"],
+    ),
+    "make(50051)": (
+        lambda _: make(50051), SpecError,
+        ["got the number 50051", "did you mean 'localhost:50051'?"],
+    ),
+    "BatchedEnvironment(50051)": (
+        lambda _: BatchedEnvironment(50051), SpecError,
+        ["did you mean 'localhost:50051'?"],
+    ),
+    "make(Catch)": (
+        lambda _: make(Catch), SpecError,
+        ["looks like 'localhost:50051', got the class Catch", "'python:dm_env_rpc_client.server"],
+    ),
+    "make(lambda: None)": (
+        lambda _: make(lambda: None), SpecError,
+        ["returns a launch.Launch", "returned NoneType"],
+    ),
+    "make(None)": (
+        lambda _: make(None), SpecError,
+        ["looks like 'localhost:50051'", "got None"],
+    ),
+    "make(guarded)": (make, ConnectionLostError, ["UNAUTHENTICATED", "pass token= to make"]),
+    "serve(Catch())": (
+        lambda _: serve(Catch()), SpecError,
+        ["pass the class", "serve(Catch), not serve(Catch(...))"],
+    ),
+    "serve(50051)": (
+        lambda _: serve(50051), SpecError,
+        ["must be a callable that makes environments", "got int"],
+    ),
+    "serve(abstract)": (
+        lambda _: serve(Abstract), SpecError,
+        ["Abstract is abstract; it lacks action_spec, observation_spec, reset, step"],
+    ),
+    "serve(coroutine)": (
+        lambda _: serve(coroutine), SpecError, ["coroutine returns no environment"],
+    ),
+    "serve(positional)": (
+        lambda _: serve(positional), SpecError, ["needs the positional argument 'length'"],
+    ),
+    "serve('no.module:Env')": (
+        lambda _: serve("no.module:Env"), SpecError,
+        ["the environment: cannot import 'no.module:Env' (No module named 'no')"],
+    ),
+    "make('gymnasium://CartPol-v1')": (
+        lambda _: make("gymnasium://CartPol-v1"), LaunchError,
+        ["error: cannot make gymnasium://CartPol-v1: "],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call(call: str, guarded: str) -> None:
+    function, error, said = CALLS[call]
+    with pytest.raises(error) as caught:
+        function(guarded)
+    for part in said:
+        assert part in str(caught.value)
+
+
+COMMANDS: dict[str, tuple[int, list[str]]] = {
+    "serve cathc": (2, ["error: there is no environment 'cathc'; did you mean 'catch'?"]),
+    "serve gymnasum://CartPole-v1": (2, ["unknown scheme gymnasum://; did you mean 'gymnasium'?"]),
+    "serve tests.test_failure_texts:Abstract": (2, ["Abstract is abstract; it lacks"]),
+    "run python:gymnasium:CartPole": (
+        3, ["\nerror: the environment: cannot import 'gymnasium:CartPole' (", "no attribute"],
+    ),
+    "run gymnasium://CartPol-v1": (3, ["\nerror: cannot make gymnasium://CartPol-v1: "]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command(line: str) -> None:
+    code, said = COMMANDS[line]
+    ended = command(*line.split())
+    assert ended.returncode == code
+    assert "Traceback" not in ended.stderr
+    for part in said:
+        assert part in ended.stderr
+
+
+@pytest.mark.parametrize("reference", ["gymnasium://CartPole-v1"])
+def test_environments_of_other_packages_are_served_for_a_command_and_for_make(
+    reference: str,
+) -> None:
+    ended = command("run", reference, "--episodes", "1", "--max-steps", "3")
+    assert ended.returncode == 0, ended.stderr
+    with make(reference) as env:
+        assert env.reset().first()
+
+
+def test_the_package_is_the_command() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "dm_env_rpc_client", "--version"],
+        capture_output=True, check=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert ended.stdout.startswith("dm-env-rpc")
