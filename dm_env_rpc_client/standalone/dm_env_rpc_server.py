@@ -1709,15 +1709,17 @@ class _Connection:
             self.close()
 
     def _read(self, me: Any, is_main: bool) -> None:
-        while self.reader is me and not self.is_over:
-            home = self.home
-            if is_main and home is not None and home.queue and self.unsent <= _MAX_UNSENT:
-                self._answer_home(me)
-            elif not self._receive(me) and not self._spin(me):
-                self.server.awake.discard(me)
-                _wait(self.sock, bool(self._outbound), 60.0)
-                self.server.awake.add(me)
-        self.server.awake.discard(me)
+        try:
+            while self.reader is me and not self.is_over:
+                home = self.home
+                if is_main and home is not None and home.queue and self.unsent <= _MAX_UNSENT:
+                    self._answer_home(me)
+                elif not self._receive(me) and not self._spin(me):
+                    self.server.awake.discard(me)
+                    _wait(self.sock, bool(self._outbound), 60.0)
+                    self.server.awake.add(me)
+        finally:
+            self.server.awake.discard(me)
 
     def _spin(self, me: Any) -> bool:
         """Looks for input for a moment before the thread sleeps, where that has paid before."""

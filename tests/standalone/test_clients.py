@@ -6,14 +6,17 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 
-from dm_env_rpc_client import dm_env_rpc_pb2, make
+from dm_env_rpc_client import ConnectionLostError, dm_env_rpc_pb2, make
+from dm_env_rpc_client.server import Tls
 from dm_env_rpc_client.transports.status import PROCESS
+from tests.certificates import self_signed
 from tests.reliability.served import Served
 from tests.standalone.interpreters import NEWEST, OLDEST, interpreter, served
 
@@ -205,3 +208,24 @@ def test_keepalive_finds_a_server_alive_that_steps_for_long(python: str) -> None
         with env:
             env.reset()
             assert env.step({"seconds": 12.0}).mid()
+
+
+@pytest.mark.certificates
+def test_tls_and_a_token(python: str, tmp_path: Path) -> None:
+    key, certificate = self_signed(tmp_path)
+    (tmp_path / "token").write_text("s3cret\n")
+    options = ["--token-file", str(tmp_path / "token"), "--cert", str(certificate)]
+    with served(python, "Catch", *options, "--key", str(key)) as running:
+        credentials = Tls(ca=str(certificate))
+        with make(running.address, credentials=credentials, token="s3cret") as env:
+            assert env.reset().first()
+            assert env.step({"paddle": 1}).mid()
+        for token in (None, "wrong"):
+            with pytest.raises(ConnectionLostError, match="UNAUTHENTICATED"):
+                make(running.address, credentials=credentials, token=token)
+
+
+def test_other_machines_need_a_token(python: str) -> None:
+    refused = pytest.raises(AssertionError, match="ended with 1")
+    with refused, served(python, "Catch", address="0.0.0.0:0"):
+        pass
