@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from dm_env import specs
 
+from dm_env_rpc_client.displays.plain_text import printable
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.made_again import MadeByArguments
 from dm_env_rpc_client.environment.pool import Consumer, EnvironmentPool, Settings, for_each
@@ -83,6 +84,10 @@ class BatchedEnvironment(MadeByArguments, dm_env.Environment):
             self._pool.close()
             raise
         self._consumer = Consumer(self._rows.put, self._rows.put_mid_steps)
+
+    def __repr__(self) -> str:
+        places = ", ".join(dict.fromkeys(env._where() for env in self._pool.environments))
+        return printable(f"<{type(self).__name__} of {self.num_envs} at {places}>")
 
     @property
     def num_envs(self) -> int:

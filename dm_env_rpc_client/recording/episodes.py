@@ -80,6 +80,12 @@ class Episode:
     def __len__(self) -> int:
         return len(self.flat_timesteps)
 
+    def __repr__(self) -> str:
+        return (
+            f"<Episode {self.number} of world {self.world_name!r}: {max(0, len(self) - 1)} steps, "
+            f"return {self.episode_return}, {self.end}>"
+        )
+
     @property
     def timesteps(self) -> dm_env.TimeStep:
         """The TimeSteps, stacked along time; see `protocol.timesteps.stack`.

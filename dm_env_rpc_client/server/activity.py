@@ -137,9 +137,10 @@ class Activity:
         """A request was refused."""
         self.counts.add("refusals")
         level = logging.DEBUG if kind == "step" else logging.INFO
+        article = "an" if kind == "extension" else "a"
         if _log.isEnabledFor(level):
             text = shortened(reason, _TEXT_BYTES)
-            self._refusals.log(_log, level, f"refused a {kind} request of {client}: {text}")
+            self._refusals.log(_log, level, f"refused {article} {kind} request of {client}: {text}")
 
     def stats(self, worlds: int, agents: int, errors: int) -> ServerStats:
         """Returns what was counted, and the numbers that something else knows."""

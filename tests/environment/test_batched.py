@@ -661,3 +661,8 @@ def test_it_needs_no_gymnasium() -> None:
     )
     with ServerProcess(program) as process:
         assert process.address == "fine"
+
+
+def test_its_repr_says_how_many_there_are_and_where() -> None:
+    with serve(Catch) as server, BatchedEnvironment(server.address, 3) as batch:
+        assert repr(batch) == f"<BatchedEnvironment of 3 at {server.address}>"

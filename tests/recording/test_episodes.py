@@ -190,3 +190,14 @@ def test_limits_are_those_of_the_reader(path: Path) -> None:
     with pytest.raises(RecordingError, match=r"answer 2 of connection 1 .*paddle"):
         read(path, Limits(name_bytes=5))
     assert len(read(path, Limits(name_bytes=100)).episodes) == 1
+
+
+def test_the_repr_of_an_episode_says_its_length_and_its_return(tmp_path: Path) -> None:
+    path = tmp_path / "run.mcap"
+    with serve(Catch) as server, dm_env_rpc_client.make(server.address, record=path) as env:
+        env.reset()
+        for _ in range(9):
+            last = env.step({"paddle": 1})
+    (episode,) = read(path).episodes
+    said = f"9 steps, return {float(last.reward)}, terminated>"
+    assert repr(episode) == f"<Episode 1 of world {env.world_name!r}: {said}"
