@@ -160,7 +160,7 @@ def test_without_arguments_there_is_help() -> None:
 
 
 COMMANDS = ["run", "serve", "inspect", "play", "check", "health", "bench"]
-COMMANDS += ["record", "replay", "export", "standalone"]
+COMMANDS += ["record", "replay", "export", "standalone", "init"]
 COMMANDS += [f"properties {name}" for name in ("list", "get", "set")]
 
 
