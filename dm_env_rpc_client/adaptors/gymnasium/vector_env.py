@@ -243,6 +243,12 @@ class RemoteVectorEnv(MadeByArguments, gymnasium.vector.VectorEnv[Any, Any, Arra
         """How often environments were started again, which takes `restart`."""
         return self._pool.restarts
 
+    def __enter__(self) -> RemoteVectorEnv:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
     def close_extras(self, **kwargs: Any) -> None:
         """Leaves and destroys all worlds and closes the connections; raises nothing."""
         # Gymnasium 1.1 also calls this for an environment whose constructor failed.

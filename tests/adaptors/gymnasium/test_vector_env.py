@@ -72,7 +72,7 @@ def short() -> Iterator[Server]:
 
 @contextlib.contextmanager
 def vector(*args: Any, **kwargs: Any) -> Iterator[RemoteVectorEnv]:
-    with contextlib.closing(RemoteVectorEnv(*args, **kwargs)) as env:
+    with RemoteVectorEnv(*args, **kwargs) as env:
         yield env
 
 
