@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,9 @@ from sphinx.roles import XRefRole
 
 _DOCS = Path(__file__).parent
 sys.path.insert(0, str(_DOCS.parent))
+
+# Sphinx reads what is below this folder only; Git ignores the copy.
+shutil.copytree(_DOCS.parent / "notebooks", _DOCS / "notebooks", dirs_exist_ok=True)
 
 import dm_env_rpc_client  # noqa: E402
 from dm_env_rpc_client.cli.app import app as command_line  # noqa: E402
@@ -127,9 +131,15 @@ def _with_options(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] = source[0].replace("<!-- options -->", "\n".join(lines))
 
 
+def _with_notebooks(app: Sphinx, name: str, source: list[str]) -> None:
+    """Has links to the notebooks of the repository lead to their copies."""
+    source[0] = re.sub(r"\]\(((?:\.\./)*)\.\./notebooks/", r"](\1notebooks/", source[0])
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     roles.register_local_role("name", _name)  # type: ignore[arg-type]
     app.connect("autodoc-process-docstring", _without_docstrings_of_modules)
     app.connect("missing-reference", _link_to_dm_env)
     app.connect("source-read", _with_options)
+    app.connect("source-read", _with_notebooks)

@@ -61,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite-notebooks",
         action="store_true",
-        help="write what tests of the notebooks see, outputs and pictures, into docs/notebooks/",
+        help="write what tests of the notebooks see, outputs and pictures, into notebooks/",
     )
 
 

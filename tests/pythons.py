@@ -51,7 +51,7 @@ _OPTIONS = (
     # Protobuf 4.25 on Python 3.12 and later.
     "-W", "ignore:Type google:DeprecationWarning",
 )  # fmt: skip
-_COPIED = ("tests", "docs", "protos", "README.md", "CONTRIBUTING.md", "CHANGELOG.md",
+_COPIED = ("tests", "docs", "notebooks", "protos", "README.md", "CONTRIBUTING.md", "CHANGELOG.md",
            "pyproject.toml")  # fmt: skip
 _CHROOT_FOLDER = "project"
 

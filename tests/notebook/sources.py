@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parent.parent.parent / "docs" / "notebooks"
+FOLDER = Path(__file__).resolve().parent.parent.parent / "notebooks"
 PICTURES = FOLDER / "pictures"
 
 
