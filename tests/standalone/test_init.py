@@ -30,7 +30,7 @@ def commands(readme: Path) -> list[str]:
 
 def run(kind: str, folder: Path, variables: dict[str, str]) -> None:
     made = subprocess.run(
-        [sys.executable, "-m", "dm_env_rpc_client.cli", "init", str(folder), "--kind", kind],
+        [sys.executable, "-m", "dm_env_rpc_client", "init", str(folder), "--kind", kind],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
@@ -72,7 +72,7 @@ def test_a_project_is_built_tested_checked_and_stepped(kind: str, tmp_path: Path
 def test_a_folder_with_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     made = subprocess.run(
-        [sys.executable, "-m", "dm_env_rpc_client.cli", "init", str(tmp_path)],
+        [sys.executable, "-m", "dm_env_rpc_client", "init", str(tmp_path)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert made.returncode == 2
