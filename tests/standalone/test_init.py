@@ -39,10 +39,12 @@ def run(kind: str, folder: Path, variables: dict[str, str]) -> None:
     found = commands(readme)
     assert [line.split()[0] for line in found if "dm-env-rpc" in line] == ["dm-env-rpc"] * 2
     scripts = Path(sys.executable).parent
+    # The options of this run of pytest are not those of the project's.
+    own = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
     for line in found:
         done = subprocess.run(
             line, shell=True, cwd=folder, capture_output=True, text=True, check=False,
-            env={**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}", **variables},
+            env={**own, "PATH": f"{scripts}:{os.environ['PATH']}", **variables},
         )  # fmt: skip
         assert done.returncode == 0, (line, done.stdout[-3000:], done.stderr[-3000:])
         if " check " in line:
