@@ -302,6 +302,7 @@ def make(
         request_timeout=request_timeout,
         restart=restart,
         record=record,
+        python=python,
         **keywords,
     )
     return env

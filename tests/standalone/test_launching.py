@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +57,15 @@ def test_a_server_that_died_is_started_again(python: str) -> None:
         assert env.step({"paddle": 1}).first()
     assert len(started) == 2
     assert not started[1].is_running
+
+
+def test_a_copy_has_a_server_in_the_same_interpreter(python: str) -> None:
+    with make("python:hosted:Catch", python=python) as env:
+        copies = [copy.deepcopy(env), pickle.loads(pickle.dumps(env))]
+        for copied in copies:
+            with copied:
+                assert copied.reset().first()
+                assert copied.server.command.split()[0] == env.server.command.split()[0]
 
 
 def test_settings_that_are_refused(python: str) -> None:
