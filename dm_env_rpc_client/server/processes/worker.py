@@ -1,4 +1,4 @@
-"""What runs in a worker process: a listener without a door, and the worlds of its connections.
+"""What runs in a worker process: a listener for connections that it is handed, and their worlds.
 
 The main thread does what the server's own process says: it adopts connections and the pipes of
 forwarded streams, counts, and stops. Log records and exceptions of environments go to that process.

@@ -57,10 +57,10 @@ class ListeningSockets:
             host, port = parse_host_port(address)
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             for family, kind, protocol, _, where in dict.fromkeys(found):
-                door = socket.socket(family, kind, protocol)
-                self._open(door, (where[0], port, *where[2:]))
+                listening = socket.socket(family, kind, protocol)
+                self._open(listening, (where[0], port, *where[2:]))
                 # The further addresses of a name have the port that the first one got.
-                port = door.getsockname()[1]
+                port = listening.getsockname()[1]
             return port
         except OSError as error:
             self.close()
@@ -75,11 +75,11 @@ class ListeningSockets:
         Raises:
           OSError: there is one, but no descriptor for it.
         """
-        door = self._sockets[descriptor]
+        listening = self._sockets[descriptor]
         # Not for ever: clients may come and go all the time.
         for _ in range(_GONE_AT_ONCE):
             try:
-                accepted = door.accept()
+                accepted = listening.accept()
                 if not is_gone(accepted[0]):
                     return accepted
                 accepted[0].close()
@@ -96,24 +96,24 @@ class ListeningSockets:
     def pause(self) -> None:
         """Lets clients wait: the machine has no descriptors for them."""
         self._is_paused = True
-        for door in self._sockets.values():
-            self._poll.unregister(door)
+        for listening in self._sockets.values():
+            self._poll.unregister(listening)
 
     def go_on(self) -> None:
         """Ends a pause."""
         if self._is_paused:
             self._is_paused = False
-            for door in self._sockets.values():
-                self._poll.register(door, select.EPOLLIN)
+            for listening in self._sockets.values():
+                self._poll.register(listening, select.EPOLLIN)
 
     def close(self) -> None:
         """Closes all sockets, and removes the files of unix sockets; may be called again."""
-        for door in self._sockets.values():
+        for listening in self._sockets.values():
             # A process forked from this one may have copies, which would keep them open.
             with contextlib.suppress(OSError, ValueError):
-                self._poll.unregister(door)
+                self._poll.unregister(listening)
             with contextlib.suppress(OSError):
-                door.shutdown(socket.SHUT_RDWR)
+                listening.shutdown(socket.SHUT_RDWR)
         self.abandon()
         for path in self._paths:
             with contextlib.suppress(OSError):
@@ -122,22 +122,22 @@ class ListeningSockets:
 
     def abandon(self) -> None:
         """Closes the sockets only, as a forked child does with its copies."""
-        for door in self._sockets.values():
-            door.close()
+        for listening in self._sockets.values():
+            listening.close()
         self._sockets.clear()
 
-    def _open(self, door: socket.socket, where: Any) -> None:
-        self._sockets[door.fileno()] = door
-        if door.family == socket.AF_INET6:
+    def _open(self, listening: socket.socket, where: Any) -> None:
+        self._sockets[listening.fileno()] = listening
+        if listening.family == socket.AF_INET6:
             # As gRPC does it: [::] is both families.
             is_any = where[0] == "::"
-            door.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not is_any)
-        if door.family != socket.AF_UNIX:
-            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        door.bind(where)
-        door.setblocking(False)
-        door.listen(min(1024, socket.SOMAXCONN))
-        self._poll.register(door, select.EPOLLIN)
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not is_any)
+        if listening.family != socket.AF_UNIX:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(where)
+        listening.setblocking(False)
+        listening.listen(min(1024, socket.SOMAXCONN))
+        self._poll.register(listening, select.EPOLLIN)
 
     def _add_unix(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
