@@ -176,6 +176,16 @@ def test_row_56_one_client_too_many(server: Served) -> None:
         with pytest.raises(ConnectionLostError, match="RESOURCE_EXHAUSTED"):
             make(server.address)
 
+    def has_room() -> bool:
+        try:
+            make(server.address).close()
+        except ConnectionLostError:
+            return False
+        return True
+
+    # The server has to notice first that the other client is gone.
+    assert settles(has_room)
+
 
 def mutated(rng: random.Random) -> bytes:
     """What a client sends, with some bits of it changed, and perhaps cut or repeated."""
