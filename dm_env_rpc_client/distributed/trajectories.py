@@ -11,8 +11,8 @@ import numpy.typing as npt
 import tree
 
 from dm_env_rpc_client.environment.restarting import difference
-from dm_env_rpc_client.environment.rows import batch_spec
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.tensors.batch_specs import batch_spec
 
 __all__ = ["Batch", "EnvironmentSpecs", "Stack", "merge"]
 

@@ -15,10 +15,11 @@ from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.made_again import MadeByArguments
 from dm_env_rpc_client.environment.pool import Consumer, EnvironmentPool, Settings, for_each
 from dm_env_rpc_client.environment.pool_sites import Addresses
-from dm_env_rpc_client.environment.rows import Rows, batch_spec, split_action
+from dm_env_rpc_client.environment.rows import Rows, split_action
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.timesteps import ACTION, OBSERVATION
 from dm_env_rpc_client.tensors import nesting
+from dm_env_rpc_client.tensors.batch_specs import batch_spec
 
 __all__ = ["BatchedEnvironment"]
 

@@ -18,34 +18,11 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.mid_steps import MidSteps
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.tensors import casting
-from dm_env_rpc_client.tensors.variable_specs import (
-    VariableArray,
-    VariableBoundedArray,
-    VariableStringArray,
-    set_shape,
-)
+from dm_env_rpc_client.tensors.batch_specs import VARIABLE
 
-__all__ = ["Rows", "batch_spec", "rows_at", "split_action"]
+__all__ = ["Rows", "rows_at", "split_action"]
 
 Array: TypeAlias = npt.NDArray[Any]
-
-_VARIABLE = (VariableArray, VariableBoundedArray, VariableStringArray)
-
-
-def batch_spec(spec: specs.Array, count: int) -> specs.Array:
-    """Returns the spec of `count` values of a spec, as `Rows` holds them."""
-    shape = (count, *spec.shape)
-    if isinstance(spec, _VARIABLE):
-        return specs.Array((count,), object, spec.name)
-    if isinstance(spec, specs.StringArray):
-        return specs.StringArray(shape, spec.string_type, spec.name)
-    if isinstance(spec, specs.BoundedArray) and not (spec.minimum.ndim or spec.maximum.ndim):
-        bounded = specs.BoundedArray((), spec.dtype, spec.minimum, spec.maximum, spec.name)
-        set_shape(bounded, shape)
-        return bounded
-    if isinstance(spec, specs.BoundedArray):
-        return specs.BoundedArray(shape, spec.dtype, spec.minimum, spec.maximum, spec.name)
-    return specs.Array(shape, spec.dtype, spec.name)
 
 
 def rows_at(indices: list[int]) -> slice | list[int]:
@@ -85,7 +62,7 @@ def _to_rows(value: Any, spec: specs.Array | None, where: str, count: int) -> li
     is_listed = isinstance(value, list | tuple) or (
         isinstance(value, np.ndarray) and value.dtype == object
     )
-    if is_listed and (spec is None or spec.dtype.kind not in "biuf" or isinstance(spec, _VARIABLE)):
+    if is_listed and (spec is None or spec.dtype.kind not in "biuf" or isinstance(spec, VARIABLE)):
         rows: list[Any] = list(value)
     else:
         array = casting.as_array(value, where)
@@ -173,7 +150,7 @@ class Rows:
 def _empty(spec: specs.Array, count: int) -> Array:
     if not isinstance(spec, specs.Array):
         raise SpecError(f"an array is expected, but an environment's spec is {spec!r}")
-    if isinstance(spec, _VARIABLE):
+    if isinstance(spec, VARIABLE):
         return np.full((count,), None, object)
     if spec.dtype.kind not in "biuf":
         return np.full((count, *spec.shape), None, object)

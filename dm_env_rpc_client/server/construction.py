@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import dm_env
+
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.protocol.batches import NUM_ENVS
+from dm_env_rpc_client.server.batch import Batch, check_num_envs
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.system.conversions import converted
 from dm_env_rpc_client.tensors import nesting
@@ -15,6 +20,40 @@ __all__ = ["construct"]
 
 
 def construct(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
+    """Makes what a factory makes, or a batch of it if the settings have `num_envs`.
+
+    A factory that has an argument `num_envs` gets it, and makes the batch itself.
+
+    Args:
+      factory: returns an environment, a game or a world.
+      settings: values by flat name; names with periods become nested dictionaries.
+
+    Returns:
+      See `construct_one`; or a `Batch`.
+
+    Raises:
+      As `construct_one` and `Batch`.
+    """
+    if NUM_ENVS not in settings:
+        return construct_one(factory, settings)
+    if NUM_ENVS in inspect.signature(factory).parameters:
+        return construct_one(factory, {**settings, NUM_ENVS: check_num_envs(settings[NUM_ENVS])})
+    return Batch(functools.partial(_construct_row, factory), settings)
+
+
+def _construct_row(factory: Callable[..., Any], settings: Mapping[str, Any]) -> dm_env.Environment:
+    made = construct_one(factory, settings)
+    if isinstance(made, dm_env.Environment):
+        return made
+    if hasattr(made, "close"):
+        made.close()
+    raise RequestError.invalid(
+        f"setting {NUM_ENVS!r}: this server hosts a {type(made).__name__}, and batches are made of "
+        "environments with one agent"
+    )
+
+
+def construct_one(factory: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
     """Calls `factory` with settings as keyword arguments.
 
     Args:

@@ -42,10 +42,10 @@ class TakesSettings(Protocol):
     """An environment that takes some settings of its agent's Reset itself.
 
     Attributes:
-      reset_settings: the names of these settings. All others go to the factory.
+      reset_settings: the names of these settings. All others go to the factory. None for all.
     """
 
-    reset_settings: Collection[str]
+    reset_settings: Collection[str] | None
 
     def configure(self, settings: Mapping[str, Any]) -> None:
         """Applies settings from the next sequence on; they may change the specs.
@@ -227,7 +227,11 @@ class EnvironmentWorld(World):
         """The environment with settings in force, which may be the current one; None for none."""
         environment = self._made.environment
         names = environment.reset_settings if isinstance(environment, TakesSettings) else ()
-        own = {k: v for k, v in settings.items() if k.partition(nesting.SEPARATOR)[0] in names}
+        own = {
+            name: value
+            for name, value in settings.items()
+            if names is None or name.partition(nesting.SEPARATOR)[0] in names
+        }
         made = self._make_again({k: v for k, v in settings.items() if k not in own})
         if not own:
             return made

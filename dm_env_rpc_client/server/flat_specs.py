@@ -44,6 +44,12 @@ class FlatSpecs:
       default_actions: values, by flat name, for actions that a step leaves out; others than those
         of `action_spec` are ignored.
 
+    Attributes:
+      specs: those that are sent, with UIDs.
+      action_names: the flat names of the actions.
+      observation_names: those of the observations, then of the reward, then of the discount.
+      sends_discount: whether the discount is an observation.
+
     Raises:
       SpecError: two values would have the same name, or a spec cannot be sent.
     """
@@ -58,8 +64,8 @@ class FlatSpecs:
     ):
         self._flatten_observation = _flattener(observation_spec)
         self._flatten_reward = _flattener(reward_spec)
-        self._sends_discount = not _is_default_discount(discount_spec)
-        if not self._sends_discount:
+        self.sends_discount = not _is_default_discount(discount_spec)
+        if not self.sends_discount:
             discount_spec = None
         self._flatten_discount = _flattener(discount_spec)
         self.action_names = _names(action_spec, "action")
@@ -73,9 +79,9 @@ class FlatSpecs:
             **_named_specs(reward_names, reward_spec),
             **_named_specs(discount_names, discount_spec),
         }
-        names = [*observation_names, *reward_names, *discount_names]
+        self.observation_names = [*observation_names, *reward_names, *discount_names]
         # Where each value is in a list of all.
-        self._positions = {name: position for position, name in enumerate(names)}
+        self._positions = {name: place for place, name in enumerate(self.observation_names)}
         self._no_reward = _stand_ins(reward_spec, 0)
         self._no_discount = _stand_ins(discount_spec, 1)
         taken = set(observation_names) & {*reward_names, *discount_names}
@@ -134,7 +140,7 @@ class FlatSpecs:
         values = self._flatten_observation(timestep.observation)
         reward, discount = timestep.reward, timestep.discount
         values += self._no_reward if reward is None else self._flatten_reward(reward)
-        if self._sends_discount:
+        if self.sends_discount:
             values += self._no_discount if discount is None else self._flatten_discount(discount)
         elif type(discount) is not float or discount != 1.0:
             _check_default_discount(timestep)

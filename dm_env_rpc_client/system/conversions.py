@@ -17,6 +17,9 @@ __all__ = ["converted"]
 _GYMNASIUM = "dm_env_rpc_client.adaptors.gymnasium.to_dm_env:as_environment"
 """Takes an environment of Gymnasium and returns a dm_env.Environment."""
 
+_VECTOR = "dm_env_rpc_client.adaptors.gymnasium.vector_to_dm_env:GymnasiumVectorEnvironment"
+"""The same for a vector environment of Gymnasium."""
+
 _PETTINGZOO = "dm_env_rpc_client.adaptors.pettingzoo.game:as_game"
 """Takes an environment of PettingZoo and returns a `Game`."""
 
@@ -28,11 +31,10 @@ def converted(made: Any) -> Any:
       made: what a factory returned.
 
     Returns:
-      A `GymnasiumEnvironment` or a `PettingZooGame`; anything else as it is.
+      A `GymnasiumEnvironment`, a `GymnasiumVectorEnvironment` or a `PettingZooGame`; anything else as it is.
 
     Raises:
       SpecError: the environment cannot be served, for instance as there is no spec for a space.
-      RuntimeError: it is a vector of Gymnasium environments.
     """
     converter = _converter(made)
     return made if converter is None else pkgutil.resolve_name(converter)(made)
@@ -44,6 +46,8 @@ def _converter(made: Any) -> str | None:
     bases = {(base.__module__.partition(".")[0], base.__name__) for base in type(made).__mro__}
     if bases & {("pettingzoo", "AECEnv"), ("pettingzoo", "ParallelEnv")}:
         return _PETTINGZOO
+    if hasattr(made, "num_envs") and hasattr(made, "single_action_space"):
+        return _VECTOR
     # By its members: environments of the older package gym have them, too.
     if hasattr(made, "action_space") and hasattr(made, "observation_space"):
         return _GYMNASIUM

@@ -194,15 +194,7 @@ def as_environment(env: Any) -> GymnasiumEnvironment:
 
     Raises:
       SpecError: there is no spec for a space of the environment.
-      RuntimeError: it is a vector of environments.
     """
-    if hasattr(env, "num_envs"):
-        env.close()  # They may be processes.
-        raise RuntimeError(
-            f"the factory returned {type(env).__name__}, a vector of {env.num_envs} environments;"
-            " return one environment. Each client makes as many as it wants, for instance with "
-            "gymnasium.make_vec"
-        )
     return GymnasiumEnvironment(env)
 
 

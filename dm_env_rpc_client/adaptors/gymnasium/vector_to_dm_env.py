@@ -1,0 +1,236 @@
+"""A Gymnasium vector environment as a dm_env.Environment whose arrays have a row for each.
+
+The names are those of every batched world; see the guide "Serve a batch". What else a client that
+knows Gymnasium needs is the property `gymnasium.vector`, and in the observation `gymnasium` the
+infos of all rows, stacked as Gymnasium stacks them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import dm_env
+import gymnasium
+import numpy as np
+from dm_env import specs
+from gymnasium.vector import AutoresetMode
+
+from dm_env_rpc_client.adaptors.gymnasium import elements, space_json, values
+from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import (
+    EXTRAS,
+    FRAME,
+    OBSERVATION,
+    encoded_frame,
+    reset_arguments,
+)
+from dm_env_rpc_client.bridges import bounded_json
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.protocol import batches
+
+__all__ = ["VECTOR_DESCRIPTION", "GymnasiumVectorEnvironment"]
+
+VECTOR_DESCRIPTION = "gymnasium.vector"
+"""The property with the spaces of one row and of all, and the metadata, as JSON."""
+
+_FIRST, _MID, _LAST = (np.uint8(kind) for kind in dm_env.StepType)
+
+_SPACES = ("action_space", "observation_space", "single_action_space", "single_observation_space")
+
+
+class GymnasiumVectorEnvironment(dm_env.Environment):
+    """Steps a Gymnasium vector environment, for instance to serve it.
+
+    A row whose episode is terminated or truncated is LAST, with discount 0 if it is terminated and
+    1 otherwise. Which row comes next is a matter of the autoreset mode: with NEXT_STEP one that is
+    FIRST, whose action is ignored; with SAME_STEP the observation of a LAST row is already the
+    first one of the next episode; with DISABLED the row stays LAST until a reset whose mask names
+    it.
+
+    Args:
+      env: the vector environment; `close` closes it too.
+
+    Attributes:
+      reset_settings: the settings that `configure` takes.
+      num_envs: the number of rows.
+
+    Raises:
+      SpecError: dm_env has no spec for a space of this type.
+    """
+
+    reset_settings = ("seed", "options", "infos", batches.RESET_MASK)
+
+    def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any]):
+        self._environment = env
+        self.num_envs = int(env.num_envs)
+        mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        self._mode = AutoresetMode(mode)
+        self._notes: list[str] = []
+        self._spaces_json = {
+            name: space_json.to_json(getattr(env, name), name, self._notes) for name in _SPACES
+        }
+        # As a client gets them, so that both ends convert elements alike.
+        self._action_space, self._observation_space = (
+            space_json.from_json(self._spaces_json[name], name) for name in _SPACES[:2]
+        )
+        self._has_extras = False
+        self._seed: Any = None
+        self._options: dict[str, Any] | None = None
+        self._step_type = np.full(self.num_envs, _FIRST)
+        self._info: Mapping[str, Any] = {}
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """The infos that the environment returned with the last step or reset."""
+        return self._info
+
+    @property
+    def properties(self) -> Mapping[str, Callable[[], Any]]:
+        """What a server offers as properties: functions of their values, by key."""
+        offered: dict[str, Callable[[], Any]] = {
+            batches.WORLD_NUM_ENVS: lambda: self.num_envs,
+            batches.WORLD_AUTORESET_MODE: lambda: self._mode.name,
+            VECTOR_DESCRIPTION: self._describe,
+        }
+        if self._environment.render_mode is not None:
+            offered[FRAME] = lambda: encoded_frame(self._environment.render())
+        return offered
+
+    def configure(self, settings: Mapping[str, Any]) -> None:
+        """Applies settings of a Reset.
+
+        Args:
+          settings: `seed`, an integer or one for each row, int [N]; `options`, a mapping or its
+            JSON text; `reset_mask`, bool [N], the rows in which an episode begins; `infos`, whether
+            observations from now on have the infos under `EXTRAS`.
+
+        Raises:
+          ValueError: a setting has another type, or not a value for each row.
+        """
+        others = dict(settings)
+        mask = others.pop(batches.RESET_MASK, None)
+        seeds = others.pop("seed", None)
+        if np.ndim(seeds) == 0 and seeds is not None:
+            others["seed"] = seeds
+            seeds = None
+        arguments = reset_arguments(others)
+        if seeds is not None:
+            arguments["seed"] = self._row_seeds(seeds)
+        options = dict(arguments["options"]) if "options" in arguments else None
+        if mask is not None:
+            array = np.asarray(mask)
+            if array.dtype != np.bool_ or array.shape != (self.num_envs,) or not array.any():
+                raise ValueError(
+                    f"setting {batches.RESET_MASK!r}: expected bool [{self.num_envs}] with at "
+                    f"least one True, got {array.dtype} {list(array.shape)}"
+                )
+            options = {**(options or {}), batches.RESET_MASK: array}
+        self._seed = arguments.get("seed")
+        self._options = options
+        self._has_extras = arguments.get("infos", self._has_extras)
+
+    def reset(self) -> dm_env.TimeStep:
+        """Begins an episode in every row, or in those of the mask."""
+        arguments: dict[str, Any] = {"seed": self._seed, "options": self._options}
+        mask = (self._options or {}).get(batches.RESET_MASK)
+        self._seed = self._options = None
+        # Environments of libraries with a `reset` of their own take none of them.
+        given = {name: value for name, value in arguments.items() if value is not None}
+        observation, self._info = self._environment.reset(**given)
+        is_first = np.ones(self.num_envs, bool) if mask is None else mask
+        self._step_type = np.where(is_first, _FIRST, self._step_type)
+        return dm_env.restart(self._observed(observation, self._step_type))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        """Takes a step in every row."""
+        actions = elements.from_structure(self._action_space, action, "action")
+        observation, reward, terminated, truncated, self._info = self._environment.step(actions)
+        terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
+        step_type = np.where(terminated | truncated, _LAST, _MID)
+        if self._mode is AutoresetMode.NEXT_STEP:
+            step_type[self._step_type == _LAST] = _FIRST
+        self._step_type = step_type
+        return dm_env.transition(
+            np.asarray(reward, np.float64),
+            self._observed(observation, step_type, terminated & truncated),
+            np.where(terminated, 0.0, 1.0),
+        )
+
+    def action_spec(self) -> Any:
+        """Returns the spec of actions, [N, ...]: a structure if the space is a Tuple or Dict."""
+        return elements.to_spec(self._action_space, "action")
+
+    def observation_spec(self) -> Any:
+        """Returns the specs of observations, [N, ...], with the type of each row's step."""
+        spec = elements.to_spec(self._observation_space, OBSERVATION)
+        kind = specs.BoundedArray((self.num_envs,), np.uint8, 0, 2, batches.STEP_TYPE)
+        if self._has_extras:
+            extras = specs.StringArray((), name=EXTRAS)
+            return {OBSERVATION: spec, EXTRAS: extras, batches.STEP_TYPE: kind}
+        return _with_name(spec, batches.STEP_TYPE, kind)
+
+    def reward_spec(self) -> specs.Array:
+        """Returns the spec of the reward, float64 [N]."""
+        return specs.Array((self.num_envs,), np.float64, "reward")
+
+    def discount_spec(self) -> specs.Array:
+        """Returns the spec of the discount, float64 [N]."""
+        return specs.BoundedArray((self.num_envs,), np.float64, 0.0, 1.0, "discount")
+
+    def sample_action(self) -> Any:
+        """Returns actions sampled by the environment's own action space."""
+        sample = self._environment.action_space.sample()
+        return elements.to_structure(self._action_space, sample, "action")
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self._environment.close()
+
+    def _observed(self, observation: Any, step_type: Any, both: Any = None) -> Any:
+        value = elements.to_structure(self._observation_space, observation, OBSERVATION)
+        if not self._has_extras:
+            return _with_name(value, batches.STEP_TYPE, step_type)
+        extras: dict[str, Any] = {"info": self._info} if self._info else {}
+        if both is not None and both.any():
+            extras["truncated"] = both
+        text = values.encode(extras) if extras else ""
+        return {OBSERVATION: value, EXTRAS: text, batches.STEP_TYPE: step_type}
+
+    def _row_seeds(self, seeds: Any) -> Sequence[int]:
+        array = np.asarray(seeds)
+        if array.shape != (self.num_envs,) or array.dtype.kind not in "iu":
+            raise ValueError(
+                f"setting 'seed': expected an integer, or one for each of {self.num_envs} rows, "
+                f"got {array.dtype} {list(array.shape)}"
+            )
+        return [int(seed) for seed in array]
+
+    def _describe(self) -> str:
+        env = self._environment
+        spec = getattr(env, "spec", None)
+        metadata = {k: v for k, v in env.metadata.items() if k != "autoreset_mode"}
+        description = {
+            "version": values.VERSION,
+            **self._spaces_json,
+            "num_envs": self.num_envs,
+            "autoreset_mode": self._mode.value,
+            "metadata": values.to_jsonable(metadata),
+            "render_mode": env.render_mode,
+            "max_episode_steps": None if spec is None else spec.max_episode_steps,
+            "id": "" if spec is None else spec.id,
+            "notes": self._notes,
+        }
+        return bounded_json.encode(description, VECTOR_DESCRIPTION).decode("ascii")
+
+
+def _with_name(structure: Any, name: str, value: Any) -> dict[str, Any]:
+    """Puts a value beside those of a structure; one that is no mapping gets a name for its own."""
+    if isinstance(structure, dict):
+        if name in structure:
+            raise SpecError(
+                f"observation {name!r} has the name of an observation of every batch; rename it"
+            )
+        return {**structure, name: value}
+    if isinstance(structure, tuple):
+        return {**{str(index): part for index, part in enumerate(structure)}, name: value}
+    return {OBSERVATION: structure, name: value}

@@ -1,0 +1,47 @@
+"""The names of a batched world: several environments whose arrays have a row for each.
+
+Nothing is added to the protocol: the rows are the first axis of actions and observations, and what
+else a row needs are observations, settings and properties of these names. The rules are those of
+the guide "Serve a batch" (docs/how-to/batches.md), for servers in other languages, too.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AUTORESET_MODE",
+    "MAX_NUM_ENVS",
+    "NUM_ENVS",
+    "RESET_MASK",
+    "ROWS",
+    "ROW_ERRORS",
+    "STEP_TYPE",
+    "WORLD_AUTORESET_MODE",
+    "WORLD_NUM_ENVS",
+]
+
+NUM_ENVS = "num_envs"
+"""The setting of a CreateWorld with the number of rows, an integer."""
+
+ROWS = "rows"
+"""What the names of settings begin with that have a value for each row, as in `rows.seed`."""
+
+RESET_MASK = "reset_mask"
+"""The setting of a Reset that says in which rows a sequence begins, bool [N]."""
+
+AUTORESET_MODE = "autoreset_mode"
+"""The setting of a CreateWorld that says when the next episode of a row begins, as in Gymnasium."""
+
+STEP_TYPE = "step_type"
+"""The observation with the type of each row's step, uint8 [N]: 0 FIRST, 1 MID, 2 LAST."""
+
+ROW_ERRORS = "row_errors"
+"""The observation with what rows have raised in this step: "" or the JSON of texts by index."""
+
+MAX_NUM_ENVS = "batch.max_num_envs"
+"""The property of a server that makes batches: how many rows one may have."""
+
+WORLD_NUM_ENVS = "batch.num_envs"
+"""The property of a batched world: the number of its rows."""
+
+WORLD_AUTORESET_MODE = "batch.autoreset_mode"
+"""The property of a batched world: the name of a mode of Gymnasium's `AutoresetMode`."""
