@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "bridges", "environment", "errors", "extensions", "protocol", "server", "system", "tensors",
 
     },
-    "distributed": {"environment", "errors", "system", "server", "transports"},
+    "distributed": {"environment", "errors", "system", "server", "tensors", "transports"},
     "testing": {
         "client", "compliance", "environment", "errors", "protocol", "server", "transports",
     },

@@ -19,18 +19,22 @@ from dm_env import specs
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server.flat_specs import FlatSpecs
+from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.tensors import casting, nesting
 from dm_env_rpc_client.tensors.batch_specs import VARIABLE, batch_spec
 from dm_env_rpc_client.tensors.limits import DEFAULT
 
-__all__ = ["MAX_ROWS", "Batch", "check_num_envs", "settings_of_rows"]
+__all__ = ["MAX_ROWS", "OF_BATCHES", "Batch", "check_num_envs", "settings_of_rows"]
 
 MAX_ROWS = 16_384
 """The most environments of one batch: each takes memory and a place in every message."""
 
 MAX_BYTES = DEFAULT.message_bytes
 """What the observations of all rows may take: what a client takes in one message by default."""
+
+OF_BATCHES = Properties.of_getters({batches.MAX_NUM_ENVS: lambda: MAX_ROWS})
+"""What every client of a server may read, so that it knows that there are batches."""
 
 _log = logging.getLogger("dm_env_rpc_client.server")
 
@@ -107,7 +111,7 @@ class Batch(dm_env.Environment):
         except RequestError as error:
             raise ValueError(str(error)) from error
         made: dict[int, dm_env.Environment] = {}
-        kept: dict[int, Settings] = {}
+        kept: dict[int, dict[str, Any]] = {}
         try:
             for index in np.flatnonzero(mask).tolist():
                 environment, own = self._environments[index], of_rows[index]
@@ -119,9 +123,7 @@ class Batch(dm_env.Environment):
                     environment = made[index] = self._make(kept[index])
                 if own_names:
                     nested = {name: own[name] for name in own_names}
-                    environment.configure(
-                        nesting.unflatten_dict(nested, nesting.SEPARATOR)
-                    )
+                    environment.configure(nesting.unflatten_dict(nested, nesting.SEPARATOR))
             rows = self._rows_after(made)
         except BaseException:
             for environment in made.values():

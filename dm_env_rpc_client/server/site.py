@@ -20,6 +20,7 @@ from dm_env_rpc_client._proto import properties_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import telemetry
 from dm_env_rpc_client.server.activity import Activity, Counts
+from dm_env_rpc_client.server.batch import OF_BATCHES
 from dm_env_rpc_client.server.construction import construct
 from dm_env_rpc_client.server.environment_world import EnvironmentWorld
 from dm_env_rpc_client.server.error_log import ErrorLog
@@ -267,7 +268,7 @@ def _answer_property(
     request: properties_pb2.PropertyRequest,
     world: World | None,
 ) -> properties_pb2.PropertyResponse:
-    layers = [universal]
+    layers = [universal, OF_BATCHES]
     key = request.read_property.key
     if key.startswith(WAITING_FOR) and not universal.knows(key):
         asked_for = worlds.get(key.removeprefix(WAITING_FOR))

@@ -31,7 +31,8 @@ def converted(made: Any) -> Any:
       made: what a factory returned.
 
     Returns:
-      A `GymnasiumEnvironment`, a `GymnasiumVectorEnvironment` or a `PettingZooGame`; anything else as it is.
+      A `GymnasiumEnvironment`, a `GymnasiumVectorEnvironment` or a `PettingZooGame`; anything else
+      as it is.
 
     Raises:
       SpecError: the environment cannot be served, for instance as there is no spec for a space.

@@ -20,12 +20,13 @@ from dm_env_rpc_client.environment.made_again import is_made_again
 from dm_env_rpc_client.environment.sites import Address
 from dm_env_rpc_client.environment.worlds import make
 from dm_env_rpc_client.errors import ConnectionLostError, SpecError
+from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.tensors import nesting
 
 __all__ = [
     "GymnasiumEnv",
-    "check_reward_spec",
+    "check_reward",
     "info_of",
     "is_terminated",
     "make_remote",
@@ -79,7 +80,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         self._takes_settings = "settings" in inspect.signature(env.reset).parameters
         self._is_running = False
         self._last_observation: Any = None
-        check_reward_spec(env.reward_spec())
+        check_reward(env)
         self._unwrap_single = unwrap_single
         self._adopt_specs()
         images = find_images(env.observation_spec())
@@ -322,8 +323,15 @@ def info_of(timestep: dm_env.TimeStep) -> dict[str, Any]:
     return {"discount": discount if discount.ndim else float(discount)}
 
 
-def check_reward_spec(spec: Any) -> None:
+def check_reward(environment: dm_env.Environment) -> None:
     """Raises SpecError if the rewards of an environment are not numbers, as Gymnasium requires."""
+    spec = environment.reward_spec()
+    observations = environment.observation_spec()
+    if isinstance(observations, Mapping) and batches.STEP_TYPE in observations and spec.shape:
+        raise SpecError(
+            f"this is a batched world, of {spec.shape[0]} rows, and not one Gymnasium environment: "
+            "use `make`, whose actions and observations are arrays with a row for each"
+        )
     if not isinstance(spec, specs.Array) or spec.shape != () or spec.dtype.kind not in "biuf":
         raise SpecError(
             f"rewards are numbers in Gymnasium, but this environment's reward has spec {spec}; "

@@ -18,7 +18,7 @@ from dm_env_rpc_client.adaptors.gymnasium.batches import (
     ProxyActionBatch,
     ProxyObservationBatch,
 )
-from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import check_reward_spec
+from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import check_reward
 from dm_env_rpc_client.adaptors.gymnasium.proxy import (
     Description,
     begin,
@@ -278,7 +278,7 @@ class RemoteVectorEnv(MadeByArguments, gymnasium.vector.VectorEnv[Any, Any, Arra
     def _read_specs(self) -> None:
         environment = self._pool.environments[0]
         self.num_envs = len(self._pool)
-        check_reward_spec(environment.reward_spec())
+        check_reward(environment)
         action_spec, observation_spec = environment.action_spec(), environment.observation_spec()
         self._action_batch: ActionBatch | ProxyActionBatch
         self._observation_batch: ObservationBatch | ProxyObservationBatch

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from dm_env_rpc_client.adaptors.gymnasium import values
 from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import (
-    check_reward_spec,
+    check_reward,
     info_of,
     single_leaf,
     wrap,
@@ -47,7 +47,7 @@ class Seat:
     """An agent of any world, with the spaces of its specs."""
 
     def __init__(self, env: DmEnvAdaptor):
-        check_reward_spec(env.reward_spec())
+        check_reward(env)
         self.env = env
         self._action_path, self._action_leaf = single_leaf(env.action_spec())
         self._observation_path, observation_leaf = single_leaf(env.observation_spec())

@@ -232,7 +232,7 @@ def test_errors_of_the_environment_are_told_and_the_next_reset_works(mirror_serv
         assert remote.step(1)[0] == 1
 
 
-def test_a_vector_of_environments_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_vector_of_environments_is_no_single_one(caplog: pytest.LogCaptureFixture) -> None:
     made: list[gymnasium.vector.SyncVectorEnv] = []
 
     def vector() -> Any:
@@ -241,7 +241,7 @@ def test_a_vector_of_environments_is_refused(caplog: pytest.LogCaptureFixture) -
 
     caplog.set_level("CRITICAL")
     with serve(vector) as server:
-        with pytest.raises(DmEnvRpcError, match=r"SyncVectorEnv, a vector of 2 env.*return one"):
+        with pytest.raises(DmEnvRpcError, match=r"a batched world, of 2 rows.*use `make`"):
             make_remote(server.address)
         assert server.world_count == 0
     assert made[0].closed

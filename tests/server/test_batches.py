@@ -1,0 +1,517 @@
+"""Worlds whose arrays have a row for each environment: made of a factory, or by the factory."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import dm_env
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tree
+from dm_env import specs
+
+from dm_env_rpc_client import DmEnvAdaptor, DmEnvRpcError, connect, make
+from dm_env_rpc_client.adaptors.gymnasium import space_json
+from dm_env_rpc_client.adaptors.gymnasium import values as json_values
+from dm_env_rpc_client.adaptors.gymnasium.vector_to_dm_env import VECTOR_DESCRIPTION
+from dm_env_rpc_client.extensions.properties import PropertiesExtension
+from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client.server.games.race import Race
+from dm_env_rpc_client.tensors import nesting
+from dm_env_rpc_client.tensors.variable_specs import VariableArray
+from tests.environments import Robot
+
+ROWS = 3
+
+
+class Counting(dm_env.Environment):
+    """An episode has `length` steps; the reward is the action, the observation all of them.
+
+    Args:
+      length: the steps of an episode.
+      fails_at: the number of a step, since it was made, that raises an error; None for none.
+      size: the shape of the observation.
+    """
+
+    def __init__(self, length: int = 4, fails_at: int | None = None, size: int = 2):
+        self._length = length
+        self._fails_at = -1 if fails_at is None else fails_at
+        self._size = size
+        self._steps = self._taken = 0
+        self.is_closed = False
+
+    def reset(self) -> dm_env.TimeStep:
+        self._steps = 0
+        return dm_env.restart(self._observed(0.0))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        self._taken += 1
+        if self._taken == self._fails_at:
+            raise OSError(f"no joystick in step {self._taken}")
+        self._steps += 1
+        observation = self._observed(float(action["push"]))
+        if self._steps < self._length:
+            return dm_env.transition(float(action["push"]), observation)
+        if self._length % 2:
+            return dm_env.truncation(float(action["push"]), observation)
+        return dm_env.termination(float(action["push"]), observation)
+
+    def action_spec(self) -> dict[str, specs.Array]:
+        return {"push": specs.BoundedArray((), np.float32, -1, 1, "push")}
+
+    def observation_spec(self) -> dict[str, Any]:
+        return {
+            "seen": specs.Array((self._size,), np.float64, "seen"),
+            "nested": {"steps": specs.Array((), np.int64, "steps")},
+        }
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def _observed(self, push: float) -> dict[str, Any]:
+        return {
+            "seen": np.full(self._size, push),
+            "nested": {"steps": np.int64(self._steps)},
+        }
+
+
+class Discounted(Counting):
+    """Has a discount and a reward of its own kinds."""
+
+    def reward_spec(self) -> specs.Array:
+        return specs.Array((2,), np.float32, "reward")
+
+    def discount_spec(self) -> specs.Array:
+        return specs.Array((), np.float32, "discount")
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        timestep = super().step(action)
+        reward = np.full(2, timestep.reward, np.float32)
+        discount = np.float32(0.25) if timestep.mid() else np.float32(0.0)
+        return timestep._replace(reward=reward, discount=discount)
+
+
+def stepped(env: DmEnvAdaptor, action: Any) -> dict[str, Any]:
+    """Takes a step and returns its values by flat name, with the type of the step."""
+    return values_of(env, env.step(action))
+
+
+def begun(env: DmEnvAdaptor, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Resets and returns the values of the first step."""
+    return values_of(env, env.reset(settings or {}))
+
+
+def values_of(env: DmEnvAdaptor, timestep: dm_env.TimeStep) -> dict[str, Any]:
+    flat = nesting.flatten_dict(timestep.observation, nesting.SEPARATOR)
+    # A FIRST step has neither; what is sent for those of rows is 0 and 1.
+    reward, discount = timestep.reward, timestep.discount
+    if reward is None:
+        reward = tree.map_structure(lambda spec: np.zeros(spec.shape), env.reward_spec())
+    flat["reward"] = reward
+    flat["discount"] = np.ones(env.discount_spec().shape) if discount is None else discount
+    flat.setdefault(batches.STEP_TYPE, np.uint8(timestep.step_type))
+    return flat
+
+
+def row_of(values: Mapping[str, Any], index: int) -> dict[str, Any]:
+    return {
+        name: tree.map_structure(lambda array: np.asarray(array)[index], value)
+        for name, value in values.items()
+        if name != batches.ROW_ERRORS
+    }
+
+
+def actions_of(env: DmEnvAdaptor, random: np.random.Generator) -> Any:
+    """Random actions within the bounds of the specs."""
+
+    def sampled(spec: specs.Array) -> Any:
+        if isinstance(spec, specs.StringArray):
+            return np.array([f"say {n}" for n in random.integers(100, size=spec.shape)], object)
+        if spec.dtype.kind == "b":
+            return random.integers(2, size=spec.shape).astype(bool)
+        assert isinstance(spec, specs.BoundedArray)
+        low, high = (np.broadcast_to(bound, spec.shape) for bound in (spec.minimum, spec.maximum))
+        if spec.dtype.kind in "iu":
+            return random.integers(low, high + 1).astype(spec.dtype)
+        return random.uniform(low, high).astype(spec.dtype)
+
+    return tree.map_structure(sampled, env.action_spec())
+
+
+@pytest.mark.parametrize(
+    ("factory", "shared", "of_rows"),
+    [
+        (Catch, {}, {"seed": [3, 4, 5]}),
+        (Counting, {"size": 3}, {"length": [2, 3, 5]}),
+        (Discounted, {}, {"length": [2, 3, 5]}),
+        (Robot, {"joints": 2}, {}),
+    ],
+)
+def test_rows_are_as_environments_of_their_own(
+    factory: Callable[..., Any], shared: dict[str, Any], of_rows: dict[str, list[int]]
+) -> None:
+    settings = {"num_envs": ROWS, **shared, **{f"rows.{n}": v for n, v in of_rows.items()}}
+    with serve(factory) as server, make(server.address, create_world_settings=settings) as batch:
+        singles = [
+            make(
+                server.address,
+                create_world_settings={**shared, **{n: v[i] for n, v in of_rows.items()}},
+            )
+            for i in range(ROWS)
+        ]
+        random = np.random.default_rng(0)
+        steps = [begun(batch)]
+        expected = [[begun(single)] for single in singles]
+        for _ in range(40):
+            actions = actions_of(batch, random)
+            steps.append(stepped(batch, actions))
+            for index, single in enumerate(singles):
+                own = tree.map_structure(lambda array, i=index: array[i], actions)
+                expected[index].append(stepped(single, own))
+        for single in singles:
+            single.close()
+    for index, rows in enumerate(expected):
+        for number, values in enumerate(rows):
+            row = row_of(steps[number], index)
+            assert row.keys() == values.keys()
+            for name in row:
+                tree.map_structure(
+                    functools.partial(np.testing.assert_array_equal, err_msg=f"{name} {number}"),
+                    row[name],
+                    values[name],
+                )
+    kinds = np.array([step[batches.STEP_TYPE] for step in steps])
+    assert factory is Robot or {0, 1, 2} == set(kinds.ravel().tolist())
+    assert all(step[batches.ROW_ERRORS] == "" for step in steps)
+
+
+def push(*values: float) -> dict[str, npt.NDArray[np.float32]]:
+    return {"push": np.array(values, np.float32)}
+
+
+def test_what_a_row_raises_is_told_for_that_row_and_the_others_have_stepped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = {"num_envs": ROWS, "rows.fails_at": [-1, 2, -1]}
+    with serve(Counting) as server, make(server.address, create_world_settings=settings) as env:
+        env.reset()
+        before = stepped(env, push(0.1, 0.2, 0.3))
+        with caplog.at_level(logging.WARNING, "dm_env_rpc_client.server"):
+            step = stepped(env, push(0.4, 0.5, 0.6))
+        assert json.loads(step[batches.ROW_ERRORS]) == {"1": "OSError: no joystick in step 2"}
+        assert "row 1 of a batch failed" in caplog.text
+        assert step["nested.steps"].tolist() == [2, 1, 2]
+        np.testing.assert_array_equal(step["reward"], np.array([0.4, 0.2, 0.6], np.float32))
+        assert row_of(step, 1).keys() == row_of(before, 1).keys()
+        np.testing.assert_array_equal(row_of(step, 1)["seen"], row_of(before, 1)["seen"])
+        after = stepped(env, push(0.7, 0.8, 0.9))
+        assert after[batches.ROW_ERRORS] == ""
+        assert after["nested.steps"].tolist() == [3, 2, 3]
+
+
+def test_a_mask_says_in_which_rows_a_sequence_begins() -> None:
+    settings = {"num_envs": ROWS, "rows.length": [9, 9, 9]}
+    with serve(Counting) as server, make(server.address, create_world_settings=settings) as env:
+        env.reset()
+        stepped(env, push(0.1, 0.2, 0.3))
+        mask = np.array([False, True, False])
+        values = begun(env, {batches.RESET_MASK: mask})
+        assert values[batches.STEP_TYPE].tolist() == [1, 0, 1]
+        assert values["nested.steps"].tolist() == [1, 0, 1]
+        # A setting that the environment does not take itself makes it anew, in these rows only.
+        values = begun(env, {batches.RESET_MASK: mask, "rows.length": [1, 1, 1]})
+        assert values["nested.steps"].tolist() == [1, 0, 1]
+        values = stepped(env, push(0.1, 0.2, 0.3))
+        assert values[batches.STEP_TYPE].tolist() == [1, 2, 1]
+        values = begun(env)
+        assert values[batches.STEP_TYPE].tolist() == [0, 0, 0]
+
+
+def test_a_reset_may_change_the_specs_of_all_rows_and_not_of_some() -> None:
+    with serve(Counting) as server:
+        settings = {"num_envs": ROWS}
+        with make(server.address, create_world_settings=settings) as env:
+            env.reset()
+            mask = np.array([False, True, False])
+            with pytest.raises(DmEnvRpcError, match=r"row 1 of the batch has another observation"):
+                env.reset({batches.RESET_MASK: mask, "size": 4})
+            env.reset({"size": 4})
+            assert env.observation_spec()["seen"].shape == (ROWS, 4)
+            assert stepped(env, push(0, 0, 0))["seen"].shape == (ROWS, 4)
+
+
+def test_environments_are_closed() -> None:
+    made: list[Counting] = []
+
+    def counting(length: int = 3) -> Counting:
+        made.append(Counting(length))
+        return made[-1]
+
+    with serve(counting) as server:
+        with make(server.address, create_world_settings={"num_envs": 2}) as env:
+            env.reset()
+            env.reset({"length": 5})
+            assert [each.is_closed for each in made] == [True, True, False, False]
+        assert all(each.is_closed for each in made)
+
+
+def varying(seed: int = 0) -> dm_env.Environment:
+    return Counting(size=2 + seed)
+
+
+class Variable(Counting):
+    def observation_spec(self) -> Any:
+        return {"words": VariableArray((-1,), np.int64, "words")}
+
+
+class Reserved(Counting):
+    def observation_spec(self) -> Any:
+        return {"step_type": specs.Array((), np.int64, "step_type")}
+
+
+def large() -> dm_env.Environment:
+    return Counting(size=1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("factory", "settings", "text"),
+    [
+        (Counting, {"num_envs": 0}, "a batch has 1 to"),
+        (Counting, {"num_envs": 1_000_000}, "is 1000000; a batch has 1 to 16384 environments"),
+        (Counting, {"num_envs": 2.0}, "expected an integer, got 2.0"),
+        (Counting, {"num_envs": True}, "expected an integer, got True"),
+        (Counting, {"num_envs": 3, "rows.length": [1, 2]}, r"'rows.length' has the shape \[2\]"),
+        (Counting, {"num_envs": 3, "rows.length": 2}, r"expected \[3, ...\], a value for each row"),
+        (Counting, {"num_envs": 3, "colour": 2}, "known settings: length, fails_at, size"),
+        (large, {"num_envs": 64}, "would take 536872448 bytes; a batch may have 134217728"),
+        (varying, {"num_envs": 2, "rows.seed": [0, 1]}, "row 1 of the batch has another"),
+        (Variable, {"num_envs": 2}, "'words' is of variable length"),
+        (Reserved, {"num_envs": 2}, "'step_type' has the name of an observation of every batch"),
+        (Race, {"num_envs": 2}, "batches are made of environments"),
+    ],
+)
+def test_batches_that_cannot_be_made_are_refused(
+    factory: Any, settings: dict[str, Any], text: str
+) -> None:
+    with serve(factory) as server, pytest.raises(DmEnvRpcError, match=text):
+        make(server.address, create_world_settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"reset_mask": [True, False]}, r"expected bool \[3\] with at least one True"),
+        ({"reset_mask": [False] * 3}, "at least one True"),
+        ({"rows.length": [1]}, r"expected \[3, ...\]"),
+    ],
+)
+def test_resets_that_are_wrong_change_nothing(settings: dict[str, Any], text: str) -> None:
+    with (
+        serve(Counting) as server,
+        make(server.address, create_world_settings={"num_envs": 3}) as env,
+    ):
+        env.reset()
+        with pytest.raises(DmEnvRpcError, match=text):
+            env.reset(settings)
+        assert begun(env)[batches.STEP_TYPE].tolist() == [0, 0, 0]
+
+
+def test_a_client_finds_out_what_a_server_and_a_world_are() -> None:
+    with serve(Counting) as server:
+        with make(server.address, create_world_settings={"num_envs": 3}) as env:
+            properties = PropertiesExtension(env.connection)
+            assert properties[batches.WORLD_NUM_ENVS] == 3
+            assert properties[batches.WORLD_AUTORESET_MODE] == "NEXT_STEP"
+            assert properties[batches.MAX_NUM_ENVS] == 16384
+        with make(server.address) as env:
+            properties = PropertiesExtension(env.connection)
+            assert properties[batches.MAX_NUM_ENVS] == 16384
+            with pytest.raises(DmEnvRpcError, match="no property"):
+                print(properties[batches.WORLD_NUM_ENVS])
+
+
+def cart_poles(num_envs: int = 2, mode: str = "NextStep") -> Any:
+    return gymnasium.make_vec(
+        "CartPole-v1",
+        num_envs,
+        vectorization_mode="sync",
+        vector_kwargs={"autoreset_mode": gymnasium.vector.AutoresetMode(mode)},
+    )
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_a_vector_environment_is_served_as_one_world(mode: str) -> None:
+    own = cart_poles(4, mode)
+    settings = {"num_envs": 4, "mode": mode}
+    with serve(cart_poles) as server, make(server.address, create_world_settings=settings) as env:
+        expected, _ = own.reset(seed=[5, 6, 7, 8])
+        values = begun(env, {"seed": [5, 6, 7, 8]})
+        np.testing.assert_array_equal(values["observation"], expected)
+        random = np.random.default_rng(1)
+        was_last = np.zeros(4, bool)
+        ends = 0
+        for _ in range(200):
+            actions = random.integers(0, 2, 4)
+            expected, reward, terminated, truncated, _ = own.step(actions)
+            values = stepped(env, {"action": actions})
+            np.testing.assert_array_equal(values["observation"], expected)
+            np.testing.assert_array_equal(values["reward"], reward)
+            np.testing.assert_array_equal(values["discount"] == 0, terminated)
+            is_last = values[batches.STEP_TYPE] == 2
+            np.testing.assert_array_equal(is_last, terminated | truncated)
+            if mode == "NextStep":
+                np.testing.assert_array_equal(values[batches.STEP_TYPE] == 0, was_last)
+            was_last = is_last
+            ends += int(is_last.sum())
+        assert ends > 5
+    own.close()
+
+
+def test_a_vector_environment_without_autoreset_takes_a_mask() -> None:
+    own = cart_poles(3, "Disabled")
+    settings = {"num_envs": 3, "mode": "Disabled"}
+    with serve(cart_poles) as server, make(server.address, create_world_settings=settings) as env:
+        own.reset(seed=1)
+        env.reset({"seed": 1})
+        ended = np.zeros(3, bool)
+        while not ended.any():
+            expected, _, terminated, truncated, _ = own.step(np.ones(3, np.int64))
+            values = stepped(env, {"action": np.ones(3, np.int64)})
+            ended = terminated | truncated
+        np.testing.assert_array_equal(values[batches.STEP_TYPE] == 2, ended)
+        expected, _ = own.reset(options={"reset_mask": ended})
+        values = begun(env, {"reset_mask": ended})
+        np.testing.assert_array_equal(values["observation"][~ended], expected[~ended])
+        np.testing.assert_array_equal(values[batches.STEP_TYPE], np.where(ended, 0, 1))
+        with pytest.raises(DmEnvRpcError, match=r"'reset_mask': expected bool \[3\]"):
+            env.reset({"reset_mask": [True]})
+        with pytest.raises(DmEnvRpcError, match=r"'seed': expected an integer, or one for each"):
+            env.reset({"seed": [1, 2]})
+    own.close()
+
+
+def test_a_vector_environment_is_asked_for_a_number_that_is_allowed() -> None:
+    with (
+        serve(cart_poles) as server,
+        pytest.raises(DmEnvRpcError, match="a batch has 1 to 16384 environments"),
+    ):
+        make(server.address, create_world_settings={"num_envs": 1_000_000})
+
+
+def test_the_reference_packages_client_steps_a_batch() -> None:
+    reference_connection = importlib.import_module("dm_env_rpc.v1.connection")
+    reference_adaptor = importlib.import_module("dm_env_rpc.v1.dm_env_adaptor")
+    with serve(Counting) as server:
+        connection = reference_connection.create_secure_channel_and_connect(server.address)
+        env, name = reference_adaptor.create_and_join_world(
+            connection, {"num_envs": 2, "rows.length": [2, 3]}, {}
+        )
+        action = {"push": np.array([0.5, -0.5], np.float32)}
+        seen = [env.reset(), *(env.step(action) for _ in range(4))]
+        kinds = [step.observation[batches.STEP_TYPE].tolist() for step in seen]
+        assert kinds == [[0, 0], [1, 1], [2, 1], [0, 2], [1, 0]]
+        assert seen[1].reward.tolist() == [0.5, -0.5]
+        assert seen[2].discount.tolist() == [0.0, 1.0]
+        env.close()
+        connection.close()
+        assert name
+
+
+def test_a_batch_is_in_one_of_several_processes() -> None:
+    settings = {"num_envs": 2, "rows.length": [2, 3]}
+    with serve("tests.server.test_batches:Counting", processes=2) as server:
+        with connect(server.address) as connection:
+            assert PropertiesExtension(connection)[batches.MAX_NUM_ENVS] == 16384
+        with make(server.address, create_world_settings=settings) as env:
+            env.reset()
+            kinds = [stepped(env, push(0.5, -0.5))[batches.STEP_TYPE].tolist() for _ in range(3)]
+    assert kinds == [[1, 1], [2, 1], [0, 2]]
+
+
+def test_rows_of_gymnasium_are_as_those_of_its_own_vector_environment() -> None:
+    own = cart_poles(3)
+    with (
+        serve(functools.partial(gymnasium.make, "CartPole-v1")) as server,
+        make(server.address, create_world_settings={"num_envs": 3}) as env,
+    ):
+        expected, _ = own.reset(seed=[5, 6, 7])
+        values = begun(env, {"rows.seed": [5, 6, 7]})
+        np.testing.assert_array_equal(values["observation"], expected)
+        random = np.random.default_rng(2)
+        for _ in range(200):
+            actions = random.integers(0, 2, 3)
+            expected, reward, terminated, truncated, _ = own.step(actions)
+            values = stepped(env, {"action": actions})
+            np.testing.assert_array_equal(values["observation"], expected)
+            np.testing.assert_array_equal(values["reward"], reward)
+            is_last = values[batches.STEP_TYPE] == 2
+            np.testing.assert_array_equal(is_last & (values["discount"] == 0), terminated)
+            np.testing.assert_array_equal(is_last, terminated | truncated)
+    own.close()
+
+
+class Informed(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Rows with infos, of which the second has them, and frames."""
+
+    metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP, "render_fps": 5}  # noqa: RUF012
+    render_mode = "rgb_array"
+    num_envs = 2
+    single_action_space = gymnasium.spaces.Discrete(2)
+    action_space = gymnasium.spaces.MultiDiscrete([2, 2])
+    single_observation_space = gymnasium.spaces.Dict({"x": gymnasium.spaces.Box(0, 1, (1,))})
+    observation_space = gymnasium.spaces.Dict({"x": gymnasium.spaces.Box(0, 1, (2, 1))})
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        return {"x": np.zeros((2, 1), np.float32)}, {}
+
+    def step(self, actions: Any) -> Any:
+        infos = {"lives": np.array([0, 3]), "_lives": np.array([False, True])}
+        ended = np.array([True, False])
+        return {"x": np.ones((2, 1), np.float32)}, np.ones(2), ended, ended, infos
+
+    def render(self) -> Any:
+        return np.zeros((2, 4, 4, 3), np.uint8)
+
+
+def test_infos_and_spaces_of_a_vector_environment_are_there_for_who_asks() -> None:
+    with serve(Informed) as server, make(server.address) as env:
+        properties = PropertiesExtension(env.connection)
+        description = json_values.decode_description(
+            properties[VECTOR_DESCRIPTION], "the description"
+        )
+        assert description["num_envs"] == 2
+        assert description["autoreset_mode"] == "NextStep"
+        assert description["metadata"] == {"render_fps": 5}
+        single = space_json.from_json(description["single_action_space"], "the space")
+        assert single == gymnasium.spaces.Discrete(2)
+        assert properties["gymnasium.frame"].shape == (2, 4, 4, 3)
+        assert set(begun(env)) == {"x", "reward", "discount", batches.STEP_TYPE}
+        env.reset({"infos": True})
+        step = stepped(env, {"action": np.zeros(2, np.int64)})
+        extras = json_values.decode(step["gymnasium"], "the infos")
+        assert extras["info"]["lives"].tolist() == [0, 3]
+        assert extras["info"]["_lives"].tolist() == [False, True]
+        assert extras["truncated"].tolist() == [True, False]
+        assert step["observation.x"].tolist() == [[1.0], [1.0]]
+
+
+class Named(Informed):
+    observation_space = gymnasium.spaces.Dict({"step_type": gymnasium.spaces.Box(0, 1, (2, 1))})
+
+
+def test_a_vector_environment_with_a_reserved_name_is_refused() -> None:
+    with (
+        serve(Named) as server,
+        pytest.raises(DmEnvRpcError, match="'step_type' has the name of an observation of every"),
+    ):
+        make(server.address)
