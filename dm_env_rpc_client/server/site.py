@@ -19,6 +19,7 @@ from google.protobuf import message as protobuf_message
 from dm_env_rpc_client._proto import properties_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import telemetry
+from dm_env_rpc_client.protocol.batches import MAX_NUM_ENVS
 from dm_env_rpc_client.server.activity import Activity, Counts
 from dm_env_rpc_client.server.batch import OF_BATCHES
 from dm_env_rpc_client.server.construction import construct
@@ -268,8 +269,11 @@ def _answer_property(
     request: properties_pb2.PropertyRequest,
     world: World | None,
 ) -> properties_pb2.PropertyResponse:
-    layers = [universal, OF_BATCHES]
+    layers = [universal]
     key = request.read_property.key
+    # Neither of these is listed, as they are of no environment.
+    if key == MAX_NUM_ENVS and not universal.knows(key):
+        layers = [OF_BATCHES]
     if key.startswith(WAITING_FOR) and not universal.knows(key):
         asked_for = worlds.get(key.removeprefix(WAITING_FOR))
         layers = [Properties.of_getters({key: asked_for.waiting_for})]

@@ -505,6 +505,14 @@ def test_infos_and_spaces_of_a_vector_environment_are_there_for_who_asks() -> No
         assert step["observation.x"].tolist() == [[1.0], [1.0]]
 
 
+def test_a_vector_environment_that_takes_no_mask_says_so() -> None:
+    # It would begin episodes in all rows, and the rows outside of the mask would lie.
+    with serve(Informed) as server, make(server.address) as env:
+        env.reset()
+        with pytest.raises(DmEnvRpcError, match="Informed with autoreset mode NEXT_STEP begins"):
+            env.reset({"reset_mask": [True, False]})
+
+
 class Named(Informed):
     observation_space = gymnasium.spaces.Dict({"step_type": gymnasium.spaces.Box(0, 1, (2, 1))})
 

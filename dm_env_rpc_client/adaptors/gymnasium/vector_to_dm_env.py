@@ -73,6 +73,10 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
         self._action_space, self._observation_space = (
             space_json.from_json(self._spaces_json[name], name) for name in _SPACES[:2]
         )
+        # Others take no notice of a mask, unless they leave it to their users to begin episodes.
+        self._takes_mask = self._mode is AutoresetMode.DISABLED or isinstance(
+            env.unwrapped, gymnasium.vector.SyncVectorEnv | gymnasium.vector.AsyncVectorEnv
+        )
         self._has_extras = False
         self._seed: Any = None
         self._options: dict[str, Any] | None = None
@@ -118,6 +122,11 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
             arguments["seed"] = self._row_seeds(seeds)
         options = dict(arguments["options"]) if "options" in arguments else None
         if mask is not None:
+            if not self._takes_mask:
+                raise ValueError(
+                    f"setting {batches.RESET_MASK!r}: {type(self._environment.unwrapped).__name__} "
+                    f"with autoreset mode {self._mode.name} begins episodes in all rows only"
+                )
             array = np.asarray(mask)
             if array.dtype != np.bool_ or array.shape != (self.num_envs,) or not array.any():
                 raise ValueError(
