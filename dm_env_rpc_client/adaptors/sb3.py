@@ -8,7 +8,7 @@ PPO("MlpPolicy", envs).learn(100_000)
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -22,6 +22,11 @@ from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.made_again import MadeByArguments
 from dm_env_rpc_client.environment.pool import Settings
 from dm_env_rpc_client.errors import SpecError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from dm_env_rpc_client.environment.keywords import VectorKeywords
 
 __all__ = ["RemoteSb3VecEnv"]
 
@@ -50,7 +55,7 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         num_envs: int | None = None,
         create_world_settings: Settings = NO_SETTINGS,
         join_world_settings: Settings = NO_SETTINGS,
-        **kwargs: Any,
+        **kwargs: Unpack[VectorKeywords],
     ):
         self._envs = RemoteVectorEnv(
             address,

@@ -7,7 +7,7 @@ import functools
 import logging
 import os
 from collections.abc import Awaitable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from google.rpc import code_pb2
 
@@ -39,6 +39,11 @@ from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.transports.credentials import Credentials
 from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
 from dm_env_rpc_client.transports.metadata import Metadata
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from dm_env_rpc_client.environment.keywords import AsyncAdaptorKeywords, AsyncJoinKeywords
 
 __all__ = [
     "AsyncDmEnvAndWorldName",
@@ -75,12 +80,13 @@ async def join_world_async(
     join_world_settings: Mapping[str, Any] = NO_SETTINGS,
     *,
     adaptor_class: type[AsyncDmEnvAdaptor] = AsyncDmEnvAdaptor,
-    **adaptor_kwargs: Any,
+    **adaptor_kwargs: Unpack[AsyncAdaptorKeywords],
 ) -> AsyncDmEnvAdaptor:
     """`join_world` for asyncio; arguments, result and errors are the same."""
     joined = await _join(connection, world_name, join_world_settings)
     try:
-        env = adaptor_class(connection, joined.specs, **{"rejoin": joined.rejoin, **adaptor_kwargs})
+        adaptor_kwargs.setdefault("rejoin", joined.rejoin)
+        env = adaptor_class(connection, joined.specs, **adaptor_kwargs)
     except BaseException:
         if connection.is_usable:
             await _undo("leave the world", _leave(connection))
@@ -110,7 +116,7 @@ async def create_and_join_world_async(
     connection: AsyncConnection,
     create_world_settings: Mapping[str, Any] = NO_SETTINGS,
     join_world_settings: Mapping[str, Any] = NO_SETTINGS,
-    **adaptor_kwargs: Any,
+    **adaptor_kwargs: Unpack[AsyncJoinKeywords],
 ) -> AsyncDmEnvAndWorldName:
     """`create_and_join_world` for asyncio; arguments, result and errors are the same."""
     join_settings = pack_settings(join_world_settings)
@@ -158,7 +164,7 @@ async def make_async(
     restart: Restart | None = None,
     record: Record | None = None,
     python: str | os.PathLike[str] | None = None,
-    **adaptor_kwargs: Any,
+    **adaptor_kwargs: Unpack[AsyncJoinKeywords],
 ) -> AsyncDmEnvAdaptor:
     """`make` for asyncio; arguments and errors are the same.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dm_env
 import numpy as np
@@ -16,15 +16,21 @@ from dm_env_rpc_client.environment.made_again import MadeByArguments
 from dm_env_rpc_client.environment.pool import Consumer, EnvironmentPool, Settings, for_each
 from dm_env_rpc_client.environment.pool_sites import Addresses
 from dm_env_rpc_client.environment.rows import Rows, split_action
+from dm_env_rpc_client.environment.typed_environment import Environment
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.timesteps import ACTION, OBSERVATION
 from dm_env_rpc_client.tensors import nesting
 from dm_env_rpc_client.tensors.batch_specs import batch_spec
 
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+    from dm_env_rpc_client.environment.keywords import BatchKeywords
+
 __all__ = ["BatchedEnvironment"]
 
 
-class BatchedEnvironment(MadeByArguments, dm_env.Environment):
+class BatchedEnvironment(MadeByArguments, Environment):
     """Steps N remote environments at once, from one thread.
 
     Every field of a TimeStep and every action is stacked along a new first axis. Each
@@ -67,7 +73,7 @@ class BatchedEnvironment(MadeByArguments, dm_env.Environment):
         copy: bool = True,
         nested_tensors: bool = True,
         unwrap_single: bool = False,
-        **make_kwargs: Any,
+        **make_kwargs: Unpack[BatchKeywords],
     ):
         self._copy = copy
         self._nested_tensors = nested_tensors
@@ -85,6 +91,12 @@ class BatchedEnvironment(MadeByArguments, dm_env.Environment):
             self._pool.close()
             raise
         self._consumer = Consumer(self._rows.put, self._rows.put_mid_steps)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
 
     def __repr__(self) -> str:
         places = ", ".join(dict.fromkeys(env._where() for env in self._pool.environments))

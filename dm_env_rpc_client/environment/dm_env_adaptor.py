@@ -8,7 +8,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import dm_env
 
@@ -24,6 +24,7 @@ from dm_env_rpc_client.environment.base_adaptor import (
     take,
 )
 from dm_env_rpc_client.environment.restarting import Restart, Supervision
+from dm_env_rpc_client.environment.typed_environment import Environment
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     DmEnvRpcClientError,
@@ -36,6 +37,9 @@ from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.protocol.step_layout import UnreadStep
 from dm_env_rpc_client.tensors.settings import pack_settings
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["AutoObservations", "DmEnvAdaptor", "Joined", "Rejoin", "StartedReset"]
 
@@ -61,7 +65,7 @@ class Joined(NamedTuple):
     rejoin: Rejoin
 
 
-class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
+class DmEnvAdaptor(BaseAdaptor, Environment):
     """Steps a remote environment.
 
     Usually made by `make`, `join_world` or `create_and_join_world`.
@@ -117,6 +121,12 @@ class DmEnvAdaptor(BaseAdaptor, dm_env.Environment):
         super().__init__(
             connection, specs, requested_observations, nested_tensors, by_name, unwrap_single
         )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
 
     @property
     def connection(self) -> Connection:

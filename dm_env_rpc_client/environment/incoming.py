@@ -6,13 +6,18 @@ The guide is `docs/how-to/dial-in.md`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dm_env_rpc_client.environment import worlds
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.http2.dial_in.incoming import IncomingSockets
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from dm_env_rpc_client.environment.keywords import IncomingKeywords
 
 __all__ = ["Incoming", "listen"]
 
@@ -29,7 +34,7 @@ class Incoming(IncomingSockets):
         self,
         create_world_settings: Mapping[str, Any] = NO_SETTINGS,
         join_world_settings: Mapping[str, Any] = NO_SETTINGS,
-        **make_kwargs: Any,
+        **make_kwargs: Unpack[IncomingKeywords],
     ) -> DmEnvAdaptor:
         """Creates and joins a world on a server that has dialed in; waits for one.
 

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from google.rpc import code_pb2
 
@@ -41,6 +41,11 @@ from dm_env_rpc_client.transports.credentials import Credentials
 from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
 from dm_env_rpc_client.transports.http2.dial_in.incoming import IncomingSockets
 from dm_env_rpc_client.transports.metadata import Metadata
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from dm_env_rpc_client.environment.keywords import AdaptorKeywords, JoinKeywords
 
 __all__ = [
     "DESTROY_AGAIN_SECONDS",
@@ -104,7 +109,7 @@ def join_world(
     join_world_settings: Mapping[str, Any] = NO_SETTINGS,
     *,
     adaptor_class: type[DmEnvAdaptor] = DmEnvAdaptor,
-    **adaptor_kwargs: Any,
+    **adaptor_kwargs: Unpack[AdaptorKeywords],
 ) -> DmEnvAdaptor:
     """Joins a world.
 
@@ -125,7 +130,8 @@ def join_world(
     """
     joined = _join(connection, world_name, join_world_settings)
     try:
-        env = adaptor_class(connection, joined.specs, **{"rejoin": joined.rejoin, **adaptor_kwargs})
+        adaptor_kwargs.setdefault("rejoin", joined.rejoin)
+        env = adaptor_class(connection, joined.specs, **adaptor_kwargs)
     except BaseException:
         if connection.is_usable:
             undo("leave the world", lambda: _leave(connection))
@@ -153,7 +159,7 @@ def create_and_join_world(
     connection: Connection,
     create_world_settings: Mapping[str, Any] = NO_SETTINGS,
     join_world_settings: Mapping[str, Any] = NO_SETTINGS,
-    **adaptor_kwargs: Any,
+    **adaptor_kwargs: Unpack[JoinKeywords],
 ) -> DmEnvAndWorldName:
     """Creates a world and joins it.
 
@@ -231,7 +237,7 @@ def make(
     restart: Restart | None = None,
     record: Record | None = None,
     python: str | os.PathLike[str] | None = None,
-    **adaptor_kwargs: Any,
+    **adaptor_kwargs: Unpack[JoinKeywords],
 ) -> DmEnvAdaptor:
     """Connects to a server, or launches one, creates a world and joins it.
 
@@ -336,7 +342,7 @@ def make_on(
     join_world_settings: Mapping[str, Any],
     restart: Restart | None = None,
     is_shared: bool = False,
-    **adaptor_kwargs: Any,
+    **adaptor_kwargs: Unpack[JoinKeywords],
 ) -> DmEnvAdaptor:
     """`make` on a connection that `connect` opens, after the settings have been checked.
 

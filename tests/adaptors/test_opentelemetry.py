@@ -190,7 +190,7 @@ def test_the_server_s_spans_are_children_of_the_client_s_connect(
     with make(server.address) as env:
         env.reset()
         env.step({"paddle": 1})
-        dm_env_rpc_client.reset_world(env.connection, env.world_name)
+        dm_env_rpc_client.reset_world(env.connection, str(env.world_name))
     (connected,) = collected.spans(SpanKind.CLIENT, "connect")
     asked = ["create_world", "join_world", "reset_world", "leave_world", "destroy_world"]
     served = collected.spans(SpanKind.SERVER)

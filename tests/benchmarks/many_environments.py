@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,8 @@ def vector_name(transport: str) -> str:
 def _vector(
     stack: contextlib.ExitStack, address: str, number: int, payload: str, transport: str
 ) -> RemoteVectorEnv:
-    envs = RemoteVectorEnv(address, number, {"payload": payload}, transport=transport)
+    options: dict[str, Any] = {"transport": transport}
+    envs = RemoteVectorEnv(address, number, {"payload": payload}, **options)
     stack.callback(envs.close)
     envs.reset()
     return envs

@@ -283,8 +283,9 @@ def test_what_is_under_way_is_received_once(echo_environment_server: Server) -> 
             env.recv(3)
         with pytest.raises(SpecError, match="at least 2 and at most 1 of 2"):
             env.recv(2, 1)
-        timestep, ids = env.recv(2)
-        assert dict(zip(ids.tolist(), timestep.observation["value"], strict=True)) == {0: 6, 2: 5}
+        timestep, arrived = env.recv(2)
+        values = timestep.observation["value"]
+        assert dict(zip(arrived.tolist(), values, strict=True)) == {0: 6, 2: 5}
         env.send({"value": [7]}, np.array([1]))
         # A reset drops what is under way.
         assert env.reset().first().all()

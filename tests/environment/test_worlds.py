@@ -103,7 +103,9 @@ def test_an_adaptor_class_may_take_keywords_of_its_own(catch_server: Server) -> 
             super().__init__(*args, **kwargs)
             self.repeats = repeats
 
-    with make(catch_server.address, adaptor_class=Repeating, repeats=3) as env:
+    # For type checkers these are keywords of nobody; a dictionary says that they are meant.
+    own: dict[str, Any] = {"repeats": 3}
+    with make(catch_server.address, adaptor_class=Repeating, **own) as env:
         assert isinstance(env, Repeating)
         assert env.repeats == 3
 

@@ -11,7 +11,7 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import dm_env
 import numpy as np
@@ -329,12 +329,12 @@ def test_extensions_and_callbacks_follow(lossy: Lossy) -> None:
     ) as env:
         told: list[DmEnvAdaptor] = []
         env.on_restart(told.append)
-        properties = env.properties
+        properties = cast("Any", env).properties
         lossy.kill()
         assert env.reset().first()
         assert told == [env]
-        assert env.properties is not properties
-        env.properties.list()
+        assert cast("Any", env).properties is not properties
+        cast("Any", env).properties.list()
 
 
 def test_steps_ahead_of_a_lost_one(lossy: Lossy) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -178,7 +178,7 @@ def test_extensions_do_not_disturb(path: Path) -> None:
     ):
         seen = [env.reset()]
         for step in range(4):
-            env.properties.list()
+            cast("Any", env).properties.list()
             seen.append(env.step(move(step)))
     (episode,) = read(path).episodes
     assert_same(seen, episode.flat_timesteps)

@@ -68,10 +68,9 @@ def test_a_fake_answers_as_the_server_did(payload: str) -> None:
             assert (observation.shape, observation.dtype) == ((5, *shape), dtype)
             assert after.steps - before.steps == 15
             assert (after.sent - before.sent) / 15 > observation[0].nbytes
-        envs = RemoteVectorEnv(server.address, 3)
-        envs.reset()
-        assert envs.step(np.ones(3, np.int32))[1].tolist() == [1.0] * 3
-        envs.close()
+        with RemoteVectorEnv(server.address, 3) as vector:
+            vector.reset()
+            assert vector.step(np.ones(3, np.int32))[1].tolist() == [1.0] * 3
 
 
 def test_a_fake_waits_before_it_answers() -> None:

@@ -65,6 +65,8 @@ def test_a_copy_has_a_server_in_the_same_interpreter(python: str) -> None:
         for copied in copies:
             with copied:
                 assert copied.reset().first()
+                assert copied.server is not None
+                assert env.server is not None
                 assert copied.server.command.split()[0] == env.server.command.split()[0]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dm_env
 import gymnasium
@@ -23,6 +23,11 @@ from dm_env_rpc_client.errors import ConnectionLostError, SpecError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.tensors import nesting
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from dm_env_rpc_client.environment.keywords import RemoteKeywords
 
 __all__ = [
     "GymnasiumEnv",
@@ -233,7 +238,7 @@ def make_remote(
     seed_setting: str | None = "seed",
     requested_observations: Sequence[str] | AutoObservations | None = None,
     nested_tensors: bool = True,
-    **make_kwargs: Any,
+    **make_kwargs: Unpack[RemoteKeywords],
 ) -> GymnasiumEnv | GymnasiumProxy:
     """Makes a remote environment for Gymnasium; the entry point of `Remote-v0`.
 
@@ -257,12 +262,13 @@ def make_remote(
     Raises:
       As `dm_env_rpc_client.make` and `GymnasiumEnv`. No world is left on the server then.
     """
-    make_kwargs |= {
+    keywords: dict[str, Any] = {
+        **make_kwargs,
         "requested_observations": requested_observations,
         "nested_tensors": nested_tensors,
     }
     may_be_proxy = requested_observations is None and render_observation is None and nested_tensors
-    env = make(address, create_world_settings, join_world_settings, **make_kwargs)
+    env = make(address, create_world_settings, join_world_settings, **keywords)
     try:
         if may_be_proxy:
             try:
@@ -270,7 +276,7 @@ def make_remote(
             except ConnectionLostError:
                 # Some servers end a stream with an extension that they do not know.
                 env.close()
-                env = make(address, create_world_settings, join_world_settings, **make_kwargs)
+                env = make(address, create_world_settings, join_world_settings, **keywords)
                 description = None
             if description is not None:
                 return GymnasiumProxy(env, description, render_mode)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -40,6 +40,11 @@ from dm_env_rpc_client.environment.pool import (
 from dm_env_rpc_client.environment.pool_sites import Addresses
 from dm_env_rpc_client.errors import ConnectionLostError, SpecError
 from dm_env_rpc_client.protocol.lifecycle import State
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from dm_env_rpc_client.environment.keywords import BatchKeywords
 
 __all__ = ["RemoteVectorEnv"]
 
@@ -106,7 +111,7 @@ class RemoteVectorEnv(MadeByArguments, gymnasium.vector.VectorEnv[Any, Any, Arra
         unwrap_single: bool = True,
         seed_setting: str | None = "seed",
         render_mode: str | None = None,
-        **make_kwargs: Any,
+        **make_kwargs: Unpack[BatchKeywords],
     ):
         super().__init__()
         self._mode = AutoresetMode(autoreset_mode)

@@ -6,7 +6,7 @@ import functools
 import time
 import warnings
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dm_env
 import gymnasium
@@ -40,6 +40,11 @@ from dm_env_rpc_client.errors import (
     SpecError,
 )
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from dm_env_rpc_client.environment.keywords import PlayersKeywords
 
 __all__ = ["RemoteParallelEnv"]
 
@@ -112,7 +117,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         world_name: str | None = None,
         render_mode: str | None = None,
         restart: Restart | None = None,
-        **make_kwargs: Any,
+        **make_kwargs: Unpack[PlayersKeywords],
     ):
         if restart is not None and world_name is not None:
             raise SpecError(
