@@ -23,7 +23,7 @@ from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.tensors import casting, nesting
 from dm_env_rpc_client.tensors.batch_specs import VARIABLE, batch_spec
-from dm_env_rpc_client.tensors.limits import DEFAULT
+from dm_env_rpc_client.tensors.limits import DEFAULT, shortened
 
 __all__ = ["MAX_ROWS", "OF_BATCHES", "Batch", "check_num_envs", "settings_of_rows"]
 
@@ -32,6 +32,9 @@ MAX_ROWS = 16_384
 
 MAX_BYTES = DEFAULT.message_bytes
 """What the observations of all rows may take: what a client takes in one message by default."""
+
+_ERROR_BYTES = 4096
+"""The size of the text of one row that has failed; the rest is cut off."""
 
 OF_BATCHES = Properties.of_getters({batches.MAX_NUM_ENVS: lambda: MAX_ROWS})
 """What every client of a server may read, so that it knows that there are batches."""
@@ -93,6 +96,11 @@ class Batch(dm_env.Environment):
             batches.WORLD_AUTORESET_MODE: lambda: "NEXT_STEP",
         }
 
+    @property
+    def default_actions(self) -> Mapping[str, Any]:
+        """Values, by flat name, for actions that a step leaves out, as the rows have them."""
+        return getattr(self._environments[0], "default_actions", {})
+
     def configure(self, settings: Settings) -> None:
         """Applies settings of a Reset to the rows in which it begins a sequence.
 
@@ -111,6 +119,8 @@ class Batch(dm_env.Environment):
         except RequestError as error:
             raise ValueError(str(error)) from error
         made: dict[int, dm_env.Environment] = {}
+        # Those whose specs may be others now.
+        changed: dict[int, dm_env.Environment] = {}
         kept: dict[int, dict[str, Any]] = {}
         try:
             for index in np.flatnonzero(mask).tolist():
@@ -120,11 +130,12 @@ class Batch(dm_env.Environment):
                 remaining = {n: value for n, value in own.items() if n not in own_names}
                 if remaining:
                     kept[index] = {**self._settings[index], **remaining}
-                    environment = made[index] = self._make(kept[index])
+                    environment = made[index] = changed[index] = self._make(kept[index])
                 if own_names:
+                    changed[index] = environment
                     nested = {name: own[name] for name in own_names}
                     environment.configure(nesting.unflatten_dict(nested, nesting.SEPARATOR))
-            rows = self._rows_after(made)
+            rows = self._rows_after(changed)
         except BaseException:
             for environment in made.values():
                 environment.close()
@@ -133,7 +144,9 @@ class Batch(dm_env.Environment):
             self._environments[index].close()
             self._environments[index] = environment
             self._settings[index] = kept[index]
-        self._rows = rows
+        if rows is not self._rows:
+            self._rows = rows
+            self._has_begun[:] = False
         self._mask = mask
 
     def reset(self) -> dm_env.TimeStep:
@@ -156,7 +169,7 @@ class Batch(dm_env.Environment):
           action: arrays [N, ...] in the structure of `action_spec`.
         """
         rows = self._rows
-        actions = tree.flatten_up_to(rows.action_spec, action)
+        actions = rows.actions(action)
         failures: dict[int, str] = {}
         for index, environment in enumerate(self._environments):
             if not self._is_running[index]:
@@ -220,17 +233,20 @@ class Batch(dm_env.Environment):
             )
         return array
 
-    def _rows_after(self, made: Mapping[int, dm_env.Environment]) -> _Rows:
-        """Returns rows of the specs that are in force now; SpecError if they differ."""
-        environments = [made.get(i, each) for i, each in enumerate(self._environments)]
-        if self._rows.is_of(environments[0]):
-            rows = self._rows
-        else:
-            rows = _Rows(environments[0], self.num_envs)
-        for index, environment in enumerate(environments):
+    def _rows_after(self, changed: Mapping[int, dm_env.Environment]) -> _Rows:
+        """Returns rows of the specs that are in force now.
+
+        Args:
+          changed: the environments whose specs may be others now, by row.
+
+        Raises:
+          SpecError: not all rows have the same specs.
+        """
+        rows = self._rows
+        if len(changed) == self.num_envs and not rows.is_of(changed[0]):
+            rows = _Rows(changed[0], self.num_envs)
+        for index, environment in changed.items():
             rows.check(environment, index)
-        if rows is not self._rows:
-            self._has_begun[:] = False
         return rows
 
 
@@ -283,6 +299,21 @@ class _Rows:
                     f"row {index} of the batch has another {kind}() than row 0: {other} instead of "
                     f"{own}; the environments of one batch have the same"
                 )
+
+    def actions(self, action: Any) -> list[Any]:
+        """Returns the arrays [N, ...] of actions, as tree flattens them.
+
+        A default action is the same for all rows, and has no rows itself.
+        """
+        if self.action_spec is None:
+            return []
+        given = zip(
+            tree.flatten_up_to(self.action_spec, action), _leaves(self.action_spec), strict=True
+        )
+        return [
+            value if np.shape(value) == spec.shape else np.broadcast_to(value, spec.shape)
+            for value, spec in given
+        ]
 
     def action(self, actions: list[Any], index: int) -> Any:
         """Returns the action of a row; `actions` are arrays [N, ...] as tree flattens them."""
@@ -455,4 +486,4 @@ def _zeros(spec: specs.Array) -> npt.NDArray[Any]:
 
 def _failed(index: int, error: Exception) -> str:
     _log.warning("row %d of a batch failed", index, exc_info=error)
-    return f"{type(error).__name__}: {error}"
+    return shortened(f"{type(error).__name__}: {error}", _ERROR_BYTES)

@@ -458,6 +458,48 @@ def test_rows_of_gymnasium_are_as_those_of_its_own_vector_environment() -> None:
     own.close()
 
 
+def test_default_actions_are_those_of_every_row() -> None:
+    with (
+        serve(Counting, default_actions={"push": 0.5}) as server,
+        make(server.address, create_world_settings={"num_envs": 2}) as env,
+    ):
+        env.reset()
+        assert stepped(env, {})["reward"].tolist() == [0.5, 0.5]
+        assert stepped(env, push(0.25, -0.25))["reward"].tolist() == [0.25, -0.25]
+
+
+class Wordy(Counting):
+    def step(self, action: Any) -> dm_env.TimeStep:
+        raise OSError("no " * 1_000_000)
+
+
+class Liar(Counting):
+    """Its observation has another shape, or another dtype, than its spec says."""
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        step = super().step(action)
+        seen: Any = np.zeros(3) if self._steps == 1 else np.array(["a", "b"])
+        return step._replace(observation={**step.observation, "seen": seen})
+
+
+def test_errors_of_rows_are_short_and_a_value_that_is_no_row_is_one() -> None:
+    with (
+        serve(Wordy) as server,
+        make(server.address, create_world_settings={"num_envs": 2}) as env,
+    ):
+        env.reset()
+        errors = json.loads(stepped(env, push(0, 0))[batches.ROW_ERRORS])
+        assert set(errors) == {"0", "1"}
+        assert errors["0"].endswith("... (3000009 bytes)")
+        assert len(errors["0"]) < 5000
+    with serve(Liar) as server, make(server.address, create_world_settings={"num_envs": 1}) as env:
+        env.reset()
+        step = stepped(env, push(1))
+        assert "observation 'seen' has the shape [3], its spec [2]" in step[batches.ROW_ERRORS]
+        assert step["seen"].tolist() == [[0.0, 0.0]]
+        assert "violates its own specs" in stepped(env, push(1))[batches.ROW_ERRORS]
+
+
 class Informed(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """Rows with infos, of which the second has them, and frames."""
 
