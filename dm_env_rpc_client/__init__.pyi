@@ -56,6 +56,7 @@ from .errors import RecordingError as RecordingError
 from .errors import RestartWarning as RestartWarning
 from .errors import SpecError as SpecError
 from .errors import UnknownNameError as UnknownNameError
+from .server import serve as serve
 from .tensors.data_types import data_type_to_np_type as data_type_to_np_type
 from .tensors.data_types import get_tensor_type as get_tensor_type
 from .tensors.data_types import np_type_to_data_type as np_type_to_data_type

@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "notebook": {"displays", "environment", "errors", "extensions", "server", "tensors"},
     "gymnasium": set(),
-    "__init__": {"_proto", "client", "environment", "errors", "tensors"},
+    "__init__": {"_proto", "client", "environment", "errors", "server", "tensors"},
     "adaptors": {
         "bridges", "environment", "errors", "extensions", "protocol", "server", "system", "tensors",
 

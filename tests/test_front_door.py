@@ -20,7 +20,7 @@ def test_dir_lists_the_public_names_and_nothing_else() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
     names = finished.stdout.split()
-    assert {"make", "connect", "Connection", "SpecManager", "errors"} <= set(names)
+    assert {"make", "serve", "connect", "Connection", "SpecManager", "errors"} <= set(names)
     assert {"importlib", "sys", "lazy_loader", "annotations"} & set(names) == set()
     assert [name for name in names if name.startswith("_")] == []
     assert names == sorted(names)
