@@ -37,12 +37,15 @@ _Place: TypeAlias = tuple[int, Address]
 OPENERS = 32
 """The number of environments that are opened or closed at the same time."""
 
-CONNECTING = tuple(
-    name
-    for name in inspect.signature(ConnectionGroup).parameters
-    if name not in ("address", "connections")
+CONNECTING = (
+    *(
+        name
+        for name in inspect.signature(ConnectionGroup).parameters
+        if name not in ("address", "connections")
+    ),
+    "python",
 )
-"""The arguments of `make` that are about the connection."""
+"""The arguments of `make` that are about the connection, or about the server to launch."""
 
 
 def spread(addresses: Addresses, num_envs: int | None) -> list[_Place]:
@@ -78,7 +81,7 @@ class PoolSites:
 
     Args:
       places: what `spread` returned.
-      connecting: the arguments of a `ConnectionGroup`.
+      connecting: the arguments of a `ConnectionGroup`, and `python`.
 
     Attributes:
       of: the server of each environment.
@@ -136,11 +139,12 @@ def open_site(
 
     Args:
       address: as for `make`.
-      connecting: the arguments of a `ConnectionGroup`.
+      connecting: the arguments of a `ConnectionGroup`, and `python`.
       environments: how many environments are to use it.
     """
     how = {name: value for name, value in connecting.items() if name in HOW}
     given = dict(connecting)
+    python = given.pop("python", None)
 
     def group(own: str | IncomingSockets) -> ConnectionGroup:
         made = ConnectionGroup(own, **given, connections=environments)
@@ -148,7 +152,7 @@ def open_site(
         given["record"] = made.recorder
         return made
 
-    return Site(address, group, connecting.get("timeout", CONNECT_SECONDS), **how)
+    return Site(address, group, connecting.get("timeout", CONNECT_SECONDS), python=python, **how)
 
 
 def open_at(site: Site[ConnectionGroup]) -> Connection:

@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from dm_env_rpc_client import DmEnvRpcError, LaunchError, Restart, SpecError, make, make_async
+from dm_env_rpc_client import (
+    BatchedEnvironment,
+    DmEnvRpcError,
+    LaunchError,
+    Restart,
+    SpecError,
+    make,
+    make_async,
+)
 from dm_env_rpc_client.launch import from_docker, from_process, from_python
 from tests.launch.docker_daemon import IMAGE, Daemon
 from tests.standalone.interpreters import FILE, HERE, NEWEST, OLDEST, interpreter
@@ -32,6 +40,13 @@ def test_one_line(python: str) -> None:
         assert env.reset().first()
         assert env.step({"paddle": 1}).reward == 0.0
         assert env.step({"paddle": 1}).last()
+
+
+def test_a_batch_of_them_in_one_line(python: str) -> None:
+    with BatchedEnvironment("python:hosted:Catch", 2, {"rows": 3}, python=python) as batch:
+        assert batch.reset().first().all()
+        assert batch.step({"paddle": [1, 1]}).reward.tolist() == [0.0, 0.0]
+        assert batch.step({"paddle": [1, 1]}).last().all()
 
 
 def test_one_line_with_asyncio(python: str) -> None:
