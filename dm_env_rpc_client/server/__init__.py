@@ -3,18 +3,18 @@
 The guide is `docs/how-to/serve.md`.
 """
 
-# Read `world.py` first: the interface of what is served. `session.py` answers the requests of one
-# stream, `hosting.py` puts worlds behind a listener, `processes/` puts them into other processes,
-# `games/` holds the example environments.
+# Read `worlds/world.py` first: the interface of what is served. `session.py` answers the requests
+# of one stream, `hosting.py` puts worlds behind a listener, `processes/` puts them into other
+# processes, `games/` holds the example environments.
 
 from dm_env_rpc_client.server.activity import ServerStats
-from dm_env_rpc_client.server.game import Game
 from dm_env_rpc_client.server.games.catch import Catch
 from dm_env_rpc_client.server.games.race import Race
 from dm_env_rpc_client.server.hosting import Server, serve
 from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
-from dm_env_rpc_client.server.world import Agent, World
+from dm_env_rpc_client.server.worlds.game import Game
+from dm_env_rpc_client.server.worlds.world import Agent, World
 from dm_env_rpc_client.transports.tls import Tls
 
 __all__ = [

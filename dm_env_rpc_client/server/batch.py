@@ -18,9 +18,9 @@ from dm_env import specs
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
-from dm_env_rpc_client.server.flat_specs import FlatSpecs
 from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs
 from dm_env_rpc_client.tensors import casting, nesting
 from dm_env_rpc_client.tensors.batch_specs import VARIABLE, batch_spec
 from dm_env_rpc_client.tensors.limits import DEFAULT, shortened

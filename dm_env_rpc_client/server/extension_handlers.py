@@ -11,7 +11,7 @@ from google.rpc import code_pb2
 
 from dm_env_rpc_client.protocol.envelopes import DECODE_ERRORS
 from dm_env_rpc_client.server.request_errors import RequestError
-from dm_env_rpc_client.server.world import World
+from dm_env_rpc_client.server.worlds.world import World
 from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.limits import Budget, Limits
 

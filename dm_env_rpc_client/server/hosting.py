@@ -14,15 +14,15 @@ from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.server.activity import ServerStats
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.extension_handlers import Handler
-from dm_env_rpc_client.server.game import Game
-from dm_env_rpc_client.server.idle_worlds import IDLE_WORLD_SECONDS, check_idle_seconds
 from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.processes.worker import Setup
 from dm_env_rpc_client.server.processes.workers import Workers
-from dm_env_rpc_client.server.shared_world import STEP_TIMEOUT, SharedWorld
 from dm_env_rpc_client.server.site import Host, Hosted, Site, factories_of, make_world
-from dm_env_rpc_client.server.world import World
-from dm_env_rpc_client.server.world_registry import UNNAMED
+from dm_env_rpc_client.server.worlds.game import Game
+from dm_env_rpc_client.server.worlds.idle_worlds import IDLE_WORLD_SECONDS, check_idle_seconds
+from dm_env_rpc_client.server.worlds.shared_world import STEP_TIMEOUT, SharedWorld
+from dm_env_rpc_client.server.worlds.world import World
+from dm_env_rpc_client.server.worlds.world_registry import UNNAMED
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.endpoint import Transport

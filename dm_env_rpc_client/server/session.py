@@ -28,8 +28,8 @@ from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.extension_handlers import ExtensionHandlers
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.waiting import Caller, CallerGoneError
-from dm_env_rpc_client.server.world import Agent
-from dm_env_rpc_client.server.world_registry import WorldRegistry
+from dm_env_rpc_client.server.worlds.world import Agent
+from dm_env_rpc_client.server.worlds.world_registry import WorldRegistry
 from dm_env_rpc_client.tensors import bounded_parsing, codecs, packing
 from dm_env_rpc_client.tensors.limits import Budget, Limits, shortened
 from dm_env_rpc_client.tensors.spec_manager import SpecManager

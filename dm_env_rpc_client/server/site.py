@@ -23,16 +23,16 @@ from dm_env_rpc_client.protocol.batches import MAX_NUM_ENVS
 from dm_env_rpc_client.server.activity import Activity, Counts
 from dm_env_rpc_client.server.batch import OF_BATCHES
 from dm_env_rpc_client.server.construction import construct
-from dm_env_rpc_client.server.environment_world import EnvironmentWorld
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.extension_handlers import ExtensionHandlers, Handler
-from dm_env_rpc_client.server.game import Game
 from dm_env_rpc_client.server.observed_session import ObservedSession
 from dm_env_rpc_client.server.offered_properties import Properties, answer_property_request
 from dm_env_rpc_client.server.session import Session
-from dm_env_rpc_client.server.shared_world import SharedWorld
-from dm_env_rpc_client.server.world import World
-from dm_env_rpc_client.server.world_registry import Share, WorldRegistry
+from dm_env_rpc_client.server.worlds.environment_world import EnvironmentWorld
+from dm_env_rpc_client.server.worlds.game import Game
+from dm_env_rpc_client.server.worlds.shared_world import SharedWorld
+from dm_env_rpc_client.server.worlds.world import World
+from dm_env_rpc_client.server.worlds.world_registry import Share, WorldRegistry
 from dm_env_rpc_client.tensors.limits import Limits
 from dm_env_rpc_client.transports.server_streams import (
     OpenStream,

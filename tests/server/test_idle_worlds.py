@@ -20,7 +20,7 @@ from dm_env_rpc_client import (
     join_world,
 )
 from dm_env_rpc_client.server import Catch, Race, Server, serve
-from dm_env_rpc_client.server.shared_world import SharedWorld
+from dm_env_rpc_client.server.worlds.shared_world import SharedWorld
 from tests.scripted import settles
 
 GRACE = 0.3

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client.server.error_log import ErrorLog
-from dm_env_rpc_client.server.world import World
-from dm_env_rpc_client.server.world_registry import UNNAMED, WorldRegistry
+from dm_env_rpc_client.server.worlds.world import World
+from dm_env_rpc_client.server.worlds.world_registry import UNNAMED, WorldRegistry
 
 
 def test_a_factory_that_fails_while_the_server_stops_says_why() -> None:

@@ -30,8 +30,8 @@ from dm_env_rpc_client.adaptors.pettingzoo.description import (
     Description,
 )
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.server.game import Game
 from dm_env_rpc_client.server.offered_properties import Properties
+from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.tensors import nesting
 
 __all__ = ["PettingZooGame", "as_game", "make"]

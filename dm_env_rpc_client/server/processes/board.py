@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from dm_env_rpc_client.server.activity import COUNTED
-from dm_env_rpc_client.server.world_registry import Share
+from dm_env_rpc_client.server.worlds.world_registry import Share
 
 __all__ = ["Board", "Slot"]
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.server.world import World
+from dm_env_rpc_client.server.worlds.world import World
 
 __all__ = ["IDLE_WORLD_SECONDS", "IdleWorlds", "check_idle_seconds"]
 

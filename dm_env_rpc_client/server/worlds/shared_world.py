@@ -27,12 +27,12 @@ from google.rpc import code_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.protocol.lifecycle import State
-from dm_env_rpc_client.server.flat_specs import FlatSpecs, end_state
-from dm_env_rpc_client.server.game import Game, Player
 from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.waiting import wait, wait_for
-from dm_env_rpc_client.server.world import SEQUENCE_LOST, Agent, World
+from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, end_state
+from dm_env_rpc_client.server.worlds.game import Game, Player
+from dm_env_rpc_client.server.worlds.world import SEQUENCE_LOST, Agent, World
 
 __all__ = ["STEP_TIMEOUT", "SharedWorld"]
 

@@ -19,9 +19,9 @@ from google.protobuf import any_pb2
 from google.rpc import code_pb2
 
 from dm_env_rpc_client.server.error_log import ErrorLog
-from dm_env_rpc_client.server.idle_worlds import IdleWorlds
 from dm_env_rpc_client.server.request_errors import RequestError
-from dm_env_rpc_client.server.world import Agent, World
+from dm_env_rpc_client.server.worlds.idle_worlds import IdleWorlds
+from dm_env_rpc_client.server.worlds.world import Agent, World
 from dm_env_rpc_client.tensors.limits import DEFAULT, listed
 
 __all__ = ["ENVIRONMENT", "UNNAMED", "Share", "WorldRegistry"]

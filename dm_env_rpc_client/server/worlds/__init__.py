@@ -1,0 +1,7 @@
+"""Worlds: what a server hosts, for one agent or for several, and the table of them.
+
+A world calls environments and games of users with values by name; it knows no streams.
+"""
+
+# Read `world.py` first: the interface. `environment_world.py` is one for a dm_env.Environment,
+# `shared_world.py` one for a `Game`; `world_registry.py` holds all worlds of a process by name.
