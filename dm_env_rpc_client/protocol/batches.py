@@ -14,6 +14,7 @@ __all__ = [
     "RESET_MASK",
     "ROWS",
     "ROW_ERRORS",
+    "STEP_MASK",
     "STEP_TYPE",
     "WORLD_AUTORESET_MODE",
     "WORLD_NUM_ENVS",
@@ -29,7 +30,11 @@ RESET_MASK = "reset_mask"
 """The setting of a Reset that says in which rows a sequence begins, bool [N]."""
 
 AUTORESET_MODE = "autoreset_mode"
-"""The setting of a CreateWorld that says when the next episode of a row begins, as in Gymnasium."""
+"""The setting of a CreateWorld that asks for a mode of Gymnasium's `AutoresetMode` by its name; the
+property of the world says which one it has."""
+
+STEP_MASK = "step_mask"
+"""The setting of a CreateWorld that asks for the action of this name, bool [N]: which rows step."""
 
 STEP_TYPE = "step_type"
 """The observation with the type of each row's step, uint8 [N]: 0 FIRST, 1 MID, 2 LAST."""

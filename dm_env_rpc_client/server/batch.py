@@ -5,10 +5,9 @@ What its names mean for a client is written down in the guide "Serve a batch".
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import dm_env
 import numpy as np
@@ -18,14 +17,14 @@ from dm_env import specs
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.server.batch_rows import EnvironmentRows, leaves, named
 from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
-from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs
-from dm_env_rpc_client.tensors import casting, nesting
-from dm_env_rpc_client.tensors.batch_specs import VARIABLE, batch_spec
+from dm_env_rpc_client.tensors import nesting
+from dm_env_rpc_client.tensors.batch_specs import VARIABLE
 from dm_env_rpc_client.tensors.limits import DEFAULT, shortened
 
-__all__ = ["MAX_ROWS", "OF_BATCHES", "Batch", "check_num_envs", "settings_of_rows"]
+__all__ = ["MAX_ROWS", "OF_BATCHES", "Batch", "Rows", "check_num_envs", "settings_of_rows"]
 
 MAX_ROWS = 16_384
 """The most environments of one batch: each takes memory and a place in every message."""
@@ -42,6 +41,50 @@ OF_BATCHES = Properties.of_getters({batches.MAX_NUM_ENVS: lambda: MAX_ROWS})
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 Settings = Mapping[str, Any]
+
+_Specs: TypeAlias = tuple[Any, Any, Any, Any]
+"""Of the actions, observations, reward and discount of one row."""
+
+
+class Rows(Protocol):
+    """The arrays of a batch, with what begins and steps one environment and fills its row.
+
+    An environment that has arrays of its own kind offers `batch_rows(count, mode)`.
+
+    Attributes:
+      mode: the name of the autoreset mode.
+      is_running: the rows in which a sequence runs, bool [N].
+      has_begun: the rows that have a value, bool [N].
+      action_spec: as of a dm_env.Environment, [N, ...] each, like the other three.
+      observation_spec: the same, as a mapping.
+      reward_spec: the same.
+      discount_spec: the same.
+    """
+
+    mode: str
+    is_running: npt.NDArray[np.bool_]
+    has_begun: npt.NDArray[np.bool_]
+    action_spec: Any
+    observation_spec: Any
+    reward_spec: Any
+    discount_spec: Any
+
+    def properties(
+        self, environments: Sequence[dm_env.Environment]
+    ) -> Mapping[str, Callable[[], Any]]:
+        """Returns functions of the values of properties of their own, by key."""
+
+    def actions(self, action: Any) -> Any:
+        """Returns actions [N, ...] in the form in which `step` takes them."""
+
+    def begin(self, index: int, environment: dm_env.Environment) -> None:
+        """Begins a sequence. What this raises leaves the row as it was."""
+
+    def step(self, index: int, environment: dm_env.Environment, actions: Any) -> None:
+        """Takes a step, or begins a sequence if none is running; as `begin`."""
+
+    def timestep(self, kind: dm_env.StepType, failures: Mapping[int, str]) -> dm_env.TimeStep:
+        """Returns the TimeStep of all rows, whose arrays may be overwritten by the next one."""
 
 
 class Batch(dm_env.Environment):
@@ -67,42 +110,46 @@ class Batch(dm_env.Environment):
 
     def __init__(self, make: Callable[[Settings], dm_env.Environment], settings: Settings):
         self._make = make
-        self.num_envs = check_num_envs(settings[batches.NUM_ENVS])
-        self._settings = settings_of_rows(
-            {name: value for name, value in settings.items() if name != batches.NUM_ENVS},
-            self.num_envs,
-        )
+        own = dict(settings)
+        self.num_envs = check_num_envs(own.pop(batches.NUM_ENVS))
+        self._wish = str(own.pop(batches.AUTORESET_MODE, "NEXT_STEP"))
+        self._has_step_mask = bool(own.pop(batches.STEP_MASK, False))
+        self._settings = settings_of_rows(own, self.num_envs)
         self._environments: list[dm_env.Environment] = []
         try:
             for index, own in enumerate(self._settings):
                 self._environments.append(make(own))
                 if index == 0:
-                    self._rows = _Rows(self._environments[0], self.num_envs)
+                    self._specs, self._rows = self._new_rows(self._environments[0])
                 else:
-                    self._rows.check(self._environments[index], index)
+                    _check(self._environments[index], index, self._specs)
         except BaseException:
             self.close()
             raise
-        self._is_running = np.zeros(self.num_envs, np.bool_)
-        self._has_begun = np.zeros(self.num_envs, np.bool_)
-        # The rows in which the next reset begins a sequence.
-        self._mask = np.ones(self.num_envs, np.bool_)
+        # The rows in which the next reset begins a sequence; None for all.
+        self._mask: npt.NDArray[np.bool_] | None = None
 
     @property
     def properties(self) -> Mapping[str, Callable[[], Any]]:
         """What a server offers as properties: functions of their values, by key."""
         return {
             batches.WORLD_NUM_ENVS: lambda: self.num_envs,
-            batches.WORLD_AUTORESET_MODE: lambda: "NEXT_STEP",
+            batches.WORLD_AUTORESET_MODE: lambda: self._rows.mode,
+            **self._rows.properties(self._environments),
         }
 
     @property
     def default_actions(self) -> Mapping[str, Any]:
         """Values, by flat name, for actions that a step leaves out, as the rows have them."""
-        return getattr(self._environments[0], "default_actions", {})
+        own = getattr(self._environments[0], "default_actions", {})
+        if not self._has_step_mask:
+            return own
+        return {**own, batches.STEP_MASK: np.ones(self.num_envs, np.bool_)}
 
     def configure(self, settings: Settings) -> None:
         """Applies settings of a Reset to the rows in which it begins a sequence.
+
+        Before the next `reset` it may be called several times, for other rows each.
 
         Args:
           settings: `reset_mask`, bool [N], the rows; `rows`, arrays [N, ...] with a value for each;
@@ -123,7 +170,7 @@ class Batch(dm_env.Environment):
         changed: dict[int, dm_env.Environment] = {}
         kept: dict[int, dict[str, Any]] = {}
         try:
-            for index in np.flatnonzero(mask).tolist():
+            for index in _indices(mask, self.num_envs):
                 environment, own = self._environments[index], of_rows[index]
                 names = getattr(environment, "reset_settings", ())
                 own_names = [n for n in own if n.partition(nesting.SEPARATOR)[0] in names]
@@ -135,7 +182,7 @@ class Batch(dm_env.Environment):
                     changed[index] = environment
                     nested = {name: own[name] for name in own_names}
                     environment.configure(nesting.unflatten_dict(nested, nesting.SEPARATOR))
-            rows = self._rows_after(changed)
+            specs_and_rows = self._specs_and_rows_after(changed)
         except BaseException:
             for environment in made.values():
                 environment.close()
@@ -144,22 +191,23 @@ class Batch(dm_env.Environment):
             self._environments[index].close()
             self._environments[index] = environment
             self._settings[index] = kept[index]
-        if rows is not self._rows:
-            self._rows = rows
-            self._has_begun[:] = False
-        self._mask = mask
+        self._specs, self._rows = specs_and_rows
+        self._mask = mask if mask is None or self._mask is None else mask | self._mask
 
     def reset(self) -> dm_env.TimeStep:
-        """Begins a sequence in all rows, or in those that the last `configure` named.
+        """Begins a sequence in all rows, or in those that `configure` has named since the last one.
 
         Rows in which it begins none are as they were.
         """
-        mask, self._mask = self._mask, np.ones(self.num_envs, np.bool_)
+        mask, self._mask = self._mask, None
         # A row that has never begun has nothing to show.
-        mask = mask | ~self._has_begun
+        mask = None if mask is None else mask | ~self._rows.has_begun
         failures: dict[int, str] = {}
-        for index in np.flatnonzero(mask).tolist():
-            self._begin(index, failures)
+        for index in _indices(mask, self.num_envs):
+            try:
+                self._rows.begin(index, self._environments[index])
+            except Exception as error:
+                failures[index] = _failed(index, error)
         return self._rows.timestep(dm_env.StepType.FIRST, failures)
 
     def step(self, action: Any) -> dm_env.TimeStep:
@@ -169,24 +217,27 @@ class Batch(dm_env.Environment):
           action: arrays [N, ...] in the structure of `action_spec`.
         """
         rows = self._rows
+        mask = None
+        if self._has_step_mask:
+            mask = np.asarray(action[batches.STEP_MASK])
+            action = self._without_mask(action)
         actions = rows.actions(action)
         failures: dict[int, str] = {}
-        for index, environment in enumerate(self._environments):
-            if not self._is_running[index]:
-                self._begin(index, failures)
-                continue
+        environments = self._environments
+        for index in _indices(mask, self.num_envs):
             try:
-                timestep = environment.step(rows.action(actions, index))
-                rows.put(index, timestep)
+                rows.step(index, environments[index], actions)
             except Exception as error:
                 failures[index] = _failed(index, error)
-            else:
-                self._is_running[index] = not timestep.last()
         return rows.timestep(dm_env.StepType.MID, failures)
 
     def action_spec(self) -> Any:
         """Returns the specs of the actions, [N, ...] each."""
-        return self._rows.action_spec
+        own = self._rows.action_spec
+        if not self._has_step_mask:
+            return own
+        mask = specs.Array((self.num_envs,), np.bool_, batches.STEP_MASK)
+        return {**named(own, "action", (batches.STEP_MASK,)), batches.STEP_MASK: mask}
 
     def observation_spec(self) -> Any:
         """Returns the specs of the observations, [N, ...] each, with those of the rows."""
@@ -212,29 +263,18 @@ class Batch(dm_env.Environment):
         if failure is not None:
             raise failure
 
-    def _begin(self, index: int, failures: dict[int, str]) -> None:
-        try:
-            timestep = self._environments[index].reset()
-            self._rows.put(index, timestep)
-        except Exception as error:
-            failures[index] = _failed(index, error)
-        else:
-            self._is_running[index] = not timestep.last()
-            self._has_begun[index] = True
+    def _new_rows(self, environment: dm_env.Environment) -> tuple[_Specs, Rows]:
+        found = _specs_of(environment)
+        _check_size(found, self.num_envs)
+        make_rows = getattr(environment, "batch_rows", None)
+        if make_rows is None:
+            return found, EnvironmentRows(environment, self.num_envs)
+        return found, make_rows(self.num_envs, self._wish)
 
-    def _checked_mask(self, mask: Any) -> npt.NDArray[np.bool_]:
-        if mask is None:
-            return np.ones(self.num_envs, np.bool_)
-        array = np.asarray(mask)
-        if array.dtype != np.bool_ or array.shape != (self.num_envs,) or not array.any():
-            raise ValueError(
-                f"setting {batches.RESET_MASK!r}: expected bool [{self.num_envs}] with at least "
-                f"one True, got {array.dtype} {list(array.shape)}"
-            )
-        return array
-
-    def _rows_after(self, changed: Mapping[int, dm_env.Environment]) -> _Rows:
-        """Returns rows of the specs that are in force now.
+    def _specs_and_rows_after(
+        self, changed: Mapping[int, dm_env.Environment]
+    ) -> tuple[_Specs, Rows]:
+        """Returns the specs of a row that are in force now, and rows for them.
 
         Args:
           changed: the environments whose specs may be others now, by row.
@@ -242,144 +282,32 @@ class Batch(dm_env.Environment):
         Raises:
           SpecError: not all rows have the same specs.
         """
-        rows = self._rows
-        if len(changed) == self.num_envs and not rows.is_of(changed[0]):
-            rows = _Rows(changed[0], self.num_envs)
+        after = self._specs, self._rows
+        if len(changed) == self.num_envs and not _equal(_specs_of(changed[0]), self._specs):
+            after = self._new_rows(changed[0])
         for index, environment in changed.items():
-            rows.check(environment, index)
-        return rows
+            _check(environment, index, after[0])
+        return after
 
+    def _without_mask(self, action: Mapping[str, Any]) -> Any:
+        rest = {name: value for name, value in action.items() if name != batches.STEP_MASK}
+        own = self._rows.action_spec
+        if isinstance(own, dict):
+            return rest
+        if isinstance(own, list | tuple):
+            return type(own)(rest[str(index)] for index in range(len(own)))
+        return rest.get("action")
 
-class _Rows:
-    """The arrays of a batch, and what puts a TimeStep of one environment into its row.
-
-    Args:
-      environment: has the specs of all rows.
-      count: the number of rows.
-    """
-
-    def __init__(self, environment: dm_env.Environment, count: int):
-        self._specs = _specs_of(environment)
-        self._count = count
-        _check_size(self._specs, count)
-        self._single = FlatSpecs.of(environment, getattr(environment, "default_actions", {}))
-        action, observation, reward, discount = self._specs
-        self.action_spec = _batched(action, count)
-        self._observation_spec = _batched(observation, count)
-        self.reward_spec = _batched(reward, count)
-        self.discount_spec = _batched(discount, count)
-        self._names = list(self._single.observation_names)
-        # In the order of the names; written in place, so that the structures are made once.
-        self._observation, self._reward, self._discount = (
-            _arrays(spec) for spec in (self._observation_spec, self.reward_spec, self.discount_spec)
-        )
-        self._sends_discount = self._single.sends_discount
-        sent = [self._observation, self._reward, *([self._discount] * self._sends_discount)]
-        leaves = [leaf for structure in sent for leaf in _leaves(structure)]
-        self._arrays = dict(zip(self._names, leaves, strict=True))
-        if not self._sends_discount:
-            self._discount[:] = 1.0
-        self._step_type = np.zeros(count, np.uint8)
-        self.observation_spec = {
-            **self._named(self._observation_spec),
-            batches.STEP_TYPE: specs.BoundedArray((count,), np.uint8, 0, 2, batches.STEP_TYPE),
-            batches.ROW_ERRORS: specs.StringArray((), name=batches.ROW_ERRORS),
-        }
-
-    def is_of(self, environment: dm_env.Environment) -> bool:
-        """Whether an environment has the specs of these rows."""
-        return _equal(self._specs, _specs_of(environment))
-
-    def check(self, environment: dm_env.Environment, index: int) -> None:
-        """Raises SpecError if the environment of row `index` has other specs than that of row 0."""
-        kinds = ("action_spec", "observation_spec", "reward_spec", "discount_spec")
-        for kind, own, other in zip(kinds, self._specs, _specs_of(environment), strict=True):
-            if not _equal(own, other):
-                raise SpecError(
-                    f"row {index} of the batch has another {kind}() than row 0: {other} instead of "
-                    f"{own}; the environments of one batch have the same"
-                )
-
-    def actions(self, action: Any) -> list[Any]:
-        """Returns the arrays [N, ...] of actions, as tree flattens them.
-
-        A default action is the same for all rows, and has no rows itself.
-        """
-        if self.action_spec is None:
-            return []
-        given = zip(
-            tree.flatten_up_to(self.action_spec, action), _leaves(self.action_spec), strict=True
-        )
-        return [
-            value if np.shape(value) == spec.shape else np.broadcast_to(value, spec.shape)
-            for value, spec in given
-        ]
-
-    def action(self, actions: list[Any], index: int) -> Any:
-        """Returns the action of a row; `actions` are arrays [N, ...] as tree flattens them."""
-        named = zip(self._single.action_names, actions, strict=True)
-        return self._single.nested_action({name: array[index] for name, array in named})
-
-    def put(self, index: int, timestep: dm_env.TimeStep) -> None:
-        """Puts the TimeStep of an environment into its row.
-
-        Raises:
-          RuntimeError: a value does not conform to its spec; the row is as it was.
-        """
-        values = self._single.flat_observations(timestep, self._names)
-        fitting = [
-            (array, self._fitting(name, array, values[name]))
-            for name, array in self._arrays.items()
-        ]
-        for array, value in fitting:
-            array[index] = value
-        if not self._sends_discount:
-            # `_check_default_discount` has seen that it is 1 or 0.
-            self._discount[index] = 1.0 if timestep.discount is None else timestep.discount
-        self._step_type[index] = timestep.step_type
-
-    def timestep(self, kind: dm_env.StepType, failures: Mapping[int, str]) -> dm_env.TimeStep:
-        """Returns the TimeStep of all rows, whose arrays the next `put` overwrites."""
-        observation = {
-            **self._named(self._observation),
-            batches.STEP_TYPE: self._step_type,
-            batches.ROW_ERRORS: json.dumps(failures) if failures else "",
-        }
-        return dm_env.TimeStep(kind, self._reward, self._discount, observation)
-
-    def _named(self, structure: Any) -> dict[Any, Any]:
-        if isinstance(structure, dict):
-            taken = sorted({batches.STEP_TYPE, batches.ROW_ERRORS} & structure.keys())
-            if taken:
-                raise SpecError(
-                    f"observation {taken[0]!r} has the name of an observation of every batch; "
-                    "rename it to serve batches"
-                )
-            return structure
-        if isinstance(structure, list | tuple):
-            return {str(index): part for index, part in enumerate(structure)}
-        return {} if structure is None else {"observation": structure}
-
-    def _fitting(self, name: str, array: npt.NDArray[Any], value: Any) -> Any:
-        """Returns a value that can be put into a row of an array without a loss."""
-        if type(value) is np.ndarray and value.dtype == array.dtype:
-            shape = value.shape
-        elif array.dtype == object:
-            value = np.asarray(value, object)
-            shape = value.shape
-        else:
-            where = f"observation {name!r}"
-            try:
-                value = casting.exact_cast(casting.as_array(value, where), array.dtype, where)
-            except SpecError as error:
-                raise RuntimeError(f"the environment violates its own specs: {error}") from error
-            shape = value.shape
-        if shape != array.shape[1:]:
-            raise RuntimeError(
-                f"the environment violates its own specs: observation {name!r} has the shape "
-                f"{list(shape)}, its spec {list(array.shape[1:])}"
+    def _checked_mask(self, mask: Any) -> npt.NDArray[np.bool_] | None:
+        if mask is None:
+            return None
+        array = np.asarray(mask)
+        if array.dtype != np.bool_ or array.shape != (self.num_envs,) or not array.any():
+            raise ValueError(
+                f"setting {batches.RESET_MASK!r}: expected bool [{self.num_envs}] with at least "
+                f"one True, got {array.dtype} {list(array.shape)}"
             )
-        return value if shape else value[()]
+        return array
 
 
 def check_num_envs(count: Any) -> int:
@@ -424,7 +352,12 @@ def settings_of_rows(settings: Settings, count: int) -> list[dict[str, Any]]:
     return of_rows
 
 
-def _specs_of(environment: dm_env.Environment) -> tuple[Any, Any, Any, Any]:
+def _indices(mask: npt.NDArray[np.bool_] | None, count: int) -> Iterable[int]:
+    """Returns the rows of a mask; all if there is none."""
+    return range(count) if mask is None else np.flatnonzero(mask).tolist()
+
+
+def _specs_of(environment: dm_env.Environment) -> _Specs:
     return (
         environment.action_spec(),
         environment.observation_spec(),
@@ -438,16 +371,23 @@ def _equal(one: Any, other: Any) -> bool:
         tree.assert_same_structure(one, other)
     except (TypeError, ValueError):
         return False
-    return all(a == b for a, b in zip(_leaves(one), _leaves(other), strict=True))
+    return all(a == b for a, b in zip(leaves(one), leaves(other), strict=True))
 
 
-def _leaves(structure: Any) -> list[Any]:
-    return [] if structure is None else tree.flatten(structure)
+def _check(environment: dm_env.Environment, index: int, expected: _Specs) -> None:
+    """Raises SpecError if the environment of a row has other specs than those expected."""
+    kinds = ("action_spec", "observation_spec", "reward_spec", "discount_spec")
+    for kind, own, other in zip(kinds, expected, _specs_of(environment), strict=True):
+        if not _equal(own, other):
+            raise SpecError(
+                f"row {index} of the batch has another {kind}() than row 0: {other} instead of "
+                f"{own}; the environments of one batch have the same"
+            )
 
 
 def _check_size(all_specs: tuple[Any, ...], count: int) -> None:
     """Raises an error if no rows can be made of specs, or too large ones, before they are."""
-    for spec in _leaves(all_specs):
+    for spec in leaves(all_specs):
         if isinstance(spec, VARIABLE):
             raise SpecError(
                 f"{spec.name!r} is of variable length, and rows of a batch have one shape; open a "
@@ -456,7 +396,7 @@ def _check_size(all_specs: tuple[Any, ...], count: int) -> None:
     # What only the length of a str adds is not known.
     size = count * sum(
         int(np.prod(spec.shape, dtype=np.int64)) * spec.dtype.itemsize
-        for spec in _leaves(all_specs[1:])
+        for spec in leaves(all_specs[1:])
         if spec is not None
     )
     if size > MAX_BYTES:
@@ -464,24 +404,6 @@ def _check_size(all_specs: tuple[Any, ...], count: int) -> None:
             f"the observations of {count} rows would take {size} bytes; a batch may have "
             f"{MAX_BYTES}; ask for fewer rows"
         )
-
-
-def _batched(structure: Any, count: int) -> Any:
-    if structure is None:
-        return None
-    return tree.map_structure(lambda spec: batch_spec(spec, count), structure)
-
-
-def _arrays(structure: Any) -> Any:
-    if structure is None:
-        return None
-    return tree.map_structure(_zeros, structure)
-
-
-def _zeros(spec: specs.Array) -> npt.NDArray[Any]:
-    if isinstance(spec, specs.StringArray):
-        return np.full(spec.shape, "", object)
-    return np.zeros(spec.shape, spec.dtype)
 
 
 def _failed(index: int, error: Exception) -> str:

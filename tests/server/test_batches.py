@@ -294,7 +294,7 @@ def large() -> dm_env.Environment:
         (large, {"num_envs": 64}, "would take 536872448 bytes; a batch may have 134217728"),
         (varying, {"num_envs": 2, "rows.seed": [0, 1]}, "row 1 of the batch has another"),
         (Variable, {"num_envs": 2}, "'words' is of variable length"),
-        (Reserved, {"num_envs": 2}, "'step_type' has the name of an observation of every batch"),
+        (Reserved, {"num_envs": 2}, "'step_type' of an environment has a name that every batch"),
         (Race, {"num_envs": 2}, "batches are made of environments"),
     ],
 )
