@@ -33,8 +33,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-__all__ = ["SPIN_SECONDS", "BusyWait", "at_work", "processors", "threads"]
-
 _Argument = TypeVar("_Argument")
 _Found = TypeVar("_Found")
 

@@ -30,19 +30,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-__all__ = [
-    "Guard",
-    "Parent",
-    "bound_output",
-    "end",
-    "exit_with",
-    "is_stopped",
-    "leave_signals_to_parent",
-    "start",
-    "start_supervised",
-    "supervise",
-]
-
 CHECK_SECONDS = 1.0
 """How often a child compares the id of its parent process."""
 

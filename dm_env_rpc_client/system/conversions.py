@@ -12,8 +12,6 @@ from typing import Any
 
 import dm_env
 
-__all__ = ["converted"]
-
 _GYMNASIUM = "dm_env_rpc_client.adaptors.gymnasium.to_dm_env:as_environment"
 """Takes an environment of Gymnasium and returns a dm_env.Environment."""
 

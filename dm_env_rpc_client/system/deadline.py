@@ -6,8 +6,6 @@ import dataclasses
 import math
 import time
 
-__all__ = ["Deadline"]
-
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class Deadline:

@@ -10,8 +10,6 @@ import os
 import weakref
 from typing import Protocol
 
-__all__ = ["Forkable", "register"]
-
 
 class Forkable(Protocol):
     """An object that belongs to one process."""

@@ -6,8 +6,6 @@ needs.
 
 from __future__ import annotations
 
-__all__ = ["DOCKER", "PROCESS", "PYTHON", "SOURCES", "is_launch"]
-
 PROCESS, DOCKER, PYTHON = "process:", "docker:", "python:"
 """What the texts begin with; `launch.specs` says what follows."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["AT_ONCE", "take"]
-
 AT_ONCE = (False,)
 _WAIT = (True,)
 

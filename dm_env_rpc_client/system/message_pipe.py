@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 from dm_env_rpc_client.system import forking
 
-__all__ = ["MessagePipe", "Received"]
-
 _LENGTH = struct.Struct("<Q")
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from dm_env_rpc_client.errors import SpecError
 
-__all__ = ["guarded", "load_object", "raised_by"]
-
 
 def load_object(reference: str, what: str) -> Any:
     """Imports the object that MODULE:NAME names; modules in the current folder are found too.

@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import threading
 
-__all__ = ["SelfPipe"]
-
 
 class SelfPipe:
     """A descriptor that `notify` makes readable and `drain` unreadable.

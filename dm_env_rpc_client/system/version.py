@@ -2,8 +2,6 @@
 
 import sys
 
-__all__ = ["__version__"]
-
 __version__ = "0.1.0"
 
 if sys.platform not in ("linux", "darwin"):

@@ -10,8 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["PART_SECONDS", "wait_in_parts"]
-
 PART_SECONDS = 0.5
 """The longest sleep, so the longest time until a signal's handler is called."""
 

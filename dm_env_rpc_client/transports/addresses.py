@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from dm_env_rpc_client.errors import SpecError
 
-__all__ = ["HostPort", "check_resolved", "is_loopback", "parse_host_port"]
-
 
 class HostPort(NamedTuple):
     """A TCP address."""

@@ -11,14 +11,6 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.addresses import is_loopback
 from dm_env_rpc_client.transports.tls import Tls
 
-__all__ = [
-    "Credentials",
-    "GrpcCredentials",
-    "ServerCredentials",
-    "check_encryption",
-    "is_local_credentials",
-]
-
 GrpcCredentials: TypeAlias = grpc.ChannelCredentials
 Credentials: TypeAlias = GrpcCredentials | ssl.SSLContext | Tls
 ServerCredentials: TypeAlias = grpc.ServerCredentials | ssl.SSLContext | Tls

@@ -16,8 +16,6 @@ from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, AsyncStream, Stream
 from dm_env_rpc_client.transports.tokens import bearer
 
-__all__ = ["RETRY_SECONDS", "Endpoint", "Incoming", "Tap", "Transport", "check_transport"]
-
 Transport = Literal["auto", "grpc", "http2"]
 
 RETRY_SECONDS = 0.05

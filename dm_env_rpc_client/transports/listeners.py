@@ -20,15 +20,6 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.transports.http2.server.acceptor import Acceptor
     from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 
-__all__ = [
-    "check_may_dial",
-    "check_processes",
-    "open_acceptor",
-    "open_dialing",
-    "open_listener",
-    "open_worker",
-]
-
 
 def open_listener(
     open_stream: OpenStream,

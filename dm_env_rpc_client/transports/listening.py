@@ -10,8 +10,6 @@ import contextlib
 import socket
 from collections.abc import Callable
 
-__all__ = ["listen"]
-
 _ATTEMPTS = 10
 _FAMILIES = {"127.0.0.1": socket.AF_INET, "::1": socket.AF_INET6}
 

@@ -24,8 +24,6 @@ from dm_env_rpc_client.transports.status import not_connected
 from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Stream, plain_memory
 from dm_env_rpc_client.transports.tls import Tls
 
-__all__ = ["StreamGroup", "grpc_credentials", "open_stream", "open_stream_async"]
-
 _log = logging.getLogger(__name__)
 
 _MAX_CONNECTIONS = 64

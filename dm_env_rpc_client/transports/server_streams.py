@@ -13,17 +13,6 @@ from typing import Protocol, TypeAlias
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.addresses import is_loopback
 
-__all__ = [
-    "Listener",
-    "OpenStream",
-    "Peer",
-    "Refused",
-    "ServerStream",
-    "StreamStatusError",
-    "check_may_listen",
-    "full_error",
-]
-
 
 class StreamStatusError(Exception):
     """Ends one stream with a gRPC status other than OK; other streams go on.

@@ -9,16 +9,6 @@ from dm_env_rpc_client.errors import (
     ProtocolError,
 )
 
-__all__ = [
-    "GRPC_CODES",
-    "HTTP2_ERRORS",
-    "PROCESS",
-    "code_of_http_status",
-    "not_connected",
-    "silent",
-    "stream_error",
-]
-
 PROCESS = "/dm_env_rpc.v1.Environment/Process"
 """The one method of the service Environment."""
 

@@ -5,16 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias
 
-__all__ = [
-    "MAX_MESSAGE_BYTES",
-    "Allocate",
-    "AsyncStream",
-    "Buffer",
-    "SharedSocket",
-    "Stream",
-    "plain_memory",
-]
-
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """A message; large arrays decoded from it may share its memory."""
 

@@ -14,8 +14,6 @@ import grpc
 
 from dm_env_rpc_client.errors import SpecError
 
-__all__ = ["Tls", "tls_from_flags"]
-
 _Path: TypeAlias = str | os.PathLike[str]
 
 _SYSTEM = "system"

@@ -19,8 +19,6 @@ from dm_env_rpc_client.transports.server_streams import (
     StreamStatusError,
 )
 
-__all__ = ["Token", "bearer", "read_token", "requiring_token"]
-
 _KEY = "authorization"
 _SCHEME = "Bearer "
 _TOKEN = re.compile(r"[\x21-\x7e]+")

@@ -8,8 +8,6 @@ from dm_env_rpc_client import DmEnvRpcClientError
 from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientHalf
 
-__all__ = ["ClientCall", "feed"]
-
 
 class ClientCall:
     """A connection with its first stream."""

@@ -12,8 +12,6 @@ from dm_env_rpc_client.transports.server_streams import Peer
 from tests.scripted import settles
 from tests.transports.raw_client import RawClient, request, requests
 
-__all__ = ["WAIT_SECONDS", "Host", "Scripted", "is_served"]
-
 WAIT_SECONDS = 10.0
 
 

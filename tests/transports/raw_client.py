@@ -28,8 +28,6 @@ from tests.transports.frames import (
     grpc_message,
 )
 
-__all__ = ["REQUEST", "RawClient", "request", "requests"]
-
 REQUEST = (
     (":method", "POST"),
     (":scheme", "http"),

@@ -14,8 +14,6 @@ from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.grpc.stream import keep_for_ever
 from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
 
-__all__ = ["AsyncGrpcStream"]
-
 
 class AsyncGrpcStream:
     """An `AsyncStream` on a grpc.aio.Channel; the arguments are those of `GrpcStream`."""

@@ -20,8 +20,6 @@ from dm_env_rpc_client.transports.http2.client.keepalive import (
 )
 from dm_env_rpc_client.transports.http2.client.tls_probe import explain_end
 
-__all__ = ["local_credentials", "open_channel", "open_channel_async"]
-
 _PING = "/grpc.health.v1.Health/Check"
 """Every gRPC server answers this, at least with UNIMPLEMENTED. The alternative, to watch the
 state of the channel, takes a thread that makes closing the channel wait for 0.2 s."""

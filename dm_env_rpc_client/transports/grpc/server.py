@@ -24,8 +24,6 @@ from dm_env_rpc_client.transports.services.table import open_own
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
 from dm_env_rpc_client.transports.tls import Tls
 
-__all__ = ["GrpcListener"]
-
 _MIN_PING_INTERVAL_MS = 5_000
 """Clients send pings during long steps; see the keepalive options of the channels."""
 

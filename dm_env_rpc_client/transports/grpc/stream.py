@@ -21,8 +21,6 @@ from dm_env_rpc_client.system.self_pipe import SelfPipe
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
 
-__all__ = ["GrpcStream", "keep_for_ever"]
-
 _abandoned: list[Any] = []
 """What belongs to the parent of this process, kept so that it is never freed here."""
 

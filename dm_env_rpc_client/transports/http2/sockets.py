@@ -19,15 +19,6 @@ from dm_env_rpc_client.transports.http2.client.attempts import (
 from dm_env_rpc_client.transports.http2.client.target import Target
 from dm_env_rpc_client.transports.tls import Tls
 
-__all__ = [
-    "HTTP2",
-    "WOULD_BLOCK",
-    "connect_socket",
-    "seconds_to_accept",
-    "set_options",
-    "tls_context",
-]
-
 WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """What sockets raise instead of waiting."""
 

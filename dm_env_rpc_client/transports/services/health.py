@@ -9,8 +9,6 @@ from __future__ import annotations
 from dm_env_rpc_client.transports.server_streams import StreamStatusError
 from dm_env_rpc_client.transports.status import PROCESS
 
-__all__ = ["CHECK", "LIST", "WATCH", "HealthStream"]
-
 CHECK = "/grpc.health.v1.Health/Check"
 LIST = "/grpc.health.v1.Health/List"
 WATCH = "/grpc.health.v1.Health/Watch"

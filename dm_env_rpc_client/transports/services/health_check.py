@@ -14,8 +14,6 @@ from dm_env_rpc_client.transports.opening import grpc_credentials
 from dm_env_rpc_client.transports.services.health import CHECK
 from dm_env_rpc_client.transports.status import stream_error
 
-__all__ = ["SERVING", "UNIMPLEMENTED", "Answered", "check_health"]
-
 SERVING = "SERVING"
 
 UNIMPLEMENTED = "UNIMPLEMENTED"

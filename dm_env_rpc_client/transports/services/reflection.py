@@ -18,8 +18,6 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.transports.server_streams import StreamStatusError
 from dm_env_rpc_client.transports.status import PROCESS
 
-__all__ = ["REFLECTIONS", "Reflection"]
-
 _MAX_REQUESTS = 1000
 """Requests of one stream."""
 

@@ -8,8 +8,6 @@ from dm_env_rpc_client.transports.server_streams import ServerStream
 from dm_env_rpc_client.transports.services import health
 from dm_env_rpc_client.transports.services.reflection import REFLECTIONS, Reflection
 
-__all__ = ["OwnCall", "open_own"]
-
 
 class OwnCall(NamedTuple):
     """A call of such a service.

@@ -24,8 +24,6 @@ from dm_env_rpc_client.transports.http2.sockets import seconds_to_accept, set_op
 from dm_env_rpc_client.transports.status import silent
 from dm_env_rpc_client.transports.streams import Allocate, Buffer, plain_memory
 
-__all__ = ["AsyncHttp2Stream", "open_http2_stream_async"]
-
 _PAUSE_BYTES = 64 << 20
 """Answers that wait to be taken; above this the socket is not read until some are."""
 

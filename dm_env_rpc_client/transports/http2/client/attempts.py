@@ -12,8 +12,6 @@ from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS
 from dm_env_rpc_client.transports.status import not_connected
 
-__all__ = ["NO_HTTP2", "Attempts", "HandshakeError", "seconds_left"]
-
 NO_HTTP2 = "the server does not offer HTTP/2 (h2) in the TLS handshake"
 
 _log = logging.getLogger(__name__)

@@ -37,8 +37,6 @@ from dm_env_rpc_client.transports.http2.sockets import WOULD_BLOCK, connect_sock
 from dm_env_rpc_client.transports.status import silent
 from dm_env_rpc_client.transports.streams import Allocate
 
-__all__ = ["ClientConnection"]
-
 _DISPOSE_SECONDS = 1.0
 """How long the end waits for a thread that is sending. On a busy machine 0.1 s were not enough once
 in 50,000 times, and the socket was left to the garbage collection."""

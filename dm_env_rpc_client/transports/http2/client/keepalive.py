@@ -15,14 +15,6 @@ import time
 
 from dm_env_rpc_client.transports.http2.protocol.framing import Framing
 
-__all__ = [
-    "KEEPALIVE_SECONDS",
-    "KEEPALIVE_TIMEOUT_SECONDS",
-    "LOOK_SECONDS",
-    "Keepalive",
-    "Verdict",
-]
-
 # A frozen peer is detected within 15 s.
 KEEPALIVE_SECONDS = 10.0
 KEEPALIVE_TIMEOUT_SECONDS = 5.0

@@ -10,8 +10,6 @@ from dm_env_rpc_client.transports.http2.client.target import Target
 from dm_env_rpc_client.transports.metadata import Metadata, check_metadata
 from dm_env_rpc_client.transports.status import PROCESS
 
-__all__ = ["Header", "request_headers"]
-
 Header: TypeAlias = tuple[str, str | bytes] | tuple[str, str | bytes, bool]
 """A name, a value, and True if it may be secret."""
 

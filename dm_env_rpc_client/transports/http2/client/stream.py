@@ -12,8 +12,6 @@ from dm_env_rpc_client.transports.http2.client.connection import ClientConnectio
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientStream
 from dm_env_rpc_client.transports.streams import Allocate, Buffer, plain_memory
 
-__all__ = ["Http2Stream"]
-
 
 class Http2Stream:
     """A `Stream` on a connection.

@@ -11,8 +11,6 @@ from dm_env_rpc_client.transports.addresses import is_loopback, parse_host_port
 from dm_env_rpc_client.transports.credentials import Credentials, is_local_credentials
 from dm_env_rpc_client.transports.tls import Tls
 
-__all__ = ["Target", "can_reach"]
-
 
 class Target(NamedTuple):
     """Where a server is."""

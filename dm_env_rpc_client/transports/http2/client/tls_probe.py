@@ -13,8 +13,6 @@ from dm_env_rpc_client.transports.http2.client.attempts import Attempts, Handsha
 from dm_env_rpc_client.transports.http2.client.target import Target
 from dm_env_rpc_client.transports.http2.sockets import connect_socket
 
-__all__ = ["explain_end"]
-
 _ANSWER_SECONDS = 1.0
 
 _TLS_RECORDS = (b"\x15", b"\x16")

@@ -23,8 +23,6 @@ from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 from dm_env_rpc_client.transports.http2.sockets import connect_socket, tls_context
 from dm_env_rpc_client.transports.status import stream_error
 
-__all__ = ["Dialer", "DialingListener", "Serve"]
-
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 _GREET_SECONDS = 10.0

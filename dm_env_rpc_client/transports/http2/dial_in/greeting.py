@@ -17,8 +17,6 @@ from dm_env_rpc_client.transports.credentials import ServerCredentials, check_en
 from dm_env_rpc_client.transports.tls import Tls
 from dm_env_rpc_client.transports.tokens import bearer
 
-__all__ = ["ALPN", "Dial", "Line", "line_of", "number_of_environments", "offered"]
-
 ALPN = "dm_env_rpc-dial"
 
 _MAX_LINE_BYTES = 4096

@@ -35,8 +35,6 @@ from dm_env_rpc_client.transports.server_streams import check_may_listen
 from dm_env_rpc_client.transports.tls import Tls
 from dm_env_rpc_client.transports.tokens import Token
 
-__all__ = ["DialedIn", "IncomingSockets"]
-
 _log = logging.getLogger("dm_env_rpc_client.incoming")
 
 _GREET_SECONDS = 10.0

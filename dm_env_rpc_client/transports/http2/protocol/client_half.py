@@ -44,8 +44,6 @@ from dm_env_rpc_client.transports.http2.protocol.violations import (
 from dm_env_rpc_client.transports.status import HTTP2_ERRORS, code_of_http_status, stream_error
 from dm_env_rpc_client.transports.streams import Allocate
 
-__all__ = ["ClientHalf", "ClientStream"]
-
 # hpack logs all headers at the level DEBUG, and a token may be among them.
 logging.getLogger("hpack").setLevel(logging.INFO)
 

@@ -69,8 +69,6 @@ from dm_env_rpc_client.transports.http2.protocol.violations import (
     ViolationError,
 )
 
-__all__ = ["Framing", "Role"]
-
 _STREAM = 0x7FFFFFFF
 """The bits of a stream's number; the first bit is reserved (section 4.1)."""
 

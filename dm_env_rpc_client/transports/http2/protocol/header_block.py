@@ -13,8 +13,6 @@ from dm_env_rpc_client.transports.http2.protocol.frames import (
 from dm_env_rpc_client.transports.http2.protocol.header_decoder import Header, HeaderDecoder
 from dm_env_rpc_client.transports.http2.protocol.violations import ViolationError
 
-__all__ = ["MAX_HEADER_BYTES", "HeaderBlock"]
-
 MAX_HEADER_BYTES = 1 << 16
 """The largest header block that a client accepts."""
 

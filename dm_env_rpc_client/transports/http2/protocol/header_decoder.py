@@ -14,8 +14,6 @@ from hpack.table import HeaderTable
 from dm_env_rpc_client.transports.http2.protocol.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM
 from dm_env_rpc_client.transports.http2.protocol.violations import ViolationError
 
-__all__ = ["Header", "HeaderDecoder"]
-
 Header = tuple[bytes, bytes]
 
 TABLE_BYTES = 4096

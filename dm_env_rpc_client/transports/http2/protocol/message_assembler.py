@@ -13,8 +13,6 @@ from dm_env_rpc_client.transports.http2.protocol.frames import MAX_WINDOW, MESSA
 from dm_env_rpc_client.transports.http2.protocol.violations import RefusedMessageError
 from dm_env_rpc_client.transports.streams import Allocate
 
-__all__ = ["Inbox", "MessageAssembler"]
-
 _PREFIX_BYTES = 5
 
 

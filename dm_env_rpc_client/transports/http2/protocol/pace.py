@@ -12,8 +12,6 @@ from __future__ import annotations
 import resource
 from typing import NamedTuple
 
-__all__ = ["Pace", "Used"]
-
 _SLOW_SECONDS = 0.001
 """Streams whose answers take longer than this have threads."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import mmap
 
-__all__ = ["SIZE", "ReceiveBuffer"]
-
 SIZE = 1 << 18
 """Large enough for many answers at once."""
 

@@ -23,8 +23,6 @@ from dm_env_rpc_client.transports.http2.protocol.frames import (
 )
 from dm_env_rpc_client.transports.http2.protocol.violations import ViolationError
 
-__all__ = ["SendQueue", "SendingStream"]
-
 _COPIED_BYTES = 1 << 13
 """Messages up to this are copied behind the header of their frame, rather than sent beside it."""
 

@@ -50,8 +50,6 @@ from dm_env_rpc_client.transports.http2.protocol.violations import (
 from dm_env_rpc_client.transports.status import GRPC_CODES
 from dm_env_rpc_client.transports.streams import Allocate
 
-__all__ = ["Event", "Happening", "ServerCall", "ServerHalf"]
-
 CONNECTION_WINDOW = 1 << 24
 """Content that a client may send ahead on a connection."""
 

@@ -6,8 +6,6 @@ import re
 
 from dm_env_rpc_client.transports.http2.protocol.frames import PROTOCOL_ERROR
 
-__all__ = ["RefusedMessageError", "ViolationError", "check_header", "spoken"]
-
 _NAME = re.compile(rb":?[!-9;-@[-~]+")
 _NOT_IN_VALUE = re.compile(rb"[\0\r\n]")
 """What names of headers are made of, and what values must not hold (section 8.2.1)."""

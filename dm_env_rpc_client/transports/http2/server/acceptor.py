@@ -13,8 +13,6 @@ from dm_env_rpc_client.system.self_pipe import SelfPipe
 from dm_env_rpc_client.transports import listening
 from dm_env_rpc_client.transports.http2.server.listening_sockets import ListeningSockets
 
-__all__ = ["Acceptor"]
-
 _log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 0.2

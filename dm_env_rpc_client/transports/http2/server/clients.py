@@ -18,8 +18,6 @@ from dm_env_rpc_client.transports.http2.server.draining import DrainingConnectio
 from dm_env_rpc_client.transports.http2.server.listening_sockets import ListeningSockets
 from dm_env_rpc_client.transports.http2.sockets import set_options
 
-__all__ = ["Clients", "peer_address"]
-
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0

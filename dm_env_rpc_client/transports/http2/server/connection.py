@@ -21,8 +21,6 @@ from dm_env_rpc_client.transports.http2.protocol.server_half import ServerHalf
 from dm_env_rpc_client.transports.http2.server.draining import DrainingConnections
 from dm_env_rpc_client.transports.http2.sockets import WOULD_BLOCK
 
-__all__ = ["ServerConnection"]
-
 _BUFFERS_AT_ONCE = 512
 
 _MAX_UNSENT = 1 << 22

@@ -16,8 +16,6 @@ from typing import Any
 
 from dm_env_rpc_client.transports.http2.sockets import WOULD_BLOCK
 
-__all__ = ["DrainingConnections"]
-
 _THROWN_AWAY = bytearray(1 << 18)
 """Where what nobody reads goes. With MSG_TRUNC, TCP does not even write it there."""
 

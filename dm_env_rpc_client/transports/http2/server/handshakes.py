@@ -13,9 +13,6 @@ from collections.abc import Callable
 from dm_env_rpc_client.system.busy_wait import at_work
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
 
-__all__ = ["Handshakes"]
-
-
 _log = logging.getLogger(__name__)
 
 

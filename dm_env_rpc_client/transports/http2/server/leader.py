@@ -8,8 +8,6 @@ from typing import TypeAlias
 
 from dm_env_rpc_client.transports.http2.server.served_stream import ServedStream
 
-__all__ = ["TICK_SECONDS", "Leader"]
-
 TICK_SECONDS = 0.005
 """How often the watcher looks; an answer that it sees twice is slow."""
 

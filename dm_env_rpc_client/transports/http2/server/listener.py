@@ -50,8 +50,6 @@ from dm_env_rpc_client.transports.services.table import open_own
 from dm_env_rpc_client.transports.status import PROCESS
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Allocate, plain_memory
 
-__all__ = ["Http2Listener"]
-
 _log = logging.getLogger(__name__)
 
 _BATCH_SECONDS = 0.0001

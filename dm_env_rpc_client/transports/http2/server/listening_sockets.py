@@ -12,8 +12,6 @@ from typing import Any
 
 from dm_env_rpc_client.transports.addresses import parse_host_port
 
-__all__ = ["ListeningSockets", "is_gone"]
-
 _CLIENT_IS_GONE = (errno.ECONNABORTED, errno.EPROTO)
 
 _GONE_AT_ONCE = 16

@@ -11,8 +11,6 @@ from dm_env_rpc_client.transports.http2.protocol.server_half import ServerCall
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
 from dm_env_rpc_client.transports.server_streams import ServerStream, StreamStatusError
 
-__all__ = ["ServedStream"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -10,8 +10,6 @@ from dm_env_rpc_client.system.busy_wait import at_work
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
 from dm_env_rpc_client.transports.http2.server.served_stream import ServedStream
 
-__all__ = ["StreamThreads"]
-
 _log = logging.getLogger(__name__)
 
 _LINGER_SECONDS = 5.0
