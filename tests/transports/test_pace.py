@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import subprocess
 import sys
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,11 +17,22 @@ from dm_env_rpc_client.transports.http2.protocol.pace import Pace
 from tests.scripted import settles
 
 
-def answers(
-    pace: Pace, count: int, took: float, used: float, waits: int = 0, is_alone: bool = True
-) -> None:
-    for _ in range(count):
-        pace.add(took, used, waits, is_alone)
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Has a stream answer, in a thread that uses a processor and waits as a test says."""
+    now = SimpleNamespace(ru_utime=0.0, ru_stime=0.0, ru_nvcsw=0)
+    monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(**vars(now)))
+
+    def answer(
+        pace: Pace, count: int, took: float, used: float, waits: int = 0, is_alone: bool = True
+    ) -> None:
+        for _ in range(count):
+            begun = resource.getrusage(resource.RUSAGE_THREAD)
+            now.ru_utime += used
+            now.ru_nvcsw += waits
+            pace.end(begun, took, is_alone)
+
+    return answer
 
 
 def test_slow_streams_have_threads_until_they_are_quick_again() -> None:
@@ -42,14 +56,14 @@ def test_slow_streams_have_threads_until_they_are_quick_again() -> None:
     ],
 )
 def test_what_computes_for_a_short_time_stays_where_each_processor_has_a_process(
-    took: float, used: float, waits: int, is_slow: bool
+    took: float, used: float, waits: int, is_slow: bool, answers: Callable[..., None]
 ) -> None:
     pace = Pace(may_stay=True)
     answers(pace, 40, took, used, waits)
     assert pace.is_slow is is_slow
 
 
-def test_a_computing_stream_comes_back_after_a_long_answer() -> None:
+def test_a_computing_stream_comes_back_after_a_long_answer(answers: Callable[..., None]) -> None:
     pace = Pace(may_stay=True)
     answers(pace, 1, 0.1, 0.1)  # A reset, perhaps.
     assert pace.is_slow
@@ -60,7 +74,9 @@ def test_a_computing_stream_comes_back_after_a_long_answer() -> None:
     assert not pace.is_slow
 
 
-def test_a_sleeping_stream_is_tried_and_gets_its_thread_again() -> None:
+def test_a_sleeping_stream_is_tried_and_gets_its_thread_again(
+    answers: Callable[..., None],
+) -> None:
     pace = Pace(may_stay=True)
     answers(pace, 40, 0.008, 0.001, 3, is_alone=False)
     assert pace.is_quick  # It might compute.

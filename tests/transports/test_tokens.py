@@ -92,7 +92,7 @@ def test_metadata_is_marked_as_never_to_be_indexed_and_no_header_is_logged(
     headers = request_headers(Target("", "localhost", 1), False, [bearer(TOKEN)])
     encoded = hpack.Encoder().encode(headers, huffman=False)
     block = HeaderBlock()
-    assert block.begin(END_HEADERS, 1, memoryview(encoded))
+    block.begin(END_HEADERS, 1, memoryview(encoded))
     assert (b"authorization", f"Bearer {TOKEN}".encode()) in block.decode()
     assert caplog.text == ""
     caplog.set_level(logging.WARNING)

@@ -199,7 +199,7 @@ class AsyncHttp2Stream(asyncio.BufferedProtocol):
 
     async def wait_until_ready(self) -> None:
         """Returns when the server has shown itself; raises what `read` raises."""
-        while not self._framing.is_ready:
+        while not self._framing.control.is_ready:
             self._check()
             await self._change()
 

@@ -172,7 +172,7 @@ class ClientConnection:
     @property
     def serving_processes(self) -> int:
         """How many processes serve the connections of the server."""
-        return self._framing.serving_processes
+        return self._framing.control.serving_processes
 
     def fileno(self) -> int:
         """Returns the descriptor of the socket; -1 if it was closed on this side."""
@@ -412,7 +412,7 @@ class ClientConnection:
         assert first is not None
         try:
             self._change()
-            while not framing.is_ready:
+            while not framing.control.is_ready:
                 if first.failure is not None:
                     raise first.failure
                 if not self.advance(first, deadline):

@@ -14,23 +14,7 @@ import hpack
 
 from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcClientError, ProtocolError
 from dm_env_rpc_client.transports.http2.client.request import Header as RequestHeader
-from dm_env_rpc_client.transports.http2.protocol.frames import (
-    CANCEL,
-    ENABLE_PUSH,
-    FIRST_WINDOW,
-    INITIAL_WINDOW_SIZE,
-    LARGEST_FRAME,
-    MAX_FRAME_SIZE,
-    MAX_HEADER_LIST_SIZE,
-    MAX_WINDOW,
-    NO_ERROR,
-    PREFACE,
-    goaway,
-    header_frames,
-    rst_stream,
-    settings_frame,
-    window_update,
-)
+from dm_env_rpc_client.transports.http2.protocol import frames
 from dm_env_rpc_client.transports.http2.protocol.framing import Framing
 from dm_env_rpc_client.transports.http2.protocol.header_block import MAX_HEADER_BYTES
 from dm_env_rpc_client.transports.http2.protocol.header_decoder import Header
@@ -48,16 +32,16 @@ from dm_env_rpc_client.transports.streams import Allocate
 logging.getLogger("hpack").setLevel(logging.INFO)
 
 _GREETING = (
-    PREFACE
-    + settings_frame(
+    frames.PREFACE
+    + frames.settings_frame(
         {
-            ENABLE_PUSH: 0,
-            INITIAL_WINDOW_SIZE: MAX_WINDOW,
-            MAX_FRAME_SIZE: LARGEST_FRAME,
-            MAX_HEADER_LIST_SIZE: MAX_HEADER_BYTES,
+            frames.ENABLE_PUSH: 0,
+            frames.INITIAL_WINDOW_SIZE: frames.MAX_WINDOW,
+            frames.MAX_FRAME_SIZE: frames.LARGEST_FRAME,
+            frames.MAX_HEADER_LIST_SIZE: MAX_HEADER_BYTES,
         }
     )
-    + window_update(0, MAX_WINDOW - FIRST_WINDOW)
+    + frames.window_update(0, frames.MAX_WINDOW - frames.FIRST_WINDOW)
 )
 
 
@@ -109,7 +93,7 @@ class ClientStream:
         """Queues the end of the stream."""
         if self.failure is None:
             framing = self._half.framing
-            framing.sending.outbound.append(rst_stream(self.number, CANCEL))
+            framing.sending.outbound.append(frames.rst_stream(self.number, frames.CANCEL))
             framing.drop(self.number)
 
     def fail(self, error: DmEnvRpcClientError) -> None:
@@ -151,9 +135,11 @@ class ClientHalf:
         self._next_stream += 2
         # An encoder of its own for each: blocks that refer to no earlier one need no order.
         block = hpack.Encoder().encode(headers)
-        self.framing.sending.outbound.append(header_frames(block, number))
+        self.framing.sending.outbound.append(frames.header_frames(block, number))
         messages = _Messages(number, self.arrived)
-        assembler = MessageAssembler(self._max_message_bytes, self._allocate, messages=messages)
+        assembler = MessageAssembler(
+            self._max_message_bytes, self._allocate, frames.MAX_WINDOW, messages
+        )
         stream = self._streams[number] = ClientStream(self, number, assembler, messages)
         return stream
 
@@ -167,7 +153,7 @@ class ClientHalf:
         """Queues the end of all streams and of the connection."""
         for stream in self._streams.values():
             stream.cancel()
-        self.framing.sending.outbound.append(goaway(0, NO_ERROR))
+        self.framing.sending.outbound.append(frames.goaway(0, frames.NO_ERROR))
 
     # The role: what the server sends.
 
@@ -234,8 +220,8 @@ class ClientHalf:
         name, status = HTTP2_ERRORS.get(code, (f"error {code}", "INTERNAL"))
         self._going_away = f"; it said GOAWAY with {name}" + (f" ({text})" if text else "")
         for number, call in self._streams.items():
-            if number > last_stream or code != NO_ERROR:
-                status = "UNAVAILABLE" if code == NO_ERROR else status
+            if number > last_stream or code != frames.NO_ERROR:
+                status = "UNAVAILABLE" if code == frames.NO_ERROR else status
                 call.fail(stream_error(self._address, status, self._going_away.strip("; ")))
 
     def begin(self, first: bytes) -> None:
@@ -254,7 +240,7 @@ class ClientHalf:
 
     def close(self, unparsed: bytes) -> DmEnvRpcClientError:
         """See `Role.close`."""
-        if self.framing.is_ready:
+        if self.framing.control.is_ready:
             text = f"the server closed the connection{self._going_away}"
             return stream_error(self._address, "UNAVAILABLE", text)
         if unparsed:

@@ -19,59 +19,33 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
-from typing import Protocol
 
 from dm_env_rpc_client.errors import DmEnvRpcClientError
+from dm_env_rpc_client.transports.http2.protocol import frames
+from dm_env_rpc_client.transports.http2.protocol.control_frames import (
+    HANDLERS,
+    STREAM,
+    ControlFrames,
+)
 from dm_env_rpc_client.transports.http2.protocol.frames import (
-    ACK,
     CONTINUATION,
     DATA,
-    ENABLE_PUSH,
-    END_STREAM,
     ENHANCE_YOUR_CALM,
     FLOW_CONTROL_ERROR,
     FRAME_HEADER,
     FRAME_SIZE_ERROR,
-    GOAWAY,
-    GOAWAY_HEAD,
-    HEADER_TABLE_SIZE,
-    HEADERS,
-    INITIAL_WINDOW_SIZE,
-    LARGEST_FRAME,
-    MAX_CONCURRENT_STREAMS,
-    MAX_FRAME_SIZE,
-    MAX_WINDOW,
     NUMBER,
-    PADDED,
-    PING,
-    PRIORITY,
-    PROTOCOL_ERROR,
-    PUSH_PROMISE,
-    RST_STREAM,
-    SERVING_PROCESSES,
-    SETTING,
-    SETTINGS,
-    SMALLEST_MAX_FRAME,
     WINDOW_UPDATE,
-    frame,
-    goaway,
-    rst_stream,
-    window_update,
 )
-from dm_env_rpc_client.transports.http2.protocol.header_block import MAX_HEADER_BYTES, HeaderBlock
-from dm_env_rpc_client.transports.http2.protocol.header_decoder import Header
+from dm_env_rpc_client.transports.http2.protocol.header_block import MAX_HEADER_BYTES
 from dm_env_rpc_client.transports.http2.protocol.message_assembler import MessageAssembler
 from dm_env_rpc_client.transports.http2.protocol.receive_buffer import SIZE, ReceiveBuffer
+from dm_env_rpc_client.transports.http2.protocol.role import Role
 from dm_env_rpc_client.transports.http2.protocol.send_queue import SendingStream, SendQueue
 from dm_env_rpc_client.transports.http2.protocol.violations import (
     RefusedMessageError,
     ViolationError,
 )
-
-_STREAM = 0x7FFFFFFF
-"""The bits of a stream's number; the first bit is reserved (section 4.1)."""
-
 
 _MAX_FRAMES_WITHOUT_CONTENT = 100_000
 """Frames, and KiB of skipped ones, that a peer may send between two pieces of content. One that
@@ -79,63 +53,11 @@ has a request of 64 MiB to take sends up to 8,192 WINDOW_UPDATEs, and a PING now
 
 _SUSPICIOUS = 256
 _MODEST = 1 << 12
-"""After so many frames without content so few bytes are received at a time: they cost far more to
-parse than content, and other connections of a server wait meanwhile."""
-
-_SETTINGS_COST = _HEADERS_COST = 8
-"""These take as much time as so many other frames. SETTINGS may change all streams' windows."""
-
-_HEADER_BYTES = 64
-"""So many bytes of headers, uncompressed, take as much time as another frame."""
-
-_MAX_UNSENT_ACKNOWLEDGEMENTS = 1_000
-"""Acknowledgements that wait because the peer reads nothing."""
-
-_MAX_SETTINGS = 100
-"""Settings in a frame. There are less than ten; each of them takes time, and others wait."""
+"""Above 256 frames without content, at most 4 KiB are received at a time: such frames cost far more
+to parse than content, and other connections of a server wait meanwhile."""
 
 _MAX_CONTROL_FRAME = (1 << 16) - 1024
 """The largest payload of frames other than DATA, which are parsed as a whole."""
-
-
-class Role(Protocol):
-    """What one half does with what the peer sends; called by `Framing.received`."""
-
-    last_stream: int
-    """The last stream of the peer that was opened, for a GOAWAY; 0 if the peer opens none."""
-
-    def take_headers(self, stream: int, headers: list[Header], ends_stream: bool) -> None:
-        """Takes a complete header block."""
-
-    def end_content(self, stream: int) -> None:
-        """The peer ended its half of a stream with a DATA frame."""
-
-    def check_stream(self, stream: int, kind: str) -> None:
-        """Checks a frame on a stream that receives nothing; ViolationError if it must not come."""
-
-    def end_stream(self, stream: int, code: int) -> None:
-        """The peer reset a stream with an HTTP/2 error code."""
-
-    def refuse_message(self, stream: int, error: RefusedMessageError) -> None:
-        """A message on a stream was not accepted."""
-
-    def go_away(self, last_stream: int, code: int, text: str) -> None:
-        """The peer sent GOAWAY."""
-
-    def begin(self, first: bytes) -> None:
-        """Checks the first bytes from a peer that has not sent SETTINGS first; raises."""
-
-    def break_stream(self, violation: ViolationError) -> None:
-        """The peer broke the rules on one stream, which has been reset; raises nothing."""
-
-    def violated(self, violation: ViolationError) -> DmEnvRpcClientError:
-        """Returns the error for a violation that ends the connection."""
-
-    def close(self, unparsed: bytes) -> DmEnvRpcClientError:
-        """Returns the error for a peer that closed the connection."""
-
-    def fail(self, error: DmEnvRpcClientError) -> None:
-        """The connection is over: fails every stream that is not over yet."""
 
 
 class Framing:
@@ -155,12 +77,9 @@ class Framing:
       sending: what waits to be sent.
       receiving: the assembler of each stream that may receive content, by its number.
       failure: why nothing more will be received; None while something may be.
-      is_ready: whether the peer has proved to speak HTTP/2.
-      has_table_size: whether the peer has set the size of its HPACK table.
-      serving_processes: how many processes serve the connections of the peer, a server.
+      control: what the peer has said with frames other than DATA.
       is_behind: whether received bytes are not parsed, because there were `frames_at_once`;
         the shell calls `go_on` before it receives more.
-      header_bytes: the size of the last list of headers, uncompressed.
       receptions: how often something was received.
     """
 
@@ -168,7 +87,7 @@ class Framing:
         self,
         role: Role,
         greeting: bytes,
-        window: int = MAX_WINDOW,
+        window: int = frames.MAX_WINDOW,
         preface: bytes = b"",
         max_header_bytes: int = MAX_HEADER_BYTES,
         buffer_bytes: int = SIZE,
@@ -178,15 +97,17 @@ class Framing:
         self.sending.outbound.append(greeting)
         self.receiving: dict[int, MessageAssembler] = {}
         self.failure: DmEnvRpcClientError | None = None
-        self.is_ready = self.has_table_size = self.is_behind = False
-        self.serving_processes = 1
-        self._frames_at_once = self._left_at_once = frames_at_once
-        self.receptions = self.header_bytes = 0
+        self.is_behind = False
+        self.receptions = 0
         # The role holds this. Without a circle, what is left of a connection is freed at once, and
         # clients that come and go fill no memory until the garbage collector looks.
         self._role: Role = weakref.proxy(role)
+        self.control = ControlFrames(
+            self._role, self.sending, self.receiving, max_header_bytes, frames_at_once
+        )
+        self._headers = self.control.headers
+        self._frames_at_once = frames_at_once
         self._buffer = ReceiveBuffer(buffer_bytes)
-        self._headers = HeaderBlock(max_header_bytes)
         # The DATA frame that is being received: its stream, None if the content is dropped.
         self._content: MessageAssembler | None = None
         self._content_stream = 0
@@ -198,7 +119,6 @@ class Framing:
         self._unacknowledged = 0
         self._preface = preface
         self._frames_without_content = 0
-        self._unsent_acknowledgements = 0
 
     def open(self, stream: int, assembler: MessageAssembler | None) -> SendingStream:
         """Opens a stream for sending, and for receiving if there is an assembler."""
@@ -227,7 +147,7 @@ class Framing:
         Empty SETTINGS, which change nothing: gRPC servers end a connection with
         ENHANCE_YOUR_CALM after the third PING while they send no data, and do not count these.
         """
-        self.sending.outbound.append(frame(SETTINGS, 0, 0))
+        self.sending.outbound.append(frames.settings_frame({}))
 
     def buffers(self) -> list[memoryview]:
         """Returns where the next bytes belong, to be filled in this order."""
@@ -273,7 +193,7 @@ class Framing:
     def go_on(self) -> None:
         """Parses what has been received."""
         self.is_behind = False
-        self._left_at_once = self._frames_at_once
+        self.control.left_at_once = self._frames_at_once
         while self.failure is None:
             try:
                 self._parse()
@@ -286,13 +206,13 @@ class Framing:
         if not isinstance(error, ViolationError):
             self.fail(error)
         elif error.stream:
-            self.sending.outbound.append(rst_stream(error.stream, error.code))
+            self.sending.outbound.append(frames.rst_stream(error.stream, error.code))
             self._role.break_stream(error)
             # So that the same frame again does not keep `go_on` going.
             self._frames_without_content += 1
         else:
             self.fail(self._role.violated(error))
-            self.sending.outbound.append(goaway(self._role.last_stream, error.code))
+            self.sending.outbound.append(frames.goaway(self._role.last_stream, error.code))
 
     def fail(self, error: DmEnvRpcClientError) -> None:
         """Ends the connection: nothing more is received."""
@@ -302,7 +222,7 @@ class Framing:
     # Frames.
 
     def _parse(self) -> None:
-        buffer = self._buffer
+        buffer, control = self._buffer, self.control
         if self._frames_without_content > _MAX_FRAMES_WITHOUT_CONTENT:
             raise ViolationError(
                 f"sent more than {_MAX_FRAMES_WITHOUT_CONTENT} frames without content",
@@ -312,7 +232,7 @@ class Framing:
             return
         memory = buffer.memory
         unpack_header = FRAME_HEADER.unpack_from
-        left_at_once = self._left_at_once
+        left_at_once = control.left_at_once
         while True:
             left_at_once -= 1
             if left_at_once < 0:
@@ -334,7 +254,6 @@ class Framing:
                 if assembler is not None and assembler.take_whole(memory, start + 9, size):
                     buffer.start = start + 9 + size
                     self._frames_without_content = 0
-                    # `_count_content`, without the call.
                     self._unacknowledged += size
                     assembler.unacknowledged += size
                     if (
@@ -345,18 +264,18 @@ class Framing:
                     continue
             elif kind == WINDOW_UPDATE and size == 4 <= left and not self._headers.is_open:
                 # Many servers send two with each answer.
-                number = stream & _STREAM
-                if number in self.receiving or (number == 0 and self.is_ready):
+                number = stream & STREAM
+                if number in self.receiving or (number == 0 and control.is_ready):
                     buffer.start = start + 13
                     (increment,) = NUMBER.unpack_from(memory, start + 9)
                     self._frames_without_content += 1
-                    self.sending.open_window(number, increment & _STREAM)
+                    self.sending.open_window(number, increment & STREAM)
                     continue
             # What costs more counts more; also if the frame ends its stream, by an exception.
-            self._left_at_once = left_at_once
-            if not self._begin_frame(size, kind, flags, stream & _STREAM):
+            control.left_at_once = left_at_once
+            if not self._begin_frame(size, kind, flags, stream & STREAM):
                 break
-            left_at_once = self._left_at_once
+            left_at_once = control.left_at_once
         if buffer.start == buffer.end:
             buffer.start = buffer.end = 0  # `compact`, without the call.
         else:
@@ -379,15 +298,15 @@ class Framing:
         """Takes a frame, or its beginning; False if more has to be received for that."""
         buffer = self._buffer
         start, end = buffer.start, buffer.end
-        if not self.is_ready and kind != SETTINGS:
+        if not self.control.is_ready and kind != frames.SETTINGS:
             self._role.begin(bytes(buffer.memory[start : min(end, start + 60)]))
         if self._headers.is_open and kind != CONTINUATION:
             raise ViolationError(f"sent frame type {kind} inside a header block")
-        if size > LARGEST_FRAME:
+        if size > frames.LARGEST_FRAME:
             raise ViolationError(f"sent a frame of {size} bytes", FRAME_SIZE_ERROR)
         if kind == DATA:
             return self._begin_content(size, flags, stream)
-        handler = _HANDLERS.get(kind)
+        handler = HANDLERS.get(kind)
         if handler is None:
             # Types that are not known are skipped (section 5.5).
             self._frames_without_content += 1 + (size >> 10)
@@ -395,14 +314,14 @@ class Framing:
             self._skipped_left = size
             return True
         if size > _MAX_CONTROL_FRAME:
-            if kind in (HEADERS, CONTINUATION):
+            if kind in (frames.HEADERS, CONTINUATION):
                 raise ViolationError(f"sent {size} bytes of headers", ENHANCE_YOUR_CALM)
             raise ViolationError(f"sent {size} bytes in a frame of type {kind}", FRAME_SIZE_ERROR)
         if end - start < 9 + size:
             return False
         self._frames_without_content += 1
         buffer.start = start + 9 + size
-        handler(self, flags, stream, buffer.memory[start + 9 : buffer.start])
+        handler(self.control, flags, stream, buffer.memory[start + 9 : buffer.start])
         return True
 
     def _begin_content(self, size: int, flags: int, stream: int) -> bool:
@@ -410,7 +329,7 @@ class Framing:
         buffer = self._buffer
         body = buffer.start + 9
         padding = 0
-        if flags & PADDED:
+        if flags & frames.PADDED:
             if size and buffer.end == body:
                 return False
             padding = 1 + buffer.memory[body] if size else 1
@@ -428,9 +347,12 @@ class Framing:
         self._content = assembler
         self._content_stream = stream
         self._content_left = size - padding
-        self._content_ends_stream = bool(flags & END_STREAM)
+        self._content_ends_stream = bool(flags & frames.END_STREAM)
         self._skipped_left = max(0, padding - 1)
-        self._count_content(stream, size, assembler)
+        self._unacknowledged += size
+        if assembler is not None:
+            assembler.unacknowledged += size
+        self._open_windows(stream, assembler)
         return True
 
     def _continue_content(self) -> bool:
@@ -460,19 +382,12 @@ class Framing:
                 self._role.end_content(self._content_stream)
         return True
 
-    def _count_content(self, stream: int, size: int, assembler: MessageAssembler | None) -> None:
-        """Counts content against the windows (section 5.2)."""
-        self._unacknowledged += size
-        if assembler is not None:
-            assembler.unacknowledged += size
-        self._open_windows(stream, assembler)
-
     def _open_windows(self, stream: int, assembler: MessageAssembler | None) -> None:
-        """Opens the windows for content again in time."""
+        """Opens the windows for content again in time (section 5.2)."""
         if self._unacknowledged << 1 >= self._window:
             if self._unacknowledged > self._window:
                 raise ViolationError("sent more than the connection's window", FLOW_CONTROL_ERROR)
-            self.sending.outbound.append(window_update(0, self._unacknowledged))
+            self.sending.outbound.append(frames.window_update(0, self._unacknowledged))
             self._unacknowledged = 0
         if assembler is not None and assembler.unacknowledged << 1 >= assembler.window:
             if assembler.unacknowledged > assembler.window:
@@ -485,131 +400,5 @@ class Framing:
     def acknowledge(self, stream: int, assembler: MessageAssembler) -> None:
         """Opens the window of a stream again, if at least half of it was used."""
         if assembler.unacknowledged << 1 >= assembler.window:
-            self.sending.outbound.append(window_update(stream, assembler.unacknowledged))
+            self.sending.outbound.append(frames.window_update(stream, assembler.unacknowledged))
             assembler.unacknowledged = 0
-
-    def _on_priority(self, flags: int, stream: int, payload: memoryview) -> None:
-        """Priorities mean nothing any more (section 5.3.2)."""
-        if not stream:
-            raise ViolationError("sent PRIORITY on stream 0")
-        if len(payload) != 5:
-            # A stream that is not open cannot be reset.
-            known = stream if stream in self.receiving else 0
-            raise ViolationError("sent a broken PRIORITY", FRAME_SIZE_ERROR, known)
-
-    def _on_headers(self, flags: int, stream: int, payload: memoryview) -> None:
-        if self._headers.begin(flags, stream, payload):
-            self._end_headers()
-
-    def _on_continuation(self, flags: int, stream: int, payload: memoryview) -> None:
-        if self._headers.add(flags, stream, payload):
-            self._end_headers()
-
-    def _end_headers(self) -> None:
-        block = self._headers
-        headers = block.decode()
-        self.header_bytes = block.list_bytes
-        self._left_at_once -= _HEADERS_COST + self.header_bytes // _HEADER_BYTES
-        self._role.take_headers(block.stream, headers, block.ends_stream)
-
-    def _on_rst_stream(self, flags: int, stream: int, payload: memoryview) -> None:
-        _check_size(payload, 4, "RST_STREAM")
-        if not stream:
-            raise ViolationError("sent a broken RST_STREAM on stream 0")
-        (code,) = NUMBER.unpack(payload)
-        self._role.end_stream(stream, code)
-
-    def _on_settings(self, flags: int, stream: int, payload: memoryview) -> None:
-        if stream or len(payload) % 6 or (flags & ACK and len(payload)):
-            if not self.is_ready:
-                self._role.begin(b"")
-            code = PROTOCOL_ERROR if stream else FRAME_SIZE_ERROR
-            raise ViolationError("sent broken SETTINGS", code)
-        if flags & ACK:
-            return
-        if len(payload) > 6 * _MAX_SETTINGS:
-            raise ViolationError(
-                f"sent {len(payload) // 6} settings in a frame; {_MAX_SETTINGS} are allowed",
-                ENHANCE_YOUR_CALM,
-            )
-        windows: list[int] = []
-        for name, value in SETTING.iter_unpack(payload):
-            if name == INITIAL_WINDOW_SIZE:
-                if value > MAX_WINDOW:
-                    raise ViolationError(f"set an initial window of {value}", FLOW_CONTROL_ERROR)
-                windows.append(value)
-            elif name == MAX_FRAME_SIZE:
-                if not SMALLEST_MAX_FRAME <= value <= LARGEST_FRAME:
-                    raise ViolationError(f"set a maximum frame size of {value}")
-                self.sending.max_frame = value
-            elif name == MAX_CONCURRENT_STREAMS:
-                self.sending.max_streams = value
-            elif name == ENABLE_PUSH and value > 1:
-                raise ViolationError(f"set ENABLE_PUSH to {value}")
-            elif name == HEADER_TABLE_SIZE:
-                self.has_table_size = True
-            elif name == SERVING_PROCESSES:
-                self.serving_processes = value
-        if windows:
-            # Each in turn has no other effect (section 6.5.3).
-            self.sending.set_initial_window(max(windows))
-            self.sending.set_initial_window(windows[-1])
-        self.is_ready = True
-        self._left_at_once -= _SETTINGS_COST
-        self._acknowledge(frame(SETTINGS, ACK, 0))
-        self.sending.frame_content()
-
-    def _on_push_promise(self, flags: int, stream: int, payload: memoryview) -> None:
-        raise ViolationError("sent PUSH_PROMISE, which is turned off")
-
-    def _on_ping(self, flags: int, stream: int, payload: memoryview) -> None:
-        _check_size(payload, 8, "PING")
-        if stream:
-            raise ViolationError("sent a broken PING")
-        if not flags & ACK:
-            self._acknowledge(frame(PING, ACK, 0, bytes(payload)))
-
-    def _acknowledge(self, answer: bytes) -> None:
-        outbound = self.sending.outbound
-        if not outbound:
-            self._unsent_acknowledgements = 0
-        self._unsent_acknowledgements += 1
-        if self._unsent_acknowledgements > _MAX_UNSENT_ACKNOWLEDGEMENTS:
-            raise ViolationError(
-                f"sent more than {_MAX_UNSENT_ACKNOWLEDGEMENTS} frames to be acknowledged without "
-                "reading the acknowledgements",
-                ENHANCE_YOUR_CALM,
-            )
-        outbound.append(answer)
-
-    def _on_goaway(self, flags: int, stream: int, payload: memoryview) -> None:
-        if stream or len(payload) < 8:
-            code = PROTOCOL_ERROR if stream else FRAME_SIZE_ERROR
-            raise ViolationError("sent a broken GOAWAY", code)
-        last, code = GOAWAY_HEAD.unpack_from(payload)
-        self._role.go_away(last & _STREAM, code, bytes(payload[8:200]).decode("utf-8", "replace"))
-
-    def _on_window_update(self, flags: int, stream: int, payload: memoryview) -> None:
-        _check_size(payload, 4, "WINDOW_UPDATE")
-        if stream and stream not in self.receiving:
-            self._role.check_stream(stream, "WINDOW_UPDATE")
-        (increment,) = NUMBER.unpack(payload)
-        self.sending.open_window(stream, increment & _STREAM)
-
-
-_HANDLERS: dict[int, Callable[[Framing, int, int, memoryview], None]] = {
-    HEADERS: Framing._on_headers,
-    PRIORITY: Framing._on_priority,
-    RST_STREAM: Framing._on_rst_stream,
-    SETTINGS: Framing._on_settings,
-    PUSH_PROMISE: Framing._on_push_promise,
-    PING: Framing._on_ping,
-    GOAWAY: Framing._on_goaway,
-    WINDOW_UPDATE: Framing._on_window_update,
-    CONTINUATION: Framing._on_continuation,
-}
-
-
-def _check_size(payload: memoryview, size: int, kind: str) -> None:
-    if len(payload) != size:
-        raise ViolationError(f"sent a broken {kind} of {len(payload)} bytes", FRAME_SIZE_ERROR)

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from dm_env_rpc_client.transports.http2.protocol.frames import (
-    END_HEADERS,
-    END_STREAM,
-    ENHANCE_YOUR_CALM,
-    FRAME_SIZE_ERROR,
-    PADDED,
-    WITH_PRIORITY,
-)
+from dm_env_rpc_client.transports.http2.protocol import frames
 from dm_env_rpc_client.transports.http2.protocol.header_decoder import Header, HeaderDecoder
 from dm_env_rpc_client.transports.http2.protocol.violations import ViolationError
 
@@ -28,8 +21,8 @@ class HeaderBlock:
 
     Attributes:
       stream: the stream that the block belongs to.
-      is_open: whether a CONTINUATION frame must come next.
-      ends_stream: whether the HEADERS frame had END_STREAM.
+      is_open: whether a CONTINUATION frame must come next; otherwise the block is complete.
+      ends_stream: whether the HEADERS frame had frames.END_STREAM.
     """
 
     def __init__(self, max_bytes: int = MAX_HEADER_BYTES):
@@ -41,36 +34,32 @@ class HeaderBlock:
         self._block = bytearray()
         self._continuations = 0
 
-    def begin(self, flags: int, stream: int, payload: memoryview) -> bool:
+    def begin(self, flags: int, stream: int, payload: memoryview) -> None:
         """Takes a HEADERS frame.
 
         Args:
           flags: of the frame.
           stream: the stream that it is on.
           payload: of the frame.
-
-        Returns:
-          Whether the block is complete.
         """
         body = bytes(payload)
-        if flags & PADDED:
+        if flags & frames.PADDED:
             if not body or body[0] >= len(body):
                 raise ViolationError("sent HEADERS with more padding than there is")
             body = body[1 : len(body) - body[0]]
-        if flags & WITH_PRIORITY:
+        if flags & frames.WITH_PRIORITY:
             if len(body) < 5:
-                raise ViolationError("sent HEADERS without its priority", FRAME_SIZE_ERROR)
+                raise ViolationError("sent HEADERS without its priority", frames.FRAME_SIZE_ERROR)
             body = body[5:]
         self.stream = stream
-        self.ends_stream = bool(flags & END_STREAM)
+        self.ends_stream = bool(flags & frames.END_STREAM)
         self._block = bytearray(body)
         self._continuations = 0
         self._check_size()
-        self.is_open = not flags & END_HEADERS
-        return not self.is_open
+        self.is_open = not flags & frames.END_HEADERS
 
-    def add(self, flags: int, stream: int, payload: memoryview) -> bool:
-        """Takes a CONTINUATION frame; arguments and result are those of `begin`."""
+    def add(self, flags: int, stream: int, payload: memoryview) -> None:
+        """Takes a CONTINUATION frame; the arguments are those of `begin`."""
         if not self.is_open or stream != self.stream:
             raise ViolationError("sent CONTINUATION outside a header block")
         self._block += payload
@@ -79,10 +68,9 @@ class HeaderBlock:
         if self._continuations > _MAX_CONTINUATIONS:
             raise ViolationError(
                 f"sent more than {_MAX_CONTINUATIONS} CONTINUATION frames in one header block",
-                ENHANCE_YOUR_CALM,
+                frames.ENHANCE_YOUR_CALM,
             )
-        self.is_open = not flags & END_HEADERS
-        return not self.is_open
+        self.is_open = not flags & frames.END_HEADERS
 
     def decode(self) -> list[Header]:
         """Returns the headers of the block that is complete, in order.
@@ -101,5 +89,5 @@ class HeaderBlock:
     def _check_size(self) -> None:
         if len(self._block) > self._max_bytes:
             raise ViolationError(
-                f"sent more than {self._max_bytes} bytes of headers", ENHANCE_YOUR_CALM
+                f"sent more than {self._max_bytes} bytes of headers", frames.ENHANCE_YOUR_CALM
             )

@@ -6,10 +6,9 @@ Each message has a prefix of five bytes: whether it is compressed, and its lengt
 
 from __future__ import annotations
 
-import collections
 from typing import Protocol
 
-from dm_env_rpc_client.transports.http2.protocol.frames import MAX_WINDOW, MESSAGE_PREFIX
+from dm_env_rpc_client.transports.http2.protocol.frames import MESSAGE_PREFIX
 from dm_env_rpc_client.transports.http2.protocol.violations import RefusedMessageError
 from dm_env_rpc_client.transports.streams import Allocate
 
@@ -31,10 +30,10 @@ class MessageAssembler:
       allocate: gives the memory for a message that is not in the receive buffer as a whole;
         the decoder of the messages knows how their contents should be aligned.
       window: how much content the peer may send before the window is opened again.
-      messages: takes what is complete; None for a deque.
+      messages: takes what is complete, oldest first, each in memory of its own.
 
     Attributes:
-      messages: what is complete, oldest first, each in memory of its own.
+      messages: as the argument.
       window: as the argument.
       unacknowledged: bytes of content since the window of the stream was last opened.
       is_held: whether the window is not to be opened, because messages wait to be answered.
@@ -56,10 +55,10 @@ class MessageAssembler:
         self,
         max_message_bytes: int,
         allocate: Allocate,
-        window: int = MAX_WINDOW,
-        messages: Inbox | None = None,
+        window: int,
+        messages: Inbox,
     ):
-        self.messages: Inbox = collections.deque() if messages is None else messages
+        self.messages = messages
         self.window = window
         self.unacknowledged = 0
         self.is_held = False
@@ -105,7 +104,10 @@ class MessageAssembler:
         """
         while start < stop:
             if self._message is not None:
-                start += self._fill(memory[start:stop])
+                count = min(stop - start, len(self._message) - self._filled)
+                self._message[self._filled : self._filled + count] = memory[start : start + count]
+                self.filled(count)
+                start += count
                 continue
             if self._prefix or stop - start < _PREFIX_BYTES:
                 taken = bytes(memory[start : min(stop, start + _PREFIX_BYTES - len(self._prefix))])
@@ -148,13 +150,6 @@ class MessageAssembler:
         if self._filled == len(message):
             self.messages.append(message)
             self._message = None
-
-    def _fill(self, content: memoryview) -> int:
-        assert self._message is not None
-        count = min(len(content), len(self._message) - self._filled)
-        self._message[self._filled : self._filled + count] = content[:count]
-        self.filled(count)
-        return count
 
     def _check(self, compressed: int, size: int) -> None:
         if compressed:

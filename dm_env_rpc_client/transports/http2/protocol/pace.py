@@ -10,7 +10,6 @@ that thread is relieved of them.
 from __future__ import annotations
 
 import resource
-from typing import NamedTuple
 
 _SLOW_SECONDS = 0.001
 """Streams whose answers take longer than this have threads."""
@@ -28,22 +27,6 @@ _FIRST_TRIAL = 8
 _NEXT_TRIAL = 1000
 """After so many answers of a thread it is tried whether the stream computes: beside other threads
 of the interpreter that cannot be told, since they wait for one another."""
-
-
-class Used(NamedTuple):
-    """What a thread has used so far."""
-
-    seconds: float
-    """Of a processor."""
-
-    waits: int
-    """How often it gave a processor up to wait for something."""
-
-    @classmethod
-    def now(cls) -> Used:
-        """Returns what this thread has used."""
-        used = resource.getrusage(resource.RUSAGE_THREAD)
-        return cls(used.ru_utime + used.ru_stime, used.ru_nvcsw)
 
 
 class Pace:
@@ -68,11 +51,13 @@ class Pace:
         self._processor_seconds = 0.0
         self._until_trial = _FIRST_TRIAL
 
-    def begin(self) -> Used | None:
+    def begin(self) -> resource.struct_rusage | None:
         """Begins an answer; returns what `end` takes."""
-        return Used.now() if self.may_stay and self.seconds > _SLOW_SECONDS / 2 else None
+        if self.may_stay and self.seconds > _SLOW_SECONDS / 2:
+            return resource.getrusage(resource.RUSAGE_THREAD)
+        return None
 
-    def end(self, begun: Used | None, took: float, is_alone: bool) -> None:
+    def end(self, begun: resource.struct_rusage | None, took: float, is_alone: bool) -> None:
         """Takes note of an answer.
 
         Args:
@@ -80,18 +65,15 @@ class Pace:
           took: the seconds since then.
           is_alone: whether the thread that leads has made it, and not one of several.
         """
-        if begun is None:
-            self.seconds += (took - self.seconds) / 8
-        else:
-            now = Used.now()
-            self.add(took, now.seconds - begun.seconds, now.waits - begun.waits, is_alone)
-
-    def add(self, took: float, used: float, waits: int, is_alone: bool) -> None:
-        """`end`, with the seconds of a processor and the waits of the answer."""
         self.seconds += (took - self.seconds) / 8
+        if begun is None:
+            return
+        now = resource.getrusage(resource.RUSAGE_THREAD)
+        used = now.ru_utime + now.ru_stime - begun.ru_utime - begun.ru_stime
         self._processor_seconds += (used - self._processor_seconds) / 8
         if is_alone:
-            self._unbroken += ((not waits) - self._unbroken) / 4
+            has_waited = now.ru_nvcsw > begun.ru_nvcsw
+            self._unbroken += ((not has_waited) - self._unbroken) / 4
             return
         self._until_trial -= 1
         if self._until_trial <= 0:

@@ -10,15 +10,11 @@ import collections
 from collections.abc import Callable
 from typing import TypeAlias
 
+from dm_env_rpc_client.transports.http2.protocol import frames
 from dm_env_rpc_client.transports.http2.protocol.frames import (
     DATA,
-    END_STREAM,
-    FIRST_WINDOW,
-    FLOW_CONTROL_ERROR,
     MAX_WINDOW,
     MESSAGE_PREFIX,
-    SMALLEST_MAX_FRAME,
-    frame,
     frame_header,
 )
 from dm_env_rpc_client.transports.http2.protocol.violations import ViolationError
@@ -43,10 +39,10 @@ class SendQueue:
 
     def __init__(self) -> None:
         self.outbound: collections.deque[Outbound] = collections.deque()
-        self.max_frame = SMALLEST_MAX_FRAME
+        self.max_frame = frames.SMALLEST_MAX_FRAME
         self.max_streams = MAX_WINDOW
-        self.window = FIRST_WINDOW
-        self.initial_window = FIRST_WINDOW
+        self.window = frames.FIRST_WINDOW
+        self.initial_window = frames.FIRST_WINDOW
         self.submitted = 0
         self.blocked: dict[int, SendingStream] = {}
         self._streams: dict[int, SendingStream] = {}
@@ -99,7 +95,9 @@ class SendQueue:
             own.window += increment
             is_too_large = own.window > MAX_WINDOW
         if is_too_large:
-            raise ViolationError(f"changed a window by {increment}", FLOW_CONTROL_ERROR, stream)
+            raise ViolationError(
+                f"changed a window by {increment}", frames.FLOW_CONTROL_ERROR, stream
+            )
         if stream == 0:
             # Otherwise no stream waits for the window of the connection.
             if self.blocked and self.window - increment <= 0:
@@ -114,7 +112,7 @@ class SendQueue:
         for stream in self._streams.values():
             stream.window += change
             if stream.window > MAX_WINDOW:
-                raise ViolationError(f"set an initial window of {size}", FLOW_CONTROL_ERROR)
+                raise ViolationError(f"set an initial window of {size}", frames.FLOW_CONTROL_ERROR)
 
     def frame_content(self) -> None:
         """Puts into frames what the windows and the largest frame allow, stream by stream."""
@@ -196,7 +194,7 @@ class SendingStream:
             frame with END_STREAM.
         """
         if self._end is None and not self._has_ended:
-            self._end = last or (lambda: frame(DATA, END_STREAM, self._number))
+            self._end = last or (lambda: frames.frame(DATA, frames.END_STREAM, self._number))
             self.advance()
 
     def drop(self) -> None:

@@ -6,41 +6,20 @@ answers with the methods of `ServerCall`. Section numbers are those of RFC 9113.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import collections
 import enum
 import re
 import urllib.parse
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import hpack
 
 from dm_env_rpc_client.errors import DmEnvRpcClientError, ProtocolError
-from dm_env_rpc_client.transports.http2.protocol.frames import (
-    CANCEL,
-    END_STREAM,
-    ENHANCE_YOUR_CALM,
-    FIRST_WINDOW,
-    INITIAL_WINDOW_SIZE,
-    LARGEST_FRAME,
-    MAX_CONCURRENT_STREAMS,
-    MAX_FRAME_SIZE,
-    MAX_HEADER_LIST_SIZE,
-    NO_ERROR,
-    PREFACE,
-    REFUSED_STREAM,
-    SERVING_PROCESSES,
-    STREAM_CLOSED,
-    goaway,
-    header_frames,
-    rst_stream,
-    settings_frame,
-    window_update,
-)
+from dm_env_rpc_client.transports.http2.protocol import frames
 from dm_env_rpc_client.transports.http2.protocol.framing import Framing
 from dm_env_rpc_client.transports.http2.protocol.header_decoder import Header
 from dm_env_rpc_client.transports.http2.protocol.message_assembler import Inbox, MessageAssembler
+from dm_env_rpc_client.transports.http2.protocol.request_headers import Metadata, Request
 from dm_env_rpc_client.transports.http2.protocol.violations import (
     RefusedMessageError,
     ViolationError,
@@ -64,9 +43,9 @@ _FRAMES_AT_ONCE = 64
 """Parsed in some 200 us, so that other clients need not wait long."""
 
 _GREETED = {
-    INITIAL_WINDOW_SIZE: STREAM_WINDOW,
-    MAX_FRAME_SIZE: LARGEST_FRAME,
-    MAX_HEADER_LIST_SIZE: MAX_HEADER_BYTES,
+    frames.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+    frames.MAX_FRAME_SIZE: frames.LARGEST_FRAME,
+    frames.MAX_HEADER_LIST_SIZE: MAX_HEADER_BYTES,
 }
 
 _MAX_UNREWARDED = 200
@@ -85,7 +64,6 @@ _FORGIVEN_FRAMES = 100
 _REMEMBERED = 1000
 """Streams that were reset by this end, on which frames may still be under way."""
 
-_PSEUDO = {b":method", b":scheme", b":path", b":authority"}
 _UNQUOTED = " !#$&'()*+,/:;=?@"
 
 _MAX_DETAILS = 4096
@@ -174,7 +152,7 @@ class ServerCall:
         half: ServerHalf,
         number: int,
         path: str,
-        metadata: tuple[tuple[str, str | bytes], ...],
+        metadata: Metadata,
         assembler: MessageAssembler,
     ):
         self.number = number
@@ -237,31 +215,32 @@ class ServerCall:
             trailers = [*_RESPONSE, *trailers]
             if code != "OK":
                 self._half.count_unrewarded()
-        self._end(self._header_frames(_encode(trailers), END_STREAM))
+        self._end(self._header_frames(_encode(trailers), frames.END_STREAM))
 
     def refuse(self, status: str) -> None:
         """Queues an HTTP status for what is not a gRPC call."""
         self.is_over = True
         self._half.count_unrewarded()
-        self._end(self._header_frames(_encode([(":status", status)]), END_STREAM))
+        self._end(self._header_frames(_encode([(":status", status)]), frames.END_STREAM))
 
-    def reset(self, code: int = CANCEL) -> None:
+    def reset(self, code: int = frames.CANCEL) -> None:
         """Queues the end of the stream, without its answers."""
         self.is_over = True
         self._half.reset(self, code)
 
     def _header_frames(self, block: bytes, flags: int) -> bytes:
-        if self._half.framing.has_table_size:
+        if self._half.framing.control.has_table_size:
             block = _NO_TABLE + block
-        return header_frames(block, self.number, flags)
+        return frames.header_frames(block, self.number, flags)
 
-    def _end(self, frames: bytes) -> None:
+    def _end(self, ending: bytes) -> None:
         half = self._half
+        # The client may stop sending (section 8.1).
+        stop = frames.rst_stream(self.number, frames.NO_ERROR)
 
         def last() -> bytes:
             half.forget(self)
-            # The client may stop sending (section 8.1).
-            return frames if self.has_ended else frames + rst_stream(self.number, NO_ERROR)
+            return ending if self.has_ended else ending + stop
 
         self._sending.end(last)
 
@@ -291,16 +270,16 @@ class ServerHalf:
         allocate: Allocate,
         processes: int = 1,
     ):
-        greeted = {MAX_CONCURRENT_STREAMS: max_streams, **_GREETED}
+        greeted = {frames.MAX_CONCURRENT_STREAMS: max_streams, **_GREETED}
         if processes > 1:
-            greeted[SERVING_PROCESSES] = processes
-        greeting = settings_frame(greeted)
-        greeting += window_update(0, CONNECTION_WINDOW - FIRST_WINDOW)
+            greeted[frames.SERVING_PROCESSES] = processes
+        greeting = frames.settings_frame(greeted)
+        greeting += frames.window_update(0, CONNECTION_WINDOW - frames.FIRST_WINDOW)
         self.framing: Framing = Framing(
             self,
             greeting,
             CONNECTION_WINDOW,
-            PREFACE,
+            frames.PREFACE,
             MAX_HEADER_BYTES,
             _BUFFER_BYTES,
             _FRAMES_AT_ONCE,
@@ -338,12 +317,12 @@ class ServerHalf:
     def leave(self) -> None:
         """Queues GOAWAY: streams that are open may go on, new ones are refused."""
         self._is_leaving = True
-        self.framing.sending.outbound.append(goaway(self.last_stream, NO_ERROR))
+        self.framing.sending.outbound.append(frames.goaway(self.last_stream, frames.NO_ERROR))
 
     def reset(self, call: ServerCall, code: int) -> None:
         """Queues RST_STREAM for a call."""
         if self.calls.get(call.number) is call:
-            self.framing.sending.outbound.append(rst_stream(call.number, code))
+            self.framing.sending.outbound.append(frames.rst_stream(call.number, code))
             self._remember(call.number)
             self.forget(call)
 
@@ -367,19 +346,21 @@ class ServerHalf:
         if stream <= self.last_stream:
             if stream in self._reset:
                 return
-            raise ViolationError(f"sent HEADERS on stream {stream}, which is over", STREAM_CLOSED)
+            raise ViolationError(
+                f"sent HEADERS on stream {stream}, which is over", frames.STREAM_CLOSED
+            )
         self.last_stream = stream
         if self._unrewarded > _MAX_UNREWARDED:
             raise ViolationError(
-                f"opened and reset more than {_MAX_UNREWARDED} streams", ENHANCE_YOUR_CALM
+                f"opened and reset more than {_MAX_UNREWARDED} streams", frames.ENHANCE_YOUR_CALM
             )
-        cost = self.framing.header_bytes // _HEADER_BYTES
+        cost = self.framing.control.headers.list_bytes // _HEADER_BYTES
         self._unrewarded += cost
-        request = _Request.of(headers, stream)
+        request = Request.of(headers, stream)
         if self._is_leaving or len(self.calls) >= self._max_streams:
             self._remember(stream)
             self.count_unrewarded()
-            self.framing.sending.outbound.append(rst_stream(stream, REFUSED_STREAM))
+            self.framing.sending.outbound.append(frames.rst_stream(stream, frames.REFUSED_STREAM))
             return
         call = self._open(stream, request, ends_stream)
         call.cost = cost
@@ -408,7 +389,7 @@ class ServerHalf:
         if kind == "DATA" and stream not in self._reset:
             # It has ended its half (section 5.1).
             raise ViolationError(
-                f"sent {kind} on stream {stream}, which is over", STREAM_CLOSED, stream
+                f"sent {kind} on stream {stream}, which is over", frames.STREAM_CLOSED, stream
             )
 
     def end_stream(self, stream: int, code: int) -> None:
@@ -456,7 +437,7 @@ class ServerHalf:
         """See `Role.fail`."""
         self.end_all()
 
-    def _open(self, stream: int, request: _Request, ends_stream: bool) -> ServerCall:
+    def _open(self, stream: int, request: Request, ends_stream: bool) -> ServerCall:
         kind = MessageAssembler if request.length is None else _CountedAssembler
         inbox = _Inbox(stream, self.calls, self.events)
         assembler = kind(self._max_message_bytes, self._allocate, STREAM_WINDOW, inbox)
@@ -471,7 +452,7 @@ class ServerHalf:
 
     def _take_trailers(self, call: ServerCall, headers: list[Header], ends_stream: bool) -> None:
         if call.has_ended:
-            raise ViolationError("sent HEADERS after END_STREAM", STREAM_CLOSED, call.number)
+            raise ViolationError("sent HEADERS after END_STREAM", frames.STREAM_CLOSED, call.number)
         if not ends_stream:
             raise ViolationError("sent a second request", stream=call.number)
         for number, (name, value) in enumerate(headers, 1):
@@ -509,61 +490,6 @@ class _CountedAssembler(MessageAssembler):
         return None
 
 
-Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
-
-
-class _Request(NamedTuple):
-    """The headers of a request."""
-
-    path: str
-    metadata: Metadata
-    length: int | None
-    """The announced length of the content."""
-
-    refusal: str
-    """The HTTP status for what is not a gRPC call; "" for gRPC."""
-
-    @classmethod
-    def of(cls, headers: list[Header], stream: int) -> _Request:
-        """Checks headers (section 8); ViolationError if they are malformed."""
-        pseudo: dict[bytes, bytes] = {}
-        regular: list[Header] = []
-        for number, (name, value) in enumerate(headers, 1):
-            check_header(number, name, value, stream)
-            if name.startswith(b":"):
-                if regular or name in pseudo or name not in _PSEUDO:
-                    raise ViolationError(
-                        f"sent header {number}, a pseudo-header that is unknown, sent twice or "
-                        "behind others",
-                        stream=stream,
-                    )
-                pseudo[name] = value
-            else:
-                # Which must not begin or end with a blank; gRPC strips them.
-                regular.append((name, value.strip(b" \t")))
-        fields = dict(regular)
-        method = pseudo.get(b":method", b"")
-        path = pseudo.get(b":path", b"")
-        if not method or not path or not pseudo.get(b":scheme"):
-            raise ViolationError("sent a request without its pseudo-headers", stream=stream)
-        refusal = ""
-        if method != b"POST":
-            refusal = "405"
-        elif not fields.get(b"content-type", b"").startswith(b"application/grpc"):
-            refusal = "415"
-        return cls(path.decode("latin-1"), _metadata(regular), _length(regular, stream), refusal)
-
-
-def _length(headers: list[Header], stream: int) -> int | None:
-    given = {value for name, value in headers if name == b"content-length"}
-    if not given:
-        return None
-    length = given.pop()
-    if given or not length.isdigit() or len(length) > 18:
-        raise ViolationError("sent a broken content-length", stream=stream)
-    return int(length)
-
-
 def _quoted(details: str) -> str:
     """Returns a text as gRPC sends it, percent-encoded and of limited size."""
     quoted = urllib.parse.quote(details[:_MAX_DETAILS], _UNQUOTED, errors="replace")
@@ -572,24 +498,3 @@ def _quoted(details: str) -> str:
         shorter = urllib.parse.unquote_to_bytes(re.sub("%.?$", "", quoted[: _MAX_DETAILS - 16]))
         quoted = urllib.parse.quote(shorter.decode("utf-8", "ignore") + "...", _UNQUOTED)
     return quoted
-
-
-_OF_GRPC = {b"te", b"content-type", b"user-agent", b"content-length"}
-
-
-def _metadata(headers: list[Header]) -> Metadata:
-    found: list[tuple[str, str | bytes]] = []
-    for name, value in headers:
-        if name in _OF_GRPC or name.startswith(b"grpc-"):
-            continue
-        key = name.decode("latin-1")
-        if key.endswith("-bin"):
-            for part in value.split(b","):
-                try:
-                    padded = part + b"=" * (-len(part) % 4)
-                    found.append((key, base64.b64decode(padded, validate=True)))
-                except binascii.Error:
-                    continue
-        else:
-            found.append((key, value.decode("latin-1")))
-    return tuple(found)
