@@ -20,7 +20,7 @@ from dm_env import specs
 from dm_env_rpc_client import DmEnvAdaptor, DmEnvRpcError, connect, make
 from dm_env_rpc_client.adaptors.gymnasium import space_json
 from dm_env_rpc_client.adaptors.gymnasium import values as json_values
-from dm_env_rpc_client.adaptors.gymnasium.vector_to_dm_env import VECTOR_DESCRIPTION
+from dm_env_rpc_client.adaptors.gymnasium.vector_description import VECTOR_DESCRIPTION
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import Catch, serve
@@ -534,7 +534,7 @@ def test_infos_and_spaces_of_a_vector_environment_are_there_for_who_asks() -> No
         assert description["num_envs"] == 2
         assert description["autoreset_mode"] == "NextStep"
         assert description["metadata"] == {"render_fps": 5}
-        single = space_json.from_json(description["single_action_space"], "the space")
+        single = space_json.from_json(description["action_space"], "the space")
         assert single == gymnasium.spaces.Discrete(2)
         assert properties["gymnasium.frame"].shape == (2, 4, 4, 3)
         assert set(begun(env)) == {"x", "reward", "discount", batches.STEP_TYPE}
@@ -556,12 +556,16 @@ def test_a_vector_environment_that_takes_no_mask_says_so() -> None:
 
 
 class Named(Informed):
-    observation_space = gymnasium.spaces.Dict({"step_type": gymnasium.spaces.Box(0, 1, (2, 1))})
+    single_observation_space = gymnasium.spaces.Dict(
+        {"step_type": gymnasium.spaces.Box(0, 1, (1,))}
+    )
 
 
 def test_a_vector_environment_with_a_reserved_name_is_refused() -> None:
     with (
         serve(Named) as server,
-        pytest.raises(DmEnvRpcError, match="'step_type' has the name of an observation of every"),
+        pytest.raises(
+            DmEnvRpcError, match="'step_type' of an environment has a name that every batch"
+        ),
     ):
         make(server.address)

@@ -29,11 +29,21 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import casting
 from dm_env_rpc_client.tensors.variable_specs import VariableArray, VariableBoundedArray
 
-__all__ = ["by_name", "from_structure", "to_spec", "to_structure"]
+__all__ = [
+    "ARRAYS",
+    "as_array",
+    "by_name",
+    "escaped",
+    "from_structure",
+    "part",
+    "to_spec",
+    "to_structure",
+]
 
 _TAKEN = ("reward", "discount")
 
-_ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
+ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
+"""The spaces whose elements are arrays of one shape."""
 
 
 def to_spec(space: spaces.Space[Any], name: str) -> Any:
@@ -46,10 +56,10 @@ def to_spec(space: spaces.Space[Any], name: str) -> Any:
     if isinstance(space, spaces.Tuple):
         return tuple(to_spec(part, f"{name}.{index}") for index, part in enumerate(space.spaces))
     if isinstance(space, spaces.Dict):
-        return {_escaped(key): to_spec(part, f"{name}.{key}") for key, part in space.spaces.items()}
-    if isinstance(space, _ARRAYS):
+        return {escaped(key): to_spec(part, f"{name}.{key}") for key, part in space.spaces.items()}
+    if isinstance(space, ARRAYS):
         return _array_spec(space, name)
-    if isinstance(space, spaces.Sequence) and isinstance(space.feature_space, _ARRAYS):
+    if isinstance(space, spaces.Sequence) and isinstance(space.feature_space, ARRAYS):
         element: Any = _array_spec(space.feature_space, name)
         shape = (-1, *element.shape)
         if isinstance(element, specs.BoundedArray):
@@ -76,7 +86,7 @@ def to_structure(space: spaces.Space[Any], element: Any, name: str) -> Any:
             found = list(element) if isinstance(element, Mapping) else type(element).__name__
             raise SpecError(f"{name!r}: expected a mapping with keys {list(space)}, got {found}")
         return {
-            _escaped(key): to_structure(part, element[key], f"{name}.{key}")
+            escaped(key): to_structure(part, element[key], f"{name}.{key}")
             for key, part in space.spaces.items()
         }
     if isinstance(space, spaces.Tuple):
@@ -88,11 +98,11 @@ def to_structure(space: spaces.Space[Any], element: Any, name: str) -> Any:
             to_structure(part, item, f"{name}.{index}")
             for index, (part, item) in enumerate(zip(space.spaces, element, strict=True))
         )
-    if isinstance(space, _ARRAYS):
-        return _cast(element, _wire_dtype(space), name)
+    if isinstance(space, ARRAYS):
+        return as_array(space, element, name)
     if isinstance(space, spaces.Text):
         return str(element)
-    if isinstance(space, spaces.Sequence) and isinstance(space.feature_space, _ARRAYS):
+    if isinstance(space, spaces.Sequence) and isinstance(space.feature_space, ARRAYS):
         part: Any = space.feature_space
         if len(element) == 0:
             return np.empty((0, *part.shape), _wire_dtype(part))
@@ -116,26 +126,30 @@ def from_structure(space: spaces.Space[Any], value: Any, name: str) -> Any:
     """
     if isinstance(space, spaces.Discrete):
         return int(value)
-    if isinstance(space, _ARRAYS):
+    if isinstance(space, ARRAYS):
         return np.asarray(value, space.dtype)
     if isinstance(space, spaces.Dict):
         return {
-            key: from_structure(part, _part(value, _escaped(key)), name)
-            for key, part in space.spaces.items()
+            key: from_structure(each, part(value, escaped(key)), name)
+            for key, each in space.spaces.items()
         }
     if isinstance(space, spaces.Tuple):
-        is_named = isinstance(value, Mapping)
         return tuple(
-            from_structure(part, _part(value, str(index) if is_named else index), name)
-            for index, part in enumerate(space.spaces)
+            from_structure(each, part(value, index), name)
+            for index, each in enumerate(space.spaces)
         )
     if isinstance(space, spaces.Text):
         return str(value)
-    if isinstance(space, spaces.Sequence) and isinstance(space.feature_space, _ARRAYS):
+    if isinstance(space, spaces.Sequence) and isinstance(space.feature_space, ARRAYS):
         if space.stack:
             return np.asarray(value, space.feature_space.dtype)
         return tuple(from_structure(space.feature_space, item, name) for item in value)
     return values.decode(str(value), name)
+
+
+def as_array(space: Any, value: Any, name: str) -> Any:
+    """Returns elements of one of `ARRAYS` in the dtype of their spec; SpecError if they change."""
+    return _cast(value, _wire_dtype(space), name)
 
 
 def by_name(structure: Any) -> Any:
@@ -151,17 +165,23 @@ def by_name(structure: Any) -> Any:
     return {key: part for key, part in named.items() if not isinstance(part, dict) or part}
 
 
-def _escaped(key: Any) -> str:
+def escaped(key: Any) -> str:
+    """Returns a key of a Dict as a level of a name; see the end of the table above."""
     text = str(key).replace("%", "%25").replace(".", "%2E")
     if text in _TAKEN:
         return f"%{ord(text[0]):02X}{text[1:]}"
     return text or "%"
 
 
-def _part(value: Any, key: Any) -> Any:
-    """A part of a value; an empty mapping if it has no values, and so is not sent."""
+def part(value: Any, key: Any) -> Any:
+    """Returns a part of a value; an empty mapping if it has no values, and so is not sent.
+
+    Args:
+      value: a mapping, or a tuple. A tuple may be a mapping with its indices as keys.
+      key: the key, or the index as an int.
+    """
     try:
-        return value[key]
+        return value[str(key) if isinstance(value, Mapping) else key]
     except (KeyError, IndexError):
         return {}
 

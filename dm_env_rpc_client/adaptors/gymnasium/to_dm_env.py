@@ -14,6 +14,7 @@ import numpy as np
 from dm_env import specs
 
 from dm_env_rpc_client.adaptors.gymnasium import elements, space_json, values
+from dm_env_rpc_client.adaptors.gymnasium.batch_rows import GymnasiumRows
 from dm_env_rpc_client.bridges import bounded_json
 from dm_env_rpc_client.errors import ProtocolError
 
@@ -53,6 +54,12 @@ class GymnasiumEnvironment(dm_env.Environment):
 
     Attributes:
       reset_settings: the settings that `configure` takes.
+      gymnasium: the Gymnasium environment.
+      action_space: its space of actions, as a client gets it.
+      observation_space: the same of observations.
+      spaces_json: the JSON of both.
+      notes: which spaces are replaced by others, because they are not Gymnasium's own.
+      has_extras: whether observations have the infos.
 
     Raises:
       SpecError: dm_env has no spec for a space of this type.
@@ -61,21 +68,21 @@ class GymnasiumEnvironment(dm_env.Environment):
     reset_settings = ("seed", "options", "infos")
 
     def __init__(self, env: gymnasium.Env[Any, Any], seed: int | None = None):
-        self._environment = env
+        self.gymnasium = env
         self._seed = seed
         self._options: Mapping[str, Any] | None = None
-        self._has_extras = False
-        self._notes: list[str] = []
+        self.has_extras = False
+        self.notes: list[str] = []
         # The spaces as a client gets them, so that both ends convert elements alike.
-        self._spaces_json = {
-            name: space_json.to_json(space, name, self._notes)
+        self.spaces_json = {
+            name: space_json.to_json(space, name, self.notes)
             for name, space in (
                 ("action_space", env.action_space),
                 ("observation_space", env.observation_space),
             )
         }
-        self._action_space, self._observation_space = (
-            space_json.from_json(value, name) for name, value in self._spaces_json.items()
+        self.action_space, self.observation_space = (
+            space_json.from_json(value, name) for name, value in self.spaces_json.items()
         )
         self._is_running = False
         self._info: Mapping[str, Any] = {}
@@ -89,7 +96,7 @@ class GymnasiumEnvironment(dm_env.Environment):
     def properties(self) -> Mapping[str, Callable[[], Any]]:
         """What a server offers as properties: functions of their values, by key."""
         offered: dict[str, Callable[[], Any]] = {DESCRIPTION: self._describe}
-        if self._environment.render_mode is not None:
+        if self.gymnasium.render_mode is not None:
             offered[FRAME] = self._frame
         return offered
 
@@ -108,24 +115,33 @@ class GymnasiumEnvironment(dm_env.Environment):
         arguments = reset_arguments(settings)
         self._seed = arguments.get("seed", self._seed)
         self._options = arguments.get("options", self._options)
-        self._has_extras = arguments.get("infos", self._has_extras)
+        self.has_extras = arguments.get("infos", self.has_extras)
 
     def reset(self) -> dm_env.TimeStep:
         """Begins an episode."""
-        seed, self._seed = self._seed, None
-        options, self._options = self._options, None
-        observation, self._info = self._environment.reset(
-            seed=seed, options=None if options is None else dict(options)
-        )
+        observation, self._info = self.begin()
         self._is_running = True
         return dm_env.restart(self._observed(observation, False))
+
+    def begin(self) -> tuple[Any, dict[str, Any]]:
+        """Begins an episode with the configured seed and options, and returns what Gymnasium does.
+
+        The episode after it has neither.
+        """
+        seed, self._seed = self._seed, None
+        options, self._options = self._options, None
+        return self.gymnasium.reset(seed=seed, options=None if options is None else dict(options))
+
+    def batch_rows(self, count: int, mode: str) -> GymnasiumRows:
+        """Returns the rows of a batch of such environments; see `server.batch.Rows`."""
+        return GymnasiumRows(self, count, mode)
 
     def step(self, action: Any) -> dm_env.TimeStep:
         """Takes a step, or begins an episode if none is running."""
         if not self._is_running:
             return self.reset()
-        element = elements.from_structure(self._action_space, action, "action")
-        observation, reward, terminated, truncated, self._info = self._environment.step(element)
+        element = elements.from_structure(self.action_space, action, "action")
+        observation, reward, terminated, truncated, self._info = self.gymnasium.step(element)
         self._is_running = not (terminated or truncated)
         observed = self._observed(observation, bool(terminated and truncated))
         if terminated:
@@ -136,32 +152,32 @@ class GymnasiumEnvironment(dm_env.Environment):
 
     def action_spec(self) -> Any:
         """Returns the spec of actions: a structure if the space is a Tuple or Dict."""
-        return elements.to_spec(self._action_space, "action")
+        return elements.to_spec(self.action_space, "action")
 
     def observation_spec(self) -> Any:
         """Returns the spec of observations: a structure if the space is a Tuple or Dict."""
-        spec = elements.to_spec(self._observation_space, "observation")
-        if self._has_extras:
+        spec = elements.to_spec(self.observation_space, "observation")
+        if self.has_extras:
             return {OBSERVATION: spec, EXTRAS: specs.StringArray((), name=EXTRAS)}
         return spec
 
     def sample_action(self) -> Any:
         """Returns an action sampled by the environment's own action space."""
-        sample = self._environment.action_space.sample()
-        return elements.to_structure(self._action_space, sample, "action")
+        sample = self.gymnasium.action_space.sample()
+        return elements.to_structure(self.action_space, sample, "action")
 
     def render(self) -> None:
         """Renders the environment, if it was made with a render mode."""
-        if self._environment.render_mode is not None:
-            self._environment.render()
+        if self.gymnasium.render_mode is not None:
+            self.gymnasium.render()
 
     def close(self) -> None:
         """Closes the environment."""
-        self._environment.close()
+        self.gymnasium.close()
 
     def _observed(self, observation: Any, is_truncated_too: bool) -> Any:
-        value = elements.to_structure(self._observation_space, observation, "observation")
-        if not self._has_extras:
+        value = elements.to_structure(self.observation_space, observation, "observation")
+        if not self.has_extras:
             return value
         extras: dict[str, Any] = {"info": self._info} if self._info else {}
         if is_truncated_too:
@@ -169,21 +185,21 @@ class GymnasiumEnvironment(dm_env.Environment):
         return {OBSERVATION: value, EXTRAS: values.encode(extras) if extras else ""}
 
     def _describe(self) -> str:
-        env, spec = self._environment, self._environment.spec
+        env, spec = self.gymnasium, self.gymnasium.spec
         description = {
             "version": values.VERSION,
-            **self._spaces_json,
+            **self.spaces_json,
             "metadata": values.to_jsonable(env.metadata),
             "render_mode": env.render_mode,
             "max_episode_steps": None if spec is None else spec.max_episode_steps,
             "reward_range": values.to_jsonable(getattr(env, "reward_range", None)),
             "id": "" if spec is None else spec.id,
-            "notes": self._notes,
+            "notes": self.notes,
         }
         return bounded_json.encode(description, DESCRIPTION).decode("ascii")
 
     def _frame(self) -> Any:
-        return encoded_frame(self._environment.render())
+        return encoded_frame(self.gymnasium.render())
 
 
 def as_environment(env: Any) -> GymnasiumEnvironment:

@@ -8,7 +8,7 @@ has itself is written as it is; anything else is an object whose key `$` names i
 | NaN, infinities | `float` | `value`: "nan", "inf" or "-inf" |
 | NumPy scalar | `scalar` | `dtype`, such as "float64", and `value` |
 | array of numbers | `array` | `dtype`, `shape` and `base64`: the elements, little-endian |
-| other array | `objects` | `shape` and `items` |
+| other array | `objects` | `shape` and `items`; `dtype` "object" if they are not all strings |
 | bytes | `bytes` | `base64` |
 | tuple | `tuple` | `items` |
 | element of a Graph | `graph` | `items`: nodes, edges, edge links |
@@ -156,7 +156,8 @@ def _array(array: np.ndarray[Any, Any], levels: int) -> Any:
         if levels == 0 or array.dtype.kind not in "OU":
             return repr(array)
         items = [to_jsonable(item, levels - 1) for item in array.ravel().tolist()]
-        return {KIND: "objects", "shape": list(array.shape), "items": items}
+        dtype = {"dtype": "object"} if array.dtype.kind == "O" else {}
+        return {KIND: "objects", **dtype, "shape": list(array.shape), "items": items}
     name, of_wire = _names_of(array.dtype)
     text = base64.b64encode(array.astype(of_wire, copy=False).tobytes()).decode()
     return {KIND: "array", "dtype": name, "shape": list(array.shape), "base64": text}
@@ -190,7 +191,7 @@ def _read_array(value: Mapping[str, Any], where: str) -> Any:
 
 def _read_objects(value: Mapping[str, Any], where: str) -> Any:
     items = from_jsonable(value["items"], where)
-    if items and all(isinstance(item, str) for item in items):
+    if "dtype" not in value and items and all(isinstance(item, str) for item in items):
         return np.array(items).reshape(_shape(value))
     array = np.empty(len(items), object)
     array[:] = items

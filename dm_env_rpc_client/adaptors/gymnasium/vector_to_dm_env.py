@@ -15,27 +15,23 @@ import gymnasium
 import numpy as np
 from dm_env import specs
 from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import concatenate, create_empty_array
 
-from dm_env_rpc_client.adaptors.gymnasium import elements, space_json, values
-from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import (
-    EXTRAS,
-    FRAME,
-    OBSERVATION,
-    encoded_frame,
-    reset_arguments,
+from dm_env_rpc_client.adaptors.gymnasium import batch_elements, space_json
+from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import EXTRAS, OBSERVATION, reset_arguments
+from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
+    VECTOR_DESCRIPTION,
+    describe_vector,
+    encoded_extras,
+    encoded_frames,
+    named,
+    row_specs,
 )
-from dm_env_rpc_client.bridges import bounded_json
-from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
 
-__all__ = ["VECTOR_DESCRIPTION", "GymnasiumVectorEnvironment"]
-
-VECTOR_DESCRIPTION = "gymnasium.vector"
-"""The property with the spaces of one row and of all, and the metadata, as JSON."""
+__all__ = ["GymnasiumVectorEnvironment"]
 
 _FIRST, _MID, _LAST = (np.uint8(kind) for kind in dm_env.StepType)
-
-_SPACES = ("action_space", "observation_space", "single_action_space", "single_observation_space")
 
 
 class GymnasiumVectorEnvironment(dm_env.Environment):
@@ -58,7 +54,7 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
       SpecError: dm_env has no spec for a space of this type.
     """
 
-    reset_settings = ("seed", "options", "infos", batches.RESET_MASK)
+    reset_settings = ("seed", "options", "infos", batches.ROWS, batches.RESET_MASK)
 
     def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._environment = env
@@ -66,12 +62,13 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
         mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._mode = AutoresetMode(mode)
         self._notes: list[str] = []
+        # Of one row, as a client gets them, so that both ends convert elements alike.
         self._spaces_json = {
-            name: space_json.to_json(getattr(env, name), name, self._notes) for name in _SPACES
+            name: space_json.to_json(getattr(env, f"single_{name}"), name, self._notes)
+            for name in ("action_space", "observation_space")
         }
-        # As a client gets them, so that both ends convert elements alike.
         self._action_space, self._observation_space = (
-            space_json.from_json(self._spaces_json[name], name) for name in _SPACES[:2]
+            space_json.from_json(value, name) for name, value in self._spaces_json.items()
         )
         # Others take no notice of a mask, unless they leave it to their users to begin episodes.
         self._takes_mask = self._mode is AutoresetMode.DISABLED or isinstance(
@@ -97,23 +94,29 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
             VECTOR_DESCRIPTION: self._describe,
         }
         if self._environment.render_mode is not None:
-            offered[FRAME] = lambda: encoded_frame(self._environment.render())
+            offered.update(encoded_frames(lambda: self._environment.render() or ()))
         return offered
 
     def configure(self, settings: Mapping[str, Any]) -> None:
         """Applies settings of a Reset.
 
         Args:
-          settings: `seed`, an integer or one for each row, int [N]; `options`, a mapping or its
-            JSON text; `reset_mask`, bool [N], the rows in which an episode begins; `infos`, whether
-            observations from now on have the infos under `EXTRAS`.
+          settings: `seed`, an integer or one for each row, int [N], which may also be `rows.seed`;
+            `options`, a mapping or its JSON text; `reset_mask`, bool [N], the rows in which an
+            episode begins; `infos`, whether observations from now on have the infos under `EXTRAS`.
 
         Raises:
           ValueError: a setting has another type, or not a value for each row.
         """
         others = dict(settings)
         mask = others.pop(batches.RESET_MASK, None)
-        seeds = others.pop("seed", None)
+        of_rows = dict(others.pop(batches.ROWS, {}))
+        seeds = of_rows.pop("seed", others.pop("seed", None))
+        if of_rows:
+            raise ValueError(
+                f"a vector environment takes no setting {batches.ROWS}.{next(iter(of_rows))}; of "
+                f"rows it takes {batches.ROWS}.seed"
+            )
         if np.ndim(seeds) == 0 and seeds is not None:
             others["seed"] = seeds
             seeds = None
@@ -152,7 +155,7 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
 
     def step(self, action: Any) -> dm_env.TimeStep:
         """Takes a step in every row."""
-        actions = elements.from_structure(self._action_space, action, "action")
+        actions = batch_elements.from_structure(self._action_space, action, "action")
         observation, reward, terminated, truncated, self._info = self._environment.step(actions)
         terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
         step_type = np.where(terminated | truncated, _LAST, _MID)
@@ -167,42 +170,44 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
 
     def action_spec(self) -> Any:
         """Returns the spec of actions, [N, ...]: a structure if the space is a Tuple or Dict."""
-        return elements.to_spec(self._action_space, "action")
+        return batch_elements.to_spec(self._action_space, self.num_envs, "action")
 
     def observation_spec(self) -> Any:
         """Returns the specs of observations, [N, ...], with the type of each row's step."""
-        spec = elements.to_spec(self._observation_space, OBSERVATION)
-        kind = specs.BoundedArray((self.num_envs,), np.uint8, 0, 2, batches.STEP_TYPE)
-        if self._has_extras:
-            extras = specs.StringArray((), name=EXTRAS)
-            return {OBSERVATION: spec, EXTRAS: extras, batches.STEP_TYPE: kind}
-        return _with_name(spec, batches.STEP_TYPE, kind)
+        return self._row_specs()[0]
 
     def reward_spec(self) -> specs.Array:
         """Returns the spec of the reward, float64 [N]."""
-        return specs.Array((self.num_envs,), np.float64, "reward")
+        return self._row_specs()[1]
 
     def discount_spec(self) -> specs.Array:
         """Returns the spec of the discount, float64 [N]."""
-        return specs.BoundedArray((self.num_envs,), np.float64, 0.0, 1.0, "discount")
+        return self._row_specs()[2]
 
     def sample_action(self) -> Any:
         """Returns actions sampled by the environment's own action space."""
-        sample = self._environment.action_space.sample()
-        return elements.to_structure(self._action_space, sample, "action")
+        samples = [self._environment.single_action_space.sample() for _ in range(self.num_envs)]
+        space = self._environment.single_action_space
+        out: Any = create_empty_array(space, self.num_envs)
+        batch = concatenate(space, samples, out)
+        return batch_elements.to_structure(self._action_space, batch, self.num_envs, "action")
 
     def close(self) -> None:
         """Closes the environment."""
         self._environment.close()
 
+    def _row_specs(self) -> tuple[dict[str, Any], specs.Array, specs.Array]:
+        spec = batch_elements.to_spec(self._observation_space, self.num_envs, OBSERVATION)
+        return row_specs(spec, self.num_envs, self._has_extras, has_row_errors=False)
+
     def _observed(self, observation: Any, step_type: Any, both: Any = None) -> Any:
-        value = elements.to_structure(self._observation_space, observation, OBSERVATION)
+        value = batch_elements.to_structure(
+            self._observation_space, observation, self.num_envs, OBSERVATION
+        )
         if not self._has_extras:
-            return _with_name(value, batches.STEP_TYPE, step_type)
-        extras: dict[str, Any] = {"info": self._info} if self._info else {}
-        if both is not None and both.any():
-            extras["truncated"] = both
-        text = values.encode(extras) if extras else ""
+            return {**named(value, {}), batches.STEP_TYPE: step_type}
+        both = np.zeros(1, np.bool_) if both is None else both
+        text = encoded_extras(self._info, both)
         return {OBSERVATION: value, EXTRAS: text, batches.STEP_TYPE: step_type}
 
     def _row_seeds(self, seeds: Any) -> Sequence[int]:
@@ -215,31 +220,6 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
         return [int(seed) for seed in array]
 
     def _describe(self) -> str:
-        env = self._environment
-        spec = getattr(env, "spec", None)
-        metadata = {k: v for k, v in env.metadata.items() if k != "autoreset_mode"}
-        description = {
-            "version": values.VERSION,
-            **self._spaces_json,
-            "num_envs": self.num_envs,
-            "autoreset_mode": self._mode.value,
-            "metadata": values.to_jsonable(metadata),
-            "render_mode": env.render_mode,
-            "max_episode_steps": None if spec is None else spec.max_episode_steps,
-            "id": "" if spec is None else spec.id,
-            "notes": self._notes,
-        }
-        return bounded_json.encode(description, VECTOR_DESCRIPTION).decode("ascii")
-
-
-def _with_name(structure: Any, name: str, value: Any) -> dict[str, Any]:
-    """Puts a value beside those of a structure; one that is no mapping gets a name for its own."""
-    if isinstance(structure, dict):
-        if name in structure:
-            raise SpecError(
-                f"observation {name!r} has the name of an observation of every batch; rename it"
-            )
-        return {**structure, name: value}
-    if isinstance(structure, tuple):
-        return {**{str(index): part for index, part in enumerate(structure)}, name: value}
-    return {OBSERVATION: structure, name: value}
+        return describe_vector(
+            self._environment, self.num_envs, self._mode, self._spaces_json, self._notes
+        )

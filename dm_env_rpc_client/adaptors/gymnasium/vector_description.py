@@ -1,0 +1,132 @@
+"""What a server offers of a batch of Gymnasium environments beside its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from dm_env import specs
+from gymnasium.vector import AutoresetMode
+
+from dm_env_rpc_client.adaptors.gymnasium import values
+from dm_env_rpc_client.bridges import bounded_json
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.protocol import batches
+
+__all__ = [
+    "VECTOR_DESCRIPTION",
+    "describe_vector",
+    "encoded_extras",
+    "encoded_frames",
+    "named",
+    "row_specs",
+]
+
+VECTOR_DESCRIPTION = "gymnasium.vector"
+"""The property with the spaces of one row and the metadata, as JSON."""
+
+_FRAME = "gymnasium.frame"
+
+_OBSERVATION, _EXTRAS = "observation", "gymnasium"
+
+
+def describe_vector(
+    env: Any,
+    count: int,
+    mode: AutoresetMode,
+    spaces_json: Mapping[str, Any],
+    notes: Sequence[str],
+) -> str:
+    """Returns the text of `VECTOR_DESCRIPTION`.
+
+    Args:
+      env: a vector environment, or the environment of one row.
+      count: the number of rows.
+      mode: the autoreset mode.
+      spaces_json: the JSON of `action_space` and `observation_space` of one row.
+      notes: which spaces are replaced by others.
+    """
+    spec = getattr(env, "spec", None)
+    metadata = {key: value for key, value in env.metadata.items() if key != "autoreset_mode"}
+    description = {
+        "version": values.VERSION,
+        **spaces_json,
+        "num_envs": count,
+        "autoreset_mode": mode.value,
+        "metadata": values.to_jsonable(metadata),
+        "render_mode": env.render_mode,
+        "max_episode_steps": None if spec is None else spec.max_episode_steps,
+        "id": "" if spec is None else spec.id,
+        "notes": notes,
+    }
+    return bounded_json.encode(description, VECTOR_DESCRIPTION).decode("ascii")
+
+
+def row_specs(
+    observation: Any, count: int, has_extras: bool, has_row_errors: bool
+) -> tuple[dict[str, Any], specs.Array, specs.Array]:
+    """Returns the specs of the observation, the reward and the discount of a batch.
+
+    Args:
+      observation: the spec of the observation alone, or a structure of specs.
+      count: the number of rows, N.
+      has_extras: whether the observation has infos.
+      has_row_errors: whether it has what rows have raised.
+    """
+    own: dict[str, Any] = {
+        batches.STEP_TYPE: specs.BoundedArray((count,), np.uint8, 0, 2, batches.STEP_TYPE)
+    }
+    if has_row_errors:
+        own[batches.ROW_ERRORS] = specs.StringArray((), name=batches.ROW_ERRORS)
+    if has_extras:
+        own = {_OBSERVATION: observation, _EXTRAS: specs.StringArray((), name=_EXTRAS), **own}
+    else:
+        own = {**named(observation, own), **own}
+    reward = specs.Array((count,), np.float64, "reward")
+    return own, reward, specs.BoundedArray((count,), np.float64, 0.0, 1.0, "discount")
+
+
+def named(structure: Any, taken: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns an observation as a mapping; SpecError if it has one of the names that are taken."""
+    if isinstance(structure, tuple):
+        return {str(index): part for index, part in enumerate(structure)}
+    if not isinstance(structure, dict):
+        return {_OBSERVATION: structure}
+    both = sorted(structure.keys() & taken.keys())
+    if both:
+        raise SpecError(
+            f"{both[0]!r} of an environment has a name that every batch has itself; rename it"
+        )
+    return structure
+
+
+def encoded_extras(infos: Mapping[str, Any], both: npt.NDArray[np.bool_]) -> str:
+    """Returns the JSON of what comes with an observation; nothing if there is nothing to say.
+
+    Args:
+      infos: the infos of all rows, stacked as Gymnasium stacks them.
+      both: the rows whose episode was terminated and truncated.
+    """
+    extras: dict[str, Any] = {"info": infos} if infos else {}
+    if both.any():
+        extras["truncated"] = both
+    return values.encode(extras) if extras else ""
+
+
+def encoded_frames(render: Callable[[], Sequence[Any]]) -> Mapping[str, Callable[[], Any]]:
+    """Returns the property with the frames of all rows: an array [N, ...], or the JSON of a tuple.
+
+    Args:
+      render: returns what each row renders.
+    """
+
+    def read() -> Any:
+        frames = tuple(render())
+        kinds = {(frame.shape, frame.dtype) for frame in frames if isinstance(frame, np.ndarray)}
+        if len(kinds) == 1 and all(isinstance(frame, np.ndarray) for frame in frames):
+            return np.stack(frames)
+        return values.encode(frames)
+
+    return {_FRAME: read}
