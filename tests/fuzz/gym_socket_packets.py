@@ -45,5 +45,5 @@ def check(contents: bytes) -> str:
     end, which, packets = *(contents + b"\0\0")[:2], contents[2:]
     exchanged, dialect = _exchanges()[which % len(_exchanges())]
     if end % 2 == TO_CLIENT and exchanged.received is not None:
-        return f"client: {to_client(packets, exchanged, dialect)}"
+        return f"client: {to_client(packets, exchanged)}"
     return f"session: {to_session(packets, dialect)}"

@@ -6,7 +6,7 @@ A space is an object with its `type` and the arguments that make it, values as i
     {"type": "Box", "shape": [4], "dtype": "float32", "low": -1.0, "high": 1.0}
     {"type": "Dict", "spaces": [["x", {"type": "Discrete", "n": 3, "start": 0, "dtype": "int64"}]]}
 
-The JSON of `gym_socket.space_json` is that of another protocol, which has neither dtypes nor
+The JSON of `gym_socket.spaces` is that of another protocol, which has neither dtypes nor
 infinities and fewer spaces.
 """
 

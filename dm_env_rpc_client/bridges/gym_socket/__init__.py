@@ -5,10 +5,10 @@
 """
 
 # Read `packets.py` first: it lists the packets and their answers. `fields.py` and
-# `packet_codec.py` make bytes of them, `space_json.py`, `space_specs.py` and `samples.py`
-# translate spaces and their elements; none of these does I/O. Above them are `connection.py` and
-# `environment.py` for the client, and `server_session.py`, `session_runner.py` and `server.py`
-# for the server. Only `tcp.py` touches sockets.
+# `packet_codec.py` make bytes of them, `spaces.py` and `samples.py` translate spaces and their
+# elements; none of these does I/O. Above them are `connection.py` and `environment.py` for the
+# client, and `server_session.py`, `session_runner.py` and `server.py` for the server. Only `tcp.py`
+# touches sockets.
 
 from dm_env_rpc_client.bridges.gym_socket.environment import GymSocketEnvironment
 from dm_env_rpc_client.bridges.gym_socket.fields import Limits

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from google.rpc import code_pb2, status_pb2
 
 from dm_env_rpc_client.bridges.gym_socket import packet_codec, packets, tcp
-from dm_env_rpc_client.bridges.gym_socket.fields import Limits, ObservationBounds, Steps
+from dm_env_rpc_client.bridges.gym_socket.fields import Limits, ObservationBounds
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     ConnectionLostError,
@@ -23,8 +24,6 @@ from dm_env_rpc_client.errors import (
 )
 from dm_env_rpc_client.system.deadline import Deadline
 from dm_env_rpc_client.transports.addresses import HostPort
-
-__all__ = ["PacketConnection"]
 
 CLOSE_SECONDS = 1.0
 """How long `close` waits for another thread to leave its request."""
@@ -74,7 +73,9 @@ class PacketConnection:
     def shake_hands(self, env_name: str) -> None:
         """Names the environment; DmEnvRpcError if the server refuses it."""
         data = packet_codec.encode_request(packets.Handshake(env_name), self._dialect)
-        _raise_refusal(self._transfer(data, packet_codec.read_error(self._limits)))
+        _raise_refusal(
+            self._exchange(data, lambda: packet_codec.read_error(self._stream, self._limits))
+        )
 
     def ask(self, request: packets.Request) -> Any:
         """Sends a packet and returns its answer (see `packet_codec.read_answer`).
@@ -88,10 +89,13 @@ class PacketConnection:
           DeadlineExceededError, ConnectionLostError, ConnectionClosedError: no answer came,
             and none will.
         """
-        data = packet_codec.encode_request(request, self._dialect)
-        return self._transfer(
-            data, packet_codec.read_answer(request, self._dialect, self._limits, self.bounds)
-        )
+
+        def read() -> Any:
+            if packet_codec.has_answer(request, self._dialect):
+                return packet_codec.read_answer(self._stream, request, self._limits, self.bounds)
+            return None
+
+        return self._exchange(packet_codec.encode_request(request, self._dialect), read)
 
     def command(self, request: packets.Request) -> None:
         """Sends a packet that is answered with an error string, or not at all.
@@ -125,7 +129,7 @@ class PacketConnection:
                 self._lock.release()
         self._stream.close()
 
-    def _transfer(self, data: bytes, answer: Steps[Any] | None) -> Any:
+    def _exchange(self, data: bytes, read: Callable[[], Any]) -> Any:
         self._check_usable()
         deadline = Deadline.after(self._request_timeout)
         with self._lock:
@@ -135,10 +139,11 @@ class PacketConnection:
             self._check_usable()
             self._is_waiting = True
             try:
+                self._stream.deadline = deadline
                 if self._stream.has_unread():
                     self._raise_for_unread()
-                self._stream.send(data, deadline)
-                result = None if answer is None else self._stream.receive(answer, deadline)
+                self._stream.send(data)
+                result = read()
                 self._is_waiting = False
                 return result
             except BaseException as error:
@@ -149,11 +154,7 @@ class PacketConnection:
 
     def _raise_for_unread(self) -> None:
         """Raises the reason for unread bytes: an end, or an answer without a request."""
-
-        def one_byte() -> Steps[None]:
-            yield 1
-
-        self._stream.receive(one_byte(), Deadline.after(1.0))
+        self._stream.read(1)
         raise ProtocolError(f"{self._stream.peer} sent an answer without a request")
 
     def _check_usable(self) -> None:

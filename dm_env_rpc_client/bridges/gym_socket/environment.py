@@ -14,8 +14,7 @@ from dm_env_rpc_client.bridges.gym_socket import (
     packet_codec,
     packets,
     samples,
-    space_json,
-    space_specs,
+    spaces,
 )
 from dm_env_rpc_client.bridges.gym_socket.connection import PacketConnection
 from dm_env_rpc_client.bridges.gym_socket.fields import Limits, ObservationBounds
@@ -113,13 +112,13 @@ class GymSocketEnvironment(dm_env.Environment):
         return self._info
 
     @property
-    def action_space(self) -> space_json.Space:
+    def action_space(self) -> spaces.Space:
         """The action space, as the server sent it."""
         self._check_environment()
         return self._action_space
 
     @property
-    def observation_space(self) -> space_json.Space:
+    def observation_space(self) -> spaces.Space:
         """The observation space, as the server sent it."""
         self._check_environment()
         return self._observation_space
@@ -278,24 +277,22 @@ class GymSocketEnvironment(dm_env.Environment):
     ) -> None:
         action_space = self._read_space(packets.WhichSpace.ACTION)
         observation_space = self._read_space(packets.WhichSpace.OBSERVATION)
-        action_spec = space_specs.space_to_spec(action_space, "action", action_dtype)
-        observation_spec = space_specs.space_to_spec(
-            observation_space, "observation", observation_dtype
-        )
+        action_spec = spaces.space_to_spec(action_space, "action", action_dtype)
+        observation_spec = spaces.space_to_spec(observation_space, "observation", observation_dtype)
         self._box_dtypes = observation_dtype, action_dtype
         self._action_space, self._observation_space = action_space, observation_space
         self._action_spec, self._observation_spec = action_spec, observation_spec
-        leaf = space_specs.single_leaf(observation_spec)
+        leaf = spaces.single_leaf(observation_spec)
         # Nested lists add brackets to the count of values.
-        values = 64 + 4 * space_specs.element_count(observation_spec)
+        values = 64 + 4 * spaces.element_count(observation_spec)
         self._connection.bounds = ObservationBounds(
             None if leaf is None else leaf.shape, max(values, bounded_json.MAX_VALUES)
         )
 
-    def _read_space(self, which: packets.WhichSpace) -> space_json.Space:
+    def _read_space(self, which: packets.WhichSpace) -> spaces.Space:
         value = self._connection.ask(packets.GetSpace(which))
         try:
-            return space_json.from_json(value, f"the {which.name.lower()} space")
+            return spaces.from_json(value, f"the {which.name.lower()} space")
         except ProtocolError as error:
             raise self._connection.poison(error) from None
 

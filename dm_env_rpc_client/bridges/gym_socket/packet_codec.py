@@ -1,12 +1,12 @@
 """The packets of gym-socket-api as bytes: both directions and both dialects, without I/O.
 
-The `encode_...` functions return whole messages. The `read_...` functions return `Steps`,
-which read a message from bytes in pieces of any size.
+The `encode_...` functions return whole messages, the `read_...` functions take theirs from a
+`Reader`.
 
 Integers are little endian, strings UTF-8, booleans a byte that is 0 or 1, floats IEEE 754.
 A client sends the next packet only after the answer to the one before ("Command packets" in
 the protocol document). Whether a packet has an answer depends on the dialect alone: see
-`read_answer`.
+`has_answer`.
 
 Dialects: "first" is the one of the protocol document. In "latest" Monitor has a flag `video`
 and an answer, and there are two more packets, for Universe.
@@ -17,56 +17,25 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from dm_env_rpc_client.bridges import bounded_json
+from dm_env_rpc_client.bridges.gym_socket import packets
 from dm_env_rpc_client.bridges.gym_socket.fields import (
     Limits,
     ObservationBounds,
-    Steps,
+    Reader,
     check_length,
     decode_bool,
     encode_json,
     encode_string,
-    read_bool,
     read_json,
     read_string,
 )
-from dm_env_rpc_client.bridges.gym_socket.packets import (
-    GetSpace,
-    Handshake,
-    Monitor,
-    Render,
-    Request,
-    Reset,
-    SampleAction,
-    Step,
-    StepAnswer,
-    UniverseConfigure,
-    UniverseWrap,
-    Upload,
-    WhichSpace,
-)
 from dm_env_rpc_client.errors import ProtocolError, SpecError
-
-__all__ = [
-    "MAX_SPACE_VALUES",
-    "Dialect",
-    "check_dialect",
-    "encode_action",
-    "encode_error",
-    "encode_observation",
-    "encode_request",
-    "encode_space",
-    "encode_step_answer",
-    "read_answer",
-    "read_error",
-    "read_handshake",
-    "read_request",
-]
 
 Dialect: TypeAlias = Literal["first", "latest"]
 
@@ -87,153 +56,142 @@ def check_dialect(dialect: str) -> None:
         raise SpecError(f"gym-socket-api has no dialect {dialect!r}; choose 'first' or 'latest'")
 
 
-def encode_request(request: Handshake | Request, dialect: Dialect = "first") -> bytes:
+def encode_action(action: Any, where: str = "the action") -> bytes:
+    """Returns the bytes of an action, which is a JSON value."""
+    return bytes([_JSON]) + encode_json(action, where)
+
+
+def _read_action(reader: Reader, limits: Limits, where: str = "the action") -> Any:
+    (kind,) = reader.read(1)
+    if kind != _JSON:
+        raise ProtocolError(f"action type {kind}; expected 0 (JSON), the only one")
+    return read_json(reader, limits.field, where)
+
+
+def _read_which(reader: Reader, limits: Limits, where: str) -> packets.WhichSpace:
+    (which,) = reader.read(1)
+    if which > 1:
+        raise ProtocolError(f"Get Space asks for space {which}; expected 0 (action) or 1")
+    return packets.WhichSpace(which)
+
+
+class _Field(NamedTuple):
+    """How a field of a packet is written and read; both get its name for error messages."""
+
+    encode: Callable[[Any, str], bytes]
+    read: Callable[[Reader, Limits, str], Any]
+
+
+def _encode_byte(value: int, where: str) -> bytes:
+    return bytes([value])
+
+
+_ACTION = _Field(encode_action, _read_action)
+_WHICH = _Field(_encode_byte, _read_which)
+_BOOL = _Field(_encode_byte, lambda reader, limits, where: decode_bool(reader.read(1)[0], where))
+_NAME = _Field(encode_string, lambda reader, limits, where: read_string(reader, limits.name, where))
+_STRING = _Field(
+    encode_string, lambda reader, limits, where: read_string(reader, limits.field, where)
+)
+_SETTINGS = _Field(
+    encode_json, lambda reader, limits, where: read_json(reader, limits.field, where)
+)
+
+# In the order of their numbers.
+_LATEST: dict[type[packets.Request], dict[str, _Field]] = {
+    packets.Reset: {},
+    packets.Step: {"action": _ACTION},
+    packets.GetSpace: {"which": _WHICH},
+    packets.SampleAction: {},
+    packets.Monitor: {"resume": _BOOL, "force": _BOOL, "video": _BOOL, "directory": _STRING},
+    packets.Render: {},
+    packets.Upload: {"directory": _STRING, "api_key": _STRING, "algorithm_id": _STRING},
+    packets.UniverseConfigure: {"settings": _SETTINGS},
+    packets.UniverseWrap: {"wrapper": _NAME, "settings": _SETTINGS},
+}
+_FIRST = {
+    kind: {name: field for name, field in fields.items() if name != "video"}
+    for kind, fields in list(_LATEST.items())[:7]
+}
+_PACKETS = {"first": list(_FIRST.items()), "latest": list(_LATEST.items())}
+
+
+def encode_request(
+    request: packets.Handshake | packets.Request, dialect: Dialect = "first"
+) -> bytes:
     """Returns the bytes of a handshake or packet.
 
     Raises:
       SpecError: the dialect has no such packet, or a value does not fit its field.
     """
-    if isinstance(request, Handshake):
+    if isinstance(request, packets.Handshake):
         return b"\0" + encode_string(request.env_name, "the environment name")
-    if dialect == "first":
-        if isinstance(request, UniverseConfigure | UniverseWrap):
-            raise SpecError("only the latest dialect has packets for Universe")
-        if isinstance(request, Monitor) and request.video:
-            raise SpecError("only the latest dialect has video in Monitor")
-    return bytes([_NUMBERS[type(request)]]) + _ENCODERS[type(request)](request, dialect)
+    for number, (kind, fields) in enumerate(_PACKETS[dialect]):
+        if kind is type(request) and ("video" in fields or not getattr(request, "video", False)):
+            data = bytes([number])
+            for name, field in fields.items():
+                data += field.encode(getattr(request, name), f"{kind.__name__}: {name}")
+            return data
+    raise SpecError("only the latest dialect has packets for Universe, and video in Monitor")
 
 
-def read_handshake(limits: Limits) -> Steps[Handshake]:
+def read_handshake(reader: Reader, limits: Limits) -> packets.Handshake:
     """Reads the first message of a client."""
-    (flags,) = yield 1
+    (flags,) = reader.read(1)
     if flags:
         raise ProtocolError(f"handshake flags {flags:#04x}; expected 0, since no flags are defined")
-    return Handshake((yield from read_string(limits.name, "the environment name")))
+    return packets.Handshake(read_string(reader, limits.name, "the environment name"))
 
 
-def read_request(dialect: Dialect, limits: Limits) -> Steps[Request]:
+def read_request(reader: Reader, dialect: Dialect, limits: Limits) -> packets.Request:
     """Reads a packet."""
-    (number,) = yield 1
-    readers = _READERS if dialect == "latest" else _READERS[:7]
-    if number >= len(readers):
+    (number,) = reader.read(1)
+    kinds = _PACKETS[dialect]
+    if number >= len(kinds):
         raise ProtocolError(
-            f"packet type {number}; the {dialect} dialect has 0 to {len(readers) - 1}"
+            f"packet type {number}; the {dialect} dialect has 0 to {len(kinds) - 1}"
         )
-    return (yield from readers[number](dialect, limits))
+    kind, fields = kinds[number]
+    values = {
+        name: field.read(reader, limits, f"{kind.__name__}: {name}")
+        for name, field in fields.items()
+    }
+    return kind(**values)
 
 
-def _encode_monitor(request: Monitor, dialect: Dialect) -> bytes:
-    flags = [request.resume, request.force]
-    if dialect == "latest":
-        flags.append(request.video)
-    return bytes(flags) + encode_string(request.directory, "the monitor directory")
-
-
-def _encode_upload(request: Upload, dialect: Dialect) -> bytes:
-    return (
-        encode_string(request.directory, "the upload directory")
-        + encode_string(request.api_key, "the API key")
-        + encode_string(request.algorithm_id, "the algorithm id")
-    )
-
-
-def _encode_wrap(request: UniverseWrap, dialect: Dialect) -> bytes:
-    return encode_string(request.wrapper, "the wrapper name") + encode_json(
-        request.settings, "the wrapper settings"
-    )
-
-
-_NUMBERS: dict[type, int] = {
-    kind: number
-    for number, kind in enumerate(
-        (Reset, Step, GetSpace, SampleAction, Monitor, Render, Upload, UniverseConfigure,
-         UniverseWrap)
-    )
-}  # fmt: skip
-
-_ENCODERS: dict[type, Callable[[Any, Dialect], bytes]] = {
-    Reset: lambda request, dialect: b"",
-    Step: lambda request, dialect: encode_action(request.action),
-    GetSpace: lambda request, dialect: bytes([request.which]),
-    SampleAction: lambda request, dialect: b"",
-    Monitor: _encode_monitor,
-    Render: lambda request, dialect: b"",
-    Upload: _encode_upload,
-    UniverseConfigure: lambda request, dialect: encode_json(
-        request.settings, "the Universe settings"
-    ),
-    UniverseWrap: _encode_wrap,
-}
-
-
-def _read_bare(message: Request) -> Callable[[Dialect, Limits], Steps[Request]]:
-    def read(dialect: Dialect, limits: Limits) -> Steps[Request]:
-        yield 0
-        return message
-
-    return read
-
-
-def _read_step(dialect: Dialect, limits: Limits) -> Steps[Request]:
-    return Step((yield from _read_action(limits)))
-
-
-def _read_get_space(dialect: Dialect, limits: Limits) -> Steps[Request]:
-    (which,) = yield 1
-    if which > 1:
-        raise ProtocolError(f"Get Space asks for space {which}; expected 0 (action) or 1")
-    return GetSpace(WhichSpace(which))
-
-
-def _read_monitor(dialect: Dialect, limits: Limits) -> Steps[Request]:
-    resume = yield from read_bool("Monitor: resume")
-    force = yield from read_bool("Monitor: force")
-    video = dialect == "latest" and (yield from read_bool("Monitor: video"))
-    directory = yield from read_string(limits.field, "the monitor directory")
-    return Monitor(directory, resume, force, video)
-
-
-def _read_upload(dialect: Dialect, limits: Limits) -> Steps[Request]:
-    directory = yield from read_string(limits.field, "the upload directory")
-    api_key = yield from read_string(limits.field, "the API key")
-    return Upload(directory, api_key, (yield from read_string(limits.field, "the algorithm id")))
-
-
-def _read_configure(dialect: Dialect, limits: Limits) -> Steps[Request]:
-    return UniverseConfigure((yield from read_json(limits.field, "the Universe settings")))
-
-
-def _read_wrap(dialect: Dialect, limits: Limits) -> Steps[Request]:
-    wrapper = yield from read_string(limits.name, "the wrapper name")
-    return UniverseWrap(wrapper, (yield from read_json(limits.field, "the wrapper settings")))
-
-
-_READERS: tuple[Callable[[Dialect, Limits], Steps[Request]], ...] = (
-    _read_bare(Reset()), _read_step, _read_get_space, _read_bare(SampleAction()), _read_monitor,
-    _read_bare(Render()), _read_upload, _read_configure, _read_wrap,
-)  # fmt: skip
+def has_answer(request: packets.Request, dialect: Dialect) -> bool:
+    """Whether a packet has an answer."""
+    if isinstance(request, packets.Monitor):
+        return dialect == "latest"
+    return not isinstance(request, packets.Render)
 
 
 def read_answer(
-    request: Request,
-    dialect: Dialect,
+    reader: Reader,
+    request: packets.Request,
     limits: Limits,
     bounds: ObservationBounds | None = None,
-) -> Steps[Any] | None:
-    """Returns the `Steps` that read the answer to a request; None if it has no answer.
+) -> Any:
+    """Reads the answer to a request that has one.
 
     The answer to Reset is an observation as in `StepAnswer`, to Step a `StepAnswer`, to Get
     Space and Sample Action a JSON value, and to the others an error string, "" for success.
     """
-    reader = _ANSWERS[type(request)]
-    if reader is None or (isinstance(request, Monitor) and dialect == "first"):
-        return None
-    return reader(limits, bounds or ObservationBounds())
+    bounds = bounds or ObservationBounds()
+    if isinstance(request, packets.Step):
+        return _read_step_answer(reader, limits, bounds)
+    if isinstance(request, packets.Reset):
+        return _read_observation(reader, limits, bounds)
+    if isinstance(request, packets.GetSpace):
+        return read_json(reader, limits.space, "the space", MAX_SPACE_VALUES)
+    if isinstance(request, packets.SampleAction):
+        return _read_action(reader, limits)
+    return read_error(reader, limits)
 
 
-def read_error(limits: Limits) -> Steps[str]:
+def read_error(reader: Reader, limits: Limits) -> str:
     """Reads an error string, "" for success, such as the answer to a handshake."""
-    return read_string(limits.field, "the error message")
+    return read_string(reader, limits.field, "the error message")
 
 
 def encode_error(message: str) -> bytes:
@@ -244,11 +202,6 @@ def encode_error(message: str) -> bytes:
 def encode_space(space: Any) -> bytes:
     """Returns the JSON value of a space."""
     return encode_json(space, "the space")
-
-
-def encode_action(action: Any) -> bytes:
-    """Returns the bytes of an action, which is a JSON value."""
-    return bytes([_JSON]) + encode_json(action, "the action")
 
 
 def encode_observation(observation: npt.NDArray[np.uint8] | Any) -> bytes:
@@ -272,47 +225,27 @@ def encode_step_answer(
     return encode_observation(observation) + tail + data
 
 
-def _read_error_answer(limits: Limits, bounds: ObservationBounds) -> Steps[str]:
-    return read_error(limits)
-
-
-def _read_action(limits: Limits) -> Steps[Any]:
-    (kind,) = yield 1
-    if kind != _JSON:
-        raise ProtocolError(f"action type {kind}; expected 0 (JSON), the only one")
-    return (yield from read_json(limits.field, "the action"))
-
-
-def _read_action_answer(limits: Limits, bounds: ObservationBounds) -> Steps[Any]:
-    return (yield from _read_action(limits))
-
-
-def _read_space(limits: Limits, bounds: ObservationBounds) -> Steps[Any]:
-    return (yield from read_json(limits.space, "the space", MAX_SPACE_VALUES))
-
-
-def _read_observation(limits: Limits, bounds: ObservationBounds) -> Steps[Any]:
-    kind, length = _KIND_AND_LENGTH.unpack((yield 5))
+def _read_observation(reader: Reader, limits: Limits, bounds: ObservationBounds) -> Any:
+    kind, length = _KIND_AND_LENGTH.unpack(reader.read(5))
     if kind == _JSON:
         check_length(length, limits.field, "the observation")
-        data = yield length
-        return bounded_json.decode(data, "the observation", bounds.values)
+        return bounded_json.decode(reader.read(length), "the observation", bounds.values)
     if kind != _BYTE_LIST:
         raise ProtocolError(f"observation type {kind}; expected 0 (JSON) or 1 (byte list)")
-    return (yield from _read_byte_list(length, limits, bounds.shape))
+    return _read_byte_list(reader, length, limits, bounds.shape)
 
 
 def _read_byte_list(
-    length: int, limits: Limits, expected: tuple[int, ...] | None
-) -> Steps[npt.NDArray[np.uint8]]:
+    reader: Reader, length: int, limits: Limits, expected: tuple[int, ...] | None
+) -> npt.NDArray[np.uint8]:
     limit = limits.field if expected is None else 4 + 4 * len(expected) + math.prod(expected)
     check_length(length, limit, "the byte list")
     if length < 4:
         raise ProtocolError(f"a byte list of {length} bytes has no number of dimensions")
-    (dimensions,) = _U32.unpack((yield 4))
+    (dimensions,) = _U32.unpack(reader.read(4))
     if dimensions > _MAX_DIMENSIONS or length < 4 + 4 * dimensions:
         raise ProtocolError(f"a byte list of {length} bytes with {dimensions} dimensions")
-    shape = struct.unpack(f"<{dimensions}I", (yield 4 * dimensions))
+    shape = struct.unpack(f"<{dimensions}I", reader.read(4 * dimensions))
     if expected is not None and shape != expected:
         raise ProtocolError(
             f"a byte list of shape {list(shape)}; expected {list(expected)}, the space's shape"
@@ -327,28 +260,16 @@ def _read_byte_list(
         array = np.empty(shape, np.uint8)
     except ValueError as error:  # [0, 2**32 - 1, 2**32 - 1] has no elements, and NumPy refuses it.
         raise ProtocolError(f"a byte list of shape {list(shape)}: {error}") from None
-    if size:
-        yield array.reshape(-1).data
+    reader.read_into(array.reshape(-1).data)
     return array
 
 
-def _read_step_answer(limits: Limits, bounds: ObservationBounds) -> Steps[StepAnswer]:
-    observation = yield from _read_observation(limits, bounds)
-    reward, done, length = _STEP_TAIL.unpack((yield 13))
+def _read_step_answer(
+    reader: Reader, limits: Limits, bounds: ObservationBounds
+) -> packets.StepAnswer:
+    observation = _read_observation(reader, limits, bounds)
+    reward, done, length = _STEP_TAIL.unpack(reader.read(13))
     is_done = decode_bool(done, "done")
     check_length(length, limits.field, "the info")
-    info = bounded_json.decode((yield length), "the info")
-    return StepAnswer(observation, reward, is_done, info)
-
-
-_ANSWERS: dict[type, Callable[[Limits, ObservationBounds], Steps[Any]] | None] = {
-    Reset: _read_observation,
-    Step: _read_step_answer,
-    GetSpace: _read_space,
-    SampleAction: _read_action_answer,
-    Monitor: _read_error_answer,
-    Render: None,
-    Upload: _read_error_answer,
-    UniverseConfigure: _read_error_answer,
-    UniverseWrap: _read_error_answer,
-}
+    info = bounded_json.decode(reader.read(length), "the info")
+    return packets.StepAnswer(observation, reward, is_done, info)

@@ -10,24 +10,6 @@ import dataclasses
 import enum
 from typing import Any, NamedTuple, TypeAlias
 
-__all__ = [
-    "TRUNCATED",
-    "GetSpace",
-    "Handshake",
-    "Monitor",
-    "Render",
-    "Request",
-    "Reset",
-    "SampleAction",
-    "Step",
-    "StepAnswer",
-    "UniverseConfigure",
-    "UniverseWrap",
-    "Upload",
-    "WhichSpace",
-]
-
-
 TRUNCATED = "TimeLimit.truncated"
 """The entry of a step's info that is true if a time limit ended the episode."""
 

@@ -168,7 +168,9 @@ class Server:
     def _serve_session(self, stream: TcpStream, is_full: bool) -> None:
         options = self._options
         handshake = session_runner.receive(
-            stream, packet_codec.read_handshake(options.limits), options.handshake_timeout
+            stream,
+            lambda: packet_codec.read_handshake(stream, options.limits),
+            options.handshake_timeout,
         )
         if handshake is None:
             return

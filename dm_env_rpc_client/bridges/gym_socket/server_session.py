@@ -21,8 +21,7 @@ from dm_env_rpc_client.bridges.gym_socket import (
     packet_codec,
     packets,
     samples,
-    space_json,
-    space_specs,
+    spaces,
 )
 from dm_env_rpc_client.bridges.gym_socket.fields import Limits
 from dm_env_rpc_client.errors import SpecError
@@ -106,9 +105,7 @@ class ServerSession:
             observation does not fit its spec.
         """
         answer = _HANDLERS[type(request)](self, request)
-        if packet_codec.read_answer(request, self._options.dialect, self._options.limits) is None:
-            return b""
-        return answer
+        return answer if packet_codec.has_answer(request, self._options.dialect) else b""
 
     def close(self) -> None:
         """Closes the environment."""
@@ -235,7 +232,7 @@ class ServerSession:
         self._encoded_observation_space = _encode_space(observation_spec)
         self._action_spec = action_spec
         self._observation_spec = observation_spec
-        self._leaf = space_specs.single_leaf(observation_spec)
+        self._leaf = spaces.single_leaf(observation_spec)
 
     def _observation(self, timestep: dm_env.TimeStep) -> Any:
         """A uint8 array, which is sent as a byte list, or a JSON value."""
@@ -273,7 +270,7 @@ _HANDLERS: dict[type, Callable[[ServerSession, Any], bytes]] = {
 
 
 def _encode_space(spec: Any) -> bytes:
-    return packet_codec.encode_space(space_json.to_json(space_specs.spec_to_space(spec)))
+    return packet_codec.encode_space(spaces.to_json(spaces.spec_to_space(spec)))
 
 
 def _info(environment: dm_env.Environment, timestep: dm_env.TimeStep) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import multiprocessing.process
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from dm_env_rpc_client.bridges.gym_socket import packet_codec
-from dm_env_rpc_client.bridges.gym_socket.fields import Steps
 from dm_env_rpc_client.bridges.gym_socket.server_session import (
     EnvironmentFactory,
     Options,
@@ -23,8 +23,6 @@ from dm_env_rpc_client.errors import (
 )
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.deadline import Deadline
-
-__all__ = ["host", "receive", "refuse", "start_process"]
 
 T = TypeVar("T")
 
@@ -54,8 +52,11 @@ def host(stream: TcpStream, factory: EnvironmentFactory | None, options: Options
     try:
         answer = packet_codec.encode_error("")
         while _send(stream, answer, options.idle_timeout):
-            steps = packet_codec.read_request(options.dialect, options.limits)
-            request = receive(stream, steps, options.idle_timeout)
+            request = receive(
+                stream,
+                lambda: packet_codec.read_request(stream, options.dialect, options.limits),
+                options.idle_timeout,
+            )
             if request is None:
                 break
             answer = session.answer(request)
@@ -66,10 +67,11 @@ def host(stream: TcpStream, factory: EnvironmentFactory | None, options: Options
         session.close()
 
 
-def receive(stream: TcpStream, steps: Steps[T], timeout: float) -> T | None:
+def receive(stream: TcpStream, read: Callable[[], T], timeout: float) -> T | None:
     """Reads a message; None if the client left, sent nothing in time or broke the protocol."""
+    stream.deadline = Deadline.after(timeout)
     try:
-        return stream.receive(steps, Deadline.after(timeout))
+        return read()
     except ConnectionLostError:
         pass  # Clients leave like this: the protocol has no packet for it.
     except (DeadlineExceededError, ProtocolError) as error:
@@ -84,9 +86,10 @@ def refuse(stream: TcpStream, message: str) -> None:
 
 def _send(stream: TcpStream, data: bytes, timeout: float) -> bool:
     """Sends `data` and returns whether the connection is still usable."""
+    stream.deadline = Deadline.after(timeout)
     try:
         if data:
-            stream.send(data, Deadline.after(timeout))
+            stream.send(data)
     except (ConnectionLostError, DeadlineExceededError) as error:
         _log.info("the session of %s ended: %s", stream.peer, error)
         return False
@@ -103,17 +106,17 @@ def start_process(
     """
     # A forked child would inherit locks that other threads of this process hold.
     context = multiprocessing.get_context("spawn")
-    arguments = (stream.socket, stream.peer, stream.take_received(), factory, options)
+    arguments = (stream.socket, stream.peer, bytes(stream.unread), factory, options)
     process = context.Process(target=_host_here, args=arguments, daemon=True)
     process.start()
     return process
 
 
 def _host_here(
-    connected: Any, peer: str, received: bytes, factory: EnvironmentFactory, options: Options
+    connected: Any, peer: str, unread: bytes, factory: EnvironmentFactory, options: Options
 ) -> None:
     children.leave_signals_to_parent()
-    stream = TcpStream(connected, peer, received)
+    stream = TcpStream(connected, peer, unread)
     # If the server is killed, this process ends too.
     parent = children.Parent.from_multiprocessing()
     children.exit_with(parent, children.GRACE_SECONDS, stream.shutdown)

@@ -9,16 +9,10 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-from typing import TypeVar
 
-from dm_env_rpc_client.bridges.gym_socket.fields import Decoder, Steps
 from dm_env_rpc_client.errors import ConnectionLostError, DeadlineExceededError
 from dm_env_rpc_client.system.deadline import Deadline
 from dm_env_rpc_client.transports.addresses import HostPort
-
-__all__ = ["Listener", "TcpStream", "connect"]
-
-T = TypeVar("T")
 
 _BUFFER_BYTES = 1 << 16
 
@@ -29,66 +23,54 @@ class TcpStream:
     Args:
       connected: the socket.
       peer: the name of the other end in error messages.
-      received: bytes that were already read from the socket and come first.
+      unread: bytes that were already received from the socket and come first.
 
     Attributes:
       socket: the socket.
+      unread: the bytes that were received and not read yet.
+      deadline: until when bytes are read or sent. After it, or when the connection ends, reading
+        and sending raise DeadlineExceededError or ConnectionLostError.
     """
 
-    def __init__(self, connected: socket.socket, peer: str, received: bytes = b""):
+    def __init__(self, connected: socket.socket, peer: str, unread: bytes = b""):
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = connected
         self.peer = peer
-        self._buffer = memoryview(bytearray(max(_BUFFER_BYTES, len(received))))
-        self._buffer[: len(received)] = received
-        self._start, self._end = 0, len(received)
+        self.unread = bytearray(unread)
+        self.deadline = Deadline.after(None)
         self._poll = select.poll()
         self._poll.register(connected, select.POLLIN)
 
-    def send(self, data: bytes, deadline: Deadline) -> None:
-        """Sends all of `data` until `deadline`.
-
-        Raises:
-          DeadlineExceededError: the peer did not read it in time.
-          ConnectionLostError: the connection ended.
-        """
+    def send(self, data: bytes) -> None:
+        """Sends all of `data`."""
         try:
-            self.socket.settimeout(_remaining(deadline))
+            self._set_timeout()
             self.socket.sendall(data)
         except OSError as error:
             raise self._error(error) from error
 
-    def receive(self, steps: Steps[T], deadline: Deadline) -> T:
-        """Reads one message until `deadline`.
+    def read(self, count: int) -> bytes:
+        """Returns the next bytes, exactly as many."""
+        while len(self.unread) < count:
+            # The memory grows with the bytes that arrive, so that a length alone does not
+            # allocate a megabyte.
+            received = bytearray(_BUFFER_BYTES)
+            del received[self._receive_into(received) :]
+            self.unread += received
+        data = bytes(self.unread[:count])
+        del self.unread[:count]
+        return data
 
-        Raises:
-          ProtocolError: the peer sent an invalid message.
-          DeadlineExceededError: it was not complete in time.
-          ConnectionLostError: the connection ended first.
-        """
-        decoder = Decoder(steps)
-        while not decoder.is_done:
-            if self._start < self._end:
-                self._start += decoder.feed(self._buffer[self._start : self._end])
-                continue
-            target = decoder.target
-            if len(target) >= _BUFFER_BYTES:
-                # Directly into the memory of an array.
-                decoder.advance(self._receive_into(target, deadline))
-            else:
-                self._start = 0
-                self._end = self._receive_into(self._buffer, deadline)
-        return decoder.result
+    def read_into(self, memory: memoryview) -> None:
+        """Fills memory with the next bytes."""
+        filled = min(len(memory), len(self.unread))
+        memory[:filled] = self.read(filled)
+        while filled < len(memory):
+            filled += self._receive_into(memory[filled:])
 
     def has_unread(self) -> bool:
         """Whether unread bytes have arrived, or the end of the connection."""
-        return self._start < self._end or bool(self._poll.poll(0))
-
-    def take_received(self) -> bytes:
-        """Returns, and removes, the bytes that were read from the socket and not yet used."""
-        received = bytes(self._buffer[self._start : self._end])
-        self._start = self._end
-        return received
+        return bool(self.unread or self._poll.poll(0))
 
     def shutdown(self) -> None:
         """Ends the connection for both sides; any thread may call it. Raises nothing."""
@@ -96,21 +78,25 @@ class TcpStream:
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Frees the socket and the buffer. Raises nothing."""
+        """Frees the socket. Raises nothing."""
         with contextlib.suppress(OSError):
             self.socket.close()
-        self.take_received()
-        self._buffer = memoryview(b"")
 
-    def _receive_into(self, memory: memoryview, deadline: Deadline) -> int:
+    def _receive_into(self, memory: bytearray | memoryview) -> int:
         try:
-            self.socket.settimeout(_remaining(deadline))
+            self._set_timeout()
             count = self.socket.recv_into(memory)
         except OSError as error:
             raise self._error(error) from error
         if not count:
             raise ConnectionLostError(f"{self.peer} ended the connection")
         return count
+
+    def _set_timeout(self) -> None:
+        remaining = self.deadline.remaining
+        if remaining == 0.0:
+            raise TimeoutError  # A socket takes 0.0 for non-blocking.
+        self.socket.settimeout(remaining)
 
     def _error(self, error: OSError) -> ConnectionLostError | DeadlineExceededError:
         if isinstance(error, TimeoutError):
@@ -179,11 +165,3 @@ def connect(address: HostPort, timeout: float) -> TcpStream:
     except BaseException:
         connected.close()
         raise
-
-
-def _remaining(deadline: Deadline) -> float | None:
-    """The timeout of a socket; TimeoutError instead of 0.0, which means non-blocking."""
-    remaining = deadline.remaining
-    if remaining == 0.0:
-        raise TimeoutError
-    return remaining

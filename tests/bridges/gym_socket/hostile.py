@@ -25,10 +25,9 @@ from dm_env_rpc_client.bridges.gym_socket import (
     samples,
     serve,
     server_session,
-    space_json,
-    space_specs,
+    spaces,
 )
-from dm_env_rpc_client.bridges.gym_socket.fields import Decoder, Limits, ObservationBounds
+from dm_env_rpc_client.bridges.gym_socket.fields import Limits, ObservationBounds
 from dm_env_rpc_client.errors import DmEnvRpcClientError, ProtocolError, SpecError
 from dm_env_rpc_client.transports.addresses import parse_host_port
 from tests.bridges.gym_socket import hosted, transcripts
@@ -94,35 +93,30 @@ def to_session(data: bytes, dialect: packet_codec.Dialect) -> str:
     hosted_session = server_session.ServerSession(
         hosted.Frames(), server_session.Options(dialect=dialect)
     )
-    while data:
-        decoder = Decoder(packet_codec.read_request(dialect, LIMITS))
-        try:
-            data = data[decoder.feed(data) :]
-            if not decoder.is_done:
-                return "waits"
-            hosted_session.answer(decoder.result)
-        except (ProtocolError, server_session.RefusedPacketError):
-            return "disconnect"
+    reader = transcripts.Given(data)
+    try:
+        while reader.left:
+            hosted_session.answer(packet_codec.read_request(reader, dialect, LIMITS))
+    except (ProtocolError, server_session.RefusedPacketError):
+        return "disconnect"
+    except EOFError:
+        return "waits"
     return "answered"
 
 
-def to_client(data: bytes, exchanged: transcripts.Exchanged, dialect: packet_codec.Dialect) -> str:
+def to_client(data: bytes, exchanged: transcripts.Exchanged) -> str:
     """Gives bytes to a client as the answer to a packet."""
-    steps = packet_codec.read_answer(
-        exchanged.request, dialect, LIMITS, ObservationBounds((2, 1, 3))
-    )
-    assert steps is not None
-    decoder = Decoder(steps)
     try:
-        decoder.feed(data)
-        if not decoder.is_done:
-            return "waits"
+        answer = packet_codec.read_answer(
+            transcripts.Given(data), exchanged.request, LIMITS, ObservationBounds((2, 1, 3))
+        )
         if isinstance(exchanged.request, packets.GetSpace):
-            space = space_json.from_json(decoder.result, "the space")
-            spec = space_specs.space_to_spec(space, "action")
+            spec = spaces.space_to_spec(spaces.from_json(answer, "the space"), "action")
             samples.from_jsonable(spec, [0], "the action", check_bounds=False)
     except (ProtocolError, SpecError):
         return "error"
+    except EOFError:
+        return "waits"
     return "value"
 
 
@@ -186,7 +180,7 @@ def main(count: int) -> dict[str, Any]:
             elif index % 500 == 1:
                 outcome = to_live_client(mutate(rng, greeting + BOMB_SPACES[0] * 2))
             elif index % 2 and exchanged.received is not None:
-                outcome = to_client(mutate(rng, exchanged.received), exchanged, dialect)
+                outcome = to_client(mutate(rng, exchanged.received), exchanged)
             else:
                 outcome = to_session(mutate(rng, b"\x00" + exchanged.sent), dialect)
             outcomes[outcome] += 1

@@ -17,8 +17,7 @@ import dm_env
 import numpy as np
 import pytest
 
-from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, Limits, serve
-from dm_env_rpc_client.bridges.gym_socket import space_json as socket_spaces
+from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, Limits, serve, spaces
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     ConnectionLostError,
@@ -96,8 +95,8 @@ def test_an_episode() -> None:
         peer.send(OBSERVED + b"\x00\x00\x00\x00\x00\x00\xf8\x3f\x01" + truncated)
 
     with environment_of(script) as environment:
-        assert environment.action_space == socket_spaces.Discrete(2)
-        assert environment.observation_space == socket_spaces.Box([-1, -1], [1, np.inf])
+        assert environment.action_space == spaces.Discrete(2)
+        assert environment.observation_space == spaces.Box([-1, -1], [1, np.inf])
         assert environment.action_spec().num_values == 2
         assert environment.observation_spec().dtype == np.float64
         first = environment.step(0)  # Which nothing runs for, so the action means nothing.

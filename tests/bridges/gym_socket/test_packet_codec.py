@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,10 @@ import pytest
 
 from dm_env_rpc_client.bridges import bounded_json
 from dm_env_rpc_client.bridges.gym_socket import packet_codec, packets
-from dm_env_rpc_client.bridges.gym_socket.fields import Decoder, Limits, ObservationBounds, Steps
+from dm_env_rpc_client.bridges.gym_socket.fields import Limits, ObservationBounds
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from tests.bridges.gym_socket import transcripts
+from tests.bridges.gym_socket.transcripts import Given
 
 LIMITS = Limits()
 
@@ -21,21 +23,15 @@ CASES = [
 ]
 
 
-def whole(steps: Steps[Any], data: bytes) -> Any:
-    decoder = Decoder(steps)
-    assert decoder.feed(data + b"next") == len(data)
-    return decoder.result
+RESET = packets.Reset()
 
 
-def byte_by_byte(steps: Steps[Any], data: bytes) -> Any:
-    decoder = Decoder(steps)
-    for index in range(len(data)):
-        assert not decoder.is_done
-        assert decoder.feed(data[index : index + 1]) == 1
-    return decoder.result
-
-
-READS = pytest.mark.parametrize("read", [whole, byte_by_byte])
+def read_all(read: Callable[..., Any], data: bytes, *arguments: Any) -> Any:
+    """Reads a message, and no byte of the next one."""
+    given = Given(data + b"next")
+    message = read(given, *arguments)
+    assert given.left == b"next"
+    return message
 
 
 def encoded_answer(request: packets.Request, answer: Any) -> bytes:
@@ -58,42 +54,36 @@ def test_packets_are_written_as_the_document_says(
         assert encoded_answer(exchanged.request, exchanged.answer) == exchanged.received
 
 
-@READS
 @pytest.mark.parametrize(("exchanged", "dialect"), CASES)
 def test_packets_are_read_as_the_document_says(
-    exchanged: transcripts.Exchanged, dialect: packet_codec.Dialect, read: Any
+    exchanged: transcripts.Exchanged, dialect: packet_codec.Dialect
 ) -> None:
-    assert read(packet_codec.read_request(dialect, LIMITS), exchanged.sent) == exchanged.request
-    steps = packet_codec.read_answer(exchanged.request, dialect, LIMITS)
-    if exchanged.received is None:
-        assert steps is None
-        return
-    assert steps is not None
-    np.testing.assert_equal(read(steps, exchanged.received), exchanged.answer)
+    sent, received, request = exchanged.sent, exchanged.received, exchanged.request
+    assert read_all(packet_codec.read_request, sent, dialect, LIMITS) == request
+    assert packet_codec.has_answer(request, dialect) == (received is not None)
+    if received is not None:
+        answer = read_all(packet_codec.read_answer, received, request, LIMITS)
+        np.testing.assert_equal(answer, exchanged.answer)
 
 
-@READS
 @pytest.mark.parametrize("data", transcripts.HANDSHAKES)
-def test_handshakes(data: bytes, read: Any) -> None:
+def test_handshakes(data: bytes) -> None:
     handshake = transcripts.HANDSHAKES[data]
     assert packet_codec.encode_request(handshake) == data
-    assert read(packet_codec.read_handshake(LIMITS), data) == handshake
+    assert read_all(packet_codec.read_handshake, data, LIMITS) == handshake
 
 
-@READS
 @pytest.mark.parametrize("data", transcripts.ERRORS)
-def test_error_strings(data: bytes, read: Any) -> None:
+def test_error_strings(data: bytes) -> None:
     message = transcripts.ERRORS[data]
     assert packet_codec.encode_error(message) == data
-    assert read(packet_codec.read_error(LIMITS), data) == message
+    assert read_all(packet_codec.read_error, data, LIMITS) == message
 
 
 def test_byte_lists_are_writable_arrays_of_their_own() -> None:
     data = transcripts.EXCHANGES["reset with a byte list"].received
     assert data is not None
-    steps = packet_codec.read_answer(packets.Reset(), "first", LIMITS)
-    assert steps is not None
-    array = whole(steps, data)
+    array = packet_codec.read_answer(Given(data), RESET, LIMITS)
     assert array.dtype == np.uint8
     assert array.flags.writeable
     assert array.flags.c_contiguous
@@ -103,10 +93,8 @@ def test_byte_lists_are_writable_arrays_of_their_own() -> None:
     "array", [np.uint8(7), np.zeros((0,), np.uint8), np.zeros((3, 0, 2), np.uint8)]
 )
 def test_byte_lists_of_few_elements(array: Any) -> None:
-    array = np.asarray(array)
-    steps = packet_codec.read_answer(packets.Reset(), "first", LIMITS)
-    assert steps is not None
-    np.testing.assert_array_equal(whole(steps, packet_codec.encode_observation(array)), array)
+    data = packet_codec.encode_observation(np.asarray(array))
+    np.testing.assert_array_equal(packet_codec.read_answer(Given(data), RESET, LIMITS), array)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +119,7 @@ def test_servers_refuse_other_packets(
     dialect: packet_codec.Dialect, data: bytes, message: str
 ) -> None:
     with pytest.raises(ProtocolError, match=message):
-        Decoder(packet_codec.read_request(dialect, LIMITS)).feed(data)
+        packet_codec.read_request(Given(data), dialect, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +133,7 @@ def test_servers_refuse_other_packets(
 )
 def test_servers_refuse_other_handshakes(data: bytes, message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
-        Decoder(packet_codec.read_handshake(LIMITS)).feed(data)
+        packet_codec.read_handshake(Given(data), LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -165,33 +153,27 @@ def test_servers_refuse_other_handshakes(data: bytes, message: str) -> None:
     ],
 )
 def test_clients_refuse_other_observations(data: bytes, message: str) -> None:
-    steps = packet_codec.read_answer(packets.Reset(), "first", LIMITS)
-    assert steps is not None
     with pytest.raises(ProtocolError, match=message):
-        Decoder(steps).feed(data)
+        packet_codec.read_answer(Given(data), RESET, LIMITS)
 
 
 def test_a_byte_list_has_the_shape_and_the_size_that_the_space_says() -> None:
     bounds = ObservationBounds(shape=(2000, 1000))
     frame = np.zeros((2000, 1000), np.uint8)
     # More than a field, since the space says so.
-    steps = packet_codec.read_answer(packets.Reset(), "first", LIMITS, bounds)
-    assert steps is not None
-    assert whole(steps, packet_codec.encode_observation(frame)).shape == (2000, 1000)
+    given = Given(packet_codec.encode_observation(frame))
+    assert packet_codec.read_answer(given, RESET, LIMITS, bounds).shape == (2000, 1000)
     for wrong in (np.zeros((1000, 2000), np.uint8), np.zeros((2000, 1001), np.uint8)):
-        steps = packet_codec.read_answer(packets.Reset(), "first", LIMITS, bounds)
-        assert steps is not None
+        given = Given(packet_codec.encode_observation(wrong))
         with pytest.raises(ProtocolError, match=r"shape \[1000, 2000\]|2002012 bytes"):
-            Decoder(steps).feed(packet_codec.encode_observation(wrong))
+            packet_codec.read_answer(given, RESET, LIMITS, bounds)
 
 
 def test_done_is_0_or_1() -> None:
     data = bytearray(packet_codec.encode_step_answer(0, 0.0, False, {}))
     data[14] = 2
-    steps = packet_codec.read_answer(packets.Step(0), "first", LIMITS)
-    assert steps is not None
     with pytest.raises(ProtocolError, match="done: byte 0x02"):
-        Decoder(steps).feed(data)
+        packet_codec.read_answer(Given(bytes(data)), packets.Step(0), LIMITS)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,22 @@ class Exchanged(NamedTuple):
     dialects: tuple[Dialect, ...] = BOTH
 
 
+class Given:
+    """A `Reader` of bytes that are there; EOFError for those that are not."""
+
+    def __init__(self, data: bytes):
+        self.left = data
+
+    def read(self, count: int) -> bytes:
+        data, self.left = self.left[:count], self.left[count:]
+        if len(data) < count:
+            raise EOFError
+        return data
+
+    def read_into(self, memory: memoryview) -> None:
+        memory[:] = self.read(len(memory))
+
+
 HANDSHAKES = {
     b"\x00\x0b\x00\x00\x00CartPole-v1": Handshake("CartPole-v1"),
     b"\x00\x00\x00\x00\x00": Handshake(""),
