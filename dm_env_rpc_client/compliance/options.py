@@ -1,6 +1,6 @@
 """The options of the compliance suite: one table for Python, the command line and pytest.
 
-Each field of `Options` is a row: its `Flag` says how a command line gives its value.
+Each field of `Options` is a row: what the docstring says about it is the help text of its `Flag`.
 `dm-env-rpc check` makes its flags from `FLAGS`, and the pytest plugin its options.
 
 Every pytest run loads this file with the plugin. It imports the standard library alone; the
@@ -14,6 +14,7 @@ import dataclasses
 import enum
 import inspect
 import math
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -42,16 +43,16 @@ class Flag(NamedTuple):
     Attributes:
       name: the flag without its dashes: `--NAME` of the command, `--dm-env-rpc-NAME` of pytest.
       kind: what it takes.
-      help: what the value is for.
       opposite: the flag of the command for "no", of Kind.YES_OR_NO only.
       minimum: the smallest value, of Kind.COUNT only.
+      help: what the value is for.
     """
 
     name: str
     kind: Kind
-    help: str
     opposite: str = ""
     minimum: int = 0
+    help: str = ""
 
     def usage(self) -> str:
         """Returns the help text for a command line."""
@@ -59,12 +60,14 @@ class Flag(NamedTuple):
         return f"{self.help} Repeatable." if is_repeatable else self.help
 
 
-def _option(default: Any, name: str, kind: Kind, help_: str, **rest: Any) -> Any:
-    """Returns a field with a default and a flag; see `Flag`."""
-    metadata = {"flag": Flag(name, kind, help_, **rest)}
-    if kind is Kind.SETTINGS:
-        return dataclasses.field(default_factory=default.copy, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+def _option(default: Any, *flag: Any) -> Any:
+    """Returns a field with a default and a `Flag`."""
+    return dataclasses.field(default=default, metadata={"flag": Flag(*flag)})
+
+
+def _settings(name: str) -> Any:
+    """Returns a field for settings, without any by default."""
+    return dataclasses.field(default_factory=dict, metadata={"flag": Flag(name, Kind.SETTINGS)})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,129 +75,72 @@ class Options:
     """How to use a server, and what it claims to do.
 
     Settings are values by name, nested or flat.
+
+    Attributes:
+      create_settings: Setting with which worlds are created.
+      invalid_create_settings: Setting that CreateWorld must refuse; each is tried beside the
+        valid settings.
+      required_create_settings: Name of a create setting without which CreateWorld must be
+        refused.
+      join_settings: Setting with which worlds are joined.
+      invalid_join_settings: Setting that JoinWorld must refuse; each is tried beside the valid
+        settings.
+      reset_settings: Setting that Reset accepts; it may change the specs.
+      invalid_reset_settings: Setting that Reset must refuse; each is tried alone.
+      reset_world_settings: Setting that ResetWorld accepts.
+      world_name: Name of an existing world, for a server that does not create worlds. If not
+        given, each check creates a world.
+      unknown_world_name: Name that no world has.
+      policy: Source of valid actions: random (drawn within the bounds), constant, or
+        MODULE:FUNCTION, a function that takes the last TimeStep and the action spec and returns
+        an action.
+      seed: Seed of the random policy.
+      several_worlds: Whether several worlds can exist at once. If not given, the suite tries
+        it, and a refusal is a skip instead of a failure.
+      several_agents: Whether several connections can join one world. If not given, the suite
+        tries it, and a refusal is a skip instead of a failure.
+      companions: Number of other agents that a world waits for. The suite joins them beside the
+        agent under test, and they take valid steps on their own.
+      connections: Number of connections that the server accepts at the same time. If it is 0,
+        the suite finds it out. Checks that need more are skipped.
+      max_steps: Number of steps after which a check stops waiting for the end of a sequence.
+      timeout: Timeout in seconds for connecting and for each answer.
+      quiet_seconds: Seconds during which the server must send nothing if no answer is due.
+      strict: Make every warning a failure.
+      insecure: Allow plaintext connections to other machines.
+      tls_ca: Connect with TLS to servers whose certificate was issued by an authority in this
+        PEM file; 'system' instead of a file stands for the authorities that this machine
+        trusts.
+      tls_cert: PEM file with the certificate of this client, for servers that require one.
+      tls_key: PEM file with the private key of that certificate.
+      token_file: File with the token that the server requires.
     """
 
-    create_settings: Settings = _option(
-        {}, "create", Kind.SETTINGS, "Setting with which worlds are created."
-    )
-    invalid_create_settings: Settings = _option(
-        {},
-        "invalid-create",
-        Kind.SETTINGS,
-        "Setting that CreateWorld must refuse; each is tried beside the valid settings.",
-    )
-    required_create_settings: Collection[str] = _option(
-        (),
-        "required-create",
-        Kind.NAMES,
-        "Name of a create setting without which CreateWorld must be refused.",
-    )
-    join_settings: Settings = _option(
-        {}, "join", Kind.SETTINGS, "Setting with which worlds are joined."
-    )
-    invalid_join_settings: Settings = _option(
-        {},
-        "invalid-join",
-        Kind.SETTINGS,
-        "Setting that JoinWorld must refuse; each is tried beside the valid settings.",
-    )
-    reset_settings: Settings = _option(
-        {}, "reset", Kind.SETTINGS, "Setting that Reset accepts; it may change the specs."
-    )
-    invalid_reset_settings: Settings = _option(
-        {}, "invalid-reset", Kind.SETTINGS, "Setting that Reset must refuse; each is tried alone."
-    )
-    reset_world_settings: Settings = _option(
-        {}, "reset-world", Kind.SETTINGS, "Setting that ResetWorld accepts."
-    )
-    world_name: str | None = _option(
-        None,
-        "world",
-        Kind.TEXT,
-        "Name of an existing world, for a server that does not create worlds. "
-        "If not given, each check creates a world.",
-    )
-    unknown_world_name: str = _option(
-        "no such world", "unknown-world", Kind.TEXT, "Name that no world has."
-    )
-    policy: str = _option(
-        "random",
-        "policy",
-        Kind.POLICY,
-        "Source of valid actions: random (drawn within the bounds), constant, or "
-        "MODULE:FUNCTION, a function that takes the last TimeStep and the action spec and "
-        "returns an action.",
-    )
-    seed: int = _option(0, "seed", Kind.COUNT, "Seed of the random policy.")
-    several_worlds: bool | None = _option(
-        None,
-        "several-worlds",
-        Kind.YES_OR_NO,
-        "Whether several worlds can exist at once. If not given, the suite tries it, and a "
-        "refusal is a skip instead of a failure.",
-        opposite="one-world",
-    )
-    several_agents: bool | None = _option(
-        None,
-        "several-agents",
-        Kind.YES_OR_NO,
-        "Whether several connections can join one world. If not given, the suite tries it, and "
-        "a refusal is a skip instead of a failure.",
-        opposite="one-agent",
-    )
-    companions: int = _option(
-        0,
-        "companions",
-        Kind.COUNT,
-        "Number of other agents that a world waits for. The suite joins them beside the agent "
-        "under test, and they take valid steps on their own.",
-    )
-    connections: int = _option(
-        0,
-        "connections",
-        Kind.COUNT,
-        "Number of connections that the server accepts at the same time. If it is 0, the suite "
-        "finds it out. Checks that need more are skipped.",
-    )
-    max_steps: int = _option(
-        200,
-        "max-steps",
-        Kind.COUNT,
-        "Number of steps after which a check stops waiting for the end of a sequence.",
-        minimum=1,
-    )
-    timeout: float = _option(
-        10.0, "timeout", Kind.SECONDS, "Timeout in seconds for connecting and for each answer."
-    )
-    quiet_seconds: float = _option(
-        0.2,
-        "quiet-seconds",
-        Kind.SECONDS,
-        "Seconds during which the server must send nothing if no answer is due.",
-    )
-    strict: bool = _option(False, "strict", Kind.SWITCH, "Make every warning a failure.")
-    insecure: bool = _option(
-        False, "insecure", Kind.SWITCH, "Allow plaintext connections to other machines."
-    )
-    tls_ca: str | None = _option(
-        None,
-        "tls-ca",
-        Kind.FILE,
-        "Connect with TLS to servers whose certificate was issued by an authority in this PEM "
-        "file; 'system' instead of a file stands for the authorities that this machine trusts.",
-    )
-    tls_cert: str | None = _option(
-        None,
-        "tls-cert",
-        Kind.FILE,
-        "PEM file with the certificate of this client, for servers that require one.",
-    )
-    tls_key: str | None = _option(
-        None, "tls-key", Kind.FILE, "PEM file with the private key of that certificate."
-    )
-    token_file: str | None = _option(
-        None, "token-file", Kind.FILE, "File with the token that the server requires."
-    )
+    create_settings: Settings = _settings("create")
+    invalid_create_settings: Settings = _settings("invalid-create")
+    required_create_settings: Collection[str] = _option((), "required-create", Kind.NAMES)
+    join_settings: Settings = _settings("join")
+    invalid_join_settings: Settings = _settings("invalid-join")
+    reset_settings: Settings = _settings("reset")
+    invalid_reset_settings: Settings = _settings("invalid-reset")
+    reset_world_settings: Settings = _settings("reset-world")
+    world_name: str | None = _option(None, "world", Kind.TEXT)
+    unknown_world_name: str = _option("no such world", "unknown-world", Kind.TEXT)
+    policy: str = _option("random", "policy", Kind.POLICY)
+    seed: int = _option(0, "seed", Kind.COUNT)
+    several_worlds: bool | None = _option(None, "several-worlds", Kind.YES_OR_NO, "one-world")
+    several_agents: bool | None = _option(None, "several-agents", Kind.YES_OR_NO, "one-agent")
+    companions: int = _option(0, "companions", Kind.COUNT)
+    connections: int = _option(0, "connections", Kind.COUNT)
+    max_steps: int = _option(200, "max-steps", Kind.COUNT, "", 1)
+    timeout: float = _option(10.0, "timeout", Kind.SECONDS)
+    quiet_seconds: float = _option(0.2, "quiet-seconds", Kind.SECONDS)
+    strict: bool = _option(False, "strict", Kind.SWITCH)
+    insecure: bool = _option(False, "insecure", Kind.SWITCH)
+    tls_ca: str | None = _option(None, "tls-ca", Kind.FILE)
+    tls_cert: str | None = _option(None, "tls-cert", Kind.FILE)
+    tls_key: str | None = _option(None, "tls-key", Kind.FILE)
+    token_file: str | None = _option(None, "token-file", Kind.FILE)
 
     @classmethod
     def from_flags(cls, given: Mapping[str, Any]) -> Options:
@@ -287,15 +233,16 @@ class Options:
         return guarded(function, f"the policy {self.policy}")
 
 
-FLAGS: dict[str, Flag] = {
-    field.name: field.metadata["flag"] for field in dataclasses.fields(Options)
-}
-"""The flag of each field."""
+def _flags() -> dict[str, Flag]:
+    """Returns the flag of each field, with what the docstring says about it."""
+    texts = dict(re.findall(r"^  (\w+): (.*(?:\n    .*)*)", inspect.getdoc(Options) or "", re.M))
+    return {
+        field.name: field.metadata["flag"]._replace(
+            help=" ".join(texts.get(field.name, "").split())
+        )
+        for field in dataclasses.fields(Options)
+    }
 
-Options.__doc__ = "\n".join(
-    [
-        inspect.cleandoc(Options.__doc__ or ""),
-        "\nAttributes:",
-        *(f"  {field}: {flag.help}" for field, flag in FLAGS.items()),
-    ]
-)
+
+FLAGS: dict[str, Flag] = _flags()
+"""The flag of each field."""

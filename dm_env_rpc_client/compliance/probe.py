@@ -73,15 +73,21 @@ class Probe:
         self.pending = 0
         self.created: list[str] = []
 
-    def send(self, request: envelopes.Request | None) -> None:
-        """Sends a request, or for None an envelope without one, and does not wait."""
+    def send(self, request: envelopes.Request | None) -> str:
+        """Sends a request, or for None an envelope without one, and does not wait.
+
+        Returns:
+          Its payload field.
+        """
+        self.pending += 1
         if request is None:
             self._sent.append("an EnvironmentRequest without a payload")
             self._stream.write(dm_env_rpc_pb2.EnvironmentRequest().SerializeToString())
-        else:
-            self._sent.append(describe(request))
-            self._stream.write(envelopes.encode_request(request).message)
-        self.pending += 1
+            return ""
+        self._sent.append(describe(request))
+        encoded = envelopes.encode_request(request)
+        self._stream.write(encoded.message)
+        return encoded.field
 
     def receive(self, expected: str, field: str = "") -> Any:
         """Waits for the next answer.
@@ -100,15 +106,16 @@ class Probe:
         try:
             message = self._stream.read(self._timeout)
         except DmEnvRpcClientError as error:
-            raise self._unanswered(expected, f"the end of the stream: {error}") from error
+            received = f"the end of the stream: {error}"
+            raise self.violation(expected, received, is_unanswered=True) from error
         if message is None:
-            raise self._unanswered(expected, f"no answer within {self._timeout} s")
+            received = f"no answer within {self._timeout} s"
+            raise self.violation(expected, received, is_unanswered=True)
         self.pending -= 1
         self.was_answered = True
-        is_of_line_1_0 = field in _OF_LINE_1_0
-        envelope: Any = (
-            line_1_0_pb2.PropertyResponse if is_of_line_1_0 else dm_env_rpc_pb2.EnvironmentResponse
-        )
+        envelope: Any = dm_env_rpc_pb2.EnvironmentResponse
+        if field in _OF_LINE_1_0:
+            envelope = line_1_0_pb2.PropertyResponse
         try:
             return envelope.FromString(bytes(message))
         except (protobuf_message.DecodeError, ValueError) as error:
@@ -158,9 +165,7 @@ class Probe:
 
     def ask(self, request: envelopes.Request, expected: str = "an answer") -> Any:
         """Sends a request and returns its response message or an error Status."""
-        field = envelopes.encode_request(request).field
-        self.send(request)
-        return self.answer(field, expected)
+        return self.answer(self.send(request), expected)
 
     def accepted(self, field: str, expected: str) -> Any:
         """Waits for the answer to a request that the server has no reason to refuse.
@@ -178,9 +183,7 @@ class Probe:
 
     def accept(self, request: envelopes.Request, expected: str) -> Any:
         """Sends a valid request and returns its response; errors as `accepted`."""
-        field = envelopes.encode_request(request).field
-        self.send(request)
-        return self.accepted(field, expected)
+        return self.accepted(self.send(request), expected)
 
     def refused(self, field: str, expected: str) -> status_pb2.Status:
         """Waits for the error that a request must get; ViolationError for any other answer."""
@@ -191,20 +194,15 @@ class Probe:
 
     def refuse(self, request: envelopes.Request, expected: str) -> status_pb2.Status:
         """Sends a request that the server must refuse and returns the error."""
-        field = envelopes.encode_request(request).field
-        self.send(request)
-        return self.refused(field, expected)
+        return self.refused(self.send(request), expected)
 
-    def violation(self, expected: str, received: str) -> ViolationError:
+    def violation(
+        self, expected: str, received: str, is_unanswered: bool = False
+    ) -> ViolationError:
         """Returns a ViolationError with the last requests, and marks the stream as not clean."""
         self.is_clean = False
-        shown = max(self.pending + 1, 1)
-        return ViolationError(expected, "; ".join(self._sent[-min(shown, 6) :]), received)
-
-    def _unanswered(self, expected: str, received: str) -> ViolationError:
-        self.is_clean = False
-        shown = "; ".join(self._sent[-max(1, min(self.pending, 6)) :])
-        return ViolationError(expected, shown, received, is_unanswered=True)
+        shown = max(1, min(self.pending + (not is_unanswered), 6))
+        return ViolationError(expected, "; ".join(self._sent[-shown:]), received, is_unanswered)
 
     def hurry(self, timeout: float) -> None:
         """Waits for each further answer `timeout` seconds at most."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import dm_env
@@ -21,7 +21,7 @@ from dm_env_rpc_client.tensors.sampling import sample
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.tensors.spec_manager import SpecManager, TensorField
 
-__all__ = ["ProbeAgent", "unknown_uid"]
+__all__ = ["Actions", "ProbeAgent", "step_together", "unknown_uid"]
 
 Actions = Mapping[int, dm_env_rpc_pb2.Tensor]
 
@@ -137,6 +137,29 @@ class ProbeAgent:
         """Takes a valid step; ViolationError if it is refused or its state cannot follow."""
         return self.took(self.probe.accept(self.request(actions, requested), expected))
 
+    def try_step(self, actions: Actions, refusal: str) -> None:
+        """Takes a step that may be refused; NotOfferedError with `refusal` if it is."""
+        answer = self.probe.ask(self.request(actions))
+        if not isinstance(answer, dm_env_rpc_pb2.StepResponse):
+            raise NotOfferedError(f"{refusal}: {answer.message}")
+        self.took(answer)
+
+    def observe(self, requested: Iterable[int] | None = None) -> dm_env_rpc_pb2.StepResponse:
+        """Takes a valid step for all observations, or for some, and checks what it returns."""
+        uids = self.specs.observations if requested is None else requested
+        response = self.step(requested=uids)
+        self.check_observations(response, uids)
+        return response
+
+    def check_observations(
+        self, response: dm_env_rpc_pb2.StepResponse, requested: Iterable[int]
+    ) -> None:
+        """Raises ViolationError if a response has others than the requested observations."""
+        if set(response.observations) != set(requested):
+            raise self.probe.violation(
+                f"observations {sorted(set(requested))}, no more and no less", describe(response)
+            )
+
     def took(self, response: dm_env_rpc_pb2.StepResponse) -> dm_env_rpc_pb2.StepResponse:
         """Records the answer to a step; ViolationError if its state cannot follow."""
         try:
@@ -160,12 +183,11 @@ class ProbeAgent:
                 return
             self.step(requested=self.observations if self._custom else ())
 
-    def run_to_the_end(self, requested: Iterable[int] = ()) -> bool:
+    def run_to_the_end(self) -> bool:
         """Steps until the sequence ends; returns whether it ended within `max_steps`."""
         self.run()
-        requested = list(requested)
         for _ in range(self._options.max_steps):
-            self.step(requested=requested or (self.observations if self._custom else ()))
+            self.step(requested=self.observations if self._custom else ())
             if self.state is not State.RUNNING:
                 return True
         return False
@@ -204,11 +226,15 @@ class ProbeAgent:
             return
         self.refuse_step(f"an error for an unknown action, because {why}", self.nonsense())
 
-    def reset(self, expected: str = "a ResetResponse") -> None:
-        """Resets the agent and adopts the specs."""
-        settings = pack_settings(self._options.reset_settings)
-        request = dm_env_rpc_pb2.ResetRequest(settings=settings)
-        self.adopt(self.probe.accept(request, expected).specs)
+    def reset(self, settings: Mapping[str, Any] | None = None) -> None:
+        """Resets the agent, with the settings of the options or others, and adopts the specs."""
+        packed = pack_settings(self._options.reset_settings if settings is None else settings)
+        request = dm_env_rpc_pb2.ResetRequest(settings=packed)
+        self.adopt(self.probe.accept(request, "a ResetResponse").specs)
+        self.was_reset()
+
+    def was_reset(self) -> None:
+        """Records that the agent or its world was reset."""
         if self.state is State.RUNNING:
             self.state = State.INTERRUPTED
 
@@ -242,3 +268,11 @@ class ProbeAgent:
                 raise NotOfferedError(f"the specs are invalid: {error}") from None
         manager = self._managers[kind]
         return {manager.name_to_uid(name): manager.field(name) for name in manager.names()}
+
+
+def step_together(agents: Sequence[ProbeAgent], expected: str) -> None:
+    """Takes a step of each agent; all are sent first, because the world may wait for all."""
+    for agent in agents:
+        agent.probe.send(agent.request())
+    for agent in agents:
+        agent.took(agent.probe.accepted("step", expected))

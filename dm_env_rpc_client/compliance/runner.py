@@ -47,7 +47,8 @@ class Suite:
         self._gone: Check | None = None
         # The last check whose request was not answered although the server could still be used.
         self._suspect: Check | None = None
-        self._facts = Facts(connections=options.connections)
+        self._connections = options.connections
+        self._one_agent = self._one_joined = ""
         self._answers_leave = False
 
     def results(self, check: Check) -> Iterator[Result]:
@@ -66,32 +67,35 @@ class Suite:
         """
         self._run_foundations()
         result = self._result(check)
-        found = [] if result.outcome is not Outcome.SKIPPED else self._findings(check)
-        for each in (*found, result):
+        found = self._findings(check) if result.outcome is Outcome.SKIPPED else []
+        for each in (*found, check):
             if each.name not in self._reported:
                 self._reported.add(each.name)
-                yield each
+                yield self._results[each.name]
 
     def _run_foundations(self) -> None:
         for check in FOUNDATIONS:
-            if check.name not in self._results:
-                result = self._result(check)
-                if check is foundations.the_server_can_be_checked and not result.is_finding:
-                    self._count_connections()
-                self._facts = self._facts._replace(
-                    survives_errors=self._holds(foundations.the_stream_survives_errors),
-                    errors_are_no_ops=self._holds(foundations.an_error_changes_no_state),
-                    takes_resets=self._holds(foundations.a_reset_is_taken),
-                    ignores_first_actions=self._holds(
-                        foundations.the_first_step_ignores_its_actions
-                    ),
-                    refuses_unknown_actions=self._holds(foundations.unknown_actions_are_refused),
-                    refuses_empty_requests=self._holds(
-                        foundations.a_request_without_payload_is_refused
-                    ),
-                )
-                if check is FOUNDATIONS[-1]:
-                    self._count_agents()
+            if check.name in self._results:
+                continue
+            result = self._result(check)
+            if check is foundations.the_server_can_be_checked and not result.is_finding:
+                self._count_connections()
+            if check is FOUNDATIONS[-1]:
+                self._count_agents()
+
+    def _facts(self) -> Facts:
+        """Returns what is known by now."""
+        return Facts(
+            self._connections,
+            self._one_agent,
+            self._one_joined,
+            takes_resets=self._holds(foundations.a_reset_is_taken),
+            survives_errors=self._holds(foundations.the_stream_survives_errors),
+            errors_are_no_ops=self._holds(foundations.an_error_changes_no_state),
+            ignores_first_actions=self._holds(foundations.the_first_step_ignores_its_actions),
+            refuses_unknown_actions=self._holds(foundations.unknown_actions_are_refused),
+            refuses_empty_requests=self._holds(foundations.a_request_without_payload_is_refused),
+        )
 
     def _holds(self, check: Check) -> bool:
         result = self._results.get(check.name)
@@ -109,25 +113,20 @@ class Suite:
 
     def _blocker(self, check: Check) -> str | None:
         """Returns why a check cannot run; None if it can."""
+        found = self._findings(check)
         if self._gone is not None:
             return _is_gone_since(self._gone)
-        for need in _needs(check):
-            result = self._result(need)
-            if result.is_finding:
-                return f"{need.otherwise or need.clause} ({need.name})"
-            if result.outcome is Outcome.SKIPPED and self._findings(need):
-                return result.reason
-        return self._facts.lack(check.takes, self._options.companions)
+        if found:
+            return f"{found[0].otherwise or found[0].clause} ({found[0].name})"
+        return self._facts().lack(check.takes, self._options.companions)
 
-    def _findings(self, check: Check) -> list[Result]:
-        """Returns the findings that block a check, in the order in which they were made."""
-        if self._gone is not None:
-            return [self._results[self._gone.name]]
-        found: list[Result] = []
+    def _findings(self, check: Check) -> list[Check]:
+        """Returns the checks whose findings block a check, in the order in which they ran."""
+        found: list[Check] = []
         for need in _needs(check):
-            result = self._result(need)
-            found.extend([result] if result.is_finding else self._findings(need))
-        return found
+            if self._gone is None:
+                found += [need] if self._result(need).is_finding else self._findings(need)
+        return found if self._gone is None else [self._gone]
 
     def _run(self, check: Check) -> Result:
         started = time.monotonic()
@@ -135,7 +134,7 @@ class Suite:
         return dataclasses.replace(result, seconds=time.monotonic() - started)
 
     def _outcome(self, check: Check) -> Result:
-        trial = Trial(self._address, self._options, self._facts)
+        trial = Trial(self._address, self._options, self._facts())
         try:
             with trial:
                 check.function(trial)
@@ -207,53 +206,45 @@ class Suite:
         """Finds out how many connections the server answers on, up to as many as checks take."""
         answering: list[Probe] = []
         timeout = min(self._options.timeout, _COUNTED_SECONDS)
-        is_limited = False
         # Two agents in worlds of their own, with companions, is the most that a check takes.
         most = 1 if self._options.connections else 2 * (1 + self._options.companions)
-        try:
-            while len(answering) < most and not is_limited:
+        with contextlib.ExitStack() as stack, contextlib.suppress(DmEnvRpcClientError):
+            while len(answering) < most:
                 probe = Probe(self._address, timeout, self._options.security())
-                is_limited = not probe.is_answered() or (
-                    # Where the first is not refused a LeaveWorld, a further one has no room.
+                stack.callback(probe.close)
+                # Where the first is not refused a LeaveWorld, a further one has no room.
+                if not probe.is_answered() or (
                     bool(answering) and probe.was_refused > answering[0].was_refused
-                )
-                if is_limited:
-                    probe.close()
-                else:
-                    answering.append(probe)
-        except DmEnvRpcClientError:
-            is_limited = True
-        finally:
-            for probe in answering:
-                probe.close()
+                ):
+                    break
+                answering.append(probe)
         self._answers_leave = bool(answering)
-        if is_limited and not self._options.connections:
-            self._facts = self._facts._replace(connections=len(answering))
+        if len(answering) < most and not self._options.connections:
+            self._connections = len(answering)
 
     def _count_agents(self) -> None:
         """Finds out whether a second client can join: the world of the first, or one of its own."""
-        options, one_agent, one_joined = self._options, "", ""
+        options = self._options
         if options.several_agents is False:
-            one_agent = "the options say so"
-        # Agents that the options promise are checked, not counted.
+            self._one_agent = "the options say so"
         if (
-            not options.several_agents
-            and self._gone is None
-            and self._facts.lack(Takes(connections=2), options.companions) is None
-            and self._holds(foundations.a_world_can_be_joined)
+            options.several_agents  # They are checked, not counted.
+            or self._gone is not None
+            or self._facts().lack(Takes(connections=2), options.companions) is not None
+            or not self._holds(foundations.a_world_can_be_joined)
         ):
-            # If it is a violation that this fails, a check will find it.
-            with (
-                contextlib.suppress(ViolationError, NotOfferedError, DmEnvRpcClientError),
-                Trial(self._address, options, self._facts) as trial,
-            ):
-                name, other = trial.join().world_name, trial.connect()
-                refusal = _refusal(trial, other, name)
-                if refusal:
-                    one_agent = one_agent or refusal
-                    other = trial.usable(other)
-                    one_joined = _refusal(trial, other, trial.create_another_world(other))
-        self._facts = self._facts._replace(one_agent=one_agent, one_joined=one_joined)
+            return
+        # If it is a violation that this fails, a check will find it.
+        with (
+            contextlib.suppress(ViolationError, NotOfferedError, DmEnvRpcClientError),
+            Trial(self._address, options, self._facts()) as trial,
+        ):
+            name, other = trial.join().world_name, trial.connect()
+            refusal = _refusal(trial, other, name)
+            if refusal:
+                self._one_agent = self._one_agent or refusal
+                other = trial.usable(other)
+                self._one_joined = _refusal(trial, other, trial.create_another_world(other))
 
 
 def _refusal(trial: Trial, probe: Probe, world_name: str) -> str:

@@ -7,7 +7,7 @@ with one world, the next check could not create a world otherwise.
 from __future__ import annotations
 
 import time
-from types import TracebackType
+from collections.abc import Iterator
 from typing import Any
 
 from google.rpc import code_pb2, status_pb2
@@ -32,6 +32,15 @@ _PAUSE_SECONDS = 0.02
 
 _ANSWER_SECONDS = 1.0
 """How long each answer during the cleanup may take."""
+
+
+def _attempts() -> Iterator[bool]:
+    """Yields whether an attempt is the last; the server needs time to notice an end."""
+    deadline = time.monotonic() + _GONE_SECONDS
+    while time.monotonic() < deadline:
+        yield False
+        time.sleep(_PAUSE_SECONDS)
+    yield True
 
 
 class Trial:
@@ -80,39 +89,34 @@ class Trial:
         Raises:
           As `connect` and `Probe.ask`.
         """
-        deadline = time.monotonic() + _GONE_SECONDS
-        while True:
+        for is_last in _attempts():
             probe = self.connect()
             try:
                 answer = probe.ask(request, expected)
-                if not isinstance(answer, status_pb2.Status) or time.monotonic() > deadline:
+                if is_last or not isinstance(answer, status_pb2.Status):
                     return probe, answer
             except ViolationError as violation:
-                if not violation.is_unanswered or time.monotonic() > deadline:
+                if is_last or not violation.is_unanswered:
                     raise
             probe.close()
-            time.sleep(_PAUSE_SECONDS)
+        raise AssertionError("the last attempt returns or raises")
 
     def _open(self) -> Probe:
         if not self.facts.connections:
             return Probe(self._address, self.options.timeout, self.options.security())
-        deadline = time.monotonic() + _GONE_SECONDS
-        while True:
+        for is_last in _attempts():
             # The server may still count one that was just closed.
             probe = Probe(self._address, self.options.timeout, self.options.security())
-            is_answered = probe.is_answered()
-            if is_answered and (not probe.was_refused or time.monotonic() > deadline):
+            if probe.is_answered() and (is_last or not probe.was_refused):
                 probe.was_refused = False
                 return probe
             probe.close()
-            if time.monotonic() > deadline:
-                raise ViolationError(
-                    f"an answer on one of {self.facts.connections} connections",
-                    "LeaveWorldRequest",
-                    f"none within {_GONE_SECONDS} s after the other connections were closed",
-                    is_unanswered=True,
-                )
-            time.sleep(_PAUSE_SECONDS)
+        raise ViolationError(
+            f"an answer on one of {self.facts.connections} connections",
+            "LeaveWorldRequest",
+            f"none within {_GONE_SECONDS} s after the other connections were closed",
+            is_unanswered=True,
+        )
 
     def usable(self, probe: Probe) -> Probe:
         """Returns a connection for another request: the same one, unless it may be spoiled.
@@ -144,17 +148,13 @@ class Trial:
         Raises:
           NotOfferedError: the world cannot be joined again.
         """
-        deadline = time.monotonic() + _GONE_SECONDS
-        while True:
+        for is_last in _attempts():
             answer = probe.ask(self.join_request(world_name), "a JoinWorldResponse")
             if isinstance(answer, dm_env_rpc_pb2.JoinWorldResponse):
                 return probe, answer
-            if time.monotonic() > deadline:
-                raise NotOfferedError(
-                    f"the world cannot be joined again after an error: {answer.message}"
-                )
-            time.sleep(_PAUSE_SECONDS)
-            probe = self.usable(probe)
+            if not is_last:
+                probe = self.usable(probe)
+        raise NotOfferedError(f"the world cannot be joined again after an error: {answer.message}")
 
     def create_world(self, probe: Probe) -> str:
         """Creates a world and returns its name; or returns `world_name` of the options.
@@ -196,6 +196,17 @@ class Trial:
         for name in self._forgotten:
             names.remove(name)
         return names
+
+    def invalid_settings(self, kind: str) -> dict[str, dm_env_rpc_pb2.Tensor]:
+        """Returns the settings that a request must refuse; NotOfferedError if none are given.
+
+        Args:
+          kind: "create", "join" or "reset".
+        """
+        invalid = pack_settings(getattr(self.options, f"invalid_{kind}_settings"))
+        if not invalid:
+            raise NotOfferedError(f"no invalid {kind} settings were given")
+        return dict(invalid)
 
     def join_request(self, world_name: str) -> dm_env_rpc_pb2.JoinWorldRequest:
         """Returns a valid JoinWorldRequest."""
@@ -241,12 +252,7 @@ class Trial:
     def __enter__(self) -> Trial:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         try:
             for world_name in list(self._companions):
                 self.dismiss_companions(world_name)

@@ -11,64 +11,102 @@ documents leave the validity of requests to it ("Streaming"; on ranges "Ranges")
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
 from google.protobuf import any_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.compliance.check import overview, reference
+from dm_env_rpc_client.compliance.check import Check, overview, reference
 from dm_env_rpc_client.compliance.checks.foundations import (
     a_failed_request_is_answered,
     a_world_can_be_joined,
 )
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
-from dm_env_rpc_client.compliance.probe_agent import ProbeAgent
+from dm_env_rpc_client.compliance.probe_agent import Actions, ProbeAgent
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.tensors import packing
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 
 _STEP = "StepRequest/Response"
-_of_invalid_actions = functools.partial(
-    overview,
-    leniency="a client that follows the specs sends no invalid actions",
-    needs=(a_failed_request_is_answered,),
-)
 _MAX_ELEMENTS = 16
 """The number of elements of one action that are tried one by one."""
 
 Tensor = dm_env_rpc_pb2.Tensor
 
+_Cases: TypeAlias = Iterator[tuple[TensorField, Tensor, str]]
+"""Actions, each with why it is valid, or is not."""
 
-def _joined(trial: Trial, needs_any_value: bool = False) -> ProbeAgent:
+
+def _joined(trial: Trial) -> ProbeAgent:
     """Returns an agent in a running sequence; NotOfferedError if it has no actions."""
     agent = trial.join()
     if not agent.specs.actions:
         raise NotOfferedError("the environment has no actions")
-    if needs_any_value and trial.options.load_policy() is not None:
-        raise NotOfferedError(
-            "which actions are valid is said by the policy, not by the specs alone"
-        )
     agent.run()
     return agent
 
 
-def _with(valid: Mapping[int, Tensor], uid: int, tensor: Tensor) -> dict[int, Tensor]:
-    return {**valid, uid: tensor}
+def _take(agent: ProbeAgent, actions: Actions, why: str) -> None:
+    agent.step(actions, expected=f"a StepResponse, because {why}")
 
 
-def _refused(trial: Trial, agent: ProbeAgent, field: TensorField, tensor: Tensor, why: str) -> None:
-    trial.recover(agent)
-    agent.run()
-    actions = _with(agent.valid_actions(), field.uid, tensor)
-    agent.refuse_step(f"an error, because {field.label} {why}", actions)
+def _refuse(agent: ProbeAgent, actions: Actions, why: str) -> None:
+    agent.refuse_step(f"an error, because {why}", actions)
 
 
-def _taken(agent: ProbeAgent, field: TensorField, tensor: Tensor, why: str) -> None:
-    agent.run()
-    actions = _with(agent.valid_actions(), field.uid, tensor)
-    agent.step(actions, expected=f"a StepResponse, because {field.label} {why}")
+def _sent(
+    send: Callable[[ProbeAgent, Actions, str], None],
+    needs: tuple[Check, ...],
+    heading: str,
+    clause: str,
+    lacking: str = "",
+    *,
+    leniency: str = "",
+    needs_any_value: bool = False,
+) -> Callable[[Callable[[ProbeAgent], _Cases]], Check]:
+    """Makes a check of a function that yields actions, which are sent beside valid ones.
+
+    Args:
+      send: `_take` or `_refuse`.
+      needs: as for `Check`, like `leniency`.
+      heading: of the clause.
+      clause: of the protocol overview.
+      lacking: what the environment lacks if there is no such action; "" if that says nothing.
+      leniency: see above.
+      needs_any_value: whether all values within the specs have to be valid.
+    """
+
+    def decorate(cases: Callable[[ProbeAgent], _Cases]) -> Check:
+        @functools.wraps(cases)
+        def run(trial: Trial) -> None:
+            agent, count = _joined(trial), 0
+            if needs_any_value and trial.options.load_policy() is not None:
+                raise NotOfferedError(
+                    "which actions are valid is said by the policy, not by the specs alone"
+                )
+            for field, tensor, why in cases(agent):
+                trial.recover(agent)
+                agent.run()
+                actions = {**agent.valid_actions(), field.uid: tensor}
+                send(agent, actions, f"{field.label} {why}")
+                count += 1
+            if lacking and not count:
+                raise NotOfferedError(lacking)
+
+        return overview(heading, clause, leniency, needs)(run)
+
+    return decorate
+
+
+_taken = functools.partial(_sent, _take, (a_world_can_be_joined,))
+_refused = functools.partial(
+    _sent,
+    _refuse,
+    (a_failed_request_is_answered,),
+    leniency="a client that follows the specs sends no invalid actions",
+)
 
 
 def _shape(field: TensorField, length: int = 2) -> tuple[int, ...]:
@@ -102,6 +140,12 @@ def _pick(field: TensorField) -> Any:
     return low if low is not None and np.isfinite(low) else high
 
 
+def _filled(field: TensorField, shape: tuple[int, ...]) -> Tensor | None:
+    """Returns a tensor whose elements are all valid; None if there is no such element."""
+    element = _pick(field)
+    return None if element is None else _packed(field, np.full(shape, element, field.codec.dtype))
+
+
 @reference(
     _STEP,
     "Actions are optional: a step may have only some of them.",
@@ -115,10 +159,7 @@ def each_action_can_be_sent_alone(trial: Trial) -> None:
     agent = _joined(trial)
     for uid in agent.valid_actions():
         agent.run()
-        answer = agent.probe.ask(agent.request({uid: agent.valid_actions()[uid]}))
-        if not isinstance(answer, dm_env_rpc_pb2.StepResponse):
-            raise NotOfferedError(f"the environment needs all its actions: {answer.message}")
-        agent.took(answer)
+        agent.try_step({uid: agent.valid_actions()[uid]}, "the environment needs all its actions")
 
 
 @reference(_STEP, "The set of actions may be empty.", needs=(a_world_can_be_joined,))
@@ -129,27 +170,23 @@ def a_step_may_be_empty(trial: Trial) -> None:
     """
     agent = trial.join()
     agent.run()
-    answer = agent.probe.ask(agent.request({}))
-    if not isinstance(answer, dm_env_rpc_pb2.StepResponse):
-        raise NotOfferedError(f"the environment needs its actions: {answer.message}")
-    agent.took(answer)
+    agent.try_step({}, "the environment needs its actions")
 
 
-@_of_invalid_actions("TensorSpec", "An action has the data type of its spec.")
-def actions_of_another_type_are_refused(trial: Trial) -> None:
+@_refused("TensorSpec", "An action has the data type of its spec.")
+def actions_of_another_type_are_refused(agent: ProbeAgent) -> _Cases:
     """Sends elements of another type, for each action.
 
     A warning: only a client that makes a mistake sends it; see above.
     """
-    agent = _joined(trial)
     for field in agent.actions.values():
+        shape = _shape(field)
         for other in ("doubles", "floats", "int64s", "strings"):
             if other != field.codec.field:
-                tensor = Tensor(shape=_shape(field))
+                tensor = Tensor(shape=shape)
                 element: Any = "0" if other == "strings" else _pick(field) or 0
-                count = int(np.prod(_shape(field)))
-                getattr(tensor, other).array.extend([_as(other, element)] * count)
-                _refused(trial, agent, field, tensor, f"is {field.codec.field}, not {other}")
+                getattr(tensor, other).array.extend([_as(other, element)] * int(np.prod(shape)))
+                yield field, tensor, f"is {field.codec.field}, not {other}"
 
 
 def _as(payload: str, element: Any) -> Any:
@@ -159,55 +196,46 @@ def _as(payload: str, element: Any) -> Any:
     return int(np.clip(number, -(2**62), 2**62)) if payload == "int64s" else float(number)
 
 
-@_of_invalid_actions("Tensors", "A tensor has a payload.")
-def actions_without_payload_are_refused(trial: Trial) -> None:
+@_refused("Tensors", "A tensor has a payload.")
+def actions_without_payload_are_refused(agent: ProbeAgent) -> _Cases:
     """Sends a shape without elements of any type.
 
     A warning: only a client that makes a mistake sends it; see above.
     """
-    agent = _joined(trial)
     for field in agent.actions.values():
-        _refused(trial, agent, field, Tensor(shape=_shape(field)), "has no payload")
+        yield field, Tensor(shape=_shape(field)), "has no payload"
 
 
-@_of_invalid_actions("TensorSpec", "An action has the shape of its spec.")
-def actions_of_another_shape_are_refused(trial: Trial) -> None:
+@_refused("TensorSpec", "An action has the shape of its spec.")
+def actions_of_another_shape_are_refused(agent: ProbeAgent) -> _Cases:
     """Sends one dimension too many, and other lengths, for each action.
 
     A warning: only a client that makes a mistake sends it; see above.
     """
-    agent = _joined(trial)
     for field in agent.actions.values():
-        element = _pick(field)
-        if element is None:
-            continue
         shape = _shape(field)
         wrong = [(*shape, 1), (*shape, 2)]
         for axis, size in enumerate(field.shape):
             if size >= 0:
                 wrong.append((*shape[:axis], size + 1, *shape[axis + 1 :]))
         for other in wrong:
-            tensor = _packed(field, np.full(other, element, field.codec.dtype))
-            _refused(
-                trial, agent, field, tensor, f"has shape {list(field.shape)}, not {list(other)}"
-            )
+            tensor = _filled(field, other)
+            if tensor is not None:
+                yield field, tensor, f"has shape {list(field.shape)}, not {list(other)}"
 
 
-@_of_invalid_actions("Tensors", "The elements fill the shape.")
-def actions_that_do_not_fill_their_shape_are_refused(trial: Trial) -> None:
+@_refused("Tensors", "The elements fill the shape.")
+def actions_that_do_not_fill_their_shape_are_refused(agent: ProbeAgent) -> _Cases:
     """Sends one element too many for each action.
 
     A warning: only a client that makes a mistake sends it; see above.
     """
-    agent = _joined(trial)
     for field in agent.actions.values():
-        element = _pick(field)
-        if element is None:
-            continue
         count = int(np.prod(_shape(field))) + 1
-        tensor = _packed(field, np.full(max(count, 2), element, field.codec.dtype))
-        tensor.shape[:] = _shape(field)
-        _refused(trial, agent, field, tensor, f"has more elements than shape {list(field.shape)}")
+        tensor = _filled(field, (max(count, 2),))
+        if tensor is not None:
+            tensor.shape[:] = _shape(field)
+            yield field, tensor, f"has more elements than shape {list(field.shape)}"
 
 
 def _edges(field: TensorField, beyond: bool) -> Iterator[tuple[Any, str]]:
@@ -217,11 +245,11 @@ def _edges(field: TensorField, beyond: bool) -> Iterator[tuple[Any, str]]:
     read them in row-major order would find such a value out of bounds.
     """
     shape = _shape(field)
-    for side, bound in zip(("minimum", "maximum"), field.bounds, strict=True):
+    minimum, maximum = field.bounds
+    for side, bound in (("minimum", minimum), ("maximum", maximum)):
         if bound is None:
             continue
-        other = field.bounds[0] if side == "minimum" else field.bounds[1]
-        inside = np.broadcast_to(other, shape).astype(field.codec.dtype)
+        inside = np.broadcast_to(bound, shape).astype(field.codec.dtype)
         if not np.all(np.isfinite(inside)):
             continue
         if not beyond:
@@ -249,152 +277,119 @@ def _beyond(bound: Any, below: bool, dtype: np.dtype[Any]) -> Any:
     return outside_float if np.isfinite(outside_float) else None
 
 
-@overview(
+def _at_edges(agent: ProbeAgent, beyond: bool) -> _Cases:
+    for field in agent.actions.values():
+        if field.codec.is_numeric:
+            for value, why in _edges(field, beyond):
+                yield field, _packed(field, value), why
+
+
+@_refused(
     "Ranges",
     "A server should refuse what is out of range.",
+    "no action has bounds that can be exceeded",
     leniency="the protocol does not enforce ranges: a server should refuse, but need not",
-    needs=(a_failed_request_is_answered,),
 )
-def actions_out_of_range_are_refused(trial: Trial) -> None:
+def actions_out_of_range_are_refused(agent: ProbeAgent) -> _Cases:
     """Puts each element in turn below its minimum and above its maximum.
 
     A warning: only a client that makes a mistake sends it; see above.
     """
-    agent = _joined(trial)
-    tried = False
-    for field in agent.actions.values():
-        if field.codec.is_numeric:
-            for value, why in _edges(field, beyond=True):
-                _refused(trial, agent, field, _packed(field, value), why)
-                tried = True
-    if not tried:
-        raise NotOfferedError("no action has bounds that can be exceeded")
+    return _at_edges(agent, beyond=True)
 
 
-@overview(
-    "Ranges",
-    "Ranges are inclusive.",
-    needs=(a_world_can_be_joined,),
-)
-def actions_at_their_bounds_are_taken(trial: Trial) -> None:
+@_taken("Ranges", "Ranges are inclusive.", "no action has bounds", needs_any_value=True)
+def actions_at_their_bounds_are_taken(agent: ProbeAgent) -> _Cases:
     """Puts every element at its minimum, then at its maximum.
 
     An error: a client that follows the specs cannot act.
     """
-    agent = _joined(trial, needs_any_value=True)
-    tried = False
-    for field in agent.actions.values():
-        if field.codec.is_numeric:
-            for value, why in _edges(field, beyond=False):
-                _taken(agent, field, _packed(field, value), why)
-                tried = True
-    if not tried:
-        raise NotOfferedError("no action has bounds")
+    return _at_edges(agent, beyond=False)
 
 
-@overview(
+@_taken(
     "Variable lengths",
     "A negative length follows from the number of elements.",
-    needs=(a_world_can_be_joined,),
+    "no action has a dimension",
 )
-def a_negative_length_is_inferred(trial: Trial) -> None:
+def a_negative_length_is_inferred(agent: ProbeAgent) -> _Cases:
     """Sends each dimension of each action as -1 in turn.
 
     An error: a client that follows the specs cannot act.
     """
-    agent = _joined(trial)
-    tried = False
     for field in agent.actions.values():
         for axis in range(len(field.shape)):
             agent.run()
-            valid = agent.valid_actions()
-            if field.uid in valid and 0 not in _shape(field):
-                valid[field.uid].shape[axis] = -1
-                why = f"has its length along axis {axis} left open"
-                _taken(agent, field, valid[field.uid], why)
-                tried = True
-    if not tried:
-        raise NotOfferedError("no action has a dimension")
+            tensor = agent.valid_actions().get(field.uid)
+            if tensor is not None and 0 not in _shape(field):
+                tensor.shape[axis] = -1
+                yield field, tensor, f"has its length along axis {axis} left open"
 
 
-@_of_invalid_actions("Variable lengths", "At most one length may be negative.")
-def two_negative_lengths_are_refused(trial: Trial) -> None:
+@_refused("Variable lengths", "At most one length may be negative.", "no action has two dimensions")
+def two_negative_lengths_are_refused(agent: ProbeAgent) -> _Cases:
     """Sends two dimensions of each action as -1.
 
     A warning: only a client that makes a mistake sends it; see above.
     """
-    agent = _joined(trial)
-    tried = False
     for field in agent.actions.values():
         if len(field.shape) >= 2:
             agent.run()
             tensor = agent.valid_actions().get(field.uid, Tensor(shape=_shape(field)))
             tensor.shape[:2] = [-1, -1]
-            _refused(trial, agent, field, tensor, "has two lengths left open")
-            tried = True
-    if not tried:
-        raise NotOfferedError("no action has two dimensions")
+            yield field, tensor, "has two lengths left open"
 
 
-@overview(
-    "Variable lengths", "A variable dimension has any length.", needs=(a_world_can_be_joined,)
+@_taken(
+    "Variable lengths",
+    "A variable dimension has any length.",
+    "no action has a variable dimension",
+    needs_any_value=True,
 )
-def a_variable_dimension_takes_any_length(trial: Trial) -> None:
+def a_variable_dimension_takes_any_length(agent: ProbeAgent) -> _Cases:
     """Sends several lengths for a dimension of -1.
 
     An error: a client that follows the specs cannot act.
     """
-    agent = _joined(trial, needs_any_value=True)
-    tried = False
     for field in agent.actions.values():
-        element = _pick(field)
-        if element is not None and field.variable:
-            for length in (1, 2, 7):
-                shape = _shape(field, length)
-                tensor = _packed(field, np.full(shape, element, field.codec.dtype))
-                _taken(agent, field, tensor, f"may have shape {list(shape)}")
-                tried = True
-    if not tried:
-        raise NotOfferedError("no action has a variable dimension")
+        for length in (1, 2, 7) if field.variable else ():
+            shape = _shape(field, length)
+            tensor = _filled(field, shape)
+            if tensor is not None:
+                yield field, tensor, f"may have shape {list(shape)}"
 
 
-@overview(
+@_taken(
     "Broadcastable",
     "One element can represent a tensor of any shape.",
-    needs=(a_world_can_be_joined,),
+    "no action has a shape that one element can fill",
+    needs_any_value=True,
 )
-def one_element_is_broadcast(trial: Trial) -> None:
+def one_element_is_broadcast(agent: ProbeAgent) -> _Cases:
     """Sends one element with the whole shape.
 
     An error: a client that follows the specs cannot act.
     """
-    agent = _joined(trial, needs_any_value=True)
-    tried = False
     for field in agent.actions.values():
-        element = _pick(field)
         shape = _shape(field)
-        if element is not None and shape and np.prod(shape) > 1:
-            tensor = _packed(field, np.full((1,), element, field.codec.dtype))
+        tensor = _filled(field, (1,))
+        if tensor is not None and shape and np.prod(shape) > 1:
             tensor.shape[:] = shape
-            _taken(agent, field, tensor, "is one element for all of them")
-            tried = True
-    if not tried:
-        raise NotOfferedError("no action has a shape that one element can fill")
+            yield field, tensor, "is one element for all of them"
 
 
-@_of_invalid_actions(
-    "TensorSpec", "An action has the shape of its spec, also if its elements are messages."
+@_refused(
+    "TensorSpec",
+    "An action has the shape of its spec, also if its elements are messages.",
+    "no action takes messages",
 )
-def messages_of_another_shape_are_refused(trial: Trial) -> None:
+def messages_of_another_shape_are_refused(agent: ProbeAgent) -> _Cases:
     """Sends one dimension too many, for each action of messages.
 
     A warning: only a client that makes a mistake sends it; see above.
     """
-    agent = _joined(trial)
-    protos = [f for f in agent.actions.values() if f.codec.data_type == dm_env_rpc_pb2.PROTO]
-    if not protos:
-        raise NotOfferedError("no action takes messages")
-    for field in protos:
-        tensor = Tensor(shape=(*_shape(field), 2))
-        tensor.protos.array.extend([any_pb2.Any()] * int(np.prod(tensor.shape)))
-        _refused(trial, agent, field, tensor, "has a dimension too many")
+    for field in agent.actions.values():
+        if field.codec.data_type == dm_env_rpc_pb2.PROTO:
+            tensor = Tensor(shape=(*_shape(field), 2))
+            tensor.protos.array.extend([any_pb2.Any()] * int(np.prod(tensor.shape)))
+            yield field, tensor, "has a dimension too many"

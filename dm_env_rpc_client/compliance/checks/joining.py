@@ -13,8 +13,8 @@ from dm_env_rpc_client.compliance.checks.foundations import (
 from dm_env_rpc_client.compliance.checks.world_lifetimes import names_of_worlds_are_unique
 from dm_env_rpc_client.compliance.facts import Takes
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
+from dm_env_rpc_client.compliance.probe_agent import step_together
 from dm_env_rpc_client.compliance.trial import Trial
-from dm_env_rpc_client.tensors.settings import pack_settings
 
 _JOIN = "JoinWorldRequest/Response"
 _LEAVE = "LeaveWorldRequest/Response"
@@ -40,9 +40,7 @@ def invalid_join_settings_are_refused(trial: Trial) -> None:
 
     An error: the options promise it.
     """
-    invalid = pack_settings(trial.options.invalid_join_settings)
-    if not invalid:
-        raise NotOfferedError("no invalid join settings were given")
+    invalid = trial.invalid_settings("join")
     probe = trial.connect()
     name = trial.create_world(probe)
     for setting, tensor in invalid.items():
@@ -166,11 +164,7 @@ def agents_of_one_world_have_their_own_states(trial: Trial) -> None:
     """
     agent = trial.join()
     other = trial.join_beside(agent)
-    # Both are sent before an answer is read, because the world may wait for all its agents.
-    for one in (agent, other):
-        one.probe.send(one.request())
-    for one in (agent, other):
-        one.took(one.probe.accepted("step", "a StepResponse for each agent"))
+    step_together((agent, other), "a StepResponse for each agent")
 
 
 @reference(

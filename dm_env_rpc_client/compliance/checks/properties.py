@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 from google.protobuf import any_pb2
-from google.protobuf import message as protobuf_message
 from google.rpc import status_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, line_1_0_pb2, properties_pb2
 from dm_env_rpc_client.compliance.check import reference
-from dm_env_rpc_client.compliance.checks.foundations import (
-    a_failed_request_is_answered,
-)
+from dm_env_rpc_client.compliance.checks.foundations import a_failed_request_is_answered
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.probe import Probe, describe
 from dm_env_rpc_client.compliance.trial import Trial
@@ -54,21 +51,22 @@ class _Properties:
         self._world_name = world_name
         self.probe = probe
 
-    def list(self, key: str) -> Sequence[_Property] | status_pb2.Status:
-        """Returns the properties directly below a key."""
-        raise NotImplementedError
+    def ask(self, verb: str, key: str, value: Tensor | None = None) -> Any:
+        """Lists, reads or writes.
 
-    def read(self, key: str) -> Tensor | status_pb2.Status:
-        """Returns the value of a property."""
-        raise NotImplementedError
+        Args:
+          verb: "list", "read" or "write".
+          key: of the property.
+          value: what to write.
 
-    def write(self, key: str, value: Tensor) -> status_pb2.Status | None:
-        """Sets the value of a property."""
+        Returns:
+          The properties directly below it, its value or None; or the error Status.
+        """
         raise NotImplementedError
 
     def walk(self) -> Iterator[_Property]:
         """Yields the properties of the tree, each once, and checks that they can be listed."""
-        waiting = list(self._listed(""))
+        waiting = self._listed("")
         seen: set[str] = set()
         while waiting and len(seen) < _MAX_PROPERTIES:
             found = waiting.pop()
@@ -79,15 +77,15 @@ class _Properties:
             if found.is_listable:
                 waiting.extend(self._listed(found.key))
 
-    def _listed(self, key: str) -> Sequence[_Property]:
-        listed = self.list(key)
+    def _listed(self, key: str) -> list[_Property]:
+        listed = self.ask("list", key)
         if isinstance(listed, status_pb2.Status):
             raise self.probe.violation(
                 f"the properties below the listable {key!r}", describe(listed)
             )
-        return listed
+        return list(listed)
 
-    def _ask(self, request: Any, expected: str) -> Any:
+    def _answer(self, request: Any, expected: str) -> Any:
         before = self.probe
         self.probe = self._trial.usable(before)
         if self.probe is not before and self._world_name is not None:
@@ -98,73 +96,45 @@ class _Properties:
 class _OfExtension(_Properties):
     """Each request is packed into an extension, and so is the answer."""
 
-    def list(self, key: str) -> Sequence[_Property] | status_pb2.Status:
-        answer = self._answer(list_property=properties_pb2.ListPropertyRequest(key=key))
-        if isinstance(answer, status_pb2.Status):
-            return answer
-        return [
-            _Property(
-                found.spec.name,
-                found.spec,
-                found.is_readable,
-                found.is_writable,
-                found.is_listable,
-            )
-            for found in answer.values
-        ]
-
-    def read(self, key: str) -> Tensor | status_pb2.Status:
-        answer = self._answer(read_property=properties_pb2.ReadPropertyRequest(key=key))
-        if isinstance(answer, status_pb2.Status):
-            return answer
-        value: Tensor = answer.value
-        return value
-
-    def write(self, key: str, value: Tensor) -> status_pb2.Status | None:
-        request = properties_pb2.WritePropertyRequest(key=key, value=value)
-        answer = self._answer(write_property=request)
-        return answer if isinstance(answer, status_pb2.Status) else None
-
-    def _answer(self, **payload: protobuf_message.Message) -> Any:
+    def ask(self, verb: str, key: str, value: Tensor | None = None) -> Any:
+        field = f"{verb}_property"
+        content = {"key": key} if value is None else {"key": key, "value": value}
         packed = any_pb2.Any()
-        packed.Pack(properties_pb2.PropertyRequest(**payload))  # type: ignore[arg-type]
-        (field,) = payload
-        answer = self._ask(packed, f"an answer to {field}")
+        packed.Pack(properties_pb2.PropertyRequest(**{field: content}))
+        answer = self._answer(packed, f"an answer to {field}")
         if isinstance(answer, status_pb2.Status):
             return answer
         response = properties_pb2.PropertyResponse()
         if not answer.Unpack(response) or response.WhichOneof("payload") != field:
             raise self.probe.violation(f"a PropertyResponse with {field}", describe(answer))
-        return getattr(response, field)
+        if verb == "list":
+            return [
+                _Property(
+                    each.spec.name, each.spec, each.is_readable, each.is_writable, each.is_listable
+                )
+                for each in response.list_property.values
+            ]
+        return response.read_property.value if verb == "read" else None
 
 
 class _OfLine10(_Properties):
     """Requests of the core protocol, which take several keys."""
 
-    def list(self, key: str) -> Sequence[_Property] | status_pb2.Status:
-        request = line_1_0_pb2.ListPropertyRequest(keys=[key])
-        answer = self._ask(request, "a ListPropertyResponse")
+    def ask(self, verb: str, key: str, value: Tensor | None = None) -> Any:
+        name = f"{verb.capitalize()}Property"
+        content: Any = {"keys": [key]} if value is None else {"properties": {key: value}}
+        request = getattr(line_1_0_pb2, f"{name}Request")(**content)
+        answer = self._answer(request, f"a {name}Response")
         if isinstance(answer, status_pb2.Status):
             return answer
-        return [
-            _Property(name, found.spec, found.is_readable, found.is_writeable, found.is_listable)
-            for name, found in answer.properties.items()
-        ]
-
-    def read(self, key: str) -> Tensor | status_pb2.Status:
-        request = line_1_0_pb2.ReadPropertyRequest(keys=[key])
-        answer = self._ask(request, "a ReadPropertyResponse")
-        if isinstance(answer, status_pb2.Status):
-            return answer
-        if set(answer.properties) != {key}:
+        if verb == "list":
+            return [
+                _Property(name, each.spec, each.is_readable, each.is_writeable, each.is_listable)
+                for name, each in answer.properties.items()
+            ]
+        if verb == "read" and set(answer.properties) != {key}:
             raise self.probe.violation(f"the value of {key!r} alone", describe(answer))
-        value: Tensor = answer.properties[key]
-        return value
-
-    def write(self, key: str, value: Tensor) -> status_pb2.Status | None:
-        request = line_1_0_pb2.WritePropertyRequest(properties={key: value})
-        answer = self._ask(request, "a WritePropertyResponse")
-        return answer if isinstance(answer, status_pb2.Status) else None
+        return answer.properties[key] if verb == "read" else None
 
 
 def _offered(trial: Trial) -> list[_Properties]:
@@ -180,7 +150,7 @@ def _offered(trial: Trial) -> list[_Properties]:
         world_name = trial.join(probe).world_name if is_joined else None
         for dialect in dialects:
             found = dialect(trial, probe, world_name)
-            root = found.list("")
+            root = found.ask("list", "")
             if not isinstance(root, status_pb2.Status):
                 offered.append(found)
             refusal = refusal or getattr(root, "message", "")
@@ -189,6 +159,21 @@ def _offered(trial: Trial) -> list[_Properties]:
             return offered
         probe = trial.usable(probe)
     raise NotOfferedError(f"the server does not list properties: {refusal}")
+
+
+def _walked(trial: Trial) -> Iterator[tuple[_Properties, _Property]]:
+    """Yields all properties, in each dialect."""
+    for properties in _offered(trial):
+        for found in properties.walk():
+            yield properties, found
+
+
+def _own_values(trial: Trial) -> Iterator[tuple[_Properties, _Property, Tensor]]:
+    """Yields the readable properties with their values."""
+    for properties, found in _walked(trial):
+        value = properties.ask("read", found.key) if found.is_readable else None
+        if isinstance(value, Tensor):
+            yield properties, found, value
 
 
 @reference(
@@ -202,9 +187,8 @@ def properties_can_be_listed(trial: Trial) -> None:
 
     An error: a client cannot find the properties.
     """
-    for properties in _offered(trial):
-        for _ in properties.walk():
-            pass
+    for _ in _walked(trial):
+        pass
 
 
 @reference(
@@ -218,21 +202,20 @@ def readable_properties_can_be_read(trial: Trial) -> None:
 
     An error: a client cannot read, or cannot unpack what it has read.
     """
-    for properties in _offered(trial):
-        for found in properties.walk():
-            if not found.is_readable:
-                continue
-            value = properties.read(found.key)
-            if isinstance(value, status_pb2.Status):
-                raise properties.probe.violation(
-                    f"a value, because {found.key!r} is readable", describe(value)
-                )
-            try:
-                TensorField(0, found.spec, "property").unpack(value)
-            except SpecError as error:
-                raise properties.probe.violation(
-                    f"a tensor for {describe(found.spec)}: {error}", describe(value)
-                ) from None
+    for properties, found in _walked(trial):
+        if not found.is_readable:
+            continue
+        value = properties.ask("read", found.key)
+        if isinstance(value, status_pb2.Status):
+            raise properties.probe.violation(
+                f"a value, because {found.key!r} is readable", describe(value)
+            )
+        try:
+            TensorField(0, found.spec, "property").unpack(value)
+        except SpecError as error:
+            raise properties.probe.violation(
+                f"a tensor for {describe(found.spec)}: {error}", describe(value)
+            ) from None
 
 
 @reference(
@@ -246,24 +229,12 @@ def unreadable_properties_are_refused(trial: Trial) -> None:
 
     A warning: only a client that ignores the attributes reads it.
     """
-    for properties in _offered(trial):
-        for found in properties.walk():
-            if found.is_readable:
-                continue
-            value = properties.read(found.key)
-            if not isinstance(value, status_pb2.Status):
-                raise properties.probe.violation(
-                    f"an error, because {found.key!r} is not readable", describe(value)
-                )
-
-
-def _own_values(properties: _Properties) -> Iterator[tuple[_Property, Tensor]]:
-    """Yields the readable properties with their values."""
-    for found in properties.walk():
-        if found.is_readable:
-            value = properties.read(found.key)
-            if not isinstance(value, status_pb2.Status):
-                yield found, value
+    for properties, found in _walked(trial):
+        value = None if found.is_readable else properties.ask("read", found.key)
+        if isinstance(value, Tensor):
+            raise properties.probe.violation(
+                f"an error, because {found.key!r} is not readable", describe(value)
+            )
 
 
 @reference(
@@ -276,14 +247,12 @@ def writable_properties_can_be_written(trial: Trial) -> None:
 
     An error: a client cannot write.
     """
-    for properties in _offered(trial):
-        for found, value in _own_values(properties):
-            refusal = properties.write(found.key, value) if found.is_writable else None
-            if refusal is not None:
-                raise properties.probe.violation(
-                    f"a WritePropertyResponse, because {found.key!r} is writable",
-                    describe(refusal),
-                )
+    for properties, found, value in _own_values(trial):
+        refusal = properties.ask("write", found.key, value) if found.is_writable else None
+        if refusal is not None:
+            raise properties.probe.violation(
+                f"a WritePropertyResponse, because {found.key!r} is writable", describe(refusal)
+            )
 
 
 @reference(
@@ -297,12 +266,11 @@ def unwritable_properties_are_refused(trial: Trial) -> None:
 
     A warning: only a client that ignores the attributes writes to it.
     """
-    for properties in _offered(trial):
-        for found, value in _own_values(properties):
-            if not found.is_writable and properties.write(found.key, value) is None:
-                raise properties.probe.violation(
-                    f"an error, because {found.key!r} is not writable", "a WritePropertyResponse"
-                )
+    for properties, found, value in _own_values(trial):
+        if not found.is_writable and properties.ask("write", found.key, value) is None:
+            raise properties.probe.violation(
+                f"an error, because {found.key!r} is not writable", "a WritePropertyResponse"
+            )
 
 
 @reference(
@@ -319,13 +287,10 @@ def unknown_properties_are_refused(trial: Trial) -> None:
     value = Tensor()
     value.floats.array.append(0.0)
     for properties in _offered(trial):
-        for name, answer in (
-            ("read", properties.read(_UNKNOWN)),
-            ("write", properties.write(_UNKNOWN, value)),
-            ("list", properties.list(_UNKNOWN)),
-        ):
+        for verb in ("read", "write", "list"):
+            answer = properties.ask(verb, _UNKNOWN, value if verb == "write" else None)
             if not isinstance(answer, status_pb2.Status):
                 raise properties.probe.violation(
                     "an error, because there is no such property",
-                    f"the response to the {name} request",
+                    f"the response to the {verb} request",
                 )

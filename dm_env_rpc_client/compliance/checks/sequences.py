@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import overview, reference
 from dm_env_rpc_client.compliance.checks.foundations import (
@@ -20,6 +22,7 @@ from dm_env_rpc_client.tensors.settings import pack_settings
 
 _STEP = "StepRequest/Response"
 _RESET = "ResetRequest/Response"
+_of_resets = functools.partial(reference, _RESET, needs=(a_world_can_be_joined, a_reset_is_taken))
 _WINDOW = 8
 """The number of steps that are pending at once."""
 
@@ -73,12 +76,9 @@ def the_last_step_returns_observations(trial: Trial) -> None:
     An error: a client lacks the observations of the end.
     """
     agent = trial.join()
-    uids = agent.specs.observations
     agent.run()
     for _ in range(trial.options.max_steps):
-        response = agent.step(requested=uids)
-        if set(response.observations) != set(uids):
-            raise agent.probe.violation(f"observations {sorted(uids)}", describe(response))
+        agent.observe()
         if agent.state is not State.RUNNING:
             return
     raise NotOfferedError(_endless(trial))
@@ -109,11 +109,7 @@ def sequences_end_and_begin_while_steps_are_in_flight(trial: Trial) -> None:
         raise NotOfferedError(_endless(trial))
 
 
-@reference(
-    _RESET,
-    "A pending Reset takes effect between the steps around it.",
-    needs=(a_world_can_be_joined, a_reset_is_taken),
-)
+@_of_resets("A pending Reset takes effect between the steps around it.")
 def a_reset_in_flight_ends_the_sequence(trial: Trial) -> None:
     """Sends a step, a Reset and a first step without waiting.
 
@@ -135,7 +131,7 @@ def a_reset_in_flight_ends_the_sequence(trial: Trial) -> None:
     last = agent.probe.answer("step", "the answer to the last step")
     if refusal is not None:
         raise refusal
-    agent.state = State.INTERRUPTED
+    agent.was_reset()
     if not isinstance(last, dm_env_rpc_pb2.StepResponse):
         raise agent.probe.violation(
             "a first step, because it follows a Reset; its actions are ignored", describe(last)
@@ -150,19 +146,7 @@ def _check_same(agent: ProbeAgent, before: dm_env_rpc_pb2.ActionObservationSpecs
         )
 
 
-def _plain_reset(agent: ProbeAgent) -> None:
-    """A Reset without settings."""
-    answer = agent.probe.accept(dm_env_rpc_pb2.ResetRequest(), "a ResetResponse")
-    if agent.state is State.RUNNING:
-        agent.state = State.INTERRUPTED
-    agent.adopt(answer.specs)
-
-
-@reference(
-    _RESET,
-    "The specs are sent again even if nothing has changed.",
-    needs=(a_world_can_be_joined, a_reset_is_taken),
-)
+@_of_resets("The specs are sent again even if nothing has changed.")
 def a_reset_sends_the_specs_again(trial: Trial) -> None:
     """Resets in a sequence and between two; the sent specs must be valid for the next steps.
 
@@ -176,17 +160,13 @@ def a_reset_sends_the_specs_again(trial: Trial) -> None:
     for kind in ("actions", "observations"):
         if getattr(joined, kind) and not getattr(agent.specs, kind):
             raise agent.probe.violation(f"specs of {kind}", describe(agent.specs))
-    if not trial.options.reset_settings and agent.specs != joined:
+    if not trial.options.reset_settings:
         _check_same(agent, joined)
     agent.step(requested=agent.observations, expected="a step with the specs of the Reset")
     agent.step(requested=agent.observations, expected="a step with the specs of the Reset")
 
 
-@reference(
-    _RESET,
-    "A Reset without settings is a no-op while no sequence is running.",
-    needs=(a_world_can_be_joined, a_reset_is_taken),
-)
+@_of_resets("A Reset without settings is a no-op while no sequence is running.")
 def a_reset_between_sequences_changes_nothing(trial: Trial) -> None:
     """Resets twice before the first sequence and twice after a Reset.
 
@@ -195,23 +175,19 @@ def a_reset_between_sequences_changes_nothing(trial: Trial) -> None:
     agent = trial.join()
     joined = agent.specs
     for _ in range(2):
-        _plain_reset(agent)
+        agent.reset({})
         _check_same(agent, joined)
     agent.begin("a first step after Resets that changed nothing")
-    _plain_reset(agent)
+    agent.reset({})
     between = agent.specs
     for _ in range(2):
-        _plain_reset(agent)
+        agent.reset({})
         _check_same(agent, between)
     agent.begin("a first step after Resets that changed nothing")
     agent.check_is_running("a sequence has begun")
 
 
-@reference(
-    _RESET,
-    "After a Reset the next step begins a sequence; its actions are ignored.",
-    needs=(a_world_can_be_joined, a_reset_is_taken),
-)
+@_of_resets("After a Reset the next step begins a sequence; its actions are ignored.")
 def a_reset_ends_the_sequence(trial: Trial) -> None:
     """Resets in the middle of a sequence.
 
@@ -224,11 +200,7 @@ def a_reset_ends_the_sequence(trial: Trial) -> None:
     agent.check_is_running("the sequence after the Reset has begun")
 
 
-@reference(
-    _RESET,
-    "Settings of a Reset are those for the agent's next sequence.",
-    needs=(a_world_can_be_joined, a_reset_is_taken),
-)
+@_of_resets("Settings of a Reset are those for the agent's next sequence.")
 def reset_settings_are_taken(trial: Trial) -> None:
     """Resets with them in a sequence and between two, and steps with the new specs.
 
@@ -255,11 +227,8 @@ def invalid_reset_settings_are_refused(trial: Trial) -> None:
 
     An error: the options promise it.
     """
-    invalid = pack_settings(trial.options.invalid_reset_settings)
-    if not invalid:
-        raise NotOfferedError("no invalid reset settings were given")
+    invalid = trial.invalid_settings("reset")
     agent = trial.join()
-    agent.run()
     for name, tensor in invalid.items():
         trial.recover(agent)
         agent.run()

@@ -47,19 +47,7 @@ def answers_are_of_the_requests_kind(trial: Trial) -> None:
         _LEAVE,
         dm_env_rpc_pb2.StepRequest(),
     )
-    for request in requests:
-        agent.probe.send(request)
-    for field in (
-        "join_world",
-        "step",
-        "reset",
-        "step",
-        "destroy_world",
-        "reset_world",
-        "leave_world",
-        "leave_world",
-        "step",
-    ):
+    for field in [agent.probe.send(request) for request in requests]:
         agent.probe.answer(field, f"the answer to the {field} request, in order")
 
 

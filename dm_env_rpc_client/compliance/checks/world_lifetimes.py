@@ -15,7 +15,6 @@ from dm_env_rpc_client.compliance.facts import Takes
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.probe import Probe, describe
 from dm_env_rpc_client.compliance.trial import Trial
-from dm_env_rpc_client.tensors.settings import pack_settings
 
 _CREATE = "CreateWorldRequest/Response"
 _DESTROY = "DestroyWorldRequest/Response"
@@ -76,9 +75,7 @@ def invalid_create_settings_are_refused(trial: Trial) -> None:
     An error: the options promise it.
     """
     _check_creates(trial)
-    invalid = pack_settings(trial.options.invalid_create_settings)
-    if not invalid:
-        raise NotOfferedError("no invalid create settings were given")
+    invalid = trial.invalid_settings("create")
     probe = trial.connect()
     for name, tensor in invalid.items():
         request = trial.create_request()

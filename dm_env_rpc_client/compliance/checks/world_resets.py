@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import reference
 from dm_env_rpc_client.compliance.checks.foundations import (
     a_failed_request_is_answered,
@@ -11,7 +12,7 @@ from dm_env_rpc_client.compliance.checks.foundations import (
 from dm_env_rpc_client.compliance.checks.observations import what_is_requested_is_returned
 from dm_env_rpc_client.compliance.facts import Takes
 from dm_env_rpc_client.compliance.probe import Probe, describe
-from dm_env_rpc_client.compliance.probe_agent import ProbeAgent
+from dm_env_rpc_client.compliance.probe_agent import ProbeAgent, step_together
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.protocol.lifecycle import State
 
@@ -70,31 +71,33 @@ def an_agent_resets_its_world(trial: Trial) -> None:
         agent.begin("a first step, at once and with its actions ignored")
         agent.step()
         agent.probe.accept(request, "a ResetWorldResponse, because there is no other agent")
-        if agent.state is State.RUNNING:
-            agent.state = State.INTERRUPTED
+        agent.was_reset()
     agent.begin("a first step, at once and with its actions ignored")
     agent.check_is_running("a sequence has begun")
 
 
-def _check_is_told(trial: Trial, agent: ProbeAgent, caller: Probe) -> None:
-    """Checks that the agent has an INTERRUPTED step before the caller has its answer."""
-    uids = agent.specs.observations
-    if caller.has_answer(trial.options.quiet_seconds):
-        answer = caller.accepted("reset_world", "a ResetWorldResponse")
-        raise caller.violation(
-            "no ResetWorldResponse until the joined agent has had an INTERRUPTED step",
-            describe(answer),
-        )
+def _interrupted(agent: ProbeAgent) -> dm_env_rpc_pb2.StepResponse:
+    """Steps until the sequence ends, which must be soon, and returns the INTERRUPTED step."""
     for _ in range(_STEPS):
-        response = agent.step(requested=uids)
-        if set(response.observations) != set(uids):
-            raise agent.probe.violation(f"observations {sorted(uids)}", describe(response))
+        response = agent.step(requested=agent.specs.observations)
         if agent.state is not State.RUNNING:
             break
     if agent.state is not State.INTERRUPTED:
         raise agent.probe.violation(
             "a step that is INTERRUPTED, because the world is being reset", describe(response)
         )
+    return response
+
+
+def _check_is_told(trial: Trial, agent: ProbeAgent, caller: Probe) -> None:
+    """Checks that the agent has an INTERRUPTED step before the caller has its answer."""
+    if caller.has_answer(trial.options.quiet_seconds):
+        answer = caller.accepted("reset_world", "a ResetWorldResponse")
+        raise caller.violation(
+            "no ResetWorldResponse until the joined agent has had an INTERRUPTED step",
+            describe(answer),
+        )
+    agent.check_observations(_interrupted(agent), agent.specs.observations)
     caller.accepted("reset_world", "a ResetWorldResponse, because all agents have been told")
     agent.begin("a first step after the world was reset, whose actions are ignored")
 
@@ -130,24 +133,9 @@ def an_agent_resets_the_world_of_another(trial: Trial) -> None:
     """
     agent = trial.join()
     other = trial.join_beside(agent)
-    for one in (agent, other):
-        one.probe.send(one.request())
-    for one in (agent, other):
-        one.took(one.probe.accepted("step", "a first step for each agent"))
+    step_together((agent, other), "a first step for each agent")
     agent.probe.send(trial.reset_world_request(agent.world_name))
-    uids = other.specs.observations
-    for _ in range(_STEPS):
-        other.step(requested=uids)
-        if other.state is not State.RUNNING:
-            break
-    if other.state is not State.INTERRUPTED:
-        raise other.probe.violation(
-            "a step that is INTERRUPTED, because the world is being reset",
-            f"state {other.state.name}",
-        )
+    _interrupted(other)
     agent.probe.accepted("reset_world", "a ResetWorldResponse, because the other has been told")
-    agent.state = State.INTERRUPTED
-    for one in (agent, other):
-        one.probe.send(one.request())
-    for one in (agent, other):
-        one.took(one.probe.accepted("step", "a first step for each agent, at once"))
+    agent.was_reset()
+    step_together((agent, other), "a first step for each agent, at once")
