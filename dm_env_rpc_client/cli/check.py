@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import inspect
+import dataclasses
 import signal
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -14,14 +14,14 @@ import rich.console
 import rich.markup
 import typer
 
-from dm_env_rpc_client.cli import arguments
-from dm_env_rpc_client.cli.consoles import Console, console, print_json
+from dm_env_rpc_client.cli import options
+from dm_env_rpc_client.cli.consoles import Console, console, print_json, progress
 from dm_env_rpc_client.cli.failures import REFUSED, Terminated, UsageError
 from dm_env_rpc_client.cli.group import examples
-from dm_env_rpc_client.compliance.options import FLAGS, Flag, Kind, Options
+from dm_env_rpc_client.compliance.options import FLAGS, Kind, Options
 
 if TYPE_CHECKING:
-    from dm_env_rpc_client.compliance import Outcome, Result
+    from dm_env_rpc_client.compliance import Result
 
 __all__ = ["EXAMPLES", "check"]
 
@@ -38,57 +38,41 @@ _STYLES = {
     "skipped": "yellow",
 }
 
-# The type of a parameter, and what its flag takes beside its name and help text.
-_BY_KIND: dict[Kind, tuple[Any, dict[str, Any]]] = {
-    Kind.SETTINGS: (list[str] | None, {"metavar": "NAME=VALUE"}),
-    Kind.NAMES: (list[str] | None, {"metavar": "NAME"}),
-    Kind.TEXT: (str | None, {"metavar": "NAME"}),
-    Kind.POLICY: (str, {"metavar": "POLICY", "autocompletion": arguments.complete_policy}),
-    Kind.COUNT: (int, {"metavar": "N"}),
-    Kind.SECONDS: (float, {"metavar": "SECONDS", "callback": arguments.check_seconds}),
-    Kind.YES_OR_NO: (bool | None, {}),
-    Kind.SWITCH: (bool, {}),
-    Kind.FILE: (str | None, {}),
+# The type of a parameter, where it is not text.
+_TYPES: dict[Kind, Any] = {
+    Kind.SETTINGS: list[str] | None,
+    Kind.NAMES: list[str] | None,
+    Kind.COUNT: int,
+    Kind.SECONDS: float,
+    Kind.YES_OR_NO: bool | None,
+    Kind.SWITCH: bool,
 }
 
-
-def _parameter(field: str, flag: Flag) -> inspect.Parameter:
-    """Returns the parameter that gives the command a flag."""
-    annotation, details = _BY_KIND[flag.kind]
-    names = [f"--{flag.name}" + (f"/--{flag.opposite}" if flag.opposite else "")]
-    if flag.kind is Kind.POLICY:
-        names.append("-p")
-    elif flag.kind is Kind.COUNT:
-        details = {**details, "min": flag.minimum}
-    option = typer.Option(*names, help=flag.usage(), **details)
-    if flag.kind is Kind.FILE:
-        option = arguments.file_option(flag)
-    return inspect.Parameter(
-        field,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=getattr(Options, field, None),
-        annotation=Annotated[annotation, option],
-    )
+_Server: Any = dataclasses.make_dataclass(
+    "_Server",
+    [
+        (
+            field,
+            Annotated[_TYPES.get(flag.kind, str | None), options.option(field)],
+            dataclasses.field(default=getattr(Options, field, None)),
+        )
+        for field, flag in FLAGS.items()
+    ],
+    bases=(options.Server,),
+    frozen=True,
+    kw_only=True,
+)
+"""A server, and an option for each of those of the suite."""
 
 
-def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command a flag for each option of the suite, in place of its `**given`."""
-    own = inspect.signature(command, eval_str=True).parameters
-    address, *rest = (each for each in own.values() if each.kind is not each.VAR_KEYWORD)
-    parameters = [address, *(_parameter(*row) for row in FLAGS.items()), *rest]
-    arguments.replace_parameters(command, parameters)
-    return command
-
-
-@_with_flags
+@options.with_options
 def check(
-    address: arguments.Address,
     *,
+    server: _Server,
     only: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Run only checks with TEXT in their name.")
-    ] = None,
-    as_json: arguments.Json = False,
-    **given: Any,
+        str, typer.Option(metavar="TEXT", help="Run only checks with TEXT in their name.")
+    ] = "",
+    as_json: options.Json = False,
 ) -> None:
     """Checks a server against the protocol; exits with code 1 if a check fails.
 
@@ -97,54 +81,46 @@ def check(
     """
     from dm_env_rpc_client.compliance import Outcome
 
-    options = Options.from_flags(given)
-    with arguments.reached(address, _access(options)) as found:
-        results = _run(found, options, only or "", as_json)
-    counts = collections.Counter(dict.fromkeys(Outcome, 0))
-    counts.update(result.outcome for result in results)
+    results = _run(server, only, as_json)
+    counts = collections.Counter(result.outcome for result in results)
     if as_json:
-        print_json(_summary(address, results, counts))
+        print_json(
+            {
+                "address": server.address,
+                **{outcome.value: counts[outcome] for outcome in Outcome},
+                "checks": [result.as_json() for result in results],
+            }
+        )
     else:
         Console().print(", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome))
     if counts[Outcome.FAILED]:
         raise typer.Exit(REFUSED)
 
 
-def _access(options: Options) -> arguments.Access:
-    security = options.security()
-    return arguments.Access(security["insecure"], security["credentials"], security["token"])
-
-
-def _run(address: str, options: Options, only: str, as_json: bool) -> list[Result]:
-    import rich.progress
+def _run(server: options.Server, only: str, as_json: bool) -> list[Result]:
+    from rich.progress import MofNCompleteColumn
 
     from dm_env_rpc_client.compliance import CHECKS, run
 
+    suite = Options.from_flags({field: getattr(server, field) for field in FLAGS})
     checks = [check for check in CHECKS if only in check.name]
     if not checks:
         raise UsageError(f"no check has {only!r} in its name")
     # One error with its own exit code, instead of a failure of every check.
-    with arguments.open_connection(address, options.timeout, _access(options)):
+    with server.connection():
         pass
     names = {check.name for check in checks}
     results: list[Result] = []
     out = Console(soft_wrap=True, highlight=False)
     # Only one console knows where the bar is: if both are terminals, they are the same one.
-    with_bar = out if out.is_terminal else console
+    screen = out if out.is_terminal else console
     lines = _Lines(out)
-    with rich.progress.Progress(
-        rich.progress.TextColumn("{task.description}"),
-        rich.progress.BarColumn(),
-        rich.progress.MofNCompleteColumn(),
-        console=with_bar,
-        transient=True,
-        disable=as_json or not with_bar.is_terminal,
-    ) as progress:
-        task = progress.add_task(f"checking {address}", total=len(checks))
-        with _ending_between_checks(with_bar) as raise_if_told:
-            for result in run(address, options, checks):
+    with progress(MofNCompleteColumn(), screen=screen, is_shown=not as_json) as bar:
+        task = bar.add_task(f"checking {server.address}", total=len(checks))
+        with _ending_between_checks(screen) as raise_if_told:
+            for result in run(server.address, suite, checks):
                 results.append(result)
-                progress.update(task, completed=sum(each.name in names for each in results))
+                bar.update(task, completed=sum(each.name in names for each in results))
                 if not as_json:
                     lines.add(result)
                 raise_if_told()
@@ -217,13 +193,3 @@ class _Lines:
             style = _STYLES["skipped"]
             self._out.print(f"[{style}]skipped[/] {self._more} more, for the same reason")
         self._reason, self._more = "", 0
-
-
-def _summary(
-    address: str, results: list[Result], counts: collections.Counter[Outcome]
-) -> dict[str, Any]:
-    return {
-        "address": address,
-        **{outcome.value: count for outcome, count in counts.items()},
-        "checks": [result.as_json() for result in results],
-    }

@@ -6,19 +6,33 @@ styles and movements of the cursor control the terminal; `--json` escapes as JSO
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import rich.box
 import rich.console
 import rich.markup
+import rich.progress
 import rich.segment
+import rich.table
 import typer
 
 from dm_env_rpc_client.displays.plain_text import one_line, printable
 
-__all__ = ["Console", "cell", "console", "json_text", "print_json", "print_text"]
+__all__ = [
+    "Console",
+    "cell",
+    "console",
+    "json_text",
+    "print_json",
+    "print_text",
+    "progress",
+    "table",
+    "waiting",
+]
 
 
 class Console(rich.console.Console):
@@ -51,6 +65,40 @@ def cell(value: Any) -> str:
     """Returns the text of a value in one line, for tables and trees of `rich`."""
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return rich.markup.escape(one_line(text))
+
+
+def table(*columns: str, title: str | None = None, numbers: bool = False) -> rich.table.Table:
+    """Returns an empty table, with numbers to the right."""
+    made = rich.table.Table(title=title, title_justify="left", box=rich.box.SIMPLE)
+    for column in columns:
+        made.add_column(column, justify="right" if numbers else "left", overflow="fold")
+    return made
+
+
+def progress(
+    *columns: rich.progress.ProgressColumn,
+    screen: rich.console.Console = console,
+    is_shown: bool = True,
+) -> rich.progress.Progress:
+    """Returns a progress bar, which is there while its context lasts, on a terminal only."""
+    return rich.progress.Progress(
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(),
+        *columns,
+        console=screen,
+        transient=True,
+        disable=not (is_shown and screen.is_terminal),
+    )
+
+
+@contextlib.contextmanager
+def waiting(for_what: str) -> Iterator[None]:
+    """Shows on a terminal what the command waits for."""
+    if console.is_terminal:
+        with console.status(cell(for_what)):
+            yield
+    else:
+        yield
 
 
 def print_text(text: str) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -20,11 +19,6 @@ EXAMPLES = examples(
 )
 
 
-class _Format(str, enum.Enum):
-    PARQUET = "parquet"
-    MINARI = "minari"
-
-
 def export(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Recording to export.")],
     out: Annotated[
@@ -35,19 +29,18 @@ def export(
             "set, such as catch/run-v0, which is stored where Minari stores them.",
         ),
     ],
-    to: Annotated[_Format, typer.Option("--to", help="Format of the episodes.")],
+    to: Annotated[Literal["parquet", "minari"], typer.Option(help="Format of the episodes.")],
     chunk_bytes: recorded.ChunkBytes = None,
 ) -> None:
     """Writes the episodes of a recording for other programs."""
     limits = recorded.limits_of(chunk_bytes)
-    if to is _Format.PARQUET:
-        with recorded.needing_extras():
-            from dm_env_rpc_client.recording.parquet import export_parquet
+    with recorded.needing_extras():
+        if to == "parquet":
+            from dm_env_rpc_client.recording import parquet
 
-        count = export_parquet(path, out, limits=limits)
-    else:
-        with recorded.needing_extras():
-            from dm_env_rpc_client.recording.minari import export_minari
+            count = parquet.export_parquet(path, out, limits=limits)
+        else:
+            from dm_env_rpc_client.recording import minari
 
-        count = export_minari(path, out, limits=limits)
+            count = minari.export_minari(path, out, limits=limits)
     console.print(f"wrote {count} episodes to {cell(out)}")

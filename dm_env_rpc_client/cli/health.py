@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated
 
 import typer
 
-from dm_env_rpc_client.cli import arguments
-from dm_env_rpc_client.cli.consoles import print_json, print_text
+from dm_env_rpc_client.cli import options
+from dm_env_rpc_client.cli.consoles import print_json, print_text, waiting
 from dm_env_rpc_client.cli.failures import REFUSED
 from dm_env_rpc_client.cli.group import examples
 
@@ -28,9 +29,13 @@ def _check_service(name: str) -> str:
     return name
 
 
-@arguments.with_access
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Server(options.Server):
+    timeout: Annotated[float, options.option("timeout")] = 5.0
+
+
+@options.with_options
 def health(
-    address: arguments.Address,
     service: Annotated[
         str,
         typer.Option(
@@ -40,10 +45,9 @@ def health(
             "as a whole.",
         ),
     ] = "",
-    timeout: arguments.Timeout = 5.0,
     *,
-    access: arguments.Access,
-    as_json: arguments.Json = False,
+    server: _Server,
+    as_json: options.Json = False,
 ) -> None:
     """Asks a server whether it is serving, through the gRPC health service.
 
@@ -58,10 +62,11 @@ def health(
         check_health,
     )
 
-    arguments.check_address(address, access)
-    endpoint = Endpoint(address, access.tls, access.insecure, token=access.token)
-    with arguments.waiting(f"asking {address}"):
-        answered = check_health(endpoint, service, timeout)
+    server.check_address()
+    address = server.address
+    endpoint = Endpoint(address, server.credentials, server.insecure, token=server.token)
+    with waiting(f"asking {address}"):
+        answered = check_health(endpoint, service, server.timeout)
     asked = f"{service} at {address}" if service else address
     if as_json:
         result = {"address": address, "service": service, "status": answered.status}

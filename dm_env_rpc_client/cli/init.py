@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import enum
 import shutil
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -23,31 +22,25 @@ EXAMPLES = examples(
 )
 
 
-class _Kind(str, enum.Enum):
-    PYTHON = "python"
-    STANDALONE = "standalone"
-    CPP = "cpp"
-
-
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make, or an empty one.")],
     kind: Annotated[
-        _Kind,
+        Literal["python", "standalone", "cpp"],
         typer.Option(
             help="python: with this package. standalone: with the server in one file, for Python "
             "3.6 and later. cpp: in C++, with gRPC from the system's packages."
         ),
-    ] = _Kind.PYTHON,
+    ] = "python",
 ) -> None:
     """Makes a project of a server: an environment to change, tests, a Dockerfile, a README."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{cell(folder)} is not an empty folder")
     folder.mkdir(parents=True, exist_ok=True)
-    for template in sorted((Path(__file__).parent / "projects" / kind.value).iterdir()):
+    for template in sorted((Path(__file__).parent / "projects" / kind).iterdir()):
         shutil.copy(template, folder / template.name.removesuffix(".in"))
-    if kind is _Kind.STANDALONE:
+    if kind == "standalone":
         shutil.copy(FILE, folder)
-    if kind is _Kind.CPP:
+    if kind == "cpp":
         (folder / "protocol.binpb").write_bytes(_protocol())
     console.print(f"{cell(folder)} has a server to change; its README.md has the commands")
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-import rich.box
-import rich.table
 import typer
 
-from dm_env_rpc_client.cli import arguments, recorded
-from dm_env_rpc_client.cli.consoles import Console, cell, print_json
+from dm_env_rpc_client.cli import options, recorded
+from dm_env_rpc_client.cli.consoles import Console, cell, print_json, table
 from dm_env_rpc_client.cli.group import examples
 
 if TYPE_CHECKING:
+    import rich.table
     from dm_env import specs
 
 __all__ = ["EXAMPLES", "describe", "inspect"]
@@ -26,39 +26,32 @@ EXAMPLES = examples(
 )
 
 
-@arguments.with_access
-def inspect(
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _World(options.World):
     address: Annotated[
         str,
         typer.Argument(
             metavar="ADDRESS|FILE",
             help="Address of the server, such as localhost:50051, or a recording.",
         ),
-    ],
-    create: arguments.CreateSettings = None,
-    join: arguments.JoinSettings = None,
-    world: arguments.World = None,
-    timeout: arguments.Timeout = 10.0,
+    ]
+
+
+@options.with_options
+def inspect(
     *,
-    access: arguments.Access,
-    as_json: arguments.Json = False,
+    world: _World,
+    as_json: options.Json = False,
     chunk_bytes: recorded.ChunkBytes = None,
 ) -> None:
     """Shows the specs of actions, observations, reward and discount of an environment.
 
     Of a recording it shows the episodes: their steps, returns, durations, and an image.
     """
-    if recorded.is_recording(address):
-        recorded.inspect_recording(address, as_json, recorded.limits_of(chunk_bytes))
+    if recorded.is_recording(world.address):
+        recorded.inspect_recording(world.address, as_json, recorded.limits_of(chunk_bytes))
         return
-    with arguments.open_environment(
-        address,
-        arguments.parse_settings(create),
-        arguments.parse_settings(join),
-        world,
-        timeout,
-        access,
-    ) as env:
+    with world.environment() as env:
         described = {
             "actions": _describe_all(env.action_spec()),
             "observations": _describe_all(env.observation_spec()),
@@ -66,13 +59,12 @@ def inspect(
             "discount": describe(env.discount_spec()),
         }
     if as_json:
-        print_json({"address": address, **described})
+        print_json({"address": world.address, **described})
         return
     console = Console()
-    console.print(_table("Actions", described["actions"]))
-    console.print(_table("Observations", described["observations"]))
-    own = {name: described[name] for name in ("reward", "discount")}
-    console.print(_table("Reward and discount", own))
+    own = {name: described.pop(name) for name in ("reward", "discount")}
+    for title, specs in {**described, "reward and discount": own}.items():
+        console.print(_table(title.capitalize(), specs))
 
 
 def describe(spec: specs.Array) -> dict[str, Any]:
@@ -107,14 +99,12 @@ def _describe_all(structure: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _table(title: str, described: Mapping[str, Mapping[str, Any]]) -> rich.table.Table:
-    table = rich.table.Table(title=title, title_justify="left", box=rich.box.SIMPLE)
-    table.add_column("name", style="bold", overflow="fold")
-    for column in ("dtype", "shape", "minimum", "maximum"):
-        table.add_column(column, overflow="fold")
+    rows = table("name", "dtype", "shape", "minimum", "maximum", title=title)
+    rows.columns[0].style = "bold"
     for name, spec in described.items():
         bounds = [_short(spec[side]) if side in spec else "" for side in ("minimum", "maximum")]
-        table.add_row(*map(cell, (name, spec["dtype"], spec["shape"], *bounds)))
-    return table
+        rows.add_row(*map(cell, (name, spec["dtype"], spec["shape"], *bounds)))
+    return rows
 
 
 def _short(bound: Any) -> str:

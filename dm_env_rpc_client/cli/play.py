@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dm_env_rpc_client.cli import arguments
+from dm_env_rpc_client.cli import options
 from dm_env_rpc_client.cli.consoles import Console, print_text
 from dm_env_rpc_client.cli.failures import DEFECT, UsageError, ending
 from dm_env_rpc_client.cli.group import examples
@@ -41,15 +41,20 @@ def _check_rate(rate: float | None) -> float | None:
     return rate
 
 
-@arguments.with_access
-def play(
-    address: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="ADDRESS",
-            help=arguments.WHERE + " If not given, it starts Catch, an example game.",
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _World(options.WorldOrCatch):
+    timeout: Annotated[
+        float,
+        options.option(
+            "timeout",
+            "Timeout in seconds for connecting. Steps may take longer, for instance until all "
+            "players have joined.",
         ),
-    ] = None,
+    ] = 10.0
+
+
+@options.with_options
+def play(
     rate: Annotated[
         float | None,
         typer.Option(
@@ -69,21 +74,8 @@ def play(
             "Repeatable.",
         ),
     ] = None,
-    create: arguments.CreateSettings = None,
-    join: arguments.JoinSettings = None,
-    world: arguments.World = None,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout",
-            metavar="SECONDS",
-            callback=arguments.check_seconds,
-            help="Timeout in seconds for connecting. Steps may take longer, for instance until "
-            "all players have joined.",
-        ),
-    ] = 10.0,
     *,
-    access: arguments.Access,
+    world: _World,
 ) -> None:
     """Plays an environment in this terminal with the keyboard. Needs the extra play.
 
@@ -91,21 +83,14 @@ def play(
     change other numbers. Space takes a step, r resets, q quits. The screen shows all keys.
     Images are shown as such if the terminal can, otherwise as characters.
     """
-    create_settings = arguments.parse_settings(create)
-    join_settings = arguments.parse_settings(join)
     _check_terminal()
     from dm_env_rpc_client.cli.playing.bindings import parse_binding
 
     bindings = [parse_binding(text) for text in keys or []]
     _check_extra()
-    with contextlib.ExitStack() as stack:
-        assert address is not None, "`with_access` gives it one"
-        env = stack.enter_context(
-            arguments.open_environment(
-                address, create_settings, join_settings, world, timeout, access, may_wait=True
-            )
-        )
-        summary = _play(env, address, bindings, rate, _has_properties(address, access))
+    # Answers may take any time, for instance until other players have acted.
+    with world.environment(request_timeout=None) as env:
+        summary = _play(env, world.address, bindings, rate, _has_properties(world))
     print_text(summary)
 
 
@@ -139,18 +124,15 @@ def _check_extra() -> None:
         raise UsageError(f"play needs the extra: {install_command('play')}") from None
 
 
-def _has_properties(address: str, access: arguments.Access) -> bool:
+def _has_properties(server: options.Server) -> bool:
     """Whether a server answers requests for properties.
 
     Asked over a connection of its own, since a server that knows none may end the connection.
     """
-    from dm_env_rpc_client.client.connection import connect
     from dm_env_rpc_client.extensions.properties import PropertiesExtension
 
     try:
-        with connect(
-            address, timeout=_ASK_SECONDS, request_timeout=_ASK_SECONDS, **access.options()
-        ) as connection:
+        with server.connection(timeout=_ASK_SECONDS, request_timeout=_ASK_SECONDS) as connection:
             PropertiesExtension(connection).list()
     except DmEnvRpcClientError:
         return False

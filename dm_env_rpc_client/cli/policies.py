@@ -9,8 +9,7 @@ import dm_env
 import numpy as np
 import tree
 
-from dm_env_rpc_client.cli.failures import UsageError
-from dm_env_rpc_client.system.objects import guarded, load_object
+from dm_env_rpc_client.compliance.options import Options
 from dm_env_rpc_client.tensors.sampling import sample
 
 __all__ = ["Policy", "make_policy"]
@@ -29,18 +28,13 @@ def make_policy(name: str, action_spec: Any, seed: int | None) -> Policy:
       seed: of the random policy.
 
     Raises:
-      UsageError: the policy does not exist.
+      SpecError: the policy does not exist.
     """
+    function = Options(policy=name).load_policy()
+    if function is not None:
+        return lambda timestep: function(timestep, action_spec)
     if name == "random":
         random = np.random.default_rng(seed)
         return lambda _: tree.map_structure(lambda spec: sample(spec, random), action_spec)
-    if name == "constant":
-        constant = tree.map_structure(lambda spec: spec.generate_value(), action_spec)
-        return lambda _: constant
-    if ":" not in name:
-        raise UsageError(f"unknown policy {name!r}; choose random, constant or MODULE:FUNCTION")
-    function = load_object(name, "a policy")
-    if not callable(function):
-        raise UsageError(f"{name} is not a function")
-    policy = guarded(function, f"the policy {name}")
-    return lambda timestep: policy(timestep, action_spec)
+    constant = tree.map_structure(lambda spec: spec.generate_value(), action_spec)
+    return lambda _: constant

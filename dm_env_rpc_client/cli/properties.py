@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import rich.console
-import rich.markup
 import rich.tree
 import typer
 
-from dm_env_rpc_client.cli import arguments
-from dm_env_rpc_client.cli.consoles import Console, cell, console, print_json, print_text
+from dm_env_rpc_client.cli import options
+from dm_env_rpc_client.cli.consoles import (
+    Console,
+    cell,
+    console,
+    print_json,
+    print_text,
+    waiting,
+)
 from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.cli.group import Commands, examples
-from dm_env_rpc_client.cli.property_access import Interface, Place, open_properties
+from dm_env_rpc_client.cli.property_access import Place
 
 if TYPE_CHECKING:
     from dm_env import specs
@@ -31,30 +36,6 @@ _MOST = 10_000
 
 _WIDTH = 4096
 
-World = Annotated[
-    str | None,
-    typer.Option(
-        "--world",
-        metavar="NAME",
-        help="Name of an existing world to join, for its properties beside the server's.",
-    ),
-]
-NewWorld = Annotated[
-    bool,
-    typer.Option(
-        "--new-world",
-        help="Create a world, join it for its properties, and destroy it when the command ends.",
-    ),
-]
-Dialect = Annotated[
-    Interface,
-    typer.Option(
-        "--interface",
-        help="How the server offers properties: extension is the current way, legacy the core "
-        "messages of dm_env_rpc 1.0; auto tries both.",
-    ),
-]
-
 
 @app.command(
     "list",
@@ -63,9 +44,8 @@ Dialect = Annotated[
         "dm-env-rpc properties list localhost:50051 physics --new-world --values",
     ),
 )
-@arguments.with_access
+@options.with_options
 def list_properties(
-    address: arguments.Address,
     key: Annotated[
         str, typer.Argument(metavar="KEY", help="Property below which to list; all if not given.")
     ] = "",
@@ -74,46 +54,37 @@ def list_properties(
         int | None,
         typer.Option(min=1, metavar="N", help="Number of levels to list; all if not given."),
     ] = None,
-    world: World = None,
-    new_world: NewWorld = False,
-    create: arguments.CreateSettings = None,
-    join: arguments.JoinSettings = None,
-    interface: Dialect = Interface.AUTO,
-    timeout: arguments.Timeout = 10.0,
     *,
-    access: arguments.Access,
-    as_json: arguments.Json = False,
+    place: Place,
+    as_json: options.Json = False,
 ) -> None:
     """Lists the properties of a server or world as a tree."""
     from dm_env_rpc_client.cli.property_text import describe_property
 
-    place = _place(address, world, new_world, create, join, timeout, access)
     entries: list[_Entry] = []
     with (
-        open_properties(place, interface) as offered,
-        arguments.waiting(f"listing the properties of {address}"),
+        place.properties() as (properties, interface),
+        waiting(f"listing the properties of {place.address}"),
     ):
-        for parent, spec in _walk(offered.properties, key, depth):
+        for parent, spec in _walk(properties, key, depth):
             if len(entries) == _MOST:
                 console.print(
                     f"stopped after {_MOST} properties; pass a KEY to list those below it"
                 )
                 break
-            value = _read(offered.properties, spec) if values and spec.readable else {}
+            value = _read(properties, spec) if values and spec.readable else {}
             entries.append(_Entry(parent, spec, value))
     if as_json:
         listed = [{**describe_property(entry.spec), **entry.value} for entry in entries]
-        result = {"address": address, "interface": offered.interface.value, "properties": listed}
-        print_json(result)
+        print_json({"address": place.address, "interface": interface, "properties": listed})
     elif entries:
         # Wide enough for any line: wrapping is left to the terminal.
         out = Console(highlight=False, soft_wrap=True, width=_WIDTH)
-        out.print(_tree(key or address, key, entries))
+        out.print(_tree(key or place.address, key, entries))
     else:
-        hint = (
-            "" if world or new_world else "; for those of a world add --world NAME or --new-world"
-        )
-        console.print(f"{address} has no properties{hint}")
+        is_joined = place.world or place.new_world
+        hint = "" if is_joined else "; for those of a world add --world NAME or --new-world"
+        console.print(f"{place.address} has no properties{hint}")
 
 
 @app.command(
@@ -123,25 +94,17 @@ def list_properties(
         "dm-env-rpc properties get localhost:50051 level.seed level.name --world w1 --json",
     ),
 )
-@arguments.with_access
+@options.with_options
 def get_properties(
-    address: arguments.Address,
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys of properties.")],
-    world: World = None,
-    new_world: NewWorld = False,
-    create: arguments.CreateSettings = None,
-    join: arguments.JoinSettings = None,
-    interface: Dialect = Interface.AUTO,
-    timeout: arguments.Timeout = 10.0,
     *,
-    access: arguments.Access,
-    as_json: arguments.Json = False,
+    place: Place,
+    as_json: options.Json = False,
 ) -> None:
     """Reads properties. Prints the value of a single one alone, several as KEY = VALUE."""
-    place = _place(address, world, new_world, create, join, timeout, access)
-    with open_properties(place, interface) as offered:
-        values = {key: offered.properties.read(key) for key in keys}
-    _print_values(address, values, as_json, bare=len(keys) == 1)
+    with place.properties() as (properties, _):
+        values = {key: properties.read(key) for key in keys}
+    _print_values(place.address, values, as_json, bare=len(keys) == 1)
 
 
 @app.command(
@@ -151,9 +114,8 @@ def get_properties(
         "dm-env-rpc properties set localhost:50051 'level.size=[8, 6]' level.name=hill --world w1",
     ),
 )
-@arguments.with_access
+@options.with_options
 def set_properties(
-    address: arguments.Address,
     assignments: Annotated[
         list[str],
         typer.Argument(
@@ -162,15 +124,9 @@ def set_properties(
             "a JSON list for an array.",
         ),
     ],
-    world: World = None,
-    new_world: NewWorld = False,
-    create: arguments.CreateSettings = None,
-    join: arguments.JoinSettings = None,
-    interface: Dialect = Interface.AUTO,
-    timeout: arguments.Timeout = 10.0,
     *,
-    access: arguments.Access,
-    as_json: arguments.Json = False,
+    place: Place,
+    as_json: options.Json = False,
 ) -> None:
     """Writes properties in the order given, after all values have been validated."""
     from dm_env_rpc_client.cli.property_text import parse_value
@@ -181,15 +137,13 @@ def set_properties(
         if not found or not key:
             raise UsageError(f"an assignment looks like physics.gravity=1.62, got {assignment!r}")
         texts[key] = text
-    place = _place(address, world, new_world, create, join, timeout, access)
-    with open_properties(place, interface) as offered:
-        properties = offered.properties
+    with place.properties() as (properties, _):
         values = {
             key: parse_value(key, text, _find_spec(properties, key)) for key, text in texts.items()
         }
         for key, value in values.items():
             properties.write(key, value)
-    _print_values(address, values, as_json, bare=False)
+    _print_values(place.address, values, as_json, bare=False)
 
 
 class _Entry(NamedTuple):
@@ -198,20 +152,6 @@ class _Entry(NamedTuple):
     parent: str
     spec: PropertySpec
     value: dict[str, Any]
-
-
-def _place(
-    address: str,
-    world: str | None,
-    new_world: bool,
-    create: list[str] | None,
-    join: list[str] | None,
-    timeout: float,
-    access: arguments.Access,
-) -> Place:
-    create_settings = arguments.parse_settings(create)
-    join_settings = arguments.parse_settings(join)
-    return Place(address, world, new_world, create_settings, join_settings, timeout, access)
 
 
 def _walk(
@@ -251,7 +191,7 @@ def _find_spec(properties: PropertyAccess, key: str) -> specs.Array | None:
     except DmEnvRpcError:
         listed = None
     if listed is None:
-        listed = next((spec for _, spec in _walk(properties, "", None) if spec.key == key), None)
+        listed = next((spec for spec in properties.walk() if spec.key == key), None)
     return None if listed is None else listed.spec
 
 

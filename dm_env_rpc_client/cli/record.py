@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dm_env_rpc_client.cli import arguments, recorded
+from dm_env_rpc_client.cli import options, recorded
 from dm_env_rpc_client.cli.consoles import cell, console, print_json
 from dm_env_rpc_client.cli.group import examples
 
@@ -28,20 +27,17 @@ REPLAY_EXAMPLES = examples(
 )
 
 
-class _Compression(str, enum.Enum):
-    ZSTD = "zstd"
-    LZ4 = "lz4"
-    NONE = "none"
+Json = Annotated[bool, typer.Option("--json", help="Print the address as one line of JSON.")]
 
 
-@arguments.with_access_flags
+@options.with_options
 def record(
     path: Annotated[
         Path, typer.Argument(metavar="FILE", help="Recording to write, which must not exist.")
     ],
     upstream: Annotated[
         str,
-        typer.Option("--upstream", metavar="ADDRESS", help=arguments.WHERE),
+        typer.Option("--upstream", metavar="ADDRESS", help=options.WHERE),
     ],
     address: Annotated[
         str,
@@ -52,13 +48,11 @@ def record(
         ),
     ] = "localhost:50052",
     *,
-    access: arguments.Access,
+    access: options.Access,
     compression: Annotated[
-        _Compression, typer.Option(help="How the contents are compressed.")
-    ] = _Compression.ZSTD,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the address as one line of JSON.")
-    ] = False,
+        Literal["zstd", "lz4", "none"], typer.Option(help="How the contents are compressed.")
+    ] = "zstd",
+    as_json: Json = False,
 ) -> None:
     """Records all that clients and a server say, until Ctrl-C or SIGTERM.
 
@@ -68,11 +62,11 @@ def record(
     with recorded.needing_extras():
         from dm_env_rpc_client import recording
 
-    arguments.check_listening_address(address, arguments.Access(insecure=access.insecure))
-    with arguments.reached(upstream, access) as server:
-        arguments.check_address(server, access)
+    options.check_listening_address(address, options.Access(insecure=access.insecure))
+    with options.Server(address=upstream, **access.flags()).ready() as server:
+        server.check_address()
         running = recording.proxy(
-            server, path, address, compression=compression.value, **access.options()
+            server.address, path, address, compression=compression, **access.secured()
         )
         _serve(running, f"recording {upstream} to {path}; clients connect to", as_json)
 
@@ -85,13 +79,8 @@ def replay(
             "--address", metavar="ADDRESS", help="Address to listen at; port 0 takes a free one."
         ),
     ] = "localhost:50051",
-    insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Allow plaintext connections with other machines."),
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the address as one line of JSON.")
-    ] = False,
+    insecure: Annotated[bool, options.option("insecure")] = False,
+    as_json: Json = False,
     lenient: Annotated[
         bool,
         typer.Option(
@@ -108,7 +97,7 @@ def replay(
     with recorded.needing_extras():
         from dm_env_rpc_client import recording
 
-    arguments.check_listening_address(address, arguments.Access(insecure=insecure))
+    options.check_listening_address(address, options.Access(insecure=insecure))
     limits = recorded.limits_of(chunk_bytes)
     running = recording.replay(path, address, insecure=insecure, limits=limits, lenient=lenient)
     _serve(running, f"replaying {path} at", as_json)

@@ -8,13 +8,11 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
-import rich.box
 import rich.console
 import rich.segment
-import rich.table
 import typer
 
-from dm_env_rpc_client.cli.consoles import Console, cell, print_json
+from dm_env_rpc_client.cli.consoles import Console, cell, print_json, table
 from dm_env_rpc_client.cli.failures import UsageError
 
 if TYPE_CHECKING:
@@ -148,27 +146,21 @@ def _print_tables(
     described: list[dict[str, Any]],
 ) -> None:
     columns: tuple[str, ...] = ("connection", "address", "transport", "version")
-    table = _table("Connections", *columns)
+    rows = table(*columns, title="Connections")
     for each in connections:
-        table.add_row(*(cell(each.get(name, "")) for name in columns))
-    console.print(table)
+        rows.add_row(*(cell(each.get(name, "")) for name in columns))
+    console.print(rows)
     columns = ("episode", "connection", "world", "steps", "return", "seconds", "end")
-    table = _table("Episodes", *columns)
-    shown = described if len(described) <= _MOST_ROWS else [*described[:_MOST_ROWS], described[-1]]
-    for index, each in enumerate(shown):
-        if index == _MOST_ROWS and len(described) > len(shown):
-            table.add_row("...")
-        table.add_row(*(cell(each[name]) for name in columns))
-    console.print(table)
+    rows = table(*columns, title="Episodes")
+    rows.columns[0].no_wrap = rows.columns[-1].no_wrap = True
+    for each in described[:_MOST_ROWS]:
+        rows.add_row(*(cell(each[name]) for name in columns))
+    if len(described) > _MOST_ROWS:
+        rows.add_row("...")
+        rows.add_row(*(cell(described[-1][name]) for name in columns))
+    console.print(rows)
     steps = sum(each["steps"] for each in described)
     console.print(f"{len(described)} episodes, {steps} steps", highlight=False)
-
-
-def _table(title: str, *columns: str) -> rich.table.Table:
-    table = rich.table.Table(title=title, title_justify="left", box=rich.box.SIMPLE)
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column in ("episode", "end"))
-    return table
 
 
 def _picture(episode: Episode) -> list[Any] | None:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import enum
+import dataclasses
 import gc
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dm_env_rpc_client.cli import arguments, c_library
-from dm_env_rpc_client.cli.arguments import Access
+from dm_env_rpc_client.cli import options
 from dm_env_rpc_client.cli.consoles import cell, console, print_json
 from dm_env_rpc_client.cli.failures import Terminated, UsageError
 from dm_env_rpc_client.cli.group import examples
+from dm_env_rpc_client.tensors.setting_text import parse_settings
 
 if TYPE_CHECKING:
     from dm_env_rpc_client import server as hosting
     from dm_env_rpc_client.bridges import gym_socket
+    from dm_env_rpc_client.cli.sources import Source
 
 __all__ = ["EXAMPLES", "serve"]
 
@@ -32,26 +33,15 @@ EXAMPLES = examples(
 )
 
 
-class _Protocol(str, enum.Enum):
-    DM_ENV_RPC = "dm-env-rpc"
-    GYM_SOCKET = "gym-socket"
-
-
-class _Dialect(str, enum.Enum):
-    FIRST = "first"
-    LATEST = "latest"
-
-
-_PORTS = {_Protocol.DM_ENV_RPC: 50051, _Protocol.GYM_SOCKET: 5001}
-
-
 def _complete_environment(incomplete: str) -> list[str]:
     known = ("catch", "race", "gymnasium://", "pettingzoo://", "dm_control://", "bsuite://")
     return [name for name in known if name.startswith(incomplete)]
 
 
-@arguments.with_served_access
-def serve(
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _What(options.Group):
+    """What is served."""
+
     environment: Annotated[
         str | None,
         typer.Argument(
@@ -65,55 +55,22 @@ def serve(
             "packages. gym-socket://HOST:PORT/NAME or dm-env-rpc://HOST:PORT: the environment "
             "of another server. Not with --c-library.",
         ),
-    ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            "--address",
-            metavar="ADDRESS",
-            help="Address to listen at; port 0 takes a free one. If not given, localhost:50051, or "
-            "localhost:5001 for gym-socket.",
-        ),
-    ] = None,
-    protocol: Annotated[
-        _Protocol, typer.Option(help="Protocol of the clients.")
-    ] = _Protocol.DM_ENV_RPC,
+    ] = None
     create: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="Setting of every environment, beside those that the client sends. Repeatable.",
+        options.option(
+            "create_settings",
+            "Setting of every environment, beside those that the client sends. Repeatable.",
         ),
-    ] = None,
-    *,
-    access: arguments.Access,
-    max_connections: Annotated[
-        int,
-        typer.Option(min=1, metavar="N", help="Number of clients beyond which others are refused."),
-    ] = 256,
-    library: c_library.Library = None,
-    version: c_library.Version = "1.4",
-    params: c_library.Params = None,
-    name: Annotated[
-        str | None,
+    ] = None
+    tries: Annotated[
+        bool,
         typer.Option(
-            metavar="NAME",
-            help="gym-socket: environment name that clients ask for. If not given, the name in "
-            "ENVIRONMENT.",
+            "--try/--no-try",
+            help="Make the environment once, and close it, before serving: to see that it can be "
+            "made with these settings.",
         ),
-    ] = None,
-    dialect: Annotated[
-        _Dialect, typer.Option(help="gym-socket: version of the protocol that the clients use.")
-    ] = _Dialect.FIRST,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Number of processes that the environments run in, for those that compute in "
-            "Python. If not given, that of the server.",
-        ),
-    ] = None,
+    ] = True
     python: Annotated[
         Path | None,
         typer.Option(
@@ -123,7 +80,83 @@ def serve(
             "standalone`, and no other options than --address, --insecure, --tls-cert, --tls-key "
             "and --token-file.",
         ),
-    ] = None,
+    ] = None
+    c_library: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH:CONNECT",
+            help="Library with the C interface EnvCApi to serve, in one process per world. CONNECT "
+            "is the name of its connect function, or the offset of it, such as +0x1234.",
+        ),
+    ] = None
+    c_version: Annotated[
+        str,
+        typer.Option(
+            metavar="VERSION",
+            help="Version of env_c_api.h with which the library was compiled.",
+        ),
+    ] = "1.4"
+    c_param: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="C string in the struct that is the first argument of the connect function. "
+            "Repeatable.",
+        ),
+    ] = None
+
+    def source(self, insecure: bool) -> Source:
+        """Returns what makes the environments, once it has made one.
+
+        Raises:
+          UsageError: there is no such environment, or it cannot be made.
+        """
+        from dm_env_rpc_client.cli import sources
+
+        settings = parse_settings(self.create)
+        if self.environment is not None and self.c_library is not None:
+            raise UsageError(
+                "name what to serve: either an environment, such as catch, or --c-library"
+            )
+        if self.c_library is not None:
+            source = sources.library_source(self.c_library, self.c_version, self.c_param)
+        elif self.environment is not None:
+            source = sources.find_source(self.environment, insecure)
+        else:
+            raise UsageError(f"there is nothing to serve; {sources.WHAT_THERE_IS}")
+        if self.tries:
+            sources.try_source(source, settings, self.environment or str(self.c_library))
+        return source.with_settings(settings)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Host(options.Access):
+    """How it is served."""
+
+    protocol: Annotated[
+        Literal["dm-env-rpc", "gym-socket"], typer.Option(help="Protocol of the clients.")
+    ] = "dm-env-rpc"
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Address to listen at; port 0 takes a free one. If not given, localhost:50051, or "
+            "localhost:5001 for gym-socket.",
+        ),
+    ] = None
+    max_connections: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", help="Number of clients beyond which others are refused."),
+    ] = 256
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Number of processes that the environments run in, for those that compute in "
+            "Python. If not given, that of the server.",
+        ),
+    ] = None
     dial: Annotated[
         str | None,
         typer.Option(
@@ -132,7 +165,7 @@ def serve(
             "to it, again and again, and listens nowhere. --tls-ca is what the program's "
             "certificate was issued by, and --token-file what the program requires.",
         ),
-    ] = None,
+    ] = None
     environments: Annotated[
         int,
         typer.Option(
@@ -140,36 +173,122 @@ def serve(
             metavar="N",
             help="With --dial: number of environments that the program may have at a time.",
         ),
-    ] = 1,
-    isolates: Annotated[
+    ] = 1
+    idle_seconds: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            metavar="SECONDS",
+            help="How long a world stays that has no agents and whose client is gone.",
+        ),
+    ] = 60.0
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="gym-socket: environment name that clients ask for. If not given, the name in "
+            "ENVIRONMENT.",
+        ),
+    ] = None
+    dialect: Annotated[
+        Literal["first", "latest"],
+        typer.Option(help="gym-socket: version of the protocol that the clients use."),
+    ] = "first"
+    isolate: Annotated[
         bool,
         typer.Option(
             "--isolate", help="gym-socket: run each client's environment in its own process."
         ),
-    ] = False,
+    ] = False
     monitor: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER", help="gym-socket: folder in which clients may record episodes."
         ),
-    ] = None,
-    tries: Annotated[
-        bool,
-        typer.Option(
-            "--try/--no-try",
-            help="Make the environment once, and close it, before serving: to see that it can be "
-            "made with these settings.",
+    ] = None
+    tls_ca: Annotated[
+        str | None,
+        options.option(
+            "tls_ca",
+            "Accept only clients whose certificate was issued by an authority in this PEM file.",
         ),
-    ] = True,
-    idle_world_seconds: Annotated[
-        float,
-        typer.Option(
-            "--idle-seconds",
-            min=0.0,
-            metavar="SECONDS",
-            help="How long a world stays that has no agents and whose client is gone.",
-        ),
-    ] = 60.0,
+    ] = None
+    tls_cert: Annotated[
+        str | None,
+        options.option("tls_cert", "Serve with TLS. PEM file with the certificate of this server."),
+    ] = None
+    token_file: Annotated[
+        str | None,
+        options.option("token_file", "Accept only clients that send the token in this file."),
+    ] = None
+
+    @property
+    def is_gym_socket(self) -> bool:
+        """Whether clients speak the other protocol."""
+        return self.protocol == "gym-socket"
+
+    @property
+    def place(self) -> str:
+        """The address to listen at."""
+        return self.address or f"localhost:{5001 if self.is_gym_socket else 50051}"
+
+    def check(self) -> None:
+        """Raises UsageError if the options do not go together, or an address is wrong."""
+        if self.dial is not None:
+            if self.address is not None:
+                raise UsageError(
+                    "a server either listens or dials: pass --address or --dial, not both"
+                )
+            if self.is_gym_socket:
+                raise UsageError("the protocol gym-socket has no --dial")
+            options.Server(address=self.dial, **self.flags()).check_address()
+        else:
+            options.check_listening_address(self.place, self)
+        if not self.is_gym_socket:
+            return
+        if self.credentials or self.token:
+            raise UsageError(
+                "the protocol gym-socket has neither TLS nor tokens; leave out --tls-ca, "
+                "--tls-cert, --tls-key and --token-file, also in the environment"
+            )
+        if self.processes is not None:
+            raise UsageError(
+                "the protocol gym-socket has no --processes; --isolate runs each client's "
+                "environment in its own process"
+            )
+
+    def start(self, source: Source) -> hosting.Server | gym_socket.Server:
+        """Starts the server; raises as `hosting.serve` and `gym_socket.serve`."""
+        from dm_env_rpc_client import server as hosting
+        from dm_env_rpc_client.bridges import gym_socket
+
+        if self.is_gym_socket:
+            return gym_socket.serve(
+                {self.name or source.name: source.factory},
+                self.place,
+                dialect=self.dialect,
+                processes=self.isolate,
+                insecure=self.insecure,
+                monitor_directory=self.monitor,
+                max_connections=self.max_connections,
+            )
+        return hosting.serve(
+            source.factory,
+            *([self.place] if self.dial is None else []),
+            dial=self.dial,
+            dial_environments=self.environments,
+            max_connections=self.max_connections,
+            idle_world_seconds=self.idle_seconds,
+            processes=self.processes,
+            **self.secured(),
+        )
+
+
+@options.with_options
+def serve(
+    *,
+    what: _What,
+    host: _Host,
     verbose: Annotated[
         bool,
         typer.Option("--verbose", "-v", help="Log every request but steps, also on a terminal."),
@@ -188,86 +307,29 @@ def serve(
     On a terminal it shows clients, worlds, agents, steps/s and the last errors. Otherwise, and with
     --verbose or --json, it logs them to stderr.
     """
-    from dm_env_rpc_client import server as hosting
-    from dm_env_rpc_client.bridges import gym_socket
-    from dm_env_rpc_client.cli import serve_reports, sources
+    from dm_env_rpc_client.cli import serve_reports
+    from dm_env_rpc_client.server import Server
 
-    if python is not None:
-        _serve_with(python, environment, address or f"localhost:{_PORTS[protocol]}", access)
-        return
-    settings = arguments.parse_settings(create)
-    if dial is not None and address is not None:
-        raise UsageError("a server either listens or dials: pass --address or --dial, not both")
-    if dial is not None and protocol is _Protocol.GYM_SOCKET:
-        raise UsageError("the protocol gym-socket has no --dial")
-    address = address or f"localhost:{_PORTS[protocol]}"
-    if dial is not None:
-        arguments.check_address(dial, access)
-    else:
-        arguments.check_listening_address(address, access)
-    if protocol is _Protocol.GYM_SOCKET and (access.tls or access.token):
-        raise UsageError(
-            "the protocol gym-socket has neither TLS nor tokens; leave out --tls-ca, --tls-cert, "
-            "--tls-key and --token-file, also in the environment"
-        )
-    if protocol is _Protocol.GYM_SOCKET and processes is not None:
-        raise UsageError(
-            "the protocol gym-socket has no --processes; --isolate runs each client's environment "
-            "in its own process"
-        )
-    if environment is not None and library is None:
-        source = sources.find_source(environment, access.insecure)
-    elif library is not None and environment is None:
-        source = c_library.library_source(library, version, params)
-    elif environment is None:
-        raise UsageError(f"there is nothing to serve; {sources.WHAT_THERE_IS}")
-    else:
-        raise UsageError("name what to serve: either an environment, such as catch, or --c-library")
-    if tries:
-        sources.try_source(source, settings, environment or str(library))
-    source = source.with_settings(settings)
-    shows_table = (
-        protocol is _Protocol.DM_ENV_RPC
-        and not (verbose or as_json)
-        and serve_reports.can_show_table()
-    )
+    if what.python is not None:
+        _serve_with(what.python, what.environment, host)
+    host.check()
+    source = what.source(host.insecure)
+    shows_table = not (host.is_gym_socket or verbose or as_json) and serve_reports.can_show_table()
     if not shows_table:
         serve_reports.log_activity(verbose, as_json)
     # What was imported stays. The collector would go through all of it, while clients wait.
     gc.collect()
     gc.freeze()
-    server: hosting.Server | gym_socket.Server
-    if protocol is _Protocol.GYM_SOCKET:
-        server = gym_socket.serve(
-            {name or source.name: source.factory},
-            address,
-            dialect=dialect.value,
-            processes=isolates,
-            insecure=access.insecure,
-            monitor_directory=monitor,
-            max_connections=max_connections,
-        )
-    else:
-        server = hosting.serve(
-            source.factory,
-            *([address] if dial is None else []),
-            dial=dial,
-            dial_environments=environments,
-            max_connections=max_connections,
-            idle_world_seconds=idle_world_seconds,
-            processes=processes,
-            **access.options(),
-        )
-    with server:
+    with host.start(source) as server:
         try:
             if as_json:
                 print_json({"address": server.address})
             else:
                 console.print(
-                    f"serving {cell(environment or library)} {'to' if dial else 'at'} "
-                    f"[bold]{server.address}[/]; Ctrl-C stops"
+                    f"serving {cell(what.environment or what.c_library)} "
+                    f"{'to' if host.dial else 'at'} [bold]{server.address}[/]; Ctrl-C stops"
                 )
-            if shows_table and isinstance(server, hosting.Server):
+            if shows_table and isinstance(server, Server):
                 serve_reports.show_table(server)
             else:
                 server.wait()
@@ -278,21 +340,21 @@ def serve(
                 raise
 
 
-def _serve_with(python: Path, environment: str | None, address: str, access: Access) -> None:
+def _serve_with(python: Path, environment: str | None, host: _Host) -> None:
     """Has another interpreter serve, in this process."""
     from dm_env_rpc_client.launch.processes import other_python
     from dm_env_rpc_client.standalone import FILE
 
-    arguments.check_listening_address(address, access)
+    options.check_listening_address(host.place, host)
     if environment is None or ":" not in environment or "://" in environment:
         raise UsageError(f"--python serves a MODULE:FACTORY of its own, got {environment!r}")
-    command = [*other_python(str(python), environment), address]
-    if access != Access():
-        command = [str(python), FILE, environment, "--address", address]
-        command += ["--insecure"] if access.insecure else []
-        if access.tls is not None:
-            command += ["--cert", str(access.tls.cert), "--key", str(access.tls.key)]
+    command = [*other_python(str(python), environment), host.place]
+    tls, token = host.credentials, host.token
+    if host.insecure or tls or token:
+        command = [str(python), FILE, environment, "--address", host.place]
+        command += ["--insecure"] if host.insecure else []
+        command += ["--cert", str(tls.cert), "--key", str(tls.key)] if tls else []
     variables = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    if access.token is not None:
-        variables["DM_ENV_RPC_TOKEN"] = access.token
+    if token is not None:
+        variables["DM_ENV_RPC_TOKEN"] = token
     os.execve(python, command, variables)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib.util
 import inspect
+import pathlib
 import pkgutil
 import urllib.parse
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from dm_env_rpc_client.server.hosting import try_out
 from dm_env_rpc_client.system.objects import load_object, raised_by
 from dm_env_rpc_client.tensors import nesting
 
-__all__ = ["WHAT_THERE_IS", "Source", "find_source", "try_source"]
+__all__ = ["WHAT_THERE_IS", "Source", "find_source", "library_source", "try_source"]
 
 WHAT_THERE_IS = (
     "name one of these: catch, an example game for one agent; race, one for several; "
@@ -126,53 +126,87 @@ def _lacks_settings(factory: Callable[..., Any], settings: Mapping[str, Any]) ->
     return False
 
 
+def library_source(library: str, version: str, params: list[str] | None) -> Source:
+    """Returns the source of the environments of a library with the C interface.
+
+    Args:
+      library: PATH:CONNECT.
+      version: of the interface.
+      params: C strings for the connect function.
+
+    Raises:
+      UsageError: `library` has another form.
+      SpecError: as `environment_factory`.
+    """
+    from dm_env_rpc_client.bridges.env_c_api import environment_factory
+
+    path, _, connect = library.rpartition(":")
+    if not path or not connect:
+        raise UsageError(
+            f"--c-library looks like PATH:CONNECT, such as ./libfoo.so:foo_connect, got {library!r}"
+        )
+    factory = environment_factory(path, connect, version=version, launch_params=params)
+    return Source(pathlib.Path(path).stem, factory)
+
+
+def _call(function: str, *arguments: str, **settings: Any) -> Any:
+    """Calls a function of a library, which is imported when it makes its first environment."""
+    return pkgutil.resolve_name(function)(*arguments, **settings)
+
+
+def _needing(library: str, package: str, rest: str, function: str, *arguments: str) -> Source:
+    """Returns the source that calls a function; UsageError if its library is not installed."""
+    if importlib.util.find_spec(library) is None:
+        raise UsageError(f"{library}:// needs the {package}")
+    return Source(rest, functools.partial(_call, function, *(arguments or (rest,))))
+
+
 def _gymnasium(rest: str, insecure: bool) -> Source:
-    _check_installed("gymnasium", f"extra: {install_command('gymnasium')}")
-    return Source(rest, _LibrarySource("gymnasium:make", (rest,)))
+    return _needing("gymnasium", f"extra: {install_command('gymnasium')}", rest, "gymnasium:make")
 
 
 def _pettingzoo(rest: str, insecure: bool) -> Source:
-    _check_installed("pettingzoo", f"extra: {install_command('pettingzoo')}")
     made_by = "dm_env_rpc_client.adaptors.pettingzoo.game:make"
-    return Source(rest, _LibrarySource(made_by, (rest,)))
+    return _needing("pettingzoo", f"extra: {install_command('pettingzoo')}", rest, made_by)
 
 
 def _dm_control(rest: str, insecure: bool) -> Source:
-    domain, found, task = rest.partition("/")
-    if not found or not domain or not task:
+    domain, _, task = rest.partition("/")
+    if not domain or not task:
         raise UsageError(
             "an environment of dm_control looks like dm_control://DOMAIN/TASK, such as "
             f"dm_control://cartpole/swingup; got dm_control://{rest}"
         )
-    _check_installed("dm_control", "package: pip install dm-control")
-    return Source(rest, _LibrarySource("dm_control.suite:load", (domain, task)))
+    package = "package: pip install dm-control"
+    return _needing("dm_control", package, rest, "dm_control.suite:load", domain, task)
 
 
 def _bsuite(rest: str, insecure: bool) -> Source:
-    _check_installed("bsuite", "package: pip install bsuite")
-    return Source(rest, _LibrarySource("bsuite:load_from_id", (rest,)))
-
-
-def _check_installed(library: str, needed: str) -> None:
-    if importlib.util.find_spec(library) is None:
-        raise UsageError(f"{library}:// needs the {needed}")
+    return _needing("bsuite", "package: pip install bsuite", rest, "bsuite:load_from_id")
 
 
 def _gym_socket(rest: str, insecure: bool) -> Source:
-    address, found, path = rest.partition("/")
+    address, _, path = rest.partition("/")
     name, _, query = path.partition("?")
     options = dict(urllib.parse.parse_qsl(query))
     dialect: Any = options.pop("dialect", "first")
-    if not found or not name or options:
+    if not name or options:
         raise UsageError(
             "the address of a gym-socket-api environment looks like gym-socket://HOST:PORT/NAME or "
             f".../NAME?dialect=latest, got gym-socket://{rest}"
         )
-    return Source(name, _GymSocketSource(address, name, dialect, insecure))
+    make_one = functools.partial(
+        gym_socket.GymSocketEnvironment, address, name, dialect=dialect, insecure=insecure
+    )
+    return Source(name, make_one)
 
 
 def _dm_env_rpc(rest: str, insecure: bool) -> Source:
-    return Source("environment", _DmEnvRpcSource(rest, insecure))
+    return Source("environment", functools.partial(_connected, rest, insecure))
+
+
+def _connected(address: str, insecure: bool, **settings: Any) -> dm_env.Environment:
+    return make(address, settings, insecure=insecure)
 
 
 _SHIPPED: dict[str, Callable[..., Any]] = {"catch": server.Catch, "race": server.Race}
@@ -185,39 +219,3 @@ _SCHEMES = {
     "gym-socket": _gym_socket,
     "dm-env-rpc": _dm_env_rpc,
 }
-
-
-# Classes instead of closures, because a session in its own process gets its factory pickled.
-
-
-@dataclasses.dataclass(frozen=True)
-class _LibrarySource:
-    """Calls a function of a library, which is imported when it makes its first environment."""
-
-    function: str
-    arguments: tuple[str, ...]
-
-    def __call__(self, **settings: Any) -> Any:
-        return pkgutil.resolve_name(self.function)(*self.arguments, **settings)
-
-
-@dataclasses.dataclass(frozen=True)
-class _GymSocketSource:
-    address: str
-    name: str
-    dialect: Any
-    insecure: bool
-
-    def __call__(self) -> dm_env.Environment:
-        return gym_socket.GymSocketEnvironment(
-            self.address, self.name, dialect=self.dialect, insecure=self.insecure
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class _DmEnvRpcSource:
-    address: str
-    insecure: bool
-
-    def __call__(self, **settings: Any) -> dm_env.Environment:
-        return make(self.address, settings, insecure=self.insecure)

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from google.protobuf import any_pb2
 
 from dm_env_rpc_client.client.connection import Connection
@@ -27,7 +28,7 @@ from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import DmEnvRpcError
 from dm_env_rpc_client.protocol.envelopes import Buffer, EncodedRequest, encode_request
 
-__all__ = ["Moments", "Stopwatch"]
+__all__ = ["Moments", "Stopwatch", "percentiles_us"]
 
 _UNKNOWN = "type.googleapis.com/dm_env_rpc_client.NothingThatAnybodyKnows"
 
@@ -142,3 +143,9 @@ class Stopwatch:
             if number >= at_least and time.perf_counter() >= end:
                 return
             yield action
+
+
+def percentiles_us(seconds: Sequence[float], percents: Sequence[float]) -> dict[str, float]:
+    """Returns percentiles of times by name, such as "p99", in microseconds."""
+    found = np.percentile(seconds, percents) * 1e6
+    return {f"p{percent:g}": float(us) for percent, us in zip(percents, found, strict=True)}

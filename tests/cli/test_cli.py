@@ -16,12 +16,12 @@ import pytest
 import typer.testing
 from dm_env import specs
 
-from dm_env_rpc_client import make
-from dm_env_rpc_client.cli import arguments, entry, policies
+from dm_env_rpc_client import SpecError, make
+from dm_env_rpc_client.cli import entry, policies
 from dm_env_rpc_client.cli.app import app
-from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.tensors.sampling import sample
+from dm_env_rpc_client.tensors.setting_text import parse_settings
 from dm_env_rpc_client.tensors.variable_specs import VariableArray
 from tests.cli.commands import started
 from tests.environments import Robot
@@ -176,7 +176,7 @@ def test_errors_are_one_line_with_a_cause_and_an_exit_code(
 
 
 def test_settings_are_json_or_text() -> None:
-    parsed = arguments.parse_settings(["a=1", "b=2.5", "c=true", "d=[1, 2]", "e=hello", "f=a=b"])
+    parsed = parse_settings(["a=1", "b=2.5", "c=true", "d=[1, 2]", "e=hello", "f=a=b"])
     assert parsed == {"a": 1, "b": 2.5, "c": True, "d": [1, 2], "e": "hello", "f": "a=b"}
 
 
@@ -344,5 +344,5 @@ def test_policies_repeat_with_their_seed() -> None:
     np.testing.assert_array_equal(first["arm"]["torque"], second["arm"]["torque"])
     constant = policies.make_policy("constant", spec, None)
     assert constant(timestep) is constant(timestep)
-    with pytest.raises(UsageError, match="random, constant or MODULE:FUNCTION"):
+    with pytest.raises(SpecError, match="random, constant or MODULE:FUNCTION"):
         policies.make_policy("clever", spec, None)

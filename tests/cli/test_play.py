@@ -21,8 +21,8 @@ import typer.testing
 
 from dm_env_rpc_client.cli import play as command
 from dm_env_rpc_client.cli.app import app
-from dm_env_rpc_client.cli.arguments import Access
 from dm_env_rpc_client.cli.failures import Terminated, UsageError, ending
+from dm_env_rpc_client.cli.options import Server as Reached
 from dm_env_rpc_client.server import Race, Server, serve
 from tests.cli.commands import COMMAND as PROGRAM
 from tests.cli.commands import ROOT, Peers
@@ -200,8 +200,8 @@ for missing in ("textual_image", "PIL", "textual"):
 
 
 def test_a_server_is_asked_for_properties_over_a_connection_of_its_own(peers: Peers) -> None:
-    assert command._has_properties(peers.catch, Access())
-    assert not command._has_properties(peers.hangs_up, Access())
+    assert command._has_properties(Reached(address=peers.catch))
+    assert not command._has_properties(Reached(address=peers.hangs_up))
 
 
 def test_signals_end_an_event_loop_in_order() -> None:

@@ -1,0 +1,346 @@
+"""The options that several commands share, each declared once.
+
+A command takes a group of options as one parameter, whose type is a dataclass: `with_options`
+gives the command an argument or option for each of its fields. What a row of
+`compliance.options.FLAGS` declares is taken from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import re
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING
+from inspect import get_annotations
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+from typer.models import ArgumentInfo
+from typing_extensions import Self
+
+from dm_env_rpc_client.cli.consoles import cell, progress, waiting
+from dm_env_rpc_client.cli.failures import UsageError
+from dm_env_rpc_client.compliance.options import FLAGS, Flag, Kind
+from dm_env_rpc_client.system.launch_text import is_launch
+from dm_env_rpc_client.tensors.setting_text import parse_settings
+
+if TYPE_CHECKING:
+    from dm_env_rpc_client.client.connection import Connection
+    from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
+    from dm_env_rpc_client.transports.tls import Tls
+
+__all__ = [
+    "CATCH",
+    "WHERE",
+    "Access",
+    "Group",
+    "Json",
+    "Server",
+    "World",
+    "WorldOrCatch",
+    "check_listening_address",
+    "option",
+    "with_options",
+]
+
+_HOST_PORT = re.compile(r"[^/\s]+:(\d{1,5})")
+_SCHEMES = ("unix:", "unix-abstract:", "dns:", "ipv4:", "ipv6:", "vsock:")
+
+WHERE = (
+    "Address of the server, such as localhost:50051; or process:COMMAND, docker:IMAGE or "
+    "python:MODULE:NAME, to start one for this command."
+)
+CATCH = "python:dm_env_rpc_client.server:Catch"
+"""The server of commands that are given none."""
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
+
+
+def _complete_policy(incomplete: str) -> list[str]:
+    return [name for name in ("random", "constant") if name.startswith(incomplete)]
+
+
+def _check_seconds(seconds: float) -> float:
+    if not 0 < seconds < float("inf"):
+        raise typer.BadParameter(
+            f"a number of seconds must be finite and more than 0, got {seconds:g}"
+        )
+    return seconds
+
+
+_BY_KIND: dict[Kind, dict[str, Any]] = {
+    Kind.SETTINGS: {"metavar": "NAME=VALUE"},
+    Kind.NAMES: {"metavar": "NAME"},
+    Kind.TEXT: {"metavar": "NAME"},
+    Kind.POLICY: {"metavar": "POLICY", "autocompletion": _complete_policy},
+    Kind.COUNT: {"metavar": "N"},
+    Kind.SECONDS: {"metavar": "SECONDS", "callback": _check_seconds},
+    Kind.FILE: {"metavar": "FILE"},
+}
+
+
+def option(field: str, text: str = "") -> Any:
+    """Returns the option of a field of the compliance suite's options.
+
+    A file may also be named by a variable of the environment.
+
+    Args:
+      field: a key of `FLAGS`.
+      text: its help, if that differs.
+    """
+    flag: Flag = FLAGS[field]
+    names = [f"--{flag.name}" + (f"/--{flag.opposite}" if flag.opposite else "")]
+    details = dict(_BY_KIND.get(flag.kind, {}))
+    if flag.kind is Kind.POLICY:
+        names.append("-p")
+    elif flag.kind is Kind.COUNT:
+        details["min"] = flag.minimum
+    elif flag.kind is Kind.FILE:
+        details["envvar"] = f"DM_ENV_RPC_{field.upper()}"
+    return typer.Option(*names, help=text or flag.usage(), **details)
+
+
+AnyGroup = TypeVar("AnyGroup", bound="Group")
+AnyServer = TypeVar("AnyServer", bound="Server")
+
+
+class Group:
+    """Options that a command takes as one parameter: the base of dataclasses."""
+
+    def ready(self) -> contextlib.AbstractContextManager[Self]:
+        """Returns a context in which the command can use them."""
+        return contextlib.nullcontext(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Access(Group):
+    """How the connections of a command are secured."""
+
+    insecure: Annotated[bool, option("insecure")] = False
+    tls_ca: Annotated[str | None, option("tls_ca")] = None
+    tls_cert: Annotated[str | None, option("tls_cert")] = None
+    tls_key: Annotated[str | None, option("tls_key")] = None
+    token_file: Annotated[str | None, option("token_file")] = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the connections are plaintext and have to stay on this machine."""
+        return not (self.insecure or self.tls_ca or self.tls_cert or self.tls_key)
+
+    @functools.cached_property
+    def credentials(self) -> Tls | None:
+        """None for plaintext; SpecError if a file cannot be read, or has other contents."""
+        from dm_env_rpc_client.transports.tls import tls_from_flags
+
+        return tls_from_flags(self.tls_ca, self.tls_cert, self.tls_key)
+
+    @functools.cached_property
+    def token(self) -> str | None:
+        """What a client sends and a server requires; SpecError as for `credentials`."""
+        from dm_env_rpc_client.transports.tokens import read_token
+
+        return read_token(self.token_file) if self.token_file else None
+
+    def secured(self) -> dict[str, Any]:
+        """Returns the arguments of `connect` and `serve`."""
+        return {"insecure": self.insecure, "credentials": self.credentials, "token": self.token}
+
+    def flags(self) -> dict[str, Any]:
+        """Returns the options of this class by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(Access)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Server(Access):
+    """A server that a command connects to."""
+
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help=WHERE)]
+    timeout: Annotated[float, option("timeout")] = 10.0
+
+    @contextlib.contextmanager
+    def ready(self) -> Iterator[Self]:
+        """A context with the server, which is launched for it if `address` says so."""
+        if not is_launch(self.address):
+            yield self
+            return
+        from rich.progress import DownloadColumn
+
+        from dm_env_rpc_client.environment.sites import CONNECT_SECONDS, launched
+
+        # The flags are for servers that others started.
+        access = Access() if self.address == CATCH else self
+        seconds = CONNECT_SECONDS if self.timeout == CONNECT_SECONDS else self.timeout
+        with contextlib.ExitStack() as stack:
+            with progress(DownloadColumn()) as bar:
+                task = bar.add_task("starting the server", total=None)
+
+                def show(what: str, done: int, total: int) -> None:
+                    bar.update(task, description=cell(what), completed=done, total=total or None)
+
+                found = launched(self.address, seconds, show, **access.secured())
+                address = stack.enter_context(found)
+            yield dataclasses.replace(self, **access.flags(), address=address)
+
+    def check_address(self) -> None:
+        """Checks the form of the address, and that connecting to it is allowed.
+
+        Raises:
+          UsageError: the form is wrong, or it is not on this machine and the connection would be
+            plaintext that was not asked for.
+        """
+        from dm_env_rpc_client.transports.addresses import is_loopback
+
+        if not _is_address(self.address, lowest_port=1):
+            raise UsageError(
+                "an address looks like localhost:50051, [::1]:50051 or unix:/tmp/socket, and a "
+                "server to start like process:COMMAND, docker:IMAGE or python:MODULE:NAME; got "
+                f"{self.address!r}"
+            )
+        if self.is_plain and not is_loopback(self.address):
+            raise UsageError(
+                f"{self.address} is not on this machine; pass --tls-ca FILE to connect with TLS, "
+                "or --insecure to connect in plaintext, which others on the network can read"
+            )
+
+    def _connecting(self, **options: Any) -> dict[str, Any]:
+        """Returns the arguments of `connect`; raises as `check_address` and `secured`."""
+        self.check_address()
+        timeouts = {"timeout": self.timeout, "request_timeout": self.timeout}
+        return {**timeouts, **self.secured(), **options}
+
+    @contextlib.contextmanager
+    def connection(self, **options: Any) -> Iterator[Connection]:
+        """A context with a connection; raises as `check_address` and `connect`.
+
+        Args:
+          **options: of `connect`, if they are not as the command line says.
+        """
+        from dm_env_rpc_client.client.connection import connect
+
+        how = self._connecting(**options)
+        with waiting(f"connecting to {self.address}"):
+            connection = connect(self.address, **how)
+        with connection:
+            yield connection
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class World(Server):
+    """A world that a command joins: a new one, or one that exists."""
+
+    create: Annotated[list[str] | None, option("create_settings")] = None
+    join: Annotated[list[str] | None, option("join_settings")] = None
+    world: Annotated[
+        str | None,
+        option("world_name", "Name of an existing world to join instead of a new one."),
+    ] = None
+
+    @contextlib.contextmanager
+    def environment(self, **options: Any) -> Iterator[DmEnvAdaptor]:
+        """A context with the environment; leaves the world at its end, and destroys a new one.
+
+        Args:
+          **options: as for `connection`.
+        """
+        from dm_env_rpc_client.environment.worlds import join_world, make
+
+        create, join = parse_settings(self.create), parse_settings(self.join)
+        if self.world is not None and create:
+            raise UsageError("--create is for a new world, --world joins an existing one")
+        with contextlib.ExitStack() as stack:
+            if self.world is None:
+                how = self._connecting(**options)
+                with waiting(f"creating a world at {self.address}"):
+                    env = make(self.address, create, join, **how)
+            else:
+                connection = stack.enter_context(self.connection(**options))
+                with waiting(f"joining {self.world}"):
+                    env = join_world(connection, self.world, join)
+            yield stack.enter_context(env)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WorldOrCatch(World):
+    """The same; if there is no address, a world of an example game."""
+
+    address: Annotated[
+        str,
+        typer.Argument(
+            metavar="ADDRESS",
+            help=f"{WHERE} If not given, it starts Catch, an example game.",
+            show_default=False,
+        ),
+    ] = CATCH
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command an argument or option for each field of parameters that are groups."""
+    groups: dict[str, Any] = {}
+    arguments: list[inspect.Parameter] = []
+    others: list[inspect.Parameter] = []
+    for name, each in inspect.signature(command, eval_str=True).parameters.items():
+        if isinstance(each.annotation, type) and issubclass(each.annotation, Group):
+            groups[name] = each.annotation
+            for one in _parameters_of(each.annotation):
+                # The address comes before other arguments, as it does on the command line.
+                is_argument = isinstance(one.annotation.__metadata__[0], ArgumentInfo)
+                (arguments if is_argument else others).append(one)
+        else:
+            others.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        with contextlib.ExitStack() as stack:
+            for name, group in groups.items():
+                fields = [field.name for field in dataclasses.fields(group)]
+                made: Group = group(**{field: given.pop(field) for field in fields})
+                given[name] = stack.enter_context(made.ready())
+            command(**given)
+
+    # Both are read: by `inspect.signature` and by `typing.get_type_hints`.
+    vars(run)["__signature__"] = signature = inspect.Signature([*arguments, *others])
+    run.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
+    return run
+
+
+def _parameters_of(group: Any) -> Iterator[inspect.Parameter]:
+    hints = typing.get_type_hints(group, include_extras=True)
+    defaults = {field.name: field.default for field in dataclasses.fields(group)}
+    # What is special to a command comes first.
+    for name in dict.fromkeys(name for each in group.__mro__ for name in get_annotations(each)):
+        default = inspect.Parameter.empty if defaults[name] is MISSING else defaults[name]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        yield inspect.Parameter(name, kind, default=default, annotation=hints[name])
+
+
+def check_listening_address(address: str, access: Access) -> None:
+    """Checks the form of an address to listen at, and that listening there is allowed.
+
+    Raises:
+      UsageError: the form is wrong, or other machines can reach it and the server would be
+        plaintext that was not asked for.
+    """
+    from dm_env_rpc_client.transports.addresses import is_loopback
+
+    if not _is_address(address, lowest_port=0):
+        raise UsageError(
+            "an address to listen at looks like localhost:50051, localhost:0 for a free port, or "
+            f"unix:/tmp/socket, got {address!r}"
+        )
+    if access.is_plain and not is_loopback(address):
+        raise UsageError(
+            f"other machines can reach {address}; pass --tls-cert FILE and --tls-key FILE to serve "
+            "them with TLS, or --insecure to serve them in plaintext, which others on the network "
+            "can read"
+        )
+
+
+def _is_address(address: str, lowest_port: int) -> bool:
+    found = _HOST_PORT.fullmatch(address)
+    if found is not None:
+        return lowest_port <= int(found[1]) < 65536
+    return address.startswith(_SCHEMES)
