@@ -83,7 +83,7 @@ class Watch:
 
     def _ask(self, connection: Connection) -> str:
         from dm_env_rpc_client.extensions.properties import PropertiesExtension
-        from dm_env_rpc_client.server.site import WAITING_FOR
+        from dm_env_rpc_client.server.host import WAITING_FOR
 
         key = f"{WAITING_FOR}{self._env.world_name}"
         return str(PropertiesExtension(connection).read(key))

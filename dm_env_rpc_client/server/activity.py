@@ -7,12 +7,14 @@ connect or are refused again and again do not fill the log.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Mapping, MutableSequence, Sequence
+from collections.abc import Iterable, Mapping, MutableSequence
 
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.protocol import telemetry
 from dm_env_rpc_client.server.error_log import Allowance
 from dm_env_rpc_client.tensors.limits import shortened
@@ -23,10 +25,7 @@ __all__ = ["COUNTED", "ERRORS", "STEPS", "Activity", "Counts", "ServerStats", "a
 _log = logging.getLogger("dm_env_rpc_client.server")
 _clients_log = logging.getLogger("dm_env_rpc_client.server.clients")
 
-_KINDS = (
-    *("create_world", "join_world", "step", "reset", "reset_world", "leave_world"),
-    *("destroy_world", "extension"),
-)
+_KINDS = tuple(field.name for field in dm_env_rpc_pb2.EnvironmentRequest.DESCRIPTOR.fields)
 _TEXT_BYTES = 500
 
 COUNTED = (*_KINDS, "streams", "refused_streams", "refusals", "errors")
@@ -78,7 +77,7 @@ class Counts:
       lock: held while one of them changes.
     """
 
-    def __init__(self, numbers: MutableSequence[int] | memoryview[int] | None = None):
+    def __init__(self, numbers: MutableSequence[int] | ctypes.Array[ctypes.c_int64] | None = None):
         self.numbers = [0] * len(COUNTED) if numbers is None else numbers
         self.lock = threading.Lock()
 
@@ -93,16 +92,13 @@ class Activity:
 
     Args:
       counts: where it counts; None for new ones.
-      has_clients: whether the streams are those of clients. Streams that another process forwards
-        are counted and told by that one.
 
     Attributes:
       counts: as the argument.
     """
 
-    def __init__(self, counts: Counts | None = None, has_clients: bool = True) -> None:
+    def __init__(self, counts: Counts | None = None) -> None:
         self.counts = Counts() if counts is None else counts
-        self._has_clients = has_clients
         self._began = time.monotonic()
         self._lock = threading.Lock()
         self._streams = 0
@@ -111,18 +107,16 @@ class Activity:
 
     def opened(self, client: str) -> None:
         """A stream was opened."""
-        if self._has_clients:
-            self.counts.add("streams")
-            with self._lock:
-                self._streams += 1
-            self._connects.log(_clients_log, logging.INFO, f"{client} connected")
+        self.counts.add("streams")
+        with self._lock:
+            self._streams += 1
+        self._connects.log(_clients_log, logging.INFO, f"{client} connected")
 
     def ended(self, client: str) -> None:
         """A stream has ended."""
-        if self._has_clients:
-            with self._lock:
-                self._streams -= 1
-            self._connects.log(_clients_log, logging.INFO, f"{client} disconnected")
+        with self._lock:
+            self._streams -= 1
+        self._connects.log(_clients_log, logging.INFO, f"{client} disconnected")
 
     def refused_stream(self, client: str, reason: str) -> None:
         """A stream was refused; the reason begins with the name of the status."""
@@ -148,7 +142,7 @@ class Activity:
 
 
 def added_up(
-    rows: Sequence[Sequence[int]], began: float, streams: int, worlds: int, agents: int, errors: int
+    rows: Iterable[Iterable[int]], began: float, streams: int, worlds: int, agents: int, errors: int
 ) -> ServerStats:
     """Returns the sums of what the processes of a server have counted.
 

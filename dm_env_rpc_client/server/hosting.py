@@ -2,103 +2,70 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import weakref
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from google.protobuf import message as protobuf_message
 
-from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.server.activity import ServerStats
 from dm_env_rpc_client.server.error_log import ErrorLog
-from dm_env_rpc_client.server.extension_handlers import Handler
+from dm_env_rpc_client.server.host import Host
+from dm_env_rpc_client.server.observed_session import open_session
 from dm_env_rpc_client.server.offered_properties import Properties
-from dm_env_rpc_client.server.processes.worker import Setup
+from dm_env_rpc_client.server.options import (
+    ANYWHERE,
+    Handler,
+    Hosted,
+    ServeOptions,
+    factories_of,
+)
 from dm_env_rpc_client.server.processes.workers import Workers
-from dm_env_rpc_client.server.site import Host, Hosted, Site, factories_of, make_world
 from dm_env_rpc_client.server.worlds.game import Game
-from dm_env_rpc_client.server.worlds.idle_worlds import IDLE_WORLD_SECONDS, check_idle_seconds
-from dm_env_rpc_client.server.worlds.shared_world import STEP_TIMEOUT, SharedWorld
 from dm_env_rpc_client.server.worlds.world import World
-from dm_env_rpc_client.server.worlds.world_registry import UNNAMED
+from dm_env_rpc_client.server.worlds.world_registry import make_world
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.endpoint import Transport
-from dm_env_rpc_client.transports.http2.dial_in.greeting import Dial
-from dm_env_rpc_client.transports.listeners import (
-    check_may_dial,
-    check_processes,
-    open_dialing,
-    open_listener,
-)
-from dm_env_rpc_client.transports.server_streams import (
-    Listener,
-    check_may_listen,
-)
-from dm_env_rpc_client.transports.tokens import bearer
+from dm_env_rpc_client.transports.listeners import open_dialing, open_listener
 
 __all__ = ["Server", "serve", "try_out"]
 
 _log = logging.getLogger(__name__)
 
-_ANYWHERE = "localhost:0"
-
 STOP_SECONDS = 1.0
 """How long open streams may continue when the server stops."""
-
-
-class _Serving(Protocol):
-    """What does the work of a `Server`, whose attributes and methods these are."""
-
-    @property
-    def address(self) -> str: ...
-
-    @property
-    def errors(self) -> list[BaseException]: ...
-
-    @property
-    def world_count(self) -> int: ...
-
-    @property
-    def agent_count(self) -> int: ...
-
-    def stats(self) -> ServerStats: ...
-
-    def wait(self, timeout: float | None = None) -> bool: ...
-
-    def stop(self, grace: float) -> bool: ...
-
-    def abort(self) -> None:
-        """Stops without waiting."""
 
 
 class _InThisProcess:
     """Serves with the threads of this process."""
 
-    def __init__(self, listener: Listener, host: Host):
-        self.address = listener.address
-        self.wait = listener.wait
-        self.abort = listener.abort
-        self._listener = listener
-        self._host = host
+    def __init__(self, options: ServeOptions, properties: Properties):
+        self._host = host = Host(options, ErrorLog(), properties)
+        intake = host.intake(functools.partial(open_session, host))
+        self._listener = (
+            open_listener(
+                address=options.address,
+                credentials=options.credentials,
+                transport=options.transport,
+                **intake,
+            )
+            if options.dialed is None
+            else open_dialing(dial=options.dialed, **intake)
+        )
+        self.address = self._listener.address
+        self.wait = self._listener.wait
+        self.abort = self._listener.abort
 
     @property
     def errors(self) -> list[BaseException]:
         return self._host.error_log.kept
 
-    @property
-    def world_count(self) -> int:
-        return len(self._host.worlds)
-
-    @property
-    def agent_count(self) -> int:
-        return self._host.worlds.agent_count
-
     def stats(self) -> ServerStats:
         host = self._host
-        return host.activity.stats(self.world_count, self.agent_count, host.error_log.count)
+        return host.activity.stats(len(host.worlds), host.worlds.agent_count, host.error_log.count)
 
     def stop(self, grace: float) -> bool:
         self._listener.stop(grace)
@@ -112,7 +79,7 @@ class Server:
       address: where it listens, such as "localhost:40123"; or which program it dials.
     """
 
-    def __init__(self, serving: _Serving):
+    def __init__(self, serving: _InThisProcess | Workers):
         self.address = serving.address
         self._serving = serving
         self._is_clean = True
@@ -131,12 +98,12 @@ class Server:
     @property
     def world_count(self) -> int:
         """The number of worlds."""
-        return self._serving.world_count
+        return self.stats().worlds
 
     @property
     def agent_count(self) -> int:
         """The number of agents that are joined to worlds."""
-        return self._serving.agent_count
+        return self.stats().agents
 
     def stats(self) -> ServerStats:
         """Returns what the server has done, and what there is now."""
@@ -162,7 +129,8 @@ class Server:
         return self._is_clean
 
     def __repr__(self) -> str:
-        return f"<Server at {self.address}: {self.world_count} worlds, {self.agent_count} agents>"
+        stats = self.stats()
+        return f"<Server at {self.address}: {stats.worlds} worlds, {stats.agents} agents>"
 
     def _repr_html_(self) -> str:
         from dm_env_rpc_client.displays.connections import show_facts
@@ -184,7 +152,7 @@ class Server:
 
 def serve(
     environment: Hosted | World | Game | Mapping[str, Hosted],
-    address: str = _ANYWHERE,
+    address: str = ANYWHERE,
     *,
     credentials: ServerCredentials | None = None,
     token: str | None = None,
@@ -192,10 +160,10 @@ def serve(
     default_actions: Mapping[str, Any] | None = None,
     properties: Properties | None = None,
     extensions: Mapping[type[protobuf_message.Message], Handler] | None = None,
-    step_timeout: float | None = STEP_TIMEOUT,
+    step_timeout: float | None = 60.0,
     max_connections: int = 256,
     max_worlds: int = 1024,
-    idle_world_seconds: float | None = IDLE_WORLD_SECONDS,
+    idle_world_seconds: float | None = 60.0,
     send_tracebacks: bool | None = None,
     limits: Limits = DEFAULT,
     transport: Transport = "auto",
@@ -273,69 +241,27 @@ def serve(
       OSError: the address is taken, or does not belong to this machine; or a worker process ended
         while it started (ChildProcessError).
     """
-    dialed = None
-    if dial is None:
-        check_may_listen(address, credentials, insecure)
-    elif address != _ANYWHERE:
-        raise SpecError(f"a server either listens at {address} or dials {dial}, not both")
-    elif transport == "grpc":
-        raise SpecError("a server that dials takes transport 'http2' or 'auto', got 'grpc'")
-    else:
-        dialed = Dial(dial, credentials, insecure, token, dial_environments)
-        token = None
-    factories: Mapping[str, Hosted] = {}
-    only: World | None = None
-    if isinstance(environment, World):
-        only = environment
-    elif isinstance(environment, Game):
-        only = SharedWorld(environment, step_timeout, default_actions or {})
-    else:
-        factories = environment if isinstance(environment, Mapping) else {UNNAMED: environment}
-    factories_of(factories)
-    if token is not None:
-        bearer(token)
-    check_idle_seconds(idle_world_seconds)
-    site = Site(
-        factories,
-        default_actions or {},
-        extensions or {},
-        step_timeout,
-        max_connections,
-        max_worlds,
-        idle_world_seconds,
-        send_tracebacks,
-        limits,
-        token,
+    options = ServeOptions(
+        environment=environment,
+        address=address,
+        credentials=credentials,
+        token=token,
+        insecure=insecure,
+        default_actions=default_actions or {},
+        extensions=extensions or {},
+        step_timeout=step_timeout,
+        max_connections=max_connections,
+        max_worlds=max_worlds,
+        idle_world_seconds=idle_world_seconds,
+        send_tracebacks=send_tracebacks,
+        limits=limits,
+        transport=transport,
+        processes=processes,
+        dial=dial,
+        dial_environments=dial_environments,
     )
-    if processes is not None:
-        if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
-            raise SpecError(f"processes must be a number from 1 on, or None, got {processes!r}")
-        if only is not None:
-            raise SpecError(
-                f"processes={processes}: a {type(environment).__name__} that exists already "
-                "belongs to this process; pass what makes one, such as its class"
-            )
-    if dialed is not None:
-        check_may_dial(dialed, processes)
-        if dial_environments > max_connections:
-            raise SpecError(
-                f"dial_environments={dial_environments} are more than max_connections="
-                f"{max_connections}"
-            )
-    if processes is not None:
-        tls = None if dialed else check_processes(address, credentials, transport)
-        setup = Setup(site, tls, processes, dialed)
-        return Server(Workers(setup, address, properties))
-    host = Host(site, ErrorLog(), properties or Properties(), only)
-
-    admitting = host.admitting(host.open_session)
-    limited = (max_connections, limits.message_bytes, answer_memory, host.activity.refused_stream)
-    listener: Listener
-    if dialed is None:
-        listener = open_listener(admitting, address, credentials, transport, *limited)
-    else:
-        listener = open_dialing(admitting, dialed, *limited)
-    return Server(_InThisProcess(listener, host))
+    serving = _InThisProcess if processes is None else Workers
+    return Server(serving(options, properties or Properties()))
 
 
 def try_out(environment: Hosted, settings: Mapping[str, Any]) -> None:
@@ -349,5 +275,6 @@ def try_out(environment: Hosted, settings: Mapping[str, Any]) -> None:
       RequestError: the environment does not take these settings.
       Exception: whatever making or closing it raises; or what it made cannot be served.
     """
-    (factory,) = factories_of({UNNAMED: environment}).values()
-    make_world(factory, {}, None, settings).close()
+    options = ServeOptions(environment=environment)
+    (factory,) = factories_of(options.factories).values()
+    make_world(factory, settings, options).close()

@@ -1,4 +1,4 @@
-"""A session that reports its requests; `Host.open_session` chooses it if something takes them."""
+"""A session that reports its requests."""
 
 from __future__ import annotations
 
@@ -8,24 +8,42 @@ from typing import Any
 from google.rpc import code_pb2, status_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.protocol import telemetry
 from dm_env_rpc_client.protocol.server_step_codec import ServerStepCodec, StepAsked
-from dm_env_rpc_client.protocol.telemetry import Reports
+from dm_env_rpc_client.server.host import Host
 from dm_env_rpc_client.server.session import Session
-from dm_env_rpc_client.transports.server_streams import StreamStatusError
+from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
 
-__all__ = ["ObservedSession"]
+__all__ = ["ObservedSession", "open_session"]
+
+
+def open_session(host: Host, peer: Peer, has_connection: bool = True) -> Session:
+    """Returns the session of a stream, which reports its requests if something takes them.
+
+    Args:
+      host: what it reaches.
+      peer: the client.
+      has_connection: whether this process has the connection.
+    """
+    takes_reports = telemetry.installed()
+    if takes_reports is None:
+        return Session(host, peer, has_connection)
+    reports = takes_reports.server(peer.address, peer.metadata, has_connection)
+    return ObservedSession(host, peer, has_connection, reports)
 
 
 class ObservedSession(Session):
     """A `Session` whose requests are reported: from their arrival until there is the answer.
 
     Args:
-      *parts: of the Session.
+      host: as for `Session`.
+      peer: the same.
+      has_connection: the same.
       reports: is told of the requests.
     """
 
-    def __init__(self, *parts: Any, reports: Reports):
-        super().__init__(*parts)
+    def __init__(self, host: Host, peer: Peer, has_connection: bool, reports: telemetry.Reports):
+        super().__init__(host, peer, has_connection)
         self._reports = reports
         self._arrived, self._size = 0.0, 0
         self._begun: Any = None
@@ -72,13 +90,6 @@ class ObservedSession(Session):
         return super()._step_fast(codec, asked)
 
     def _failed(self, field: str, error: Exception) -> status_pb2.Status:
-        self._error = error
-        return super()._failed(field, error)
-
-    def _refused(self, kind: str, code: int, message: str) -> status_pb2.Status:
-        self._code = code_pb2.Code.Name(code)
-        return super()._refused(kind, code, message)
-
-    def _internal(self, error: Exception, field: str) -> status_pb2.Status:
-        self._code = "INTERNAL"
-        return super()._internal(error, field)
+        status = super()._failed(field, error)
+        self._error, self._code = error, code_pb2.Code.Name(status.code)
+        return status

@@ -12,6 +12,7 @@ that returns the value.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -115,10 +116,10 @@ class Properties:
             is_property = isinstance(declared, property)
             self.add(
                 f"{prefix}{nesting.SEPARATOR}{name}" if prefix else name,
-                _attribute_getter(holder, attribute),
+                functools.partial(getattr, holder, attribute),
                 None
                 if is_property and declared.fset is None
-                else _attribute_setter(holder, attribute),
+                else functools.partial(setattr, holder, attribute),
                 description=inspect.getdoc(declared) or "" if is_property else "",
             )
 
@@ -229,45 +230,21 @@ def answer_property_request(
     if field is None:
         raise RequestError.invalid("the property request is empty")
     key = getattr(request, field).key
-    merged = _LayeredProperties(layers)
+    # A key belongs to the first registry that knows it.
+    knowing = (layer for layer in layers if layer.knows(key))
     if field == "list_property":
-        response.list_property.values.extend(merged.list(key))
-    elif field == "read_property":
-        response.read_property.value.CopyFrom(merged.of(key).read(key))
-    else:
-        response.write_property.SetInParent()
-        merged.of(key).write(key, request.write_property.value)
-    return response
-
-
-class _LayeredProperties:
-    """Several registries as one: a key belongs to the first registry that knows it."""
-
-    def __init__(self, layers: list[Properties]):
-        self._layers = layers
-
-    def of(self, key: str) -> Properties:
-        return next((layer for layer in self._layers if layer.knows(key)), self._layers[-1])
-
-    def list(self, key: str) -> list[properties_pb2.PropertySpec]:
-        if key:
-            layers = [layer for layer in self._layers if layer.knows(key)] or [self._layers[-1]]
-        else:
-            layers = self._layers
         found: dict[str, properties_pb2.PropertySpec] = {}
-        for layer in layers:
+        for layer in (list(knowing) or layers[-1:]) if key else layers:
             for spec in layer.list(key):
                 found.setdefault(spec.spec.name, spec)
-        return list(found.values())
+        response.list_property.values.extend(found.values())
+    elif field == "read_property":
+        response.read_property.value.CopyFrom(next(knowing, layers[-1]).read(key))
+    else:
+        response.write_property.SetInParent()
+        next(knowing, layers[-1]).write(key, request.write_property.value)
+    return response
 
 
 def _denied(key: str, what: str) -> RequestError:
     return RequestError(code_pb2.PERMISSION_DENIED, f"property {key!r} is not {what}")
-
-
-def _attribute_getter(holder: Any, name: str) -> Callable[[], Any]:
-    return lambda: getattr(holder, name)
-
-
-def _attribute_setter(holder: Any, name: str) -> Callable[[Any], None]:
-    return lambda value: setattr(holder, name, value)

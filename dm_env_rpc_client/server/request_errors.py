@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from google.rpc import code_pb2
 
 __all__ = ["RequestError"]
@@ -18,6 +20,9 @@ class RequestError(Exception):
     def __init__(self, code: int, message: str):
         super().__init__(message)
         self.code = code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RequestError, (self.code, str(self))
 
     @classmethod
     def invalid(cls, message: str) -> RequestError:

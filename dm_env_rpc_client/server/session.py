@@ -23,18 +23,16 @@ from dm_env_rpc_client.protocol.envelopes import DECODE_ERRORS
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.server_step_codec import ServerStepCodec, StepAsked
 from dm_env_rpc_client.server import waiting
-from dm_env_rpc_client.server.activity import STEPS, Activity
-from dm_env_rpc_client.server.error_log import ErrorLog
-from dm_env_rpc_client.server.extension_handlers import ExtensionHandlers
+from dm_env_rpc_client.server.activity import STEPS
+from dm_env_rpc_client.server.host import Host
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.waiting import Caller, CallerGoneError
 from dm_env_rpc_client.server.worlds.world import Agent
-from dm_env_rpc_client.server.worlds.world_registry import WorldRegistry
 from dm_env_rpc_client.tensors import bounded_parsing, codecs, packing
-from dm_env_rpc_client.tensors.limits import Budget, Limits, shortened
+from dm_env_rpc_client.tensors.limits import Budget, shortened
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 from dm_env_rpc_client.transports.addresses import is_loopback
-from dm_env_rpc_client.transports.server_streams import StreamStatusError
+from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
 
 __all__ = ["Session"]
 
@@ -52,36 +50,20 @@ class Session:
       may_wait: whether the agent's steps may wait for those of others.
 
     Args:
-      worlds: the worlds of the server.
-      extensions: answers the extension requests.
-      error_log: takes exceptions that are not the client's fault.
-      activity: counts and logs what happens.
-      send_tracebacks: whether the client gets their tracebacks; None if it is on this machine.
-      limits: what a request may contain.
-      peer: the address of the client.
+      host: has the worlds, and what all sessions share.
+      peer: the client.
+      has_connection: whether this process has the connection, and counts it.
     """
 
-    def __init__(
-        self,
-        worlds: WorldRegistry,
-        extensions: ExtensionHandlers,
-        error_log: ErrorLog,
-        activity: Activity,
-        send_tracebacks: bool | None,
-        limits: Limits,
-        peer: str,
-    ):
-        self._worlds = worlds
-        self._extensions = extensions
-        self._error_log = error_log
-        self._activity = activity
-        self._counts = activity.counts
-        activity.opened(peer)
-        self._sends_tracebacks = (
-            is_loopback(urllib.parse.unquote(peer)) if send_tracebacks is None else send_tracebacks
-        )
-        self._peer = peer
-        self._limits = limits
+    def __init__(self, host: Host, peer: Peer, has_connection: bool = True):
+        self._host = host
+        self._worlds = host.worlds
+        self._limits = host.options.limits
+        self._counts = host.activity.counts
+        self._peer = peer.address
+        self._has_connection = has_connection
+        if has_connection:
+            host.activity.opened(self._peer)
         self._caller = Caller()
         self.may_wait = False
         self._lifecycle = lifecycle.Lifecycle()
@@ -105,8 +87,8 @@ class Session:
                 dm_env_rpc_pb2.EnvironmentRequest, message, Budget(self._limits), "the request"
             )
         except SpecError as error:
-            refused = self._refused("large", code_pb2.RESOURCE_EXHAUSTED, str(error))
-            return dm_env_rpc_pb2.EnvironmentResponse(error=refused).SerializeToString()
+            refusal = RequestError(code_pb2.RESOURCE_EXHAUSTED, str(error))
+            return self._error_response("large", refusal).SerializeToString()
         except DECODE_ERRORS as error:
             raise StreamStatusError(
                 "INVALID_ARGUMENT", f"the message is not an EnvironmentRequest: {error}"
@@ -129,13 +111,12 @@ class Session:
             try:
                 answer = codec.encode(state, observations)
             except SpecError as error:
-                raise RuntimeError(f"the environment violates its own specs: {error}") from error
+                raise _environment_error(error) from error
             self._lifecycle.stepped(state)
         except CallerGoneError as error:
             raise StreamStatusError("CANCELLED", "the client is gone") from error
         except Exception as error:
-            status = self._failed("step", error)
-            return dm_env_rpc_pb2.EnvironmentResponse(error=status).SerializeToString()
+            return self._error_response("step", error).SerializeToString()
         return answer
 
     def abandon(self) -> None:
@@ -167,16 +148,33 @@ class Session:
         except CallerGoneError as error:
             raise StreamStatusError("CANCELLED", "the client is gone") from error
         except Exception as error:
-            response.error.CopyFrom(self._failed(str(field), error))
+            return self._error_response(str(field), error)
         return response
+
+    def _error_response(self, field: str, error: Exception) -> dm_env_rpc_pb2.EnvironmentResponse:
+        return dm_env_rpc_pb2.EnvironmentResponse(error=self._failed(field, error))
 
     def _failed(self, field: str, error: Exception) -> status_pb2.Status:
         """Returns the Status for an exception."""
+        # What is refused may be a part of the text, and may be large.
+        size = self._limits.error_bytes
         if isinstance(error, RequestError | SpecError):
+            self._host.activity.refused(self._peer, field, str(error))
             code = error.code if isinstance(error, RequestError) else code_pb2.INVALID_ARGUMENT
-            return self._refused(field, code, str(error))
-        self._error_log.add(error, f"a {field} request of {self._peer} failed")
-        return self._internal(error, field)
+            return status_pb2.Status(code=code, message=shortened(str(error), size))
+        self._host.error_log.add(error, f"a {field} request of {self._peer} failed")
+        text = f"the environment failed in a {field} request: {type(error).__name__}: {error}"
+        status = status_pb2.Status(code=code_pb2.INTERNAL, message=shortened(text, size))
+        sends_tracebacks = self._host.options.send_tracebacks
+        if sends_tracebacks is None:
+            sends_tracebacks = is_loopback(urllib.parse.unquote(self._peer))
+        if sends_tracebacks:
+            detail = error_details_pb2.DebugInfo(
+                stack_entries=traceback.format_tb(error.__traceback__),
+                detail=shortened(repr(error), size),
+            )
+            status.details.add().Pack(detail)
+        return status
 
     def close(self) -> None:
         """Ends the session: if an agent is joined, it leaves its world; its worlds become idle."""
@@ -184,9 +182,11 @@ class Session:
             try:
                 self._leave()
             except Exception as error:
-                self._error_log.add(error, f"the agent of {self._peer} could not leave its world")
+                text = f"the agent of {self._peer} could not leave its world"
+                self._host.error_log.add(error, text)
         self._worlds.creator_gone(self)
-        self._activity.ended(self._peer)
+        if self._has_connection:
+            self._host.activity.ended(self._peer)
 
     def _create_world(
         self, request: dm_env_rpc_pb2.CreateWorldRequest
@@ -197,9 +197,9 @@ class Session:
     def _join_world(
         self, request: dm_env_rpc_pb2.JoinWorldRequest
     ) -> dm_env_rpc_pb2.JoinWorldResponse:
-        self._check_world_name(request.world_name)
-        agent = self._worlds.join(request.world_name, self._unpack_settings(request.settings))
-        self._agent, self._world_name = agent, request.world_name
+        name = self._checked_name(request)
+        agent = self._worlds.join(name, self._unpack_settings(request.settings))
+        self._agent, self._world_name = agent, name
         self.may_wait = agent.may_wait
         try:
             self._adopt_specs()
@@ -209,7 +209,6 @@ class Session:
         return dm_env_rpc_pb2.JoinWorldResponse(specs=self._specs)
 
     def _step(self, request: dm_env_rpc_pb2.StepRequest) -> dm_env_rpc_pb2.StepResponse:
-        agent = self._joined_agent()
         requested = [
             self._observations.uid_to_name(uid)
             for uid in dict.fromkeys(request.requested_observations)
@@ -217,15 +216,7 @@ class Session:
         actions = None
         if self._lifecycle.state is State.RUNNING:
             actions = self._unpack_actions(request.actions)
-        state, observations = agent.step(actions, requested)
-        return dm_env_rpc_pb2.StepResponse(
-            state=state.number,  # type: ignore[arg-type]  # the stubs want the enum
-            observations=self._pack_observations(observations),
-        )
-
-    def _pack_observations(
-        self, observations: Mapping[str, Any]
-    ) -> dict[int, dm_env_rpc_pb2.Tensor]:
+        state, observations = self._joined_agent().step(actions, requested)
         packed = {}
         try:
             for name, value in observations.items():
@@ -233,8 +224,11 @@ class Session:
                 # Observations out of range are sent: they are information for the agent.
                 packed[field.uid] = field.pack(value, check_range=False)
         except SpecError as error:
-            raise RuntimeError(f"the environment violates its own specs: {error}") from error
-        return packed
+            raise _environment_error(error) from error
+        return dm_env_rpc_pb2.StepResponse(
+            state=state.number,  # type: ignore[arg-type]  # the stubs want the enum
+            observations=packed,
+        )
 
     def _unpack_actions(self, actions: Mapping[int, dm_env_rpc_pb2.Tensor]) -> dict[str, Any]:
         """Unpacks actions; SpecError if one is out of the range of its spec."""
@@ -254,13 +248,9 @@ class Session:
     def _reset_world(
         self, request: dm_env_rpc_pb2.ResetWorldRequest
     ) -> dm_env_rpc_pb2.ResetWorldResponse:
-        self._check_world_name(request.world_name)
-        is_own = self._agent is not None and request.world_name == self._world_name
-        self._worlds.reset(
-            request.world_name,
-            self._unpack_settings(request.settings),
-            self._agent if is_own else None,
-        )
+        name = self._checked_name(request)
+        caller = self._agent if name == self._world_name else None
+        self._worlds.reset(name, self._unpack_settings(request.settings), caller)
         return dm_env_rpc_pb2.ResetWorldResponse()
 
     def _leave_world(
@@ -273,17 +263,35 @@ class Session:
     def _destroy_world(
         self, request: dm_env_rpc_pb2.DestroyWorldRequest
     ) -> dm_env_rpc_pb2.DestroyWorldResponse:
-        self._check_world_name(request.world_name)
-        if self._agent is not None and request.world_name == self._world_name:
+        name = self._checked_name(request)
+        if self._agent is not None and name == self._world_name:
             raise RequestError.not_now(
-                f"this connection is joined to world {request.world_name!r}; leave it first"
+                f"this connection is joined to world {name!r}; leave it first"
             )
-        self._worlds.destroy(request.world_name)
+        self._worlds.destroy(name)
         return dm_env_rpc_pb2.DestroyWorldResponse()
 
     def _extension(self, request: any_pb2.Any) -> any_pb2.Any:
+        extensions = self._host.extensions
+        known = extensions.get(request.TypeName())
+        if known is None:
+            names = ", ".join(extensions) or "none"
+            raise RequestError(
+                code_pb2.UNIMPLEMENTED,
+                f"this server has no extension {request.type_url!r}; extensions: {names}",
+            )
+        message_class, handler = known
+        what = repr(request.type_url)
+        try:
+            message: Any = bounded_parsing.parse(
+                message_class, request.value, Budget(self._limits), what
+            )
+        except DECODE_ERRORS as error:
+            raise RequestError.invalid(f"{what} cannot be parsed: {error}") from error
         world = None if self._agent is None else self._worlds.get(self._world_name)
-        return self._extensions.handle(request, world, self._limits)
+        answer = any_pb2.Any()
+        answer.Pack(handler(message, world))
+        return answer
 
     def _joined_agent(self) -> Agent:
         assert self._agent is not None, "the lifecycle table allows this request only if joined"
@@ -304,8 +312,14 @@ class Session:
         finally:
             self._worlds.left(self._world_name)
 
-    def _check_world_name(self, name: str) -> None:
-        self._limits.check_name(name, "the world name")
+    def _checked_name(
+        self,
+        request: dm_env_rpc_pb2.JoinWorldRequest
+        | dm_env_rpc_pb2.ResetWorldRequest
+        | dm_env_rpc_pb2.DestroyWorldRequest,
+    ) -> str:
+        self._limits.check_name(request.world_name, "the world name")
+        return request.world_name
 
     def _unpack_settings(self, settings: Mapping[str, dm_env_rpc_pb2.Tensor]) -> dict[str, Any]:
         """Unpacks settings; SpecError if they would take more memory than the limits allow."""
@@ -320,32 +334,13 @@ class Session:
             unpacked[name] = value.item() if isinstance(value, np.generic) else value
         return unpacked
 
-    def _refused(self, kind: str, code: int, message: str) -> status_pb2.Status:
-        self._activity.refused(self._peer, kind, message)
-        # What is refused may be a part of the text, and may be large.
-        return status_pb2.Status(code=code, message=shortened(message, self._limits.error_bytes))
 
-    def _internal(self, error: Exception, field: str) -> status_pb2.Status:
-        size = self._limits.error_bytes
-        text = f"the environment failed in a {field} request: {type(error).__name__}: {error}"
-        status = status_pb2.Status(code=code_pb2.INTERNAL, message=shortened(text, size))
-        if self._sends_tracebacks:
-            detail = error_details_pb2.DebugInfo(
-                stack_entries=traceback.format_tb(error.__traceback__),
-                detail=shortened(repr(error), size),
-            )
-            status.details.add().Pack(detail)
-        return status
+def _environment_error(error: SpecError) -> RuntimeError:
+    return RuntimeError(f"the environment violates its own specs: {error}")
 
 
 # Not of each session, which would refer to itself.
 _HANDLERS: dict[str, Callable[[Session, Any], Any]] = {
-    "create_world": Session._create_world,
-    "join_world": Session._join_world,
-    "step": Session._step,
-    "reset": Session._reset,
-    "reset_world": Session._reset_world,
-    "leave_world": Session._leave_world,
-    "destroy_world": Session._destroy_world,
-    "extension": Session._extension,
+    field.name: getattr(Session, f"_{field.name}")
+    for field in dm_env_rpc_pb2.EnvironmentRequest.DESCRIPTOR.fields
 }

@@ -29,11 +29,12 @@ from dm_env_rpc_client.client.connection_group import ConnectionGroup
 from dm_env_rpc_client.protocol import telemetry
 from dm_env_rpc_client.protocol.observed_pipeline import ObservedPipeline
 from dm_env_rpc_client.protocol.pipeline import Pipeline
-from dm_env_rpc_client.server import Catch, Properties, Server, serve, site
+from dm_env_rpc_client.server import Catch, Properties, Server, serve
 from dm_env_rpc_client.server.error_log import ErrorLog
-from dm_env_rpc_client.server.observed_session import ObservedSession
+from dm_env_rpc_client.server.host import Host
+from dm_env_rpc_client.server.observed_session import ObservedSession, open_session
+from dm_env_rpc_client.server.options import ServeOptions
 from dm_env_rpc_client.server.session import Session
-from dm_env_rpc_client.tensors.limits import DEFAULT
 from dm_env_rpc_client.testing import ScriptedServer
 from dm_env_rpc_client.transports.server_streams import Peer
 from tests.environments import Echo
@@ -52,7 +53,6 @@ from dm_env_rpc_client.adaptors.opentelemetry import DmEnvRpcInstrumentor
 from dm_env_rpc_client.adaptors.opentelemetry.instruments import peer_attributes, server_attributes
 
 OK = "OK"
-SITE = site.Site({"": Catch}, {}, {}, None, 1, 1, None, None, DEFAULT, None)
 
 
 class Collected:
@@ -510,9 +510,9 @@ def test_what_exporters_raise_ends_no_step(
 
 def test_without_it_connections_and_servers_are_the_plain_ones(collected: Collected) -> None:
     def classes() -> tuple[type, type]:
-        host = site.Host(SITE, ErrorLog(), Properties())
+        host = Host(ServeOptions(environment=Catch), ErrorLog(), Properties())
         with serve(Catch) as server, connect(server.address) as connection:
-            return type(connection._pipeline._pipeline), type(host.open_session(Peer("a:1")))
+            return type(connection._pipeline._pipeline), type(open_session(host, Peer("a:1")))
 
     assert classes() == (Pipeline, Session)
     collected.instrument()

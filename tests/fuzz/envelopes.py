@@ -306,8 +306,8 @@ class _NoListener:
 def _serve() -> tuple[Server, ServerStream]:
     listeners: list[_NoListener] = []
 
-    def listener(*arguments: Any) -> _NoListener:
-        listeners.append(_NoListener(*arguments))
+    def listener(*, open_stream: OpenStream, **_: Any) -> _NoListener:
+        listeners.append(_NoListener(open_stream))
         return listeners[-1]
 
     with mock.patch("dm_env_rpc_client.server.hosting.open_listener", listener):

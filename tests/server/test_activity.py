@@ -159,7 +159,7 @@ def test_clients_that_come_and_go_do_not_fill_the_log(caplog: pytest.LogCaptureF
 
 
 def test_counting_a_step_takes_next_to_nothing() -> None:
-    counts = Counts(Board(1).counted(0))
+    counts = Counts(Board(1).rows[0].counted)
 
     def count() -> None:
         with counts.lock:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
+from google.protobuf.wrappers_pb2 import StringValue
 
-from dm_env_rpc_client import DmEnvRpcError, Limits, make
-from dm_env_rpc_client.server import serve
-from dm_env_rpc_client.server.activity import Activity
+from dm_env_rpc_client import DmEnvRpcError, dm_env_rpc_pb2, make
+from dm_env_rpc_client.server import Properties, serve
 from dm_env_rpc_client.server.error_log import KEPT_ERRORS, ErrorLog
+from dm_env_rpc_client.server.host import Host
+from dm_env_rpc_client.server.options import ServeOptions
+from dm_env_rpc_client.server.session import Session
+from dm_env_rpc_client.transports.server_streams import Peer
 from tests.environments import Broken
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.reliability.soak import resident_bytes
+from tests.scripted import extension
 
 
 @pytest.mark.row(41)
@@ -111,8 +116,10 @@ def test_tracebacks_are_sent_to_clients_on_this_machine_unless_told_otherwise(
     ],
 )
 def test_other_machines_get_no_traceback(peer: str, expected: bool) -> None:
-    from dm_env_rpc_client.server.session import Session
+    def break_(request: StringValue, world: object) -> StringValue:
+        raise RuntimeError("broken")
 
-    unused: Any = None
-    session = Session(unused, unused, ErrorLog(), Activity(), None, Limits(), peer)
-    assert session._sends_tracebacks is expected
+    options = ServeOptions(environment=Broken, extensions={StringValue: break_})
+    session = Session(Host(options, ErrorLog(), Properties()), Peer(peer))
+    request = dm_env_rpc_pb2.EnvironmentRequest(extension=extension(1))
+    assert bool(session.handle(request).error.details) is expected

@@ -48,7 +48,9 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import Properties, Race, Server, serve
+from dm_env_rpc_client.server.processes.messages import say
 from dm_env_rpc_client.server.processes.workers import Workers
+from dm_env_rpc_client.system.message_pipe import MessagePipe
 from dm_env_rpc_client.tensors.limits import Limits
 from dm_env_rpc_client.transports.services.health import CHECK
 from tests.certificates import self_signed
@@ -156,8 +158,8 @@ def test_environments_of_one_client_are_spread_without_forwarding(
 
 
 def own_forwarded(server: Server) -> int:
-    """Streams that a worker serves for another: sockets of pairs beyond the pipe to the server."""
-    return sum(_unix_sockets(pid) - 1 for pid in processes_of(server)) // 2
+    """Streams that a worker serves for another: sockets of pairs beyond the pipes to the server."""
+    return sum(_unix_sockets(pid) - 2 for pid in processes_of(server)) // 2
 
 
 def _unix_sockets(pid: int) -> int:
@@ -339,9 +341,12 @@ def test_what_is_counted_logged_and_raised_reaches_the_servers_own_process(
         assert server.stats().refusals == 1
         assert settles(lambda: "its creator is gone" in caplog.text)
         caplog.set_level(logging.DEBUG, LOGGER)
-        server.stats()  # Tells the workers, too.
-        with make(server.address):
-            assert settles(lambda: "sends a create_world request" in caplog.text)
+
+        def tells_of_requests() -> bool:  # The workers have the new level soon.
+            make(server.address).close()
+            return "sends a create_world request" in caplog.text
+
+        assert settles(tells_of_requests)
     assert caplog.text.count("warned by an environment") == 2
     assert caplog.text.count("OwnError: told to") >= 2
     assert "connected" in caplog.text
@@ -568,12 +573,12 @@ def test_a_worker_that_holds_the_gil_is_not_killed_and_gets_no_more_connections(
             create_world(more)
         busy = pid_of(env)
         future = env.step_async({"do": hosted.HOLD})
-        board, index = workers_of(server)._board, index_of(server, busy)
+        row = workers_of(server)._board.rows[index_of(server, busy)]
 
         def hand_over() -> bool:
             stack.enter_context(socket.create_connection(host_port(server.address)))
             time.sleep(0.05)
-            return board.is_behind(index)
+            return row.is_behind
 
         assert settles(hand_over, 10)
         with make(server.address) as other:
@@ -581,28 +586,29 @@ def test_a_worker_that_holds_the_gil_is_not_killed_and_gets_no_more_connections(
         assert not future.done()
         assert future.result(30).mid()
         assert server.errors == []
-        assert settles(lambda: not board.is_behind(index))
+        assert settles(lambda: not row.is_behind)
 
 
-def test_a_replacement_is_used_whatever_its_predecessor_was_last_handed() -> None:
+def test_a_replacement_is_used_whatever_its_predecessor_was_last_handed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with serve(Where, processes=1) as server:
         (first,) = processes_of(server)
         workers = workers_of(server)
         old = workers._workers[0]
-        say = old.say
 
-        def say_late(*message: Any, descriptor: int | None = None) -> None:
+        def say_late(pipe: MessagePipe, *message: Any, descriptor: int | None = None) -> None:
             """Fails when the replacement serves, as a thread that was not scheduled would."""
-            if message[0] == "client":
+            if pipe is old.control and message[0] == "client":
                 os.kill(first, signal.SIGKILL)
                 assert settles(lambda: workers._workers[0] is not old, START_SECONDS)
                 assert settles(lambda: bool(workers._board.ready()), START_SECONDS)
-            say(*message, descriptor=descriptor)
+            say(pipe, *message, descriptor=descriptor)
 
-        old.say = say_late  # type: ignore[method-assign]
+        monkeypatch.setattr("dm_env_rpc_client.server.processes.workers.say", say_late)
         with make(server.address, timeout=60) as env:
             assert pid_of(env) != first
-        assert workers._board.get(0, "handed") == workers._board.get(0, "adopted") == 1
+        assert workers._board.rows[0].handed == workers._board.rows[0].adopted == 1
 
 
 @pytest.mark.parametrize(

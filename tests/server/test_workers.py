@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import socket
 import threading
 from collections.abc import Iterator
@@ -26,12 +25,14 @@ from dm_env_rpc_client import (
     dm_env_rpc_pb2,
     join_world,
 )
+from dm_env_rpc_client.server import Properties
 from dm_env_rpc_client.server.activity import COUNTED
-from dm_env_rpc_client.server.processes import worker
+from dm_env_rpc_client.server.options import ServeOptions
+from dm_env_rpc_client.server.processes.asked_properties import answer_questions
 from dm_env_rpc_client.server.processes.board import Board
-from dm_env_rpc_client.server.site import Site
+from dm_env_rpc_client.server.processes.messages import hear, say
+from dm_env_rpc_client.server.processes.worker import Worker
 from dm_env_rpc_client.system.message_pipe import MessagePipe
-from dm_env_rpc_client.tensors.limits import DEFAULT
 from tests.environments import Echo
 from tests.scripted import settles
 
@@ -56,22 +57,26 @@ class Workers:
     """
 
     def __init__(self, max_connections: int):
-        site = Site(
-            {"echo": Echo, "fails": Fails},
-            *({}, {}, None, max_connections, 100, None, True, DEFAULT, None),
+        options = ServeOptions(
+            environment={"echo": Echo, "fails": Fails},
+            max_connections=max_connections,
+            processes=COUNT,
         )
-        setup = worker.Setup(site, None, COUNT)
         self.board = Board(COUNT)
         self.said: list[Any] = []
         self._controls: list[MessagePipe] = []
+        self._questions: list[MessagePipe] = []
         self._pipes: list[tuple[MessagePipe, MessagePipe, threading.Thread]] = []
         self._threads: list[threading.Thread] = []
         for index in range(COUNT):
             mine, its = MessagePipe.pair()
-            made = worker._Worker(setup, worker._Told(its), None, self.board, index, index + 1)
-            self.board.set(index, "serial", index + 1)
+            answers, questions = MessagePipe.pair()
+            made = Worker(options, its, questions, self.board, index, index + 1)
+            self.board.rows[index].serial = index + 1
             self._controls.append(mine)
-            self._start(made.run, its)
+            self._start(made.run)
+            self._start(answer_questions, Properties(), answers)
+            self._questions.append(questions)
             hearing = threading.Thread(target=self._hear, args=(mine,))
             hearing.start()
             self._pipes.append((mine, its, hearing))
@@ -91,14 +96,14 @@ class Workers:
 
     def counted(self, name: str) -> int:
         """Returns what all workers have counted."""
-        rows = (self.board.counted(index) for index in range(COUNT))
-        return sum(row[COUNTED.index(name)] for row in rows)
+        return sum(row.counted[COUNTED.index(name)] for row in self.board.rows)
 
     def stop(self) -> None:
         """Ends the workers."""
         for index in range(COUNT):
             self._say(index, "levels", {})
             self._say(index, "stop", 0.0)
+            self._questions[index].close()
         for thread in self._threads:
             thread.join(SECONDS)
         assert not any(thread.is_alive() for thread in self._threads)
@@ -115,20 +120,19 @@ class Workers:
         thread.start()
 
     def _say(self, index: int, *message: Any, descriptor: int | None = None) -> None:
-        self._controls[index].send(pickle.dumps(message), descriptor=descriptor)
+        say(self._controls[index], *message, descriptor=descriptor)
 
     def _hear(self, control: MessagePipe) -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
-                received = control.receive()
-                what, *arguments = pickle.loads(received.message)
+                (what, *arguments), descriptor = hear(control)
                 if what != "link":
                     self.said.append((what, *arguments))
                     continue
                 serial, peer = arguments
-                assert received.descriptor is not None
-                self._say(serial - 1, "link", peer, descriptor=received.descriptor)
-                os.close(received.descriptor)
+                assert descriptor is not None
+                self._say(serial - 1, "link", peer, descriptor=descriptor)
+                os.close(descriptor)
 
 
 @pytest.fixture
@@ -188,7 +192,7 @@ def test_a_worker_that_is_gone_is_told(workers: Workers) -> None:
     with workers.connect(0) as first, workers.connect(0) as second:
         names = [create_world(first, {"environment": "echo"}) for _ in range(2)]
         far = next(name for name in names if name.startswith("world-2"))
-        workers.board.clear(1)
+        workers.board.rows[1].clear()
         with pytest.raises(DmEnvRpcError, match="the process that it was in has ended"):
             second.send(dm_env_rpc_pb2.JoinWorldRequest(world_name=far))
 

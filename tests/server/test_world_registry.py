@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 
 from dm_env_rpc_client.server.error_log import ErrorLog
+from dm_env_rpc_client.server.options import ServeOptions
+from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.worlds.world import World
-from dm_env_rpc_client.server.worlds.world_registry import UNNAMED, WorldRegistry
+from dm_env_rpc_client.server.worlds.world_registry import Share, WorldRegistry
 
 
 def test_a_factory_that_fails_while_the_server_stops_says_why() -> None:
-    def factory(settings: Mapping[str, Any]) -> World:
+    def factory(rows: int) -> World:
         registry.close()
         raise ValueError("of the factory")
 
-    registry = WorldRegistry({UNNAMED: factory}, 4, ErrorLog())
-    with pytest.raises(ValueError, match="of the factory"):
+    registry = WorldRegistry(ServeOptions(environment=factory), ErrorLog(), Share(), "world-")
+    with pytest.raises(RequestError, match="of the factory"):
         registry.create({"rows": 3}, object())

@@ -6,15 +6,13 @@ So a property has one value for all clients, and its getter and setter need not 
 from __future__ import annotations
 
 import contextlib
-import pickle
 import threading
 from typing import Any
-
-from google.rpc import code_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.offered_properties import Properties
+from dm_env_rpc_client.server.processes.messages import hear, say
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.system.message_pipe import MessagePipe
 
@@ -35,53 +33,40 @@ class AskedProperties(Properties):
 
     def read(self, key: str) -> dm_env_rpc_pb2.Tensor:
         """See `Properties.read`."""
-        return dm_env_rpc_pb2.Tensor.FromString(self._ask("read", key))
+        return self._ask("read", key)  # type: ignore[no-any-return]
 
     def write(self, key: str, tensor: dm_env_rpc_pb2.Tensor) -> None:
         """See `Properties.write`."""
-        self._ask("write", key, tensor.SerializeToString())
+        self._ask("write", key, tensor)
 
     def list(self, key: str) -> list[properties_pb2.PropertySpec]:
         """See `Properties.list`."""
-        return [properties_pb2.PropertySpec.FromString(spec) for spec in self._ask("list", key)]
+        return self._ask("list", key)  # type: ignore[no-any-return]
 
     def knows(self, key: str) -> bool:
         """See `Properties.knows`."""
-        known: bool = self._ask("knows", key)
-        return known
+        return self._ask("knows", key)  # type: ignore[no-any-return]
 
     def _ask(self, *question: Any) -> Any:
         with self._lock:
-            self._pipe.send(pickle.dumps(question))
-            code, answer = pickle.loads(self._pipe.receive().message)
-        if code == code_pb2.OK:
-            return answer
-        if code == code_pb2.UNKNOWN:
-            raise RuntimeError(answer)
-        raise RequestError(code, answer)
+            say(self._pipe, *question)
+            (answer, error), _ = hear(self._pipe)
+        if error is not None:
+            raise error
+        return answer
 
 
 def answer_questions(properties: Properties, pipe: MessagePipe) -> None:
-    """Answers until the other end is closed."""
-    with contextlib.suppress(EOFError, OSError):
+    """Answers until the other end is closed, and closes this one."""
+    with contextlib.closing(pipe), contextlib.suppress(EOFError, OSError):
         while True:
-            question = pickle.loads(pipe.receive().message)
+            (method, *arguments), _ = hear(pipe)
+            answer: Any = None
+            refusal: Exception | None = None
             try:
-                answer = code_pb2.OK, _answer(properties, *question)
-            except RequestError as error:
-                answer = error.code, str(error)
-            except SpecError as error:
-                answer = code_pb2.INVALID_ARGUMENT, str(error)
+                answer = getattr(properties, method)(*arguments)
+            except (RequestError, SpecError) as error:
+                refusal = error
             except Exception as error:
-                answer = code_pb2.UNKNOWN, f"{type(error).__name__}: {error}"
-            pipe.send(pickle.dumps(answer))
-
-
-def _answer(properties: Properties, what: str, key: str, *value: bytes) -> Any:
-    if what == "read":
-        return properties.read(key).SerializeToString()
-    if what == "write":
-        return properties.write(key, dm_env_rpc_pb2.Tensor.FromString(*value))
-    if what == "list":
-        return [spec.SerializeToString() for spec in properties.list(key)]
-    return properties.knows(key)
+                refusal = RuntimeError(f"{type(error).__name__}: {error}")
+            say(pipe, answer, refusal)

@@ -7,38 +7,81 @@ the one that replaces it goes on counting there.
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import threading
 import time
-from typing import Any
 
 from dm_env_rpc_client.server.activity import COUNTED
 from dm_env_rpc_client.server.worlds.world_registry import Share
 
-__all__ = ["Board", "Slot"]
-
-_FIELDS = (
-    "serial",  # Which worker it is; 0 for none, or for one that does not serve yet.
-    "streams",  # Streams of clients that are open.
-    "fresh",  # Those of them that have neither created nor joined a world.
-    "worlds",  # Worlds, and those that are being made.
-    "agents",  # Agents that are joined to them.
-    "held_bytes",  # The memory for their settings.
-    "opened",  # Streams that were ever opened.
-    "adopted",  # Connections that were ever taken.
-    # The server's own process writes these.
-    "is_stopped",  # Whether a signal has stopped it.
-    "handed",  # Connections that were handed to it.
-    "handed_at",  # When the last was, in nanoseconds of the monotonic clock.
-    "waits_since",  # When one was handed to it, and none has been taken after that.
-    "taken_before",  # What `adopted` was then.
-    "expected",  # What `opened` will be when each has opened a stream.
-)
+__all__ = ["Board", "Row", "Slot"]
 
 _EXPECTED_NANOSECONDS = 1_000_000_000
 """For how long a connection that was handed over is expected to open a stream."""
 
-_OFFSETS = {name: offset for offset, name in enumerate(_FIELDS)}
+
+class Row(ctypes.Structure):
+    """The numbers of one worker."""
+
+    serial: int  # Which worker it is; 0 for none, or for one that does not serve yet.
+    streams: int  # Streams of clients that are open.
+    fresh: int  # Those of them that have neither created nor joined a world.
+    worlds: int  # Worlds, and those that are being made.
+    agents: int  # Agents that are joined to them.
+    held_bytes: int  # The memory for their settings.
+    opened: int  # Streams that were ever opened.
+    adopted: int  # Connections that were ever taken.
+    # The server's own process writes these.
+    is_stopped: int  # Whether a signal has stopped it.
+    handed: int  # Connections that were handed to it.
+    handed_at: int  # When the last was, in nanoseconds of the monotonic clock.
+    waits_since: int  # When one was handed to it, and none has been taken after that.
+    taken_before: int  # What `adopted` was then.
+    expected: int  # What `opened` will be when each has opened a stream.
+
+    counted: ctypes.Array[ctypes.c_int64]
+    """What the workers at this place have counted since the start, by `COUNTED`."""
+
+    _numbers = tuple(name for name in __annotations__ if name != "counted")
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in _numbers),
+        ("counted", ctypes.c_int64 * len(COUNTED)),
+    )
+
+    @property
+    def load(self) -> int:
+        """The worlds that the worker has, and will probably have soon."""
+        load = self.worlds + self.fresh
+        if time.monotonic_ns() - self.handed_at < _EXPECTED_NANOSECONDS:
+            load += max(0, self.expected - self.opened)
+        return load
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it has not taken a connection for long: other code holds its GIL."""
+        return (
+            self.handed > self.adopted == self.taken_before
+            and time.monotonic_ns() - self.waits_since > _EXPECTED_NANOSECONDS
+        )
+
+    def hand(self) -> None:
+        """Counts a connection that is handed to it."""
+        now, opened = time.monotonic_ns(), self.opened
+        if now - self.handed_at < _EXPECTED_NANOSECONDS:
+            opened = max(opened, self.expected)
+        self.expected = opened + 1
+        self.handed_at = now
+        adopted = self.adopted
+        if self.handed == adopted or adopted != self.taken_before:
+            self.taken_before = adopted
+            self.waits_since = now
+        self.handed += 1
+
+    def clear(self) -> None:
+        """Forgets a worker that has ended, but for what it has counted."""
+        for name in self._numbers:
+            setattr(self, name, 0)
 
 
 class Board:
@@ -46,76 +89,23 @@ class Board:
 
     Args:
       size: the number of workers.
+
+    Attributes:
+      rows: those of each.
     """
 
     def __init__(self, size: int):
-        context = multiprocessing.get_context("spawn")
-        self._numbers: Any = context.RawArray("q", size * len(_FIELDS))
-        self._counted: Any = context.RawArray("q", size * len(COUNTED))
-        self.size = size
-
-    def counted(self, index: int) -> memoryview[int]:
-        """Returns what the workers at one place have counted since the start, by `COUNTED`."""
-        first = index * len(COUNTED)
-        return memoryview(self._counted).cast("B").cast("q")[first : first + len(COUNTED)]
-
-    def get(self, index: int, name: str) -> int:
-        """Returns a number of one worker."""
-        number: int = self._numbers[index * len(_FIELDS) + _OFFSETS[name]]
-        return number
-
-    def set(self, index: int, name: str, value: int) -> None:
-        """Sets a number of one worker."""
-        self._numbers[index * len(_FIELDS) + _OFFSETS[name]] = value
+        self.rows: ctypes.Array[Row] = multiprocessing.get_context("spawn").RawArray(Row, size)
 
     def total(self, name: str) -> int:
         """Returns the sum over all workers."""
-        return sum(self.get(index, name) for index in range(self.size))
+        return sum(getattr(row, name) for row in self.rows)
 
-    def load(self, index: int) -> int:
-        """Returns the worlds that a worker has, and will probably have soon."""
-        load = self.get(index, "worlds") + self.get(index, "fresh")
-        if time.monotonic_ns() - self.get(index, "handed_at") < _EXPECTED_NANOSECONDS:
-            load += max(0, self.get(index, "expected") - self.get(index, "opened"))
-        return load
-
-    def handed(self, index: int) -> None:
-        """Counts a connection that is handed to a worker."""
-        now, opened = time.monotonic_ns(), self.get(index, "opened")
-        if now - self.get(index, "handed_at") < _EXPECTED_NANOSECONDS:
-            opened = max(opened, self.get(index, "expected"))
-        self.set(index, "expected", opened + 1)
-        self.set(index, "handed_at", now)
-        handed, adopted = self.get(index, "handed"), self.get(index, "adopted")
-        if handed == adopted or adopted != self.get(index, "taken_before"):
-            self.set(index, "taken_before", adopted)
-            self.set(index, "waits_since", now)
-        self.set(index, "handed", handed + 1)
-
-    def is_behind(self, index: int) -> bool:
-        """Whether a worker has not taken a connection for long: other code holds its GIL."""
-        adopted = self.get(index, "adopted")
-        return (
-            self.get(index, "handed") > adopted == self.get(index, "taken_before")
-            and time.monotonic_ns() - self.get(index, "waits_since") > _EXPECTED_NANOSECONDS
-        )
-
-    def find(self, serial: int) -> int | None:
-        """Returns the index of the worker with a serial number; None if there is none any more."""
-        return next((i for i in range(self.size) if self.get(i, "serial") == serial), None)
-
-    def ready(self) -> list[int]:
-        """Returns the indices of the workers that serve, and that no signal has stopped."""
-        return [
-            index
-            for index in range(self.size)
-            if self.get(index, "serial") and not self.get(index, "is_stopped")
-        ]
-
-    def clear(self, index: int) -> None:
-        """Forgets a worker that has ended, but for what it has counted."""
-        for name in _FIELDS:
-            self.set(index, name, 0)
+    def ready(self) -> dict[int, Row]:
+        """Returns the workers that serve and that no signal has stopped, by their place."""
+        return {
+            index: row for index, row in enumerate(self.rows) if row.serial and not row.is_stopped
+        }
 
 
 class Slot(Share):
@@ -124,59 +114,25 @@ class Slot(Share):
     Args:
       board: those of all.
       index: which one it is.
+
+    Attributes:
+      board: as the argument.
+      row: its own.
     """
 
     def __init__(self, board: Board, index: int):
         self.board = board
-        self.index = index
+        self.row = board.rows[index]
         self._lock = threading.Lock()
 
-    @property
-    def worlds(self) -> int:
-        """Worlds, and those that are being made."""
-        return self.board.get(self.index, "worlds")
-
-    @worlds.setter
-    def worlds(self, value: int) -> None:
-        self.board.set(self.index, "worlds", value)
-
-    @property
-    def agents(self) -> int:
-        """Agents that are joined to them."""
-        return self.board.get(self.index, "agents")
-
-    @agents.setter
-    def agents(self, value: int) -> None:
-        self.board.set(self.index, "agents", value)
-
-    @property
-    def held_bytes(self) -> int:
-        """The memory for their settings."""
-        return self.board.get(self.index, "held_bytes")
-
-    @held_bytes.setter
-    def held_bytes(self, value: int) -> None:
-        self.board.set(self.index, "held_bytes", value)
-
-    @property
-    def other_worlds(self) -> int:
-        """Worlds of the other workers."""
-        return self.board.total("worlds") - self.worlds
-
-    @property
-    def other_held_bytes(self) -> int:
-        """The memory for their settings."""
-        return self.board.total("held_bytes") - self.held_bytes
-
-    @property
-    def serial(self) -> int:
-        """The serial number of this worker; 0 while it does not serve."""
-        return self.board.get(self.index, "serial")
-
     def add(self, name: str, count: int) -> None:
-        """Adds to one of the numbers."""
+        """See `Share.add`."""
         with self._lock:
-            self.board.set(self.index, name, self.board.get(self.index, name) + count)
+            setattr(self.row, name, getattr(self.row, name) + count)
+
+    def total(self, name: str) -> int:
+        """See `Share.total`."""
+        return self.board.total(name)
 
     def where_to_create(self, is_fresh: bool, spreads: bool) -> int:
         """Returns the serial number of the worker that a new world is made in.
@@ -191,11 +147,9 @@ class Slot(Share):
         if is_fresh:
             self.add("fresh", -1)
             if spreads:
-                return self.serial
-        board = self.board
-        least = min(
-            board.ready(), key=lambda i: (board.is_behind(i), board.load(i)), default=self.index
-        )
-        if board.load(least) < board.load(self.index):
-            return board.get(least, "serial") or self.serial
-        return self.serial
+                return self.row.serial
+        others = self.board.ready().values()
+        least = min(others, key=lambda row: (row.is_behind, row.load), default=self.row)
+        if least.load < self.row.load:
+            return least.serial or self.row.serial
+        return self.row.serial

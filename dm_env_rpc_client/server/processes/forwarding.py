@@ -1,7 +1,7 @@
 """Takes requests to another worker, and answers those that come from one.
 
 Each forwarded stream has a pipe of its own between the two workers. A request goes in as it came,
-the answer comes back with a byte before it. When either end is gone, so is the other.
+the answer comes back. When either end is gone, so is the other.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import logging
 import select
 import threading
 import time
-from collections.abc import Callable
 
+from dm_env_rpc_client.server.processes.messages import hear, say
 from dm_env_rpc_client.system.message_pipe import MessagePipe
 from dm_env_rpc_client.transports.server_streams import (
     OpenStream,
@@ -25,13 +25,11 @@ __all__ = ["Forwarded", "Link", "WorkerGoneError"]
 
 _log = logging.getLogger("dm_env_rpc_client.server")
 
-_ANSWER, _STATUS = b"\0", b"\1"
-
 _TICK_SECONDS = 0.02
 
 
 class WorkerGoneError(Exception):
-    """The worker that a request was forwarded to has ended."""
+    """The worker that a request is for has ended."""
 
 
 class Link:
@@ -53,14 +51,13 @@ class Link:
           WorkerGoneError: the worker has ended.
         """
         try:
-            self._pipe.send(message)
-            answer = bytes(self._pipe.receive().message)
+            say(self._pipe, message)
+            (answer, status), _ = hear(self._pipe)
         except (OSError, EOFError) as error:
             raise WorkerGoneError from error
-        if answer[:1] == _STATUS:
-            code, _, text = answer[1:].decode().partition("\n")
-            raise StreamStatusError(code, text)
-        return answer[1:]
+        if status is not None:
+            raise StreamStatusError(*status)
+        return answer  # type: ignore[no-any-return]
 
     def abandon(self) -> None:
         """See `ServerStream.abandon`."""
@@ -81,10 +78,7 @@ class Forwarded:
 
     def __init__(self, open_session: OpenStream):
         self._open_session = open_session
-        self._lock = threading.Lock()
-        self._open: dict[int, tuple[MessagePipe, ServerStream]] = {}
-        self._poll = select.epoll()
-        self._start("watches", self._watch)
+        self._open: set[MessagePipe] = set()
 
     def adopt(self, descriptor: int, peer: Peer) -> None:
         """Answers on a pipe.
@@ -94,15 +88,13 @@ class Forwarded:
           peer: the client.
         """
         pipe = MessagePipe.of(descriptor)
-        stream = self._open_session(peer)
-        with self._lock:
-            self._open[descriptor] = pipe, stream
-        self._poll.register(descriptor, select.EPOLLRDHUP | select.EPOLLONESHOT)
+        name = f"dm_env_rpc forwarded serves {peer.address}"
+        self._open.add(pipe)
         try:
-            self._start(f"serves {peer.address}", self._serve, descriptor)
+            threading.Thread(target=self._serve, args=(pipe, peer), name=name, daemon=True).start()
         except RuntimeError:
             _log.exception("no thread can be started for %s", peer.address)
-            self._close(descriptor)
+            self._close(pipe)
 
     def stop(self, deadline: float) -> None:
         """Waits until all streams have ended, and ends those that have not at a deadline.
@@ -112,56 +104,48 @@ class Forwarded:
         """
         while self._open and time.monotonic() < deadline:
             time.sleep(_TICK_SECONDS)
-        with self._lock:
-            for pipe, _ in self._open.values():
-                pipe.shut_down()
+        for pipe in list(self._open):
+            pipe.shut_down()
 
-    def _start(self, what: str, run: Callable[..., None], *arguments: int) -> None:
-        threading.Thread(
-            target=run, args=arguments, name=f"dm_env_rpc forwarded {what}", daemon=True
-        ).start()
-
-    def _serve(self, descriptor: int) -> None:
-        pipe, stream = self._open[descriptor]
+    def _serve(self, pipe: MessagePipe, peer: Peer) -> None:
         try:
-            with contextlib.suppress(OSError, EOFError):
-                while _answer(pipe, stream):
-                    pass
-        finally:
-            self._close(descriptor)
-
-    def _close(self, descriptor: int) -> None:
-        with self._lock:
-            pipe, stream = self._open.pop(descriptor)
-            pipe.close()  # Removes it from the poll as well.
-        try:
-            stream.close()
+            with contextlib.ExitStack() as stack:
+                stack.callback(self._close, pipe)
+                stream = self._open_session(peer)
+                stack.callback(stream.close)
+                watcher = threading.Thread(target=_watch, args=(pipe, stream), daemon=True)
+                watcher.start()
+                stack.callback(watcher.join)
+                stack.callback(pipe.shut_down)
+                with contextlib.suppress(OSError, EOFError):
+                    while _answer(pipe, stream):
+                        pass
         except BaseException:
-            _log.exception("closing a forwarded stream failed")
+            _log.exception("a forwarded stream failed")
 
-    def _watch(self) -> None:
-        """Tells streams whose clients are gone: they may be waiting for others."""
-        while True:
-            for descriptor, _ in self._poll.poll():
-                # With the lock, so that the number does not belong to another pipe by then.
-                with self._lock:
-                    found = self._open.get(descriptor)
-                    if found is not None:
-                        found[1].abandon()
+    def _close(self, pipe: MessagePipe) -> None:
+        pipe.close()
+        self._open.discard(pipe)
+
+
+def _watch(pipe: MessagePipe, stream: ServerStream) -> None:
+    """Tells a stream when its client is gone: it may be waiting for others."""
+    poll = select.poll()
+    poll.register(pipe, select.POLLRDHUP)
+    poll.poll()
+    stream.abandon()
 
 
 def _answer(pipe: MessagePipe, stream: ServerStream) -> bool:
     """Answers a request; returns whether the stream goes on."""
-    message = bytes(pipe.receive().message)
+    (message,), _ = hear(pipe)
+    answer, status = b"", None
     try:
         answer = stream.answer(message)
     except StreamStatusError as error:
-        pipe.send(_STATUS, f"{error.code}\n{error}".encode(errors="replace"))
-        return False
+        status = error.code, str(error)
     except BaseException as error:
         _log.exception("a forwarded stream failed")
-        text = f"INTERNAL\nthe server failed: {type(error).__name__}"
-        pipe.send(_STATUS, text.encode())
-        return False
-    pipe.send(_ANSWER, answer)
-    return True
+        status = "INTERNAL", f"the server failed: {type(error).__name__}"
+    say(pipe, answer, status)
+    return status is None

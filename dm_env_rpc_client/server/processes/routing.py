@@ -24,7 +24,6 @@ from dm_env_rpc_client.transports.server_streams import ServerStream, StreamStat
 __all__ = ["RoutedStream", "world_prefix"]
 
 _REQUEST = dm_env_rpc_pb2.EnvironmentRequest
-_RESPONSE = dm_env_rpc_pb2.EnvironmentResponse
 
 
 def _tag(field: str) -> bytes:
@@ -75,28 +74,32 @@ class RoutedStream:
 
     def answer(self, message: bytes) -> bytes:
         """See `ServerStream.answer`."""
-        joined = self._joined
-        if joined is not None and message[:1] == _STEP:
-            if joined is self._local:
+        joined, name = self._joined, ""
+        # The worker that a request names; None for the one that has the stream's world.
+        serial: int | None = None
+        try:
+            if joined is not None and message[:1] == _STEP:
                 return joined.answer(message)
-            return self._forwarded(joined, message, "")
-        request = self._parsed(message)
-        field = request.WhichOneof("payload") or ""
-        target: ServerStream | None = joined or self._local
-        name = ""
-        if field == "create_world":
-            target = self._of_worker(self._slot.where_to_create(self._use(), self._spreads))
-        elif field in ("reset_world", "destroy_world") or (field == "join_world" and not joined):
-            name = getattr(request, field).world_name
-            found = _NAME.fullmatch(name)
-            if found is not None:
-                target = self._of_worker(int(found.group(1)))
-        if target is None:
-            return _gone(name)
-        if target is self._local:
+            request = self._parsed(message)
+            field = request.WhichOneof("payload") or ""
+            if field == "create_world":
+                serial = self._slot.where_to_create(self._use(), self._spreads)
+            elif field in ("reset_world", "destroy_world") or (
+                field == "join_world" and not joined
+            ):
+                name = getattr(request, field).world_name
+                found = _NAME.fullmatch(name)
+                serial = int(found[1]) if found else None
+            target = (joined or self._local) if serial is None else self._of_worker(serial)
             answer = target.answer(message)
-        else:
-            answer = self._forwarded(target, message, name)
+        except WorkerGoneError as error:
+            if serial is None:
+                raise StreamStatusError(
+                    "UNAVAILABLE",
+                    "the process that this stream's world was in has ended, and its worlds with "
+                    "it; connect again and create another",
+                ) from error
+            return self._refusal(serial, name)
         if field == "join_world" and answer[:1] == _JOIN:
             self._joined = target
             self.may_wait = target.may_wait
@@ -128,44 +131,6 @@ class RoutedStream:
         was, self._is_fresh = self._is_fresh, False
         return was
 
-    def _of_worker(self, serial: int) -> ServerStream | None:
-        """Returns what answers for a worker; None if that has ended."""
-        if serial == self._slot.serial:
-            return self._local
-        link = self._links.get(serial)
-        if link is None and self._slot.board.find(serial) is not None:
-            link = self._links[serial] = self._connect(serial)
-            if self._is_gone:
-                link.abandon()
-        return link
-
-    def _forwarded(self, link: ServerStream, message: bytes, name: str) -> bytes:
-        """Forwards a request.
-
-        Args:
-          link: to whom.
-          message: the request.
-          name: of the world that it is about, unless that is the one that this stream is joined
-            to or is to be created.
-        """
-        try:
-            return link.answer(message)
-        except WorkerGoneError as error:
-            if link is self._joined:
-                raise StreamStatusError(
-                    "UNAVAILABLE",
-                    "the process that this stream's world was in has ended, and its worlds with "
-                    "it; connect again and create another",
-                ) from error
-            self._links = {serial: one for serial, one in self._links.items() if one is not link}
-            link.close()
-            if name:
-                return _gone(name)
-            return _refusal(
-                code_pb2.UNAVAILABLE,
-                "the process that was to create the world has ended; create it again",
-            )
-
     def _parsed(self, message: bytes) -> dm_env_rpc_pb2.EnvironmentRequest:
         """Returns a request; an empty one if it cannot be parsed, which the session reports."""
         try:
@@ -173,12 +138,30 @@ class RoutedStream:
         except (SpecError, *DECODE_ERRORS):
             return _REQUEST()
 
+    def _of_worker(self, serial: int) -> ServerStream:
+        """Returns what answers for a worker; WorkerGoneError if that has ended."""
+        if serial == self._slot.row.serial:
+            return self._local
+        link = self._links.get(serial)
+        if link is None:
+            if all(row.serial != serial for row in self._slot.board.rows):
+                raise WorkerGoneError
+            link = self._links[serial] = self._connect(serial)
+            if self._is_gone:
+                link.abandon()
+        return link
 
-def _gone(name: str) -> bytes:
-    text = f"no world {name!r}: the process that it was in has ended; create another"
-    return _refusal(code_pb2.NOT_FOUND, text)
-
-
-def _refusal(code: int, text: str) -> bytes:
-    status = status_pb2.Status(code=code, message=text)
-    return _RESPONSE(error=status).SerializeToString()
+    def _refusal(self, serial: int, name: str) -> bytes:
+        """Returns the answer to a request for a worker that has ended; no name for CreateWorld."""
+        link = self._links.pop(serial, None)
+        if link is not None:
+            link.close()
+        code, text = (
+            code_pb2.NOT_FOUND,
+            f"no world {name!r}: the process that it was in has ended; create another",
+        )
+        if not name:
+            code = code_pb2.UNAVAILABLE
+            text = "the process that was to create the world has ended; create it again"
+        error = status_pb2.Status(code=code, message=text)
+        return dm_env_rpc_pb2.EnvironmentResponse(error=error).SerializeToString()

@@ -6,7 +6,8 @@ forwarded streams, counts, and stops. Log records and exceptions of environments
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
+import functools
 import gc
 import logging
 import logging.handlers
@@ -19,29 +20,29 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dm_env_rpc_client.protocol.step_codec import answer_memory
-from dm_env_rpc_client.server.activity import Activity, Counts
+from dm_env_rpc_client.server.activity import Counts
 from dm_env_rpc_client.server.error_log import ErrorLog
-from dm_env_rpc_client.server.offered_properties import Properties
+from dm_env_rpc_client.server.host import Host
+from dm_env_rpc_client.server.observed_session import open_session
+from dm_env_rpc_client.server.options import ServeOptions
 from dm_env_rpc_client.server.processes.asked_properties import AskedProperties
 from dm_env_rpc_client.server.processes.board import Board, Slot
 from dm_env_rpc_client.server.processes.forwarding import Forwarded, Link
+from dm_env_rpc_client.server.processes.messages import hear, say
 from dm_env_rpc_client.server.processes.routing import RoutedStream, world_prefix
-from dm_env_rpc_client.server.site import Host, Site
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.message_pipe import MessagePipe
-from dm_env_rpc_client.transports.http2.dial_in.greeting import Dial
 from dm_env_rpc_client.transports.listeners import open_dialing, open_worker
 from dm_env_rpc_client.transports.metadata import SPREADS
 from dm_env_rpc_client.transports.server_streams import (
     Listener,
     Peer,
     ServerStream,
-    StreamStatusError,
+    full_error,
 )
 from dm_env_rpc_client.transports.tls import Tls
 
-__all__ = ["Setup", "run"]
+__all__ = ["Worker", "run"]
 
 _log = logging.getLogger("dm_env_rpc_client.server")
 
@@ -53,27 +54,10 @@ _EXIT_SECONDS = 5.0
 """How long a worker may take to end after the server's own process has."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Setup:
-    """What all workers are told.
-
-    Attributes:
-      site: what is hosted.
-      credentials: TLS credentials; None for plaintext.
-      processes: how many workers there are.
-      dial: the program that they dial, instead of being given connections; None for none.
-    """
-
-    site: Site
-    credentials: Tls | None
-    processes: int
-    dial: Dial | None = None
-
-
 def run(
-    setup: bytes,
+    options: bytes,
     control: MessagePipe,
-    questions: MessagePipe | None,
+    questions: MessagePipe,
     board: Board,
     index: int,
     serial: int,
@@ -82,9 +66,9 @@ def run(
     """Serves until the server's own process says to stop, or ends.
 
     Args:
-      setup: a pickled Setup.
+      options: pickled ServeOptions.
       control: to the server's own process.
-      questions: to its properties; None if it has none.
+      questions: to its properties.
       board: what all processes see of one another.
       index: which worker this is.
       serial: its number among all that there ever were.
@@ -93,86 +77,76 @@ def run(
     children.leave_signals_to_parent()
     # multiprocessing ends it with its parent, but environments may have processes of their own.
     multiprocessing.process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    told = _Told(control)
     try:
         _set_levels(levels)
-        logging.getLogger().addHandler(_ToldRecords(told))
-        worker = _Worker(pickle.loads(setup), told, questions, board, index, serial)
+        logging.getLogger().addHandler(_SentRecords(control))
+        worker = Worker(pickle.loads(options), control, questions, board, index, serial)
     except BaseException as error:
-        told.say("failed", f"{type(error).__name__}: {error}")
+        _tell(control, "failed", f"{type(error).__name__}: {error}")
         return
     # What was imported stays. The collector would go through all of it, while clients wait.
     gc.collect()
     gc.freeze()
-    told.say("ready")
-    worker.run(control)
+    _tell(control, "ready")
+    worker.run()
 
 
-class _Told:
-    """Tells the server's own process; it is not there any more if that fails."""
+class Worker:
+    """A worker, in its process; see `run`."""
 
-    def __init__(self, control: MessagePipe):
-        self._control = control
-
-    def say(self, *message: Any, descriptor: int | None = None) -> None:
-        try:
-            self._control.send(pickle.dumps(message), descriptor=descriptor)
-        except OSError:
-            pass  # This process ends soon.
-
-
-class _Worker:
     def __init__(
         self,
-        setup: Setup,
-        told: _Told,
-        questions: MessagePipe | None,
+        options: ServeOptions,
+        control: MessagePipe,
+        questions: MessagePipe,
         board: Board,
         index: int,
         serial: int,
     ):
-        self._site = setup.site
-        self._told = told
+        assert options.processes is not None
+        self._control = control
         self._slot = Slot(board, index)
-        properties = Properties() if questions is None else AskedProperties(questions)
-        counts = Counts(board.counted(index))
-        errors, prefix = _ToldErrors(told, counts), world_prefix(serial)
-        self._host = Host(setup.site, errors, properties, None, self._slot, prefix, counts)
-        forwarded = Activity(counts, has_clients=False)
-        self._forwarded = Forwarded(lambda peer: self._host.open_session(peer, forwarded))
-        admitting = self._host.admitting(self._open_stream)
-        limited = (
-            setup.site.max_connections,
-            setup.site.limits.message_bytes,
-            answer_memory,
-            self._host.activity.refused_stream,
-            setup.processes,
+        counts = Counts(self._slot.row.counted)
+        self._host = Host(
+            options,
+            _SentErrors(control, counts),
+            AskedProperties(questions),
+            self._slot,
+            world_prefix(serial),
+            counts,
         )
+        self._forwarded = Forwarded(
+            functools.partial(open_session, self._host, has_connection=False)
+        )
+        intake = self._host.intake(self._open_stream)
         self._listener: Listener
         self._take: Callable[[int, Callable[[], None]], None]
-        if setup.dial is None:
-            listener = open_worker(admitting, setup.credentials, *limited)
+        if options.dialed is None:
+            assert options.credentials is None or isinstance(options.credentials, Tls)
+            listener = open_worker(
+                credentials=options.credentials, processes=options.processes, **intake
+            )
             self._listener, self._take = listener, listener.adopt
         else:
-            own = setup.dial.of_worker(index, setup.processes)
-            self._listener, self._take = open_dialing(admitting, own, *limited), _close
+            own = options.dialed.of_worker(index, options.processes)
+            self._listener = open_dialing(dial=own, processes=options.processes, **intake)
+            self._take = _close
 
-    def run(self, control: MessagePipe) -> None:
+    def run(self) -> None:
         """Does what it is told, until it is told to stop."""
         parent = os.getppid()
         grace = 0.0
         try:
             while True:
-                while not control.wait(_LOOK_SECONDS):
+                while not self._control.wait(_LOOK_SECONDS):
                     if os.getppid() != parent:
                         raise EOFError
-                received = control.receive()
-                what, *arguments = pickle.loads(received.message)
+                (what, *arguments), descriptor = hear(self._control)
                 if what == "stop":
                     (grace,) = arguments
                     break
                 try:
-                    self._obey(what, arguments, received.descriptor)
+                    self._obey(what, arguments, descriptor)
                 except OSError:
                     _log.exception("what the server's own process said cannot be done")
         except (EOFError, OSError):
@@ -180,17 +154,12 @@ class _Worker:
         deadline = time.monotonic() + grace
         self._listener.stop(grace)
         self._forwarded.stop(deadline)
-        are_closed = self._host.worlds.close()
-        self._told.say("closed", are_closed)
+        _tell(self._control, "closed", self._host.worlds.close())
 
     def _obey(self, what: str, arguments: list[Any], descriptor: int | None) -> None:
         if what == "levels":
             _set_levels(*arguments)
-        else:
-            self._adopt(what, arguments, descriptor)
-
-    def _adopt(self, what: str, arguments: list[Any], descriptor: int | None) -> None:
-        if descriptor is None:
+        elif descriptor is None:
             _log.warning("a connection is dropped: this process has no descriptor for it")
             if what == "client":
                 self._taken()
@@ -204,37 +173,37 @@ class _Worker:
         self._slot.add("adopted", 1)
 
     def _open_stream(self, peer: Peer) -> ServerStream:
-        slot, most = self._slot, self._site.max_connections
+        slot, options = self._slot, self._host.options
         # Told to other workers before theirs are looked at, as for worlds.
         slot.add("streams", 1)
-        if slot.board.total("streams") > most:
+        if slot.total("streams") > options.max_connections:
             slot.add("streams", -1)
-            text = f"the server has reached its limit of {most} streams"
-            self._host.activity.refused_stream(peer.address, f"RESOURCE_EXHAUSTED: {text}")
-            raise StreamStatusError("RESOURCE_EXHAUSTED", text)
+            refusal = full_error(options.max_connections)
+            self._host.activity.refused_stream(peer.address, f"{refusal.code}: {refusal}")
+            raise refusal
         slot.add("fresh", 1)
         slot.add("opened", 1)
         return RoutedStream(
-            self._host.open_session(peer),
+            open_session(self._host, peer),
             slot,
             lambda serial: self._connect(serial, peer),
-            self._site.limits,
+            options.limits,
             SPREADS in peer.metadata,
         )
 
     def _connect(self, serial: int, peer: Peer) -> Link:
         mine, other = MessagePipe.pair()
-        self._told.say("link", serial, peer, descriptor=other.fileno())
+        _tell(self._control, "link", serial, peer, descriptor=other.fileno())
         other.close()
         return Link(mine)
 
 
-class _ToldErrors(ErrorLog):
+class _SentErrors(ErrorLog):
     """Sends exceptions to the server's own process, which keeps and logs them."""
 
-    def __init__(self, told: _Told, counts: Counts):
+    def __init__(self, control: MessagePipe, counts: Counts):
         super().__init__()
-        self._told = told
+        self._control = control
         self._counts = counts
 
     def add(self, error: BaseException, text: str) -> None:
@@ -246,19 +215,25 @@ class _ToldErrors(ErrorLog):
             pickled = pickle.dumps(error)
         except Exception:
             pickled = pickle.dumps(RuntimeError(shown))
-        self._told.say("error", pickled, shown, where, text)
+        _tell(self._control, "error", pickled, shown, where, text)
 
 
-class _ToldRecords(logging.handlers.QueueHandler):
+class _SentRecords(logging.handlers.QueueHandler):
     """Sends log records to the server's own process."""
 
-    def __init__(self, told: _Told):
+    def __init__(self, control: MessagePipe):
         super().__init__(None)  # type: ignore[arg-type]  # `enqueue` needs no queue
-        self._told = told
+        self._control = control
 
     def enqueue(self, record: logging.LogRecord) -> None:
         """Sends a record."""
-        self._told.say("log", record)
+        _tell(self._control, "log", record)
+
+
+def _tell(control: MessagePipe, *message: Any, descriptor: int | None = None) -> None:
+    """Tells the server's own process; this one ends soon if that is gone."""
+    with contextlib.suppress(OSError):
+        say(control, *message, descriptor=descriptor)
 
 
 def _close(descriptor: int, taken: Callable[[], None]) -> None:

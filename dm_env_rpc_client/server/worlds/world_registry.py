@@ -1,16 +1,19 @@
-"""The worlds of one server, by name.
+"""The worlds of one process, by name.
 
 A world that has no agents, and whose creator's stream has ended, is idle: nobody may ever come back
-to destroy it. `IdleWorlds` ends it after some time.
+to destroy it. One thread, which runs only while a world is idle, ends it after some time.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import dataclasses
 import itertools
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -18,111 +21,111 @@ import numpy as np
 from google.protobuf import any_pb2
 from google.rpc import code_pb2
 
+from dm_env_rpc_client.server.construction import construct
 from dm_env_rpc_client.server.error_log import ErrorLog
+from dm_env_rpc_client.server.options import UNNAMED, ServeOptions, factories_of
 from dm_env_rpc_client.server.request_errors import RequestError
-from dm_env_rpc_client.server.worlds.idle_worlds import IdleWorlds
+from dm_env_rpc_client.server.worlds.environment_world import EnvironmentWorld
+from dm_env_rpc_client.server.worlds.game import Game
+from dm_env_rpc_client.server.worlds.shared_world import SharedWorld
 from dm_env_rpc_client.server.worlds.world import Agent, World
-from dm_env_rpc_client.tensors.limits import DEFAULT, listed
+from dm_env_rpc_client.tensors.limits import listed
 
-__all__ = ["ENVIRONMENT", "UNNAMED", "Share", "WorldRegistry"]
+__all__ = ["ENVIRONMENT", "Share", "WorldRegistry", "make_world"]
 
 _log = logging.getLogger(__name__)
 
 ENVIRONMENT = "environment"
 """The create setting that selects one of several environments."""
 
-UNNAMED = ""
-
 _OVERHEAD = 256
 """Bytes of the Python objects of a setting beside its name and its value."""
+
+_JOIN_SECONDS = 1.0
 
 ONLY_WORLD = (
     "this server has one world, with the empty name; join it, it can be neither created nor "
     "destroyed"
 )
 
-WorldFactory = Callable[[Mapping[str, Any]], World]
-
 
 class Share:
     """What the worlds of one process take of the limits of a server that may have several.
 
-    Attributes:
-      worlds: worlds, and those that are being made.
-      agents: agents that are joined to them.
-      held_bytes: the memory for their settings.
+    That is "worlds", those that are being made among them, "agents" and, for their settings,
+    "held_bytes".
     """
 
-    worlds: int = 0
+    def __init__(self) -> None:
+        self._taken: collections.Counter[str] = collections.Counter()
+
+    def add(self, name: str, count: int) -> None:
+        """Adds to what this process takes."""
+        self._taken[name] += count
+
+    def total(self, name: str) -> int:
+        """Returns what all processes take."""
+        return self._taken[name]
+
+
+@dataclasses.dataclass
+class _Entry:
+    """A world.
+
+    Attributes:
+      creator: who created it, for as long as its stream is open.
+      held: the bytes of the settings that it was made or reset with.
+      agents: how many have joined it.
+      due: when it ends, on the monotonic clock, if it is idle.
+    """
+
+    creator: object | None = None
+    held: dict[str, int] = dataclasses.field(default_factory=dict)
     agents: int = 0
-    held_bytes: int = 0
-
-    @property
-    def other_worlds(self) -> int:
-        """Worlds of the other processes."""
-        return 0
-
-    @property
-    def other_held_bytes(self) -> int:
-        """The memory for their settings."""
-        return 0
+    due: float | None = None
+    world: World = dataclasses.field(init=False)
 
 
 class WorldRegistry:
     """Creates, finds and destroys worlds. Thread-safe.
 
+    If there are several environments, the create setting "environment" selects one by name. If the
+    only one is named `UNNAMED`, "environment" is passed to it like any other setting. A world that
+    exists from the start has the empty name; no others can be created then, and it is never
+    destroyed.
+
     Args:
-      factories: functions by name that make a world from settings. The setting
-        "environment" selects one by name; it may be left out if there is only one. If the
-        only one is named `UNNAMED`, "environment" is passed to it like any other setting.
-      limit: the maximum number of worlds at the same time.
+      options: says what makes worlds, and how many there may be for how long.
       error_log: takes the exceptions of worlds that are closed for nobody.
-      only: a world that exists from the start under the empty name. No other worlds can be
-        created then, and it is never destroyed.
-      held_bytes: the memory that the settings of all worlds may take together.
-      idle_seconds: after how long a world is destroyed that has no agents and whose creator is
-        gone; None for never.
-      share: told what the worlds take; None for a server of one process.
+      share: told what the worlds take.
       prefix: what the names of worlds begin with.
     """
 
-    def __init__(
-        self,
-        factories: Mapping[str, WorldFactory],
-        limit: int,
-        error_log: ErrorLog,
-        only: World | None = None,
-        held_bytes: int = DEFAULT.held_bytes,
-        idle_seconds: float | None = None,
-        share: Share | None = None,
-        prefix: str = "world-",
-    ):
-        self._factories = factories
-        self._share = share or Share()
-        self._prefix = prefix
-        self._limit = limit
+    def __init__(self, options: ServeOptions, error_log: ErrorLog, share: Share, prefix: str):
+        self._options = options
+        self._factories = factories_of(options.factories)
         self._error_log = error_log
-        self._lock = threading.Lock()
-        self._idle = IdleWorlds(idle_seconds, self._lock, self._remove, self._close_idle)
+        self._share = share
+        self._prefix = prefix
         self._numbers = itertools.count(1)
-        self._worlds: dict[str, World] = {} if only is None else {"": only}
-        self._agents: dict[str, int] = dict.fromkeys(self._worlds, 0)
-        # Who created each world, for as long as its stream is open.
-        self._creators: dict[str, object] = {}
+        # Guards what follows; notified when fewer worlds are idle.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._entries: dict[str, _Entry] = {}
+        self._idle_thread: threading.Thread | None = None
         self._is_closed = False
-        self._being_made = 0
-        self._max_held = held_bytes
-        # The bytes of the settings that each world was made or reset with. A world that is being
-        # made is counted under a name of its own.
-        self._held: dict[str, dict[str, int]] = {}
+        if isinstance(options.environment, World | Game):
+            self._entries[UNNAMED] = _Entry()
+            self._entries[UNNAMED].world = _hosting(options.environment, options)
 
     def __len__(self) -> int:
-        return len(self._worlds)
+        return len(self._entries)
 
     @property
     def agent_count(self) -> int:
         """The number of agents in all worlds."""
-        return sum(self._agents.values())
+        with self._lock:
+            return sum(entry.agents for entry in self._entries.values())
 
     def create(self, settings: Mapping[str, Any], creator: object) -> str:
         """Creates a world and returns its name.
@@ -133,50 +136,41 @@ class WorldRegistry:
         """
         settings = dict(settings)
         factory = self._pick(settings)
+        entry = _Entry(creator)
         with self._lock:
             # Told to other processes before theirs are looked at: two that create a world at the
             # same time do not both take the last place.
-            self._being_made += 1
-            self._count_worlds()
-            try:
-                if self._share.worlds + self._share.other_worlds > self._limit:
+            self._share.add("worlds", 1)
+        try:
+            with self._lock:
+                if self._share.total("worlds") > self._options.max_worlds:
                     raise RequestError(
                         code_pb2.RESOURCE_EXHAUSTED,
-                        f"the server has reached its limit of {self._limit} worlds; destroy one "
-                        "first",
+                        f"the server has reached its limit of {self._options.max_worlds} worlds; "
+                        "destroy one first",
                     )
-                name = f"{self._prefix}{next(self._numbers)}"
-                self._hold(name, settings)
-            except BaseException:
-                self._being_made -= 1
-                self._count_worlds()
-                raise
-        try:
-            world = factory(settings)
+                self._hold(entry, settings)
+            entry.world = make_world(factory, settings, self._options)
+            with self._lock:
+                if not self._is_closed:
+                    name = f"{self._prefix}{next(self._numbers)}"
+                    self._entries[name] = entry
+                    _log.debug("world %r is created", name)
+                    return name
+            entry.world.close()
+            raise RequestError.not_now("the server has stopped")
         except BaseException:
             with self._lock:
-                self._let_go(name)
-                self._being_made -= 1
-                self._count_worlds()
+                self._give_back(entry)
             raise
-        with self._lock:
-            self._being_made -= 1
-            if not self._is_closed:
-                self._worlds[name] = world
-                self._agents[name] = 0
-                self._creators[name] = creator
-                _log.debug("world %r is created", name)
-                return name
-            self._count_worlds()
-        world.close()
-        raise RequestError.not_now("the server has stopped")
 
     def creator_gone(self, creator: object) -> None:
         """Ends, after a while, the worlds without agents that `creator` has created."""
         with self._lock:
-            for name in [name for name, each in self._creators.items() if each is creator]:
-                del self._creators[name]
-                self._look_idle(name)
+            for entry in self._entries.values():
+                if entry.creator is creator:
+                    entry.creator = None
+                    self._look_idle(entry)
 
     @contextlib.contextmanager
     def holding(self, name: str, settings: Mapping[str, Any]) -> Iterator[None]:
@@ -190,27 +184,29 @@ class WorldRegistry:
           RequestError: the settings of all worlds would take too much memory.
         """
         with self._lock:
-            former = self._hold(name, settings)
+            entry = self._find(name)
+            former = entry.held
+            self._hold(entry, settings)
         try:
             yield
         except BaseException:
             with self._lock:
-                if name in self._held:
-                    self._let_go(name)
-                    self._held[name] = former
-                    self._share.held_bytes += sum(former.values())
+                if self._entries.get(name) is entry:
+                    self._share.add("held_bytes", sum(former.values()) - sum(entry.held.values()))
+                    entry.held = former
             raise
 
     def join(self, name: str, settings: Mapping[str, Any]) -> Agent:
         """Returns a new agent of a world."""
         with self._lock:
-            world = self._find(name)
+            entry = self._find(name)
             # Counted before it joins, so that the world is not destroyed in the meantime.
-            self._agents[name] += 1
-            self._share.agents += 1
-            self._idle.cancel(name)
+            entry.agents += 1
+            self._share.add("agents", 1)
+            entry.due = None
+            self._changed.notify()
         try:
-            return world.join(settings)
+            return entry.world.join(settings)
         except BaseException:
             self.left(name)
             raise
@@ -218,77 +214,60 @@ class WorldRegistry:
     def get(self, name: str) -> World:
         """Returns a world; RequestError if no world has this name."""
         with self._lock:
-            return self._find(name)
+            return self._find(name).world
 
     def left(self, name: str) -> None:
         """Counts one agent of a world less."""
         with self._lock:
+            entry = self._entries.get(name)
             # The server may have been stopped, and its worlds closed, during a step.
-            if name in self._agents:
-                self._agents[name] -= 1
-                self._share.agents -= 1
-                self._look_idle(name)
+            if entry is not None:
+                entry.agents -= 1
+                self._share.add("agents", -1)
+                self._look_idle(entry)
 
     def reset(self, name: str, settings: Mapping[str, Any], caller: Agent | None) -> None:
         """Resets a world; see `World.reset`."""
-        world = self.get(name)
         with self.holding(name, settings):
-            world.reset(settings, caller)
+            self.get(name).reset(settings, caller)
 
     def destroy(self, name: str) -> None:
         """Destroys a world that has no agents."""
         with self._lock:
-            world = self._find(name)
+            entry = self._find(name)
             if not self._factories:
                 raise RequestError.not_now(ONLY_WORLD)
-            if self._agents[name]:
+            if entry.agents:
                 raise RequestError.not_now(
-                    f"world {name!r} has {self._agents[name]} agent(s), which must leave first"
+                    f"world {name!r} has {entry.agents} agent(s), which must leave first"
                 )
-            self._idle.cancel(name)
             self._remove(name)
+            self._changed.notify()
         _log.debug("world %r is destroyed", name)
-        world.close()
+        entry.world.close()
 
     def close(self) -> bool:
         """Closes all worlds, when the server has stopped; returns whether none failed to close."""
         with self._lock:
             self._is_closed = True
-            worlds = list(self._worlds.items())
-            self._worlds.clear()
-            self._agents.clear()
-            self._creators.clear()
-            self._held.clear()
-            self._share.agents = self._share.held_bytes = 0
-            self._count_worlds()
-            self._idle.clear()
-        are_closed = [self._close(name, world) for name, world in worlds]
-        self._idle.join()
+            thread = self._idle_thread
+            removed = [(name, self._remove(name)) for name in list(self._entries)]
+            self._changed.notify()
+        are_closed = [self._close(name, world) for name, world in removed]
+        if thread is not None:
+            thread.join(_JOIN_SECONDS)
         return all(are_closed)
-
-    def _look_idle(self, name: str) -> None:
-        if self._factories and not self._agents[name] and name not in self._creators:
-            self._idle.begin(name)
 
     def _remove(self, name: str) -> World:
         """Forgets a world, which the caller closes; called with the lock."""
-        del self._agents[name]
-        self._creators.pop(name, None)
-        self._let_go(name)
-        world = self._worlds.pop(name)
-        self._count_worlds()
-        return world
+        entry = self._entries.pop(name)
+        self._give_back(entry)
+        return entry.world
 
-    def _count_worlds(self) -> None:
-        self._share.worlds = len(self._worlds) + self._being_made
-
-    def _let_go(self, name: str) -> None:
-        """Forgets the settings of a world; they are gone already if the server has stopped."""
-        self._share.held_bytes -= sum(self._held.pop(name, {}).values())
-
-    def _close_idle(self, name: str, world: World) -> None:
-        _log.info("world %r is destroyed: it has no agents, and its creator is gone", name)
-        self._close(name, world)
+    def _give_back(self, entry: _Entry) -> None:
+        self._share.add("worlds", -1)
+        self._share.add("agents", -entry.agents)
+        self._share.add("held_bytes", -sum(entry.held.values()))
 
     def _close(self, name: str, world: World) -> bool:
         try:
@@ -298,55 +277,119 @@ class WorldRegistry:
             return False
         return True
 
-    def _hold(self, name: str, settings: Mapping[str, Any]) -> dict[str, int]:
-        """Counts settings of a world; returns its counts before."""
-        former = self._held.get(name, {})
-        sizes = {**former, **{key: held_bytes(key, value) for key, value in settings.items()}}
-        share, more = self._share, sum(sizes.values()) - sum(former.values())
-        share.held_bytes += more
-        others = share.held_bytes + share.other_held_bytes - sum(sizes.values())
-        if others + sum(sizes.values()) > self._max_held:
-            share.held_bytes -= more
+    def _look_idle(self, entry: _Entry) -> None:
+        seconds = self._options.idle_world_seconds
+        if seconds is None or entry.agents or entry.creator is not None or not self._factories:
+            return
+        entry.due = time.monotonic() + seconds
+        if self._idle_thread is None:
+            thread = threading.Thread(
+                target=self._end_idle, name="dm_env_rpc idle worlds", daemon=True
+            )
+            # There may be too many threads, or the interpreter exits: with the next world.
+            with contextlib.suppress(RuntimeError):
+                thread.start()
+                self._idle_thread = thread
+
+    def _end_idle(self) -> None:
+        while True:
+            with self._lock:
+                name = self._wait_idle()
+                if name is None:
+                    self._idle_thread = None
+                    return
+                world = self._remove(name)
+            _log.info("world %r is destroyed: it has no agents, and its creator is gone", name)
+            self._close(name, world)
+
+    def _wait_idle(self) -> str | None:
+        """Returns the next world that is due; None if no world is idle."""
+        while True:
+            idle = [
+                (each.due, name) for name, each in self._entries.items() if each.due is not None
+            ]
+            if not idle:
+                return None
+            due, name = min(idle)
+            remaining = due - time.monotonic()
+            if remaining <= 0:
+                return name
+            self._changed.wait(min(remaining, threading.TIMEOUT_MAX))
+
+    def _hold(self, entry: _Entry, settings: Mapping[str, Any]) -> None:
+        """Counts settings of a world."""
+        sizes = {**entry.held, **{key: held_bytes(key, each) for key, each in settings.items()}}
+        own, more = sum(sizes.values()), sum(sizes.values()) - sum(entry.held.values())
+        self._share.add("held_bytes", more)
+        others, limit = self._share.total("held_bytes") - own, self._options.limits.held_bytes
+        if others + own > limit:
+            self._share.add("held_bytes", -more)
             raise RequestError(
                 code_pb2.RESOURCE_EXHAUSTED,
-                f"the settings take {sum(sizes.values())} bytes, those of other worlds {others}; "
-                f"the server holds {self._max_held} (Limits.held_bytes); destroy a world first",
+                f"the settings take {own} bytes, those of other worlds {others}; the server holds "
+                f"{limit} (Limits.held_bytes); destroy a world first",
             )
-        self._held[name] = sizes
-        return former
+        entry.held = sizes
 
-    def _find(self, name: str) -> World:
-        world = self._worlds.get(name)
-        if world is None:
-            known = listed(self._worlds) if self._worlds else "none; create one first"
+    def _find(self, name: str) -> _Entry:
+        entry = self._entries.get(name)
+        if entry is None:
+            known = listed(self._entries) if self._entries else "none; create one first"
             raise RequestError(code_pb2.NOT_FOUND, f"no world {name!r}; worlds: {known}")
-        return world
+        return entry
 
-    def _pick(self, settings: dict[str, Any]) -> WorldFactory:
-        if not self._factories:
+    def _pick(self, settings: dict[str, Any]) -> Callable[..., Any]:
+        factories = self._factories
+        if not factories:
             raise RequestError.not_now(ONLY_WORLD)
-        if len(self._factories) == 1 and (
-            UNNAMED in self._factories or ENVIRONMENT not in settings
-        ):
-            return next(iter(self._factories.values()))
-        names = ", ".join(map(repr, self._factories))
+        if len(factories) == 1 and (UNNAMED in factories or ENVIRONMENT not in settings):
+            return next(iter(factories.values()))
         name = settings.pop(ENVIRONMENT, None)
-        if not isinstance(name, str) or name not in self._factories:
+        if not isinstance(name, str) or name not in factories:
             raise RequestError.invalid(
                 f"the setting {ENVIRONMENT!r} selects what to create, got {name!r}; expected one "
-                f"of: {names}"
+                f"of: {', '.join(map(repr, factories))}"
             )
-        return self._factories[name]
+        return factories[name]
+
+
+def make_world(
+    factory: Callable[..., Any], settings: Mapping[str, Any], options: ServeOptions
+) -> World:
+    """Makes a world of what a factory makes.
+
+    Args:
+      factory: makes an environment, a game or a world.
+      settings: of the CreateWorld, by flat name.
+      options: has the default actions, and the timeout of steps in a game.
+
+    Raises:
+      RequestError: the factory does not take these settings.
+      Exception: whatever the factory raises; or what it made cannot be served.
+    """
+    made = construct(factory, settings)
+    if isinstance(made, World | Game):
+        return _hosting(made, options)
+    if not hasattr(made, "step") or not hasattr(made, "reset"):
+        raise RuntimeError(
+            f"the factory returned {type(made).__name__}; expected a dm_env.Environment, Game or "
+            "World"
+        )
+    return EnvironmentWorld(factory, made, settings, options.default_actions)
+
+
+def _hosting(made: World | Game, options: ServeOptions) -> World:
+    if isinstance(made, World):
+        return made
+    return SharedWorld(made, options.step_timeout, options.default_actions)
 
 
 def held_bytes(name: str, value: Any) -> int:
     """Returns about how much memory a setting takes."""
     size = _OVERHEAD + 4 * len(name)
     if isinstance(value, np.ndarray):
-        size += value.nbytes
-        if value.dtype.kind == "O":
-            size += sum(_size(element) for element in value.flat)
-        return size
+        elements = value.flat if value.dtype.kind == "O" else ()
+        return size + value.nbytes + sum(_size(element) for element in elements)
     return size + _size(value)
 
 

@@ -1,0 +1,141 @@
+"""What a process hosts: its worlds, and what the sessions of all streams share."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any, TypedDict
+
+from google.protobuf import message as protobuf_message
+
+from dm_env_rpc_client._proto import properties_pb2
+from dm_env_rpc_client.protocol import telemetry
+from dm_env_rpc_client.protocol.batches import MAX_NUM_ENVS
+from dm_env_rpc_client.protocol.step_codec import answer_memory
+from dm_env_rpc_client.server.activity import Activity, Counts
+from dm_env_rpc_client.server.batch import OF_BATCHES
+from dm_env_rpc_client.server.error_log import ErrorLog
+from dm_env_rpc_client.server.offered_properties import Properties, answer_property_request
+from dm_env_rpc_client.server.options import Handler, ServeOptions
+from dm_env_rpc_client.server.worlds.world import World
+from dm_env_rpc_client.server.worlds.world_registry import Share, WorldRegistry
+from dm_env_rpc_client.transports.server_streams import (
+    OpenStream,
+    Peer,
+    Refused,
+    ServerStream,
+    StreamStatusError,
+)
+from dm_env_rpc_client.transports.streams import Allocate
+from dm_env_rpc_client.transports.tokens import requiring_token
+
+__all__ = ["WAITING_FOR", "Host"]
+
+WAITING_FOR = "waiting_for."
+"""Before the name of a world: the property with what the steps of its agents wait for, "" for
+nothing. It is not listed. A client reads it over another connection than the one that waits."""
+
+
+class _Intake(TypedDict):
+    """What all listeners take, see `open_listener`."""
+
+    open_stream: OpenStream
+    max_streams: int
+    max_message_bytes: int
+    allocate: Allocate
+    refused: Refused
+
+
+class Host:
+    """The worlds of a process, and what the sessions of its streams share.
+
+    Args:
+      options: what is hosted, and how.
+      error_log: takes exceptions that are not the fault of a client.
+      properties: those that all clients have.
+      share: told what the worlds take; None for a server of one process.
+      prefix: what the names of worlds begin with.
+      counts: where what the clients do is counted; None for new ones.
+
+    Attributes:
+      options: as the argument.
+      error_log: as the argument.
+      worlds: the worlds.
+      activity: counts and logs what the clients do.
+      extensions: classes of messages, and what answers them, by the name of their type.
+    """
+
+    def __init__(
+        self,
+        options: ServeOptions,
+        error_log: ErrorLog,
+        properties: Properties,
+        share: Share | None = None,
+        prefix: str = "world-",
+        counts: Counts | None = None,
+    ):
+        self.options = options
+        self.error_log = error_log
+        self.worlds = WorldRegistry(options, error_log, share or Share(), prefix)
+        self.activity = Activity(counts)
+        takes_reports = telemetry.installed()
+        if takes_reports is not None:
+            takes_reports.serve(functools.partial(_count, weakref.ref(self.worlds)))
+        answer: Any = functools.partial(_answer_property, properties, self.worlds)
+        handlers: dict[type[protobuf_message.Message], Handler] = {
+            properties_pb2.PropertyRequest: answer,
+            **options.extensions,
+        }
+        self.extensions = {
+            message_class.DESCRIPTOR.full_name: (message_class, handler)
+            for message_class, handler in handlers.items()
+        }
+
+    def intake(self, open_stream: OpenStream) -> _Intake:
+        """Returns what a listener takes; streams without the token are counted and refused."""
+        token = self.options.required_token
+        return {
+            "open_stream": open_stream if token is None else self._admitting(token, open_stream),
+            "max_streams": self.options.max_connections,
+            "max_message_bytes": self.options.limits.message_bytes,
+            "allocate": answer_memory,
+            "refused": self.activity.refused_stream,
+        }
+
+    def _admitting(self, token: str, open_stream: OpenStream) -> OpenStream:
+        open_checked = requiring_token(token, open_stream)
+
+        def open_admitted(peer: Peer) -> ServerStream:
+            try:
+                return open_checked(peer)
+            except StreamStatusError as error:
+                if error.code == "UNAUTHENTICATED":
+                    self.activity.refused_stream(peer.address, f"{error.code}: {error}")
+                raise
+
+        return open_admitted
+
+
+def _count(worlds: weakref.ref[WorldRegistry]) -> int | None:
+    found = worlds()
+    return None if found is None else len(found)
+
+
+def _answer_property(
+    universal: Properties,
+    worlds: WorldRegistry,
+    request: properties_pb2.PropertyRequest,
+    world: World | None,
+) -> properties_pb2.PropertyResponse:
+    layers = [universal]
+    key = request.read_property.key
+    # Neither of these is listed, as they are of no environment.
+    if key == MAX_NUM_ENVS and not universal.knows(key):
+        layers = [OF_BATCHES]
+    if key.startswith(WAITING_FOR) and not universal.knows(key):
+        asked_for = worlds.get(key.removeprefix(WAITING_FOR))
+        layers = [Properties.of_getters({key: asked_for.waiting_for})]
+    if world is None:
+        return answer_property_request(layers, request)
+    with world.access() as own:
+        return answer_property_request(layers if own is None else [own, *layers], request)

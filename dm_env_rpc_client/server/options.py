@@ -1,0 +1,179 @@
+"""How to serve, as one value."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import pkgutil
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from google.protobuf import message as protobuf_message
+
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.server.worlds.game import Game
+from dm_env_rpc_client.server.worlds.world import World
+from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
+from dm_env_rpc_client.transports.credentials import ServerCredentials
+from dm_env_rpc_client.transports.endpoint import Transport
+from dm_env_rpc_client.transports.http2.dial_in.greeting import Dial
+from dm_env_rpc_client.transports.listeners import check_may_dial, check_processes
+from dm_env_rpc_client.transports.server_streams import check_may_listen
+from dm_env_rpc_client.transports.tokens import bearer
+
+__all__ = ["ANYWHERE", "UNNAMED", "Handler", "Hosted", "ServeOptions", "factories_of"]
+
+ANYWHERE = "localhost:0"
+
+UNNAMED = ""
+"""The name of an environment that is the only one of its server."""
+
+# A factory returns a gymnasium.Env, too; its name is not written here, because Gymnasium is an
+# extra.
+Hosted: TypeAlias = Callable[..., Any] | str
+
+Handler: TypeAlias = Callable[[Any, World | None], protobuf_message.Message]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """How to serve: the arguments of `serve` but for `properties`, validated when it is made.
+
+    It can be given to another process if its parts can.
+
+    Raises:
+      SpecError: as `serve`.
+    """
+
+    environment: Hosted | World | Game | Mapping[str, Hosted]
+    address: str = ANYWHERE
+    credentials: ServerCredentials | None = None
+    token: str | None = dataclasses.field(default=None, repr=False)
+    insecure: bool = False
+    default_actions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    extensions: Mapping[type[protobuf_message.Message], Handler] = dataclasses.field(
+        default_factory=dict
+    )
+    step_timeout: float | None = None
+    max_connections: int = 256
+    max_worlds: int = 1024
+    idle_world_seconds: float | None = None
+    send_tracebacks: bool | None = None
+    limits: Limits = DEFAULT
+    transport: Transport = "auto"
+    processes: int | None = None
+    dial: str | None = None
+    dial_environments: int = 1
+
+    def __post_init__(self) -> None:
+        self._check_connecting()
+        factories_of(self.factories)
+        seconds, processes = self.idle_world_seconds, self.processes
+        if seconds is not None and not 0 <= seconds < float("inf"):
+            raise SpecError(
+                "idle_world_seconds must be finite and at least 0, or None to keep worlds, got "
+                f"{seconds}"
+            )
+        if processes is None:
+            return
+        if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
+            raise SpecError(f"processes must be a number from 1 on, or None, got {processes!r}")
+        if isinstance(self.environment, World | Game):
+            raise SpecError(
+                f"processes={processes}: a {type(self.environment).__name__} that exists already "
+                "belongs to this process; pass what makes one, such as its class"
+            )
+        if self.dial is None:
+            check_processes(self.address, self.credentials, self.transport)
+
+    def _check_connecting(self) -> None:
+        dialed = self.dialed
+        if dialed is None:
+            check_may_listen(self.address, self.credentials, self.insecure)
+            if self.token is not None:
+                bearer(self.token)
+            return
+        if self.address != ANYWHERE:
+            raise SpecError(
+                f"a server either listens at {self.address} or dials {dialed.address}, not both"
+            )
+        if self.transport == "grpc":
+            raise SpecError("a server that dials takes transport 'http2' or 'auto', got 'grpc'")
+        check_may_dial(dialed, self.processes)
+        if self.dial_environments > self.max_connections:
+            raise SpecError(
+                f"dial_environments={self.dial_environments} are more than max_connections="
+                f"{self.max_connections}"
+            )
+
+    @property
+    def factories(self) -> Mapping[str, Hosted]:
+        """What makes environments, by name; none if there is only one world."""
+        if isinstance(self.environment, World | Game):
+            return {}
+        if isinstance(self.environment, Mapping):
+            return self.environment
+        return {UNNAMED: self.environment}
+
+    @property
+    def dialed(self) -> Dial | None:
+        """The program that takes the environments; None if the server listens."""
+        if self.dial is None:
+            return None
+        return Dial(self.dial, self.credentials, self.insecure, self.token, self.dial_environments)
+
+    @property
+    def required_token(self) -> str | None:
+        """What clients have to send; None for nothing."""
+        return self.token if self.dial is None else None
+
+
+def factories_of(named: Mapping[str, Hosted]) -> dict[str, Callable[..., Any]]:
+    """Returns what makes environments, by name; a text `module:factory` is imported.
+
+    Raises:
+      SpecError: it cannot be imported, or cannot be called.
+    """
+    return {
+        name: _factory(hosted, f"environment {name!r}" if name else "the environment")
+        for name, hosted in named.items()
+    }
+
+
+def _factory(hosted: Hosted, what: str) -> Callable[..., Any]:
+    """Returns what makes environments; SpecError if it makes none, whatever the settings."""
+    factory: Any = hosted
+    if isinstance(hosted, str):
+        try:
+            factory = pkgutil.resolve_name(hosted)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise SpecError(
+                f"{what}: cannot import {hosted!r} ({error}); a text looks like module:factory"
+            ) from error
+    found = type(factory).__name__
+    if not isinstance(factory, type) and hasattr(factory, "step") and hasattr(factory, "reset"):
+        raise SpecError(
+            f"{what} is an instance of {found}; pass the class, or a function that makes one, "
+            f"since each world has one of its own: serve({found}), not serve({found}(...))"
+        )
+    if not callable(factory):
+        raise SpecError(
+            f"{what} must be a callable that makes environments, or a text module:factory, got "
+            f"{found}"
+        )
+    if inspect.isabstract(factory):
+        missing = ", ".join(sorted(factory.__abstractmethods__))
+        raise SpecError(f"{what}: {factory.__name__} is abstract; it lacks {missing}")
+    if inspect.iscoroutinefunction(factory) or inspect.isgeneratorfunction(factory):
+        raise SpecError(f"{what}: {factory.__name__} returns no environment when it is called")
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return factory  # type: ignore[no-any-return]  # Of an extension module.
+    for each in parameters:
+        if each.kind is each.POSITIONAL_ONLY and each.default is each.empty:
+            raise SpecError(
+                f"{what}: {factory} needs the positional argument {each.name!r}; settings of "
+                "worlds are passed by name"
+            )
+    return factory  # type: ignore[no-any-return]
