@@ -9,7 +9,7 @@ import os
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 for name in (
-    "dm_env_rpc_client.cli.sources",
+    "dm_env_rpc_client.cli.serving.sources",
     "dm_env_rpc_client.environment.worlds",
     "dm_env_rpc_client.server.hosting",
     "pytest",

@@ -3,8 +3,6 @@
 The guide is `docs/reference/command-line.md`.
 """
 
-# Read `app.py` first: it adds the commands. Each command has a file of its own (`run`, `serve`,
-# `inspect`, `play`, `properties`, `check`, `health`, `bench`, `record` with `replay`, `export`),
-# and `playing/` is the application of `play`. `entry.py` starts the command, `group.py` and
-# `failures.py` turn errors into lines and exit codes, `options.py` has the options that
-# several commands share.
+# Read `app.py` first: it adds the commands. Each has a file, here or in a folder with others of its
+# kind. `entry.py` starts the command, `group.py` and `failures.py` turn errors into lines and exit
+# codes, `options.py` has the options that several commands share.

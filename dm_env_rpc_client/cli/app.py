@@ -6,21 +6,13 @@ from typing import Annotated
 
 import typer
 
-from dm_env_rpc_client.cli import (
-    bench,
-    check,
-    export,
-    health,
-    init,
-    inspect,
-    play,
-    properties,
-    record,
-    run,
-    serve,
-    standalone,
-)
+from dm_env_rpc_client.cli import check, health, init, inspect, standalone
 from dm_env_rpc_client.cli.group import Commands, examples
+from dm_env_rpc_client.cli.playing import play
+from dm_env_rpc_client.cli.properties import commands as properties
+from dm_env_rpc_client.cli.recordings import export, record
+from dm_env_rpc_client.cli.serving import serve
+from dm_env_rpc_client.cli.stepping import bench, run
 from dm_env_rpc_client.system.version import __version__
 
 __all__ = ["app"]

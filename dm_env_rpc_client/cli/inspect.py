@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dm_env_rpc_client.cli import options, recorded
+from dm_env_rpc_client.cli import options
 from dm_env_rpc_client.cli.consoles import Console, cell, print_json, table
 from dm_env_rpc_client.cli.group import examples
+from dm_env_rpc_client.cli.recordings import inspecting as recorded
 
 if TYPE_CHECKING:
     import rich.table

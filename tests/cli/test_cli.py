@@ -17,8 +17,9 @@ import typer.testing
 from dm_env import specs
 
 from dm_env_rpc_client import SpecError, make
-from dm_env_rpc_client.cli import entry, policies
+from dm_env_rpc_client.cli import entry
 from dm_env_rpc_client.cli.app import app
+from dm_env_rpc_client.cli.stepping import policies
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.tensors.sampling import sample
 from dm_env_rpc_client.tensors.setting_text import parse_settings

@@ -170,7 +170,7 @@ def test_it_is_quick_for_it_imports_nothing_heavy() -> None:
     )
     assert finished.stdout.split() == ["--policy"]
     imported = {line.rpartition("|")[2].strip() for line in finished.stderr.splitlines()}
-    assert "dm_env_rpc_client.cli.run" in imported
+    assert "dm_env_rpc_client.cli.stepping.run" in imported
     assert {"numpy", "grpc", "dm_env", "tree"} & imported == set()
 
 

@@ -15,8 +15,8 @@ from google.rpc import code_pb2
 
 from dm_env_rpc_client import connect, create_world, destroy_world
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, line_1_0_pb2, properties_pb2
-from dm_env_rpc_client.cli import properties as command
 from dm_env_rpc_client.cli.app import app
+from dm_env_rpc_client.cli.properties import commands as command
 from dm_env_rpc_client.server import Catch, Properties, Server, serve
 from dm_env_rpc_client.testing import ScriptedServer
 from tests.extensions.line_1_0_server import line_1_0_server

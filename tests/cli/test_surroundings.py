@@ -153,7 +153,7 @@ MOMENTS = [
     pytest.param("/typer/__init__.py:<module>", marks=pytest.mark.slow),
     pytest.param("/rich/console.py:<module>", marks=pytest.mark.slow),
     "/google/protobuf/__init__.py:<module>",
-    pytest.param("/cli/play.py:<module>", marks=pytest.mark.slow),
+    pytest.param("/cli/playing/play.py:<module>", marks=pytest.mark.slow),
     # Typer builds the command line.
     pytest.param("/cli/failures.py:log_in_one_line", marks=pytest.mark.slow),
     "/typer/main.py:get_command",
@@ -162,16 +162,16 @@ MOMENTS = [
     pytest.param("/cli/group.py:parse_args", marks=pytest.mark.slow),
     # The command runs, and imports more.
     "/cli/group.py:invoke",
-    pytest.param("/cli/run.py:run", marks=pytest.mark.slow),
+    pytest.param("/cli/stepping/run.py:run", marks=pytest.mark.slow),
     "/numpy/__init__.py:<module>",
     pytest.param("/numpy/_core/overrides.py:<module>", marks=pytest.mark.slow),
     pytest.param("/dm_env/__init__.py:<module>", marks=pytest.mark.slow),
     pytest.param("/environment/worlds.py:make", marks=pytest.mark.slow),
     "/client/connection.py:open_connection",
-    pytest.param("/cli/policies.py:make_policy", marks=pytest.mark.slow),
-    pytest.param("/cli/run.py:_run_episode", marks=pytest.mark.slow),
+    pytest.param("/cli/stepping/policies.py:make_policy", marks=pytest.mark.slow),
+    pytest.param("/cli/stepping/run.py:_run_episode", marks=pytest.mark.slow),
     "/environment/dm_env_adaptor.py:step",
-    pytest.param("/cli/run.py:_summarize", marks=pytest.mark.slow),
+    pytest.param("/cli/stepping/run.py:_summarize", marks=pytest.mark.slow),
     "/cli/consoles.py:print_json",
 ]
 

@@ -13,8 +13,8 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
-from dm_env_rpc_client.cli.players import Watch
 from dm_env_rpc_client.cli.playing.pictures import picture_for
+from dm_env_rpc_client.cli.stepping.watch import Watch
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import DmEnvRpcError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension

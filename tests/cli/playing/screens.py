@@ -14,10 +14,10 @@ from typing import Any
 import rich.console
 from textual.pilot import Pilot
 
-from dm_env_rpc_client.cli.players import Watch
 from dm_env_rpc_client.cli.playing.app import PlayApp
 from dm_env_rpc_client.cli.playing.bindings import parse_binding
 from dm_env_rpc_client.cli.playing.player import Player
+from dm_env_rpc_client.cli.stepping.watch import Watch
 from dm_env_rpc_client.client.connection import connect
 from dm_env_rpc_client.environment.worlds import join_world, make
 from dm_env_rpc_client.server import Game as ServedGame

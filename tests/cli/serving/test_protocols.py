@@ -18,12 +18,12 @@ import typer.testing
 
 import dm_env_rpc_client
 from dm_env_rpc_client.bridges import gym_socket
-from dm_env_rpc_client.cli import sources
 from dm_env_rpc_client.cli.app import app
+from dm_env_rpc_client.cli.serving import sources
 from dm_env_rpc_client.server import Catch, Server
 from tests.bridges.gym_socket import hosted
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 

@@ -19,7 +19,7 @@ from dm_env_rpc_client.cli.consoles import (
 )
 from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.cli.group import Commands, examples
-from dm_env_rpc_client.cli.property_access import Place
+from dm_env_rpc_client.cli.properties.place import Place
 
 if TYPE_CHECKING:
     from dm_env import specs
@@ -59,7 +59,7 @@ def list_properties(
     as_json: options.Json = False,
 ) -> None:
     """Lists the properties of a server or world as a tree."""
-    from dm_env_rpc_client.cli.property_text import describe_property
+    from dm_env_rpc_client.cli.properties.text import describe_property
 
     entries: list[_Entry] = []
     with (
@@ -129,7 +129,7 @@ def set_properties(
     as_json: options.Json = False,
 ) -> None:
     """Writes properties in the order given, after all values have been validated."""
-    from dm_env_rpc_client.cli.property_text import parse_value
+    from dm_env_rpc_client.cli.properties.text import parse_value
 
     texts: dict[str, str] = {}
     for assignment in assignments:
@@ -196,7 +196,7 @@ def _find_spec(properties: PropertyAccess, key: str) -> specs.Array | None:
 
 
 def _tree(title: str, root: str, entries: list[_Entry]) -> rich.tree.Tree:
-    from dm_env_rpc_client.cli.property_text import show_spec, show_value
+    from dm_env_rpc_client.cli.properties.text import show_spec, show_value
 
     tree = rich.tree.Tree(cell(title))
     branches = {root: tree}

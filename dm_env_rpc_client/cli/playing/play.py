@@ -147,9 +147,9 @@ def _play(
     has_properties: bool,
 ) -> str:
     """Plays until the player quits, and returns how it went."""
-    from dm_env_rpc_client.cli.players import Watch
     from dm_env_rpc_client.cli.playing.app import PlayApp
     from dm_env_rpc_client.cli.playing.player import Player
+    from dm_env_rpc_client.cli.stepping.watch import Watch
 
     with Watch(env) as watch:
         player = Player(env, has_properties, watch)

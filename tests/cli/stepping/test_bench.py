@@ -16,9 +16,9 @@ import typer.testing
 from google.rpc import status_pb2
 
 from dm_env_rpc_client import connect, create_world, destroy_world, dm_env_rpc_pb2, make
-from dm_env_rpc_client.cli import bench
 from dm_env_rpc_client.cli.app import app
-from dm_env_rpc_client.cli.stopwatch import Stopwatch
+from dm_env_rpc_client.cli.stepping import bench
+from dm_env_rpc_client.cli.stepping.stopwatch import Stopwatch
 from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.testing import ScriptedServer
 from tests.environments import Echo

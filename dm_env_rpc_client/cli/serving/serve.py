@@ -19,7 +19,7 @@ from dm_env_rpc_client.tensors.setting_text import parse_settings
 if TYPE_CHECKING:
     from dm_env_rpc_client import server as hosting
     from dm_env_rpc_client.bridges import gym_socket
-    from dm_env_rpc_client.cli.sources import Source
+    from dm_env_rpc_client.cli.serving.sources import Source
 
 __all__ = ["EXAMPLES", "serve"]
 
@@ -111,7 +111,7 @@ class _What(options.Group):
         Raises:
           UsageError: there is no such environment, or it cannot be made.
         """
-        from dm_env_rpc_client.cli import sources
+        from dm_env_rpc_client.cli.serving import sources
 
         settings = parse_settings(self.create)
         if self.environment is not None and self.c_library is not None:
@@ -307,16 +307,16 @@ def serve(
     On a terminal it shows clients, worlds, agents, steps/s and the last errors. Otherwise, and with
     --verbose or --json, it logs them to stderr.
     """
-    from dm_env_rpc_client.cli import serve_reports
+    from dm_env_rpc_client.cli.serving import reports
     from dm_env_rpc_client.server import Server
 
     if what.python is not None:
         _serve_with(what.python, what.environment, host)
     host.check()
     source = what.source(host.insecure)
-    shows_table = not (host.is_gym_socket or verbose or as_json) and serve_reports.can_show_table()
+    shows_table = not (host.is_gym_socket or verbose or as_json) and reports.can_show_table()
     if not shows_table:
-        serve_reports.log_activity(verbose, as_json)
+        reports.log_activity(verbose, as_json)
     # What was imported stays. The collector would go through all of it, while clients wait.
     gc.collect()
     gc.freeze()
@@ -330,7 +330,7 @@ def serve(
                     f"{'to' if host.dial else 'at'} [bold]{server.address}[/]; Ctrl-C stops"
                 )
             if shows_table and isinstance(server, Server):
-                serve_reports.show_table(server)
+                reports.show_table(server)
             else:
                 server.wait()
         except (KeyboardInterrupt, Terminated):

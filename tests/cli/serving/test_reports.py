@@ -20,7 +20,7 @@ from dm_env_rpc_client import (
     dm_env_rpc_pb2,
     make,
 )
-from dm_env_rpc_client.cli import serve_reports
+from dm_env_rpc_client.cli.serving import reports
 from tests.cli.commands import end_started, started
 from tests.cli.terminals import COMMAND, Terminal
 from tests.scripted import settles
@@ -81,7 +81,7 @@ def test_a_table_fits_into_a_small_terminal(tmp_path: Path) -> None:
                 make(address, {"at": "__init__"})
         row(terminal, "0", "0", "0", "0", "0", "0", "8")
         failures = re.findall(r"error: a create_world request of", terminal.screen())
-        assert len(failures) == serve_reports.FAILURES
+        assert len(failures) == reports.FAILURES
         terminal.press("C-c")
         terminal.waits_for("stopping")
 

@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 import typer.testing
 
-from dm_env_rpc_client.cli import play as command
 from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.cli.failures import Terminated, UsageError, ending
 from dm_env_rpc_client.cli.options import Server as Reached
+from dm_env_rpc_client.cli.playing import play as command
 from dm_env_rpc_client.server import Race, Server, serve
 from tests.cli.commands import COMMAND as PROGRAM
 from tests.cli.commands import ROOT, Peers
@@ -176,7 +176,8 @@ def test_only_play_imports_its_extra_and_names_it_if_it_is_missing() -> None:
     program = """
 import sys
 import dm_env_rpc_client.cli.app
-from dm_env_rpc_client.cli import failures, play
+from dm_env_rpc_client.cli import failures
+from dm_env_rpc_client.cli.playing import play
 assert "textual" not in sys.modules
 for missing in ("textual_image", "PIL", "textual"):
     sys.modules[missing] = None

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dm_env_rpc_client.cli import options, recorded
+from dm_env_rpc_client.cli import options
 from dm_env_rpc_client.cli.consoles import cell, console, print_json
 from dm_env_rpc_client.cli.group import examples
+from dm_env_rpc_client.cli.recordings import inspecting as recorded
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.recording import Serving

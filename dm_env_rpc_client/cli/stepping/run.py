@@ -11,12 +11,12 @@ import typer
 from dm_env_rpc_client.cli import options
 from dm_env_rpc_client.cli.consoles import Console, print_json, progress, table
 from dm_env_rpc_client.cli.group import examples
-from dm_env_rpc_client.cli.players import Watch, on_stderr
+from dm_env_rpc_client.cli.stepping.watch import Watch, on_stderr
 
 if TYPE_CHECKING:
     import dm_env
 
-    from dm_env_rpc_client.cli.policies import Policy
+    from dm_env_rpc_client.cli.stepping.policies import Policy
 
 __all__ = ["EXAMPLES", "run"]
 
@@ -51,7 +51,7 @@ def run(
     """Runs episodes in an environment and shows returns, lengths and steps per second."""
     from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-    from dm_env_rpc_client.cli.policies import make_policy
+    from dm_env_rpc_client.cli.stepping.policies import make_policy
 
     latencies: list[float] = []
     done = []
@@ -111,7 +111,7 @@ def _run_episode(
 def _summarize(episodes: list[dict[str, Any]], latencies: list[float]) -> dict[str, Any]:
     import numpy as np
 
-    from dm_env_rpc_client.cli.stopwatch import percentiles_us
+    from dm_env_rpc_client.cli.stepping.stopwatch import percentiles_us
 
     # The return and the length of an episode that was cut off are not known.
     finished = [episode for episode in episodes if episode["ended"] != _CUT_OFF]

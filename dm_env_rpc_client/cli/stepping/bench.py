@@ -16,7 +16,7 @@ from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.cli.group import examples
 
 if TYPE_CHECKING:
-    from dm_env_rpc_client.cli.stopwatch import Stopwatch
+    from dm_env_rpc_client.cli.stepping.stopwatch import Stopwatch
 
 __all__ = ["EXAMPLES", "bench"]
 
@@ -76,8 +76,8 @@ def bench(
     """
     from rich.progress import TimeRemainingColumn
 
-    from dm_env_rpc_client.cli.policies import make_policy
-    from dm_env_rpc_client.cli.stopwatch import Stopwatch
+    from dm_env_rpc_client.cli.stepping.policies import make_policy
+    from dm_env_rpc_client.cli.stepping.stopwatch import Stopwatch
 
     if policy not in ("random", "constant"):
         raise UsageError(
@@ -108,7 +108,7 @@ def bench(
 
 
 def _measure(stopwatch: Stopwatch, seconds: float, passed: Callable[[], float]) -> dict[str, Any]:
-    from dm_env_rpc_client.cli.stopwatch import percentiles_us
+    from dm_env_rpc_client.cli.stepping.stopwatch import percentiles_us
 
     for _ in range(_WARM_UP):
         stopwatch.step()

@@ -13,8 +13,8 @@ import pytest
 
 import dm_env_rpc_client
 from dm_env_rpc_client import connect
-from dm_env_rpc_client.cli import sources
 from dm_env_rpc_client.cli.failures import UsageError
+from dm_env_rpc_client.cli.serving import sources
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import serve
 

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from dm_env_rpc_client.cli import recorded
 from dm_env_rpc_client.cli.consoles import cell, console
 from dm_env_rpc_client.cli.group import examples
+from dm_env_rpc_client.cli.recordings import inspecting as recorded
 
 __all__ = ["EXAMPLES", "export"]
 

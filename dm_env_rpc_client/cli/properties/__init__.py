@@ -1,0 +1,3 @@
+"""`dm-env-rpc properties list`, `get` and `set`, over either interface to properties."""
+
+# Read `commands` first.
