@@ -21,7 +21,7 @@ ONLY_IN = {
         "bridges.gym_socket.tcp",
         "standalone.dm_env_rpc_server",
     ],
-    "pytest": ["testing.pytest_plugin", "testing.fixtures", "compliance.test_compliance"],
+    "pytest": ["testing.pytest_plugin", "compliance.test_compliance"],
     "typer": ["cli."],
     "rich": ["cli."],
     "textual": ["cli.playing."],

@@ -3,7 +3,7 @@
 The guide is `docs/how-to/pytest.md`.
 """
 
-# `fixtures.py` has the bodies of the pytest plugin's fixtures. Read `scripted_server.py` first.
+# Read `scripted_server.py` first.
 #
 # The names are imported when they are first used: every pytest run loads `pytest_plugin.py`, and
 # must not import more than that.

@@ -1,22 +1,21 @@
 """A TCP proxy that spoils what goes through it, to try clients and servers with bad networks.
 
-One thread does everything, with sockets that never block. Bytes that are read go into the queue of
-their `_Flow`, each piece with the time at which it is due; ends of connections go through the same
-queue, so that order and delay hold for them, too. Controls act at once, in the caller's thread,
-under the lock that the proxy's thread holds except while it waits.
+One thread does everything, in an event loop. For each direction of a connection one task reads,
+and puts each piece with the time at which it is due into the queue of their `_Flow`, and another
+task sends; ends of connections go through the same queue, so that order and delay hold for them,
+too. Controls have acted when they return.
 """
 
 from __future__ import annotations
 
-import collections
+import asyncio
 import contextlib
 import random
-import selectors
 import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, TypeAlias
 
 from dm_env_rpc_client.errors import SpecError
@@ -48,41 +47,25 @@ _Piece: TypeAlias = bytes | None
 class _Flow:
     """One direction of a connection."""
 
+    sender: asyncio.Task[None]
+
     def __init__(self, name: str, source: socket.socket, target: socket.socket):
         self.name = name
         self.source, self.target = source, target
-        self.pieces: collections.deque[tuple[float, _Piece]] = collections.deque()
+        self.pieces: asyncio.Queue[tuple[float, _Piece]] = asyncio.Queue()
         self.queued = 0
+        self.room = asyncio.Event()  # Set when the queue gets shorter.
         self.last_due = 0.0
-        self.ended = False  # Nothing more can be read.
-        self.shut = False  # Nothing more is sent; what is read is dropped.
-        self.is_full = False  # The socket took no more.
-
-    @property
-    def wants_to_read(self) -> bool:
-        return not self.ended and self.queued < _QUEUED_BYTES
+        self.is_shut = False  # Nothing more is sent; what is read is dropped.
 
     def push(self, due: float, piece: _Piece) -> None:
         self.last_due = max(due, self.last_due)  # Pieces never overtake one another.
-        self.pieces.append((self.last_due, piece))
+        self.pieces.put_nowait((self.last_due, piece))
         self.queued += len(piece or b"")
 
-    def shut_down(self) -> None:
-        self.shut = True
-        self.pieces.clear()
-        self.queued = 0
-        with contextlib.suppress(OSError):
-            self.target.shutdown(socket.SHUT_WR)
-
-
-class _Link:
-    """A connection of a client and the one to the server that belongs to it."""
-
-    def __init__(self, client: socket.socket, server: socket.socket, others: list[Any]):
-        self.client, self.server = client, server
-        self.others = others  # Addresses that are left to try.
-        self.is_connected = False
-        self.flows = (_Flow("to_server", client, server), _Flow("to_client", server, client))
+    def pop(self, size: int) -> None:
+        self.queued -= size
+        self.room.set()
 
 
 class FaultProxy:
@@ -141,31 +124,27 @@ class FaultProxy:
         self._addresses = _resolve(address)
         self._random = random.Random(seed)
         self._lock = threading.Lock()
-        self._links: set[_Link] = set()
-        self._held: set[str] = set()  # Directions in which nothing passes.
+        self._links: dict[asyncio.Task[None], Sequence[_Flow]] = {}
         self._corruptions: dict[str, list[tuple[int, int]]] = {"to_server": [], "to_client": []}
-        self._is_closing = False
+        self._passable = {name: asyncio.Event() for name in self._corruptions}
+        for passable in self._passable.values():
+            passable.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.setblocking(False)
         self.address = "{}:{}".format(*self._listener.getsockname())
-        self._waker, self._woken = socket.socketpair()
-        self._waker.setblocking(False)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._loop = asyncio.new_event_loop()
+        self._accepting = self._loop.create_task(self._accept())
         self._thread = threading.Thread(target=self._run, name="fault proxy", daemon=True)
         self._thread.start()
 
     @property
     def connection_count(self) -> int:
         """The number of clients that are connected."""
-        return len(self._links)
+        return sum(map(bool, tuple(self._links.values())))
 
     def reset(self) -> None:
         """Resets all open connections at both ends (RST); new ones are accepted as before."""
-        with self._control():
-            for link in tuple(self._links):
-                self._drop(link, abort=True)
+        self._call(self._reset)
 
     def blackhole(self, direction: Direction = "both") -> None:
         """Lets nothing pass, as when a cable is pulled, until `resume`.
@@ -176,13 +155,22 @@ class FaultProxy:
         Args:
           direction: in which nothing passes.
         """
-        with self._control():
-            self._held.update(_named(direction))
+        names = _named(direction)
+
+        async def hold() -> None:
+            for name in names:
+                self._passable[name].clear()
+
+        self._call(hold)
 
     def resume(self) -> None:
         """Ends `blackhole`: what was sent meanwhile arrives now, and nothing is lost."""
-        with self._control():
-            self._held.clear()
+
+        async def release() -> None:
+            for passable in self._passable.values():
+                passable.set()
+
+        self._call(release)
 
     def half_close(self, direction: Direction) -> None:
         """Ends one direction of all open connections (FIN); the other one goes on.
@@ -191,12 +179,16 @@ class FaultProxy:
           direction: "to_client" is seen as a server that has shut its side down. What the other
             end still sends in this direction is dropped.
         """
-        with self._control():
-            for link in tuple(self._links):
-                for flow in link.flows:
-                    if flow.name in _named(direction):
-                        flow.shut_down()
-                self._settle(link)
+        names = _named(direction)
+
+        async def shut_down() -> None:
+            for flow in [flow for flows in self._links.values() for flow in flows]:
+                if flow.name in names:
+                    flow.is_shut = True
+                    flow.sender.cancel()
+                    await asyncio.wait([flow.sender])
+
+        self._call(shut_down)
 
     def corrupt(self, direction: Direction, count: int = 1, after: int = 0) -> None:
         """Changes bytes that arrive from now on, of whichever connection they are.
@@ -211,16 +203,20 @@ class FaultProxy:
         """
         if count < 0 or after < 0:
             raise SpecError(f"count and after are 0 or more, got {count} and {after}")
-        with self._control():
-            for name in _named(direction):
+        names = _named(direction)
+
+        async def add() -> None:
+            for name in names:
                 self._corruptions[name].append((after, count))
+
+        self._call(add)
 
     def close(self) -> None:
         """Resets all connections and stops; a second call does nothing."""
-        with self._control():
-            self._is_closing = True
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        with self._lock:
+            if self._thread.is_alive():
+                self._loop.call_soon_threadsafe(self._accepting.cancel)
+                self._thread.join()
 
     def __enter__(self) -> FaultProxy:
         return self
@@ -231,100 +227,104 @@ class FaultProxy:
     def __repr__(self) -> str:
         return f"<FaultProxy at {self.address}: {self.connection_count} connections>"
 
-    @contextlib.contextmanager
-    def _control(self) -> Iterator[None]:
-        """Keeps the thread out, and wakes it afterwards."""
+    def _call(self, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Has the thread do something, and waits for it."""
         with self._lock:
-            yield
-            with contextlib.suppress(OSError):  # Closed, or it will wake anyway.
-                self._waker.send(b"\0")
+            if self._thread.is_alive():
+                asyncio.run_coroutine_threadsafe(act(), self._loop).result()
 
     def _run(self) -> None:
-        timeout: float | None = None
-        while True:
-            ready = self._selector.select(timeout)
-            with self._lock:
-                if self._is_closing:
-                    break
-                for key, events in ready:
-                    if key.fileobj is self._listener:
-                        self._accept()
-                    elif key.fileobj is self._woken:
-                        self._woken.recv(_READ_BYTES)
-                    elif key.data in self._links:
-                        self._handle(key.data, key.fileobj, events)
-                timeout = self._forward_what_is_due()
-        for link in tuple(self._links):
-            self._drop(link, abort=True)
-        self._selector.close()
-        for own in (self._listener, self._woken, self._waker):
-            own.close()
+        with contextlib.closing(self._loop), contextlib.suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._accepting)
 
-    def _accept(self) -> None:
+    async def _reset(self) -> None:
+        links = list(self._links)
+        for link in links:
+            link.cancel()
+        await asyncio.gather(*links, return_exceptions=True)
+
+    async def _accept(self) -> None:
         try:
-            client, _ = self._listener.accept()
-        except OSError:  # It has gone already.
-            return
-        client.setblocking(False)
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connect(client, list(self._addresses))
+            while True:
+                await asyncio.sleep(0)
+                with contextlib.suppress(OSError):  # It has gone already.
+                    client, _ = await self._loop.sock_accept(self._listener)
+                    link = self._loop.create_task(self._forward(client))
+                    self._links[link] = ()
+        finally:
+            self._listener.close()
+            await self._reset()
 
-    def _connect(self, client: socket.socket, addresses: list[Any]) -> None:
-        """Begins to connect to the first of the addresses; resets the client if there is none."""
-        while addresses:
-            family, where = addresses.pop(0)
+    async def _forward(self, client: socket.socket) -> None:
+        """Connects a client with the server until both directions have ended, or one is reset."""
+        link = asyncio.current_task()
+        assert link is not None
+        tasks: list[asyncio.Task[None]] = []
+        ends = [client]
+        is_reset = True
+        try:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            server = await self._connected()
+            ends.append(server)
+            flows = (_Flow("to_server", client, server), _Flow("to_client", server, client))
+            for flow in flows:
+                flow.sender = self._loop.create_task(self._send(flow))
+                tasks += [flow.sender, self._loop.create_task(self._receive(flow))]
+            await asyncio.sleep(0)  # They have begun when they may be cancelled.
+            self._links[link] = flows
+            await asyncio.gather(*tasks)
+            is_reset = False
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for end in ends:
+                with contextlib.suppress(OSError):
+                    if is_reset and end.family in _TCP:
+                        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                end.close()
+            del self._links[link]
+
+    async def _connected(self) -> socket.socket:
+        """Returns a connection to the first of the addresses that takes one."""
+        for family, where in self._addresses:
             server = socket.socket(family, socket.SOCK_STREAM)
             server.setblocking(False)
-            with contextlib.suppress(OSError):  # What went wrong shows when it is writable.
-                server.connect_ex(where)
-            link = _Link(client, server, addresses)
-            self._links.add(link)
-            self._selector.register(server, selectors.EVENT_WRITE, link)
-            return
-        _close(client, abort=True)
+            try:
+                await self._loop.sock_connect(server, where)
+                if family in _TCP:
+                    server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return server
+            except OSError:
+                server.close()
+            except asyncio.CancelledError:
+                server.close()
+                raise
+        raise ConnectionRefusedError
 
-    def _handle(self, link: _Link, which: Any, events: int) -> None:
-        if not link.is_connected:
-            self._finish_connecting(link)
-            return
-        for flow in link.flows:
-            if flow.source is which and events & selectors.EVENT_READ:
-                self._read(flow)
-            if flow.target is which and events & selectors.EVENT_WRITE:
-                flow.is_full = False
-        self._settle(link)
+    async def _receive(self, flow: _Flow) -> None:
+        """Reads one direction to its end."""
+        contents: _Piece = b""
+        while True:
+            try:
+                contents = await self._loop.sock_recv(flow.source, _READ_BYTES)
+            except OSError:
+                if flow.is_shut:
+                    raise
+                contents = None
+            due = time.monotonic() + self.latency + self._random.uniform(0.0, self.jitter)
+            if not contents:
+                flow.push(due, contents)
+                return
+            if not flow.is_shut:
+                self._push(flow, due, self._corrupted(flow.name, contents))
+            while flow.queued >= _QUEUED_BYTES and not flow.is_shut:
+                flow.room.clear()
+                await flow.room.wait()
 
-    def _finish_connecting(self, link: _Link) -> None:
-        if link.server.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            self._links.discard(link)
-            self._selector.unregister(link.server)
-            link.server.close()
-            self._connect(link.client, link.others)
-            return
-        link.is_connected = True
-        if link.server.family in _TCP:
-            link.server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._selector.register(link.client, selectors.EVENT_READ, link)
-        self._settle(link)
-
-    def _read(self, flow: _Flow) -> None:
-        now = time.monotonic()
-        due = now + self.latency + self._random.uniform(0.0, self.jitter)
-        try:
-            contents = flow.source.recv(_READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            flow.ended = True
-            flow.push(due, None)
-            return
-        if flow.shut and contents:
-            return
-        if not contents:
-            flow.ended = True
-            flow.push(due, b"")
-            return
-        contents = self._corrupted(flow.name, contents)
+    def _push(self, flow: _Flow, due: float, contents: bytes) -> None:
         if self.bandwidth is None:
             flow.push(due, contents)
             return
@@ -348,82 +348,43 @@ class FaultProxy:
         self._corruptions[name] = left
         return bytes(changed)
 
-    def _forward_what_is_due(self) -> float | None:
-        """Sends what is due, and returns the seconds until the next piece is."""
-        now = time.monotonic()
-        next_due: list[float] = []
-        for link in tuple(self._links):
-            if not link.is_connected:
-                continue
-            for flow in link.flows:
-                self._forward(link, flow, now)
-            if link in self._links:
-                self._settle(link)
-                next_due += [
-                    flow.pieces[0][0]
-                    for flow in link.flows
-                    if flow.pieces and not flow.is_full and flow.name not in self._held
-                ]
-        return max(0.0, min(next_due) - now) if next_due else None
+    async def _send(self, flow: _Flow) -> None:
+        """Sends one direction until its end, or until `half_close`."""
+        passable = self._passable[flow.name]
+        piece: _Piece = b""
+        try:
+            while True:
+                due, piece = await flow.pieces.get()
+                await asyncio.sleep(due - time.monotonic())
+                await passable.wait()
+                if piece is None:
+                    raise ConnectionResetError
+                if not piece:
+                    break
+                await self._send_piece(flow, memoryview(piece), passable)
+        except asyncio.CancelledError:
+            if not flow.is_shut:
+                raise
+        flow.is_shut = True
+        flow.room.set()
+        with contextlib.suppress(OSError):
+            flow.target.shutdown(socket.SHUT_WR)
 
-    def _forward(self, link: _Link, flow: _Flow, now: float) -> None:
-        if flow.name in self._held or flow.is_full or link not in self._links:
-            return
-        for _ in range(_SENDS_IN_A_ROW):
-            if not flow.pieces or flow.pieces[0][0] > now:
-                return
-            due, piece = flow.pieces.popleft()
-            if piece is None:
-                self._drop(link, abort=True)
-                return
-            if not piece:
-                flow.shut_down()
-                return
-            flow.queued -= len(piece)
-            try:
-                sent = flow.target.send(piece[: self.slice_bytes])
-            except BlockingIOError:
-                sent, flow.is_full = 0, True
-            except OSError:  # The other end has gone.
-                self._drop(link, abort=True)
-                return
+    async def _send_piece(self, flow: _Flow, piece: memoryview, passable: asyncio.Event) -> None:
+        sends = 0
+        while piece:
+            await passable.wait()
+            part = piece[: self.slice_bytes]
+            await self._loop.sock_sendall(flow.target, part)
+            piece = piece[len(part) :]
+            flow.pop(len(part))
             if flow.name == "to_server":
-                self.bytes_to_server += sent
+                self.bytes_to_server += len(part)
             else:
-                self.bytes_to_client += sent
-            if sent < len(piece):
-                flow.pieces.appendleft((due, piece[sent:]))
-                flow.queued += len(piece) - sent
-            if flow.is_full:
-                return
-
-    def _settle(self, link: _Link) -> None:
-        """Waits for what can happen next on a connection; closes it if nothing can."""
-        if all(flow.shut and flow.ended for flow in link.flows):
-            self._drop(link, abort=False)
-            return
-        if not link.is_connected:
-            return
-        to_server, to_client = link.flows
-        for one, read, write in (
-            (link.client, to_server.wants_to_read, to_client.is_full),
-            (link.server, to_client.wants_to_read, to_server.is_full),
-        ):
-            events = selectors.EVENT_READ * read | selectors.EVENT_WRITE * write
-            known = self._selector.get_map().get(one.fileno())
-            if events and known is None:
-                self._selector.register(one, events, link)
-            elif events and known is not None and known.events != events:
-                self._selector.modify(one, events, link)
-            elif not events and known is not None:
-                self._selector.unregister(one)
-
-    def _drop(self, link: _Link, abort: bool) -> None:
-        self._links.discard(link)
-        for one in (link.client, link.server):
-            if one.fileno() in self._selector.get_map():
-                self._selector.unregister(one)
-            _close(one, abort)
+                self.bytes_to_client += len(part)
+            sends += 1
+            if sends % _SENDS_IN_A_ROW == 0:
+                await asyncio.sleep(0)
 
 
 def _resolve(address: str) -> Sequence[Any]:
@@ -439,10 +400,3 @@ def _named(direction: Direction) -> tuple[str, ...]:
     if direction not in ("to_server", "to_client", "both"):
         raise SpecError(f"a direction is 'to_server', 'to_client' or 'both', got {direction!r}")
     return ("to_server", "to_client") if direction == "both" else (direction,)
-
-
-def _close(one: socket.socket, abort: bool) -> None:
-    with contextlib.suppress(OSError):
-        if abort and one.family in _TCP:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        one.close()

@@ -1,7 +1,7 @@
-"""Options and fixtures for pytest. What they do is in `fixtures.py`, imported when used.
+"""Options and fixtures for pytest.
 
 If this package is installed, every pytest run loads this file. It therefore imports only pytest
-and the table of options, which imports only the standard library.
+and the table of options, which imports only the standard library; fixtures import what they use.
 """
 
 from __future__ import annotations
@@ -51,11 +51,34 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="session")
-def dm_env_rpc_address(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The address of the server under test; starts the one of --dm-env-rpc-command."""
-    from dm_env_rpc_client.testing import fixtures
+def dm_env_rpc_compliance_options(request: pytest.FixtureRequest) -> Options:
+    """The options of the compliance suite for the server under test."""
+    from dm_env_rpc_client.compliance.options import Options
+    from dm_env_rpc_client.errors import SpecError
 
-    with fixtures.address(request.config) as address:
+    given = {field: _option(request, flag.name) for field, flag in FLAGS.items()}
+    try:
+        return Options.from_flags(given)
+    except SpecError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+@pytest.fixture(scope="session")
+def dm_env_rpc_address(
+    request: pytest.FixtureRequest, dm_env_rpc_compliance_options: Options
+) -> Iterator[str]:
+    """The address of the server under test; starts the one of --dm-env-rpc-command."""
+    from dm_env_rpc_client.environment.sites import launched
+
+    given, command = _option(request, "address"), _option(request, "command")
+    if bool(given) == bool(command):
+        raise pytest.UsageError(
+            "pass one of the two: --dm-env-rpc-address HOST:PORT for a running server, or "
+            "--dm-env-rpc-command 'COMMAND --port={port}' to start one; or define a fixture "
+            "dm_env_rpc_address in your conftest.py"
+        )
+    security = dm_env_rpc_compliance_options.security()
+    with launched(given or f"process:{command}", **security) as address:
         yield address
 
 
@@ -65,37 +88,64 @@ def dm_env_rpc_server() -> Iterator[Callable[..., Server]]:
 
     All servers stop at the end of the test, which fails with the first error in one of them.
     """
-    from dm_env_rpc_client.testing import fixtures
+    from dm_env_rpc_client import server
 
-    with fixtures.servers() as serve:
-        yield serve
+    started: list[Server] = []
+
+    def serve(environment: Any, *args: Any, **kwargs: Any) -> Server:
+        started.append(server.serve(environment, *args, **kwargs))
+        return started[-1]
+
+    yield serve
+    for each in started:
+        each.stop(0.0)
+    for each in started:
+        for error in each.errors:
+            raise error
 
 
 @pytest.fixture
 def dm_env_rpc_connection(
-    dm_env_rpc_address: str, request: pytest.FixtureRequest
+    dm_env_rpc_address: str, dm_env_rpc_compliance_options: Options
 ) -> Iterator[Connection]:
     """A connection to the server under test."""
-    from dm_env_rpc_client.testing import fixtures
+    from dm_env_rpc_client.client.connection import connect
 
-    with fixtures.connection(dm_env_rpc_address, request.config) as connection:
+    options = dm_env_rpc_compliance_options
+    with connect(
+        dm_env_rpc_address,
+        timeout=options.timeout,
+        request_timeout=options.timeout,
+        **options.security(),
+    ) as connection:
         yield connection
 
 
 @pytest.fixture
 def dm_env_rpc_env(
-    dm_env_rpc_address: str, request: pytest.FixtureRequest
+    request: pytest.FixtureRequest,
+    dm_env_rpc_address: str,
+    dm_env_rpc_compliance_options: Options,
 ) -> Iterator[DmEnvAdaptor]:
     """The environment of the server under test, in a new world or the one that was named."""
-    from dm_env_rpc_client.testing import fixtures
+    from dm_env_rpc_client.environment.worlds import join_world, make
 
-    with fixtures.environment(dm_env_rpc_address, request.config) as env:
+    options = dm_env_rpc_compliance_options
+    if options.world_name is None:
+        env = make(
+            dm_env_rpc_address,
+            options.create_settings,
+            options.join_settings,
+            timeout=options.timeout,
+            request_timeout=options.timeout,
+            **options.security(),
+        )
+    else:
+        connection = request.getfixturevalue("dm_env_rpc_connection")
+        env = join_world(connection, options.world_name, options.join_settings)
+    with env:
         yield env
 
 
-@pytest.fixture(scope="session")
-def dm_env_rpc_compliance_options(request: pytest.FixtureRequest) -> Options:
-    """The options of the compliance suite for the server under test."""
-    from dm_env_rpc_client.testing import fixtures
-
-    return fixtures.compliance_options(request.config)
+def _option(request: pytest.FixtureRequest, name: str) -> Any:
+    return request.config.getoption(f"--dm-env-rpc-{name}")

@@ -12,14 +12,23 @@ from typing import Any, ClassVar
 import pytest
 
 from dm_env_rpc_client import dm_env_rpc_pb2 as pb2
-from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, Result, run, trial
+from dm_env_rpc_client.compliance import (
+    CHECKS,
+    Options,
+    Outcome,
+    Result,
+    Suite,
+    run,
+    test_compliance,
+    trial,
+)
 from dm_env_rpc_client.compliance.check import Check
 from dm_env_rpc_client.compliance.checks import foundations
 from dm_env_rpc_client.compliance.facts import Facts, Takes
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.probe import Probe
 from dm_env_rpc_client.compliance.table import FOUNDATIONS
-from dm_env_rpc_client.testing import Request, Response, ScriptedServer
+from dm_env_rpc_client.testing import Request, Response, ScriptedServer, answering
 from tests.compliance import playground
 from tests.compliance.broken_servers import BROKEN
 from tests.compliance.limited_servers import LIMITED, OneClient, OneJoined, OnePerWorld
@@ -286,6 +295,27 @@ def test_each_check_says_why_it_has_its_level(check: Any) -> None:
     text = check.function.__doc__
     assert ("A warning: " in text) == bool(check.leniency)
     assert ("An error: " in text) != bool(check.leniency)
+
+
+def test_a_check_as_a_test() -> None:
+    def as_test(name: str, address: str, timeout: float = 2.0) -> None:
+        (check,) = [check for check in CHECKS if check.name == name]
+        test_compliance.test_compliance(check, address, Options(timeout=timeout), suites)
+
+    suites: dict[str, Suite] = {}
+    with playground.serve() as address:
+        as_test("a_world_can_be_joined", address)
+        with pytest.raises(pytest.skip.Exception, match="no reset settings"):
+            as_test("reset_settings_are_taken", address)
+    ended = pytest.raises(pytest.fail.Exception, match="received: the end of the stream")
+    with ScriptedServer(answering()) as server:
+        # What blocks the check is reported by its test; later ones are skipped.
+        with ended:
+            as_test("leaving_while_not_joined_is_a_no_op", server.address)
+        with pytest.raises(pytest.skip.Exception, match="nothing can be checked"):
+            as_test("a_step_may_be_empty", server.address)
+    with pytest.raises(pytest.fail.Exception, match="expected: a connection"):
+        as_test("a_world_can_be_joined", "localhost:1", 0.2)
 
 
 def test_what_a_check_needs_runs_before_it() -> None:

@@ -37,6 +37,12 @@ def run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
     return pytester.runpytest_inprocess("-p", "no:cacheprovider", "-W", "default", *args)
 
 
+def check(pytester: pytest.Pytester, address: str, *args: str) -> pytest.RunResult:
+    """Runs the compliance suite."""
+    address = f"--dm-env-rpc-address={address}"
+    return run(pytester, "--pyargs", "dm_env_rpc_client.compliance", address, *args)
+
+
 def test_the_fixtures_lead_to_the_server_at_an_address(
     pytester: pytest.Pytester, server: Server
 ) -> None:
@@ -227,12 +233,34 @@ def test_the_fixture_can_be_overridden(pytester: pytest.Pytester) -> None:
     run(pytester).assert_outcomes(passed=1)
 
 
+def test_options_of_the_suite(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        from dm_env_rpc_client.compliance import Options
+
+        def test_it(dm_env_rpc_compliance_options):
+            assert dm_env_rpc_compliance_options == Options(
+                create_settings={"rows": 3},
+                required_create_settings=("rows",),
+                invalid_join_settings={"a": "x"},
+                several_worlds=True,
+                several_agents=False,
+                world_name="w",
+                timeout=2.0,
+            )
+        """
+    )
+    given = [
+        *("create=rows=3", "required-create=rows", "invalid-join=a=x", "several-worlds=yes"),
+        *("several-agents=no", "world=w", "timeout=2.0"),
+    ]
+    run(pytester, *(f"--dm-env-rpc-{each}" for each in given)).assert_outcomes(passed=1)
+
+
 def test_the_suite_runs_under_pytest(pytester: pytest.Pytester, server: Server) -> None:
-    result = run(
+    result = check(
         pytester,
-        "--pyargs",
-        "dm_env_rpc_client.compliance",
-        f"--dm-env-rpc-address={server.address}",
+        server.address,
         "--dm-env-rpc-invalid-create=rows=-1",
         "--dm-env-rpc-several-worlds=yes",
         "--dm-env-rpc-several-agents=no",
@@ -247,13 +275,7 @@ def test_the_suite_runs_under_pytest(pytester: pytest.Pytester, server: Server) 
 def test_a_failure_says_what_was_sent_and_what_came_back(pytester: pytest.Pytester) -> None:
     script = answering(dm_env_rpc_pb2.StepResponse())
     with ScriptedServer(script) as scripted:
-        result = run(
-            pytester,
-            "--pyargs",
-            "dm_env_rpc_client.compliance",
-            f"--dm-env-rpc-address={scripted.address}",
-            "-k=leaving_while_not_joined",
-        )
+        result = check(pytester, scripted.address, "-k=leaving_while_not_joined")
     result.assert_outcomes(failed=1, deselected=len(CHECKS) - 1)
     result.stdout.fnmatch_lines(
         [
@@ -274,28 +296,15 @@ def test_a_warning_of_the_suite(
 ) -> None:
     _, session_class = BROKEN["sends errors without a message"]
     with playground.serve(session_class) as address:
-        result = run(
-            pytester,
-            "--pyargs",
-            "dm_env_rpc_client.compliance",
-            f"--dm-env-rpc-address={address}",
-            "--dm-env-rpc-quiet-seconds=0.05",
-            "-k=errors_have",
-            *flags,
-        )
+        quick = "--dm-env-rpc-quiet-seconds=0.05"
+        result = check(pytester, address, quick, "-k=errors_have", *flags)
     result.assert_outcomes(**outcomes, deselected=len(CHECKS) - 1)
     result.stdout.fnmatch_lines(["*errors_have_a_code_and_a_message*", "*sent: StepRequest*"])
 
 
 def test_options_that_cannot_be_are_wrong_usage(pytester: pytest.Pytester, server: Server) -> None:
-    result = run(
-        pytester,
-        "--pyargs",
-        "dm_env_rpc_client.compliance",
-        f"--dm-env-rpc-address={server.address}",
-        "--dm-env-rpc-policy=clever",
-        "-k=a_world_can_be_joined",
-    )
+    policy = "--dm-env-rpc-policy=clever"
+    result = check(pytester, server.address, policy, "-k=a_world_can_be_joined")
     assert result.ret != 0
     assert "unknown policy 'clever'" in result.stdout.str() + result.stderr.str()
 
