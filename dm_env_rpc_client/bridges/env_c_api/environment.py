@@ -13,6 +13,7 @@ import numpy as np
 from dm_env import specs
 
 from dm_env_rpc_client.bridges.env_c_api.actions import StickyActions
+from dm_env_rpc_client.bridges.env_c_api.child_process.runner import ProcessRunner
 from dm_env_rpc_client.bridges.env_c_api.context import Status
 from dm_env_rpc_client.bridges.env_c_api.declarations import layout
 from dm_env_rpc_client.bridges.env_c_api.events import Event, event_text
@@ -26,7 +27,6 @@ from dm_env_rpc_client.bridges.env_c_api.library_properties import (
     PropertyAttributes,
     list_recursively,
 )
-from dm_env_rpc_client.bridges.env_c_api.process_runner import ProcessRunner
 from dm_env_rpc_client.bridges.env_c_api.runner import Frame, LocalRunner, Runner
 from dm_env_rpc_client.bridges.env_c_api.text_settings import text_settings
 from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError, SpecError

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.groups import need
 from tests.peers.building import alone, cache
 
-SOURCES = Path(__file__).parent
+SOURCES = Path(__file__).parent / "libraries"
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
 
 _MACROS = {"1.4": 14, "2.0": 20, "2.1": 21, "2.2": 22}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment
-from dm_env_rpc_client.bridges.env_c_api.child_pipe import ChildPipe
+from dm_env_rpc_client.bridges.env_c_api.child_process.pipe import ChildPipe
 from tests.bridges.env_c_api.compiling import compile_library
 
 MakeEnvironment = Callable[..., EnvCApiEnvironment]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dm_env_rpc_client.bridges.env_c_api import child_answers
-from dm_env_rpc_client.bridges.env_c_api.child_pipe import ChildPipe
+from dm_env_rpc_client.bridges.env_c_api.child_process import answers
+from dm_env_rpc_client.bridges.env_c_api.child_process.pipe import ChildPipe
 from dm_env_rpc_client.bridges.env_c_api.context import Status
 from dm_env_rpc_client.bridges.env_c_api.description import (
     ContinuousAction,
@@ -54,8 +54,8 @@ FRAME = Frame(
 
 
 def decode_frame(message: Any) -> Frame:
-    frame = child_answers.decode(Frame, message)
-    child_answers.check_frame(frame, DESCRIPTION)
+    frame = answers.decode(Frame, message)
+    answers.check_frame(frame, DESCRIPTION)
     return frame
 
 
@@ -63,9 +63,9 @@ def test_descriptions_and_frames_arrive_as_they_were(
     pipes: tuple[ChildPipe, ChildPipe],
 ) -> None:
     here, there = pipes
-    here.send([child_answers.encode(DESCRIPTION), child_answers.encode(FRAME)])
+    here.send([answers.encode(DESCRIPTION), answers.encode(FRAME)])
     description, encoded = there.receive(5.0)
-    assert child_answers.decode(Description, description) == DESCRIPTION
+    assert answers.decode(Description, description) == DESCRIPTION
     frame = decode_frame(encoded)
     assert (frame.status, frame.reward) == (Status.RUNNING, 0.5)
     assert frame.observations is not None
@@ -73,7 +73,7 @@ def test_descriptions_and_frames_arrive_as_they_were(
     for sent, value in zip(FRAME.observations, frame.observations, strict=True):
         np.testing.assert_array_equal(value, sent)
     ended = Frame(Status.TERMINATED, 1.0, None, ())
-    assert decode_frame(child_answers.encode(ended)) == ended
+    assert decode_frame(answers.encode(ended)) == ended
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_descriptions_and_frames_arrive_as_they_were(
 )
 def test_frames_that_do_not_fit_the_description(frame: Frame) -> None:
     with pytest.raises(ProtocolError, match="the child process sent"):
-        decode_frame(child_answers.encode(frame))
+        decode_frame(answers.encode(frame))
 
 
 @pytest.mark.parametrize(
@@ -102,13 +102,13 @@ def test_frames_that_do_not_fit_the_description(frame: Frame) -> None:
     ],
 )
 def test_errors_arrive_as_they_were(error: DmEnvRpcClientError) -> None:
-    received = child_answers.decode_error(json.loads(json.dumps(child_answers.encode_error(error))))
+    received = answers.decode_error(json.loads(json.dumps(answers.encode_error(error))))
     assert type(received) is type(error)
     assert (received.args, str(received)) == (error.args, str(error))
 
 
 def test_other_errors_arrive_by_their_text() -> None:
-    received = child_answers.decode_error(child_answers.encode_error(MemoryError("none left")))
+    received = answers.decode_error(answers.encode_error(MemoryError("none left")))
     assert type(received) is DmEnvRpcClientError
     assert str(received) == "MemoryError: none left"
 
@@ -129,18 +129,18 @@ def test_other_errors_arrive_by_their_text() -> None:
 )
 def test_invalid_errors(message: Any) -> None:
     with pytest.raises(ProtocolError, match="sent an invalid answer"):
-        child_answers.decode_error(message)
+        answers.decode_error(message)
 
 
 def test_invalid_properties() -> None:
     listed = {"a": PropertyAttributes.READ_WRITABLE, "b": PropertyAttributes.NONE}
     type_ = dict[str, PropertyAttributes]
-    assert child_answers.decode(type_, child_answers.encode(listed)) == listed
+    assert answers.decode(type_, answers.encode(listed)) == listed
     for message in (None, [["a"]], [[1, 1]], [["a", 64]], [["a", True]]):
         with pytest.raises(ProtocolError):
-            child_answers.decode(type_, message)
+            answers.decode(type_, message)
     with pytest.raises(ProtocolError):
-        child_answers.decode(str, 3)
+        answers.decode(str, 3)
 
 
 def mutated(value: Any, chance: random.Random) -> Any:
@@ -162,8 +162,8 @@ def test_mutated_messages_are_valid_or_one_error() -> None:
     refused = 0
     for _ in range(4000):
         for decode, message in (
-            (lambda m: child_answers.decode(Description, m), child_answers.encode(DESCRIPTION)),
-            (decode_frame, child_answers.encode(FRAME)),
+            (lambda m: answers.decode(Description, m), answers.encode(DESCRIPTION)),
+            (decode_frame, answers.encode(FRAME)),
         ):
             try:
                 decode(mutated(message, chance))

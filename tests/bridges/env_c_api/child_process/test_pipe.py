@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dm_env_rpc_client.bridges.env_c_api.child_pipe import ChildPipe
+from dm_env_rpc_client.bridges.env_c_api.child_process.pipe import ChildPipe
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.tensors.limits import Limits
 

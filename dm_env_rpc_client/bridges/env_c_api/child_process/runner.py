@@ -12,8 +12,8 @@ import weakref
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-from dm_env_rpc_client.bridges.env_c_api import child, child_answers
-from dm_env_rpc_client.bridges.env_c_api.child_pipe import ChildPipe
+from dm_env_rpc_client.bridges.env_c_api.child_process import answers, child
+from dm_env_rpc_client.bridges.env_c_api.child_process.pipe import ChildPipe
 from dm_env_rpc_client.bridges.env_c_api.description import Description
 from dm_env_rpc_client.bridges.env_c_api.library import Connect, LaunchParams, Library
 from dm_env_rpc_client.bridges.env_c_api.library_properties import PropertyAttributes
@@ -37,7 +37,7 @@ CLOSE_SECONDS = 5.0
 # The child gets the module path of the parent, as the children of multiprocessing do.
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from dm_env_rpc_client.bridges.env_c_api.child import main; "
+    "from dm_env_rpc_client.bridges.env_c_api.child_process.child import main; "
     "from dm_env_rpc_client.system.children import Parent; "
     "from dm_env_rpc_client.tensors.limits import Limits; "
     "limits = Limits(**json.loads(sys.argv[4])); "
@@ -153,9 +153,9 @@ class ProcessRunner(Runner):
             answer = self._pipe.receive(self._timeout)
             error = _error_of(answer)
             if error is None:
-                result = child_answers.decode(type_, answer["result"])
+                result = answers.decode(type_, answer["result"])
                 if isinstance(result, Frame):
-                    child_answers.check_frame(result, self.description)
+                    answers.check_frame(result, self.description)
                 return result
         except TimeoutError:
             failure: Exception = DeadlineExceededError(
@@ -198,7 +198,7 @@ class ProcessRunner(Runner):
 
 def _error_of(answer: Any) -> Exception | None:
     if isinstance(answer, dict) and answer.keys() == {"error"}:
-        return child_answers.decode_error(answer["error"])
+        return answers.decode_error(answer["error"])
     if isinstance(answer, dict) and answer.keys() == {"result"}:
         return None
     raise ProtocolError("the child process sent an invalid answer")

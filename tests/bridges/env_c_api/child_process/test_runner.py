@@ -11,14 +11,11 @@ from typing import Any
 
 import pytest
 
-from dm_env_rpc_client.bridges.env_c_api import (
-    EnvCApiEnvironment,
-    child,
-    child_pipe,
-    process_runner,
-)
-from dm_env_rpc_client.bridges.env_c_api.child_pipe import ChildPipe
-from dm_env_rpc_client.bridges.env_c_api.process_runner import ProcessRunner
+from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment
+from dm_env_rpc_client.bridges.env_c_api.child_process import child, pipe
+from dm_env_rpc_client.bridges.env_c_api.child_process import runner as process_runner
+from dm_env_rpc_client.bridges.env_c_api.child_process.pipe import ChildPipe
+from dm_env_rpc_client.bridges.env_c_api.child_process.runner import ProcessRunner
 from dm_env_rpc_client.bridges.env_c_api.runner import Actions
 from dm_env_rpc_client.errors import ConnectionLostError, ProtocolError
 from dm_env_rpc_client.system import children
@@ -78,7 +75,7 @@ def test_calls_are_answered_until_the_pipe_is_closed() -> None:
 
 
 def test_an_answer_beyond_the_limits_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_pipe, "_MORE_BYTES", 100)
+    monkeypatch.setattr(pipe, "_MORE_BYTES", 100)
     small = Limits(message_bytes=100)
     runner = open_runner()
     runner._pipe._most_bytes = 300

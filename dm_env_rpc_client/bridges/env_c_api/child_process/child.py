@@ -5,7 +5,7 @@ It shares standard output and standard error with the parent, so the library pri
 The first message is the pickle of how to open the library, as an array of bytes: the child trusts
 its parent. Each further one is a call of a method of `LocalRunner`, `[name, *arguments]`. The
 parent does not trust its child, so answers are checked JSON values: `{"result": ...}` or
-`{"error": [class, args]}`, see `child_answers`.
+`{"error": [class, args]}`, see `answers`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from dm_env_rpc_client.bridges.env_c_api import child_answers
-from dm_env_rpc_client.bridges.env_c_api.child_pipe import ChildPipe
+from dm_env_rpc_client.bridges.env_c_api.child_process import answers
+from dm_env_rpc_client.bridges.env_c_api.child_process.pipe import ChildPipe
 from dm_env_rpc_client.bridges.env_c_api.declarations import layout
 from dm_env_rpc_client.bridges.env_c_api.library import open_context
 from dm_env_rpc_client.bridges.env_c_api.runner import LocalRunner
@@ -73,12 +73,12 @@ def answer_calls(pipe: ChildPipe, limits: Limits = DEFAULT) -> None:
                 else:
                     name, *arguments = call
                     result = getattr(runner, name)(*arguments)
-                pipe.send({"result": child_answers.encode(result)})
+                pipe.send({"result": answers.encode(result)})
             except BrokenPipeError:
                 raise
             except Exception as error:
                 # Including an answer above the limits, which was not sent.
-                pipe.send({"error": child_answers.encode_error(error)})
+                pipe.send({"error": answers.encode_error(error)})
     except (EOFError, BrokenPipeError):
         pass  # The parent has closed the pipe.
     finally:
