@@ -8,8 +8,8 @@ The guide is `docs/how-to/c-libraries.md`.
 # function; `library.py` loads it, `declarations.py` has the C structs, `memory.py` copies from the
 # library's memory, within `tensors.Limits`.
 
+from dm_env_rpc_client.bridges.env_c_api.description import Event
 from dm_env_rpc_client.bridges.env_c_api.environment import EnvCApiEnvironment
-from dm_env_rpc_client.bridges.env_c_api.events import Event
 from dm_env_rpc_client.bridges.env_c_api.library_properties import PropertyAttributes
 from dm_env_rpc_client.bridges.env_c_api.serving import environment_factory
 

@@ -14,17 +14,10 @@ from typing import Any
 import numpy as np
 
 from dm_env_rpc_client.bridges.env_c_api import memory
-from dm_env_rpc_client.bridges.env_c_api.description import (
-    BoundedAction,
-    ContinuousAction,
-    Description,
-    DiscreteAction,
-)
+from dm_env_rpc_client.bridges.env_c_api.description import BoundedAction, Description
 from dm_env_rpc_client.bridges.env_c_api.runner import Actions
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import casting, nesting
-
-__all__ = ["StickyActions"]
 
 _INT32 = np.dtype(np.int32)
 _FLOAT64 = np.dtype(np.float64)
@@ -46,9 +39,9 @@ class StickyActions:
         # By name: the kind, the index among its kind, and the check of a value.
         self._slots: dict[str, tuple[int, int, Callable[[Any], Any]]] = {}
         for index, action in enumerate(description.discrete):
-            self._slots[action.name] = 0, index, functools.partial(_discrete, action)
+            self._slots[action.name] = 0, index, functools.partial(_number, action, int, _INT32)
         for index, real in enumerate(description.continuous):
-            self._slots[real.name] = 1, index, functools.partial(_continuous, real)
+            self._slots[real.name] = 1, index, functools.partial(_number, real, float, _FLOAT64)
         for index, name in enumerate(description.texts):
             self._slots[name] = 2, index, functools.partial(_text, name)
         self.reset()
@@ -105,22 +98,15 @@ class StickyActions:
         return ", ".join(map(repr, self._slots)) or "none"
 
 
-def _discrete(action: DiscreteAction, value: Any) -> int:
-    if type(value) is not int:
-        value = _scalar(value, _INT32, action.name)
+def _number(action: BoundedAction, plain: type, dtype: np.dtype[Any], value: Any) -> Any:
+    if type(value) is not plain:
+        value = _scalar(value, dtype, action.name)
     if not action.minimum <= value <= action.maximum:
-        raise _out_of_bounds(action, value)
-    number: int = value
-    return number
-
-
-def _continuous(action: ContinuousAction, value: Any) -> float:
-    if type(value) is not float:
-        value = _scalar(value, _FLOAT64, action.name)
-    if not action.minimum <= value <= action.maximum:
-        raise _out_of_bounds(action, value)
-    number: float = value
-    return number
+        raise SpecError(
+            f"action {action.name!r}: is {value}; expected a number from {action.minimum} to "
+            f"{action.maximum}"
+        )
+    return value
 
 
 def _text(name: str, value: Any) -> str:
@@ -140,10 +126,3 @@ def _scalar(value: Any, dtype: np.dtype[Any], name: str) -> Any:
     if array.shape != ():
         raise SpecError(f"{where}: has shape {list(array.shape)}; expected a scalar")
     return array.item()
-
-
-def _out_of_bounds(action: BoundedAction, value: Any) -> SpecError:
-    return SpecError(
-        f"action {action.name!r}: is {value}; expected a number from {action.minimum} to "
-        f"{action.maximum}"
-    )

@@ -13,22 +13,16 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from dm_env_rpc_client.bridges.env_c_api import memory
 from dm_env_rpc_client.bridges.env_c_api.declarations import Layout
-from dm_env_rpc_client.bridges.env_c_api.description import ObservationType, checked_size
-from dm_env_rpc_client.bridges.env_c_api.events import Event
-from dm_env_rpc_client.bridges.env_c_api.library_properties import (
-    PropertyAttributes,
-    PropertyResult,
-)
+from dm_env_rpc_client.bridges.env_c_api.description import Event, ObservationType, checked_size
+from dm_env_rpc_client.bridges.env_c_api.library_properties import PropertyAttributes
 from dm_env_rpc_client.errors import LibraryError, PropertyError, ProtocolError, SpecError
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
-
-__all__ = ["Context", "FixedObservation", "Status"]
 
 
 class Status(enum.IntEnum):
@@ -38,17 +32,6 @@ class Status(enum.IntEnum):
     INTERRUPTED = 1
     ERROR = 2
     TERMINATED = 3
-
-
-class FixedObservation(NamedTuple):
-    """The type and the shape of an observation in which neither ever changes."""
-
-    type_number: int
-    shape: list[int]
-    dtype: np.dtype[Any]
-    size: int
-    where: str
-    source: str
 
 
 class Context:
@@ -114,13 +97,13 @@ class Context:
 
     def error_message(self) -> str:
         """Returns the library's message; to be called right after a failure."""
-        pointer = self._call["error_message"](self._handle)
-        try:
-            message = memory.copy_message(self.layout.ffi, pointer, self.limits.error_bytes)
-        except ProtocolError as error:
-            # The failure is more important than an invalid message about it.
-            return f"(no message: {error})"
-        return message or "(no message)"
+        pointer, most = self._call["error_message"](self._handle), self.limits.error_bytes
+        # The failure is more important than an invalid message about it.
+        if not pointer:
+            return "(no message: error_message returned null)"
+        data = self.layout.ffi.string(pointer, most + 1)
+        text: str = data[:most].decode(errors="ignore" if len(data) > most else "backslashreplace")
+        return f"{text}... (more than {most} bytes)" if len(data) > most else text or "(no message)"
 
     def write_property(self, key: str, value: str) -> None:
         """Writes a property; PropertyError if the library refuses."""
@@ -138,27 +121,22 @@ class Context:
 
     def list_property(self, key: str) -> dict[str, PropertyAttributes]:
         """Lists the properties directly below one; PropertyError if the library refuses."""
-        callback, listings = _property_callback(self.layout)
-        token = next(_tokens)
-        listing = listings[token] = _Listing(self.limits)
+        ffi, token, listing = self.layout.ffi, next(_tokens), _Listing(self.limits)
+        _listings[token] = listing
         try:
             result = self._call["list_property"](
                 self._handle,
-                self.layout.ffi.cast("void*", token),
+                ffi.cast("void*", token),
                 self._c_text(key, "property"),
-                callback,
+                _property_callback(self.layout),
             )
         finally:
             # A callback that comes later finds no listing and does nothing.
-            del listings[token]
+            del _listings[token]
         self._check_property("list", key, result)
         if listing.problem is not None:
             raise ProtocolError(f"list_property of {key!r}: {listing.problem}")
         return listing.found
-
-    def environment_name(self) -> str:
-        """Returns the name of the environment."""
-        return self._name("environment_name")
 
     def count(self, function: str) -> int:
         """Returns the result of a function such as "observation_count"."""
@@ -169,17 +147,19 @@ class Context:
             )
         return count
 
-    def name(self, function: str, index: int) -> str:
+    def name(self, function: str, *index: int) -> str:
         """Returns the result of a function such as "observation_name" for an index."""
-        return self._name(function, index)
+        where = " of ".join([function, *map(str, index)])
+        pointer = self._call[function](self._handle, *index)
+        return memory.copy_text(self.layout.ffi, pointer, self.limits.name_bytes, where)
 
-    def action_discrete_bounds(self, index: int) -> tuple[Any, Any]:
-        """Returns the inclusive bounds of a discrete action."""
-        return self._bounds("action_discrete_bounds", "int[2]", index)
-
-    def action_continuous_bounds(self, index: int) -> tuple[Any, Any]:
-        """Returns the inclusive bounds of a continuous action."""
-        return self._bounds("action_continuous_bounds", "double[2]", index)
+    def action_bounds(self, kind: str, index: int) -> tuple[Any, Any]:
+        """Returns the inclusive bounds of an action that is "discrete" or "continuous"."""
+        # Initially reversed, so that bounds which the library does not write are refused.
+        number = "int" if kind == "discrete" else "double"
+        pair = self.layout.ffi.new(f"{number}[2]", [1, 0])
+        self._call[f"action_{kind}_bounds"](self._handle, index, pair, pair + 1)
+        return pair[0], pair[1]
 
     def observation_spec(self, index: int) -> tuple[ObservationType, tuple[int, ...] | None]:
         """Returns the type and the shape of an observation.
@@ -195,12 +175,9 @@ class Context:
             return memory.known_type(self.layout, spec.type, where), None
         shape = memory.read_shape(self.layout.ffi, spec, where)
         type_ = memory.known_type(self.layout, spec.type, where)
-        if type_ is ObservationType.STRING:
-            if len(shape) != 1:
-                raise ProtocolError(f"{where}: a string has 1 dimension, got {len(shape)}")
-            checked_size(shape, 1, self.limits.message_bytes, where)
-        else:
-            checked_size(shape, type_.value.itemsize, self.limits.message_bytes, where)
+        if type_ is ObservationType.STRING and len(shape) != 1:
+            raise ProtocolError(f"{where}: a string has 1 dimension, got {len(shape)}")
+        checked_size(shape, type_.item_bytes, self.limits.message_bytes, where)
         return type_, shape
 
     def fps(self) -> int | None:
@@ -208,34 +185,28 @@ class Context:
         function = self._call.get("fps")
         return None if function is None else int(function(self._handle))
 
-    def observation(self, index: int, budget: int | None = None, where: str = "") -> Any:
+    def observation(self, index: int, budget: int, where: str) -> Any:
         """Copies an observation of at most `budget` bytes: a new array, or a `str`."""
         self._get_observation(index)
-        where = where or f"observation {index}"
         most = self.limits.message_bytes
-        budget = most if budget is None else budget
         return memory.copy_observation(self.layout, self._observation, budget, most, where)
 
-    def fixed_observation(self, index: int, fixed: FixedObservation) -> Any:
-        """As `observation`, but faster, for an array of fixed type and shape."""
+    def fixed_observation(
+        self, index: int, type_number: int, shape: list[int], dtype: np.dtype[Any], size: int
+    ) -> Any:
+        """Copies an array faster, if it has this type and shape; None if it has not."""
         self._get_observation(index)
         spec, ffi = self._observation_spec, self.layout.ffi
         pointer = self._observation_payload.bytes
         if (
             pointer
-            and spec.type == fixed.type_number
-            and spec.dims == len(fixed.shape)
-            and _shape_is(ffi, spec, fixed.shape)
+            and spec.type == type_number
+            and spec.dims == len(shape)
+            # A scalar may have a null pointer.
+            and (not shape or (spec.shape and ffi.unpack(spec.shape, spec.dims) == shape))
         ):
-            data = np.frombuffer(ffi.buffer(pointer, fixed.size), fixed.dtype)
-            return data.reshape(fixed.shape).copy()
-        where = fixed.where
-        most = self.limits.message_bytes
-        value = memory.copy_observation(self.layout, self._observation, most, most, where)
-        raise ProtocolError(
-            f"{where}: has type {spec.type} and shape {list(np.shape(value))}; expected type "
-            f"{fixed.type_number} and shape {fixed.shape}, {fixed.source}"
-        )
+            return np.frombuffer(ffi.buffer(pointer, size), dtype).reshape(shape).copy()
+        return None
 
     def event_count(self) -> int:
         """Returns the number of events since the last advance."""
@@ -264,15 +235,9 @@ class Context:
             value = memory.copy_observation(
                 self.layout, event.observations[i], budget, self.limits.message_bytes, place
             )
-            budget -= value.nbytes if isinstance(value, np.ndarray) else len(value)
+            budget -= memory.size_of(value)
             observations.append(value)
         return Event(id_, names[id_], tuple(observations))
-
-    def act(self, discrete: Sequence[int], continuous: Sequence[float]) -> None:
-        """Sets discrete and continuous actions by the deprecated function of 1.4."""
-        self._discrete = self.layout.ffi.new("int[]", list(discrete))
-        self._continuous = self.layout.ffi.new("double[]", list(continuous))
-        self._call["act"](self._handle, self._discrete, self._continuous)
 
     def act_discrete(self, actions: Sequence[int]) -> None:
         """Sets the discrete actions until they are set again."""
@@ -328,48 +293,31 @@ class Context:
         self._observation_payload.bytes = null
         self._call["observation"](self._handle, index, self._observation)
 
-    def _name(self, function: str, *index: int) -> str:
-        where = " of ".join([function, *map(str, index)])
-        pointer = self._call[function](self._handle, *index)
-        return memory.copy_text(self.layout.ffi, pointer, self.limits.name_bytes, where)
-
-    def _bounds(self, function: str, array_type: str, index: int) -> tuple[Any, Any]:
-        # Initially reversed, so that bounds which the library does not write are refused.
-        pair = self.layout.ffi.new(array_type, [1, 0])
-        self._call[function](self._handle, index, pair, pair + 1)
-        return pair[0], pair[1]
-
     def _check(self, function: str, code: int) -> None:
         if code:
             raise LibraryError(function, code, self.error_message())
 
     def _check_property(self, operation: str, key: str, number: int) -> None:
-        try:
-            result = PropertyResult(number)
-        except ValueError:
+        if number not in _PROPERTY_RESULTS:
             raise ProtocolError(
                 f"{operation}_property of {key!r}: returned {number}; expected 0 to 3"
-            ) from None
-        if result is PropertyResult.INVALID_ARGUMENT and operation != "write":
+            )
+        result = _PROPERTY_RESULTS[number]
+        if result == "INVALID_ARGUMENT" and operation != "write":
             raise ProtocolError(
                 f"{operation}_property of {key!r}: returned InvalidArgument, which only "
                 "write_property may"
             )
-        if result is not PropertyResult.SUCCESS:
-            raise PropertyError.of_result(operation, key, result.name)
+        if result is not None:
+            raise PropertyError.of_result(operation, key, result)
 
     def _c_text(self, text: str, where: str) -> Any:
         return self.layout.ffi.new("char[]", memory.encode(text, where))
 
 
-def _shape_is(ffi: Any, spec: Any, shape: list[int]) -> bool:
-    # A scalar may have a null pointer.
-    return not shape or (spec.shape and ffi.unpack(spec.shape, spec.dims) == shape)
-
-
 _STATUSES = {int(status): status for status in Status}
 
-_tokens = itertools.count(1)
+_PROPERTY_RESULTS = {0: None, 1: "NOT_FOUND", 2: "PERMISSION_DENIED", 3: "INVALID_ARGUMENT"}
 
 
 class _Listing:
@@ -389,18 +337,21 @@ class _Listing:
         self.found[text] = PropertyAttributes(attributes)
 
 
-@functools.cache
-def _property_callback(layout_: Layout) -> tuple[Any, dict[int, _Listing]]:
-    """Returns the callback for all contexts of a version, and the listings in progress.
+_tokens = itertools.count(1)
+_listings: dict[int, _Listing] = {}
+"""Those in progress, by their `userdata`: a number to look up, never a pointer to follow."""
 
-    The callback is never freed, because a library may call it after list_property has
-    returned. `userdata` is a number to look up, never a pointer to follow.
+
+@functools.cache
+def _property_callback(layout_: Layout) -> Any:
+    """Returns the callback for all contexts of a version.
+
+    It is never freed, because a library may call it after list_property has returned.
     """
-    listings: dict[int, _Listing] = {}
     ffi = layout_.ffi
 
     def on_property(userdata: Any, key: Any, attributes: int) -> None:
-        listing = listings.get(int(ffi.cast("uintptr_t", userdata)))
+        listing = _listings.get(int(ffi.cast("uintptr_t", userdata)))
         if listing is not None and listing.problem is None:
             try:
                 listing.add(ffi, key, attributes)
@@ -408,4 +359,4 @@ def _property_callback(layout_: Layout) -> tuple[Any, dict[int, _Listing]]:
                 # An exception cannot pass through the library's C frames.
                 listing.problem = str(error) or type(error).__name__
 
-    return ffi.callback("EnvCApi_PropertyCallback", on_property), listings
+    return ffi.callback("EnvCApi_PropertyCallback", on_property)

@@ -20,8 +20,6 @@ from typing import Any
 from dm_env_rpc_client.bridges.env_c_api.description import ObservationType
 from dm_env_rpc_client.errors import SpecError, install_command
 
-__all__ = ["VERSIONS", "Layout", "header", "layout"]
-
 VERSIONS = ("1.4", "2.0", "2.1", "2.2")
 """The supported versions of the interface."""
 
@@ -81,7 +79,7 @@ _FUNCTIONS = (
     "int (*advance)(void*, int num_steps, double* reward);",
 )
 
-_ONLY_1_4 = frozenset({"fps", "act"})
+_ONLY_1_4 = re.compile(r"\(\*(fps|act)\)")
 
 _TYPES_1_4 = MappingProxyType(
     {0: ObservationType.DOUBLES, 1: ObservationType.BYTES, 2: ObservationType.STRING}
@@ -137,7 +135,7 @@ def layout(version: str) -> Layout:
     ffi.cdef(_declarations(version))
     return Layout(
         version=version,
-        functions=tuple(_functions(version)),
+        functions=tuple(name for name, _ in ffi.typeof("EnvCApi").fields),
         observation_types=_TYPES_1_4 if version in ("1.4", "2.0") else _TYPES_2_1,
         ffi=ffi,
         size=ffi.sizeof("EnvCApi"),
@@ -152,16 +150,7 @@ def _check_version(version: str) -> None:
         )
 
 
-def _functions(version: str) -> dict[str, str]:
-    """The declarations of the function pointers, by name, in the order of the struct."""
-    declarations = {
-        found.group(1): text for text in _FUNCTIONS if (found := re.search(r"\(\*(\w+)\)", text))
-    }
-    if version == "1.4":
-        return declarations
-    return {name: text for name, text in declarations.items() if name not in _ONLY_1_4}
-
-
 def _declarations(version: str) -> str:
-    functions = "\n  ".join(_functions(version).values())
-    return f"{_STRUCTS}typedef struct {{\n  {functions}\n}} EnvCApi;\n"
+    functions = [text for text in _FUNCTIONS if version == "1.4" or not _ONLY_1_4.search(text)]
+    members = "\n  ".join(functions)
+    return f"{_STRUCTS}typedef struct {{\n  {members}\n}} EnvCApi;\n"

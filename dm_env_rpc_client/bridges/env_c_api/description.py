@@ -18,16 +18,6 @@ from dm_env import specs
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.tensors.variable_specs import VariableArray
 
-__all__ = [
-    "BoundedAction",
-    "ContinuousAction",
-    "Description",
-    "DiscreteAction",
-    "ObservationDescription",
-    "ObservationType",
-    "checked_size",
-]
-
 
 class ObservationType(enum.Enum):
     """The type of an observation's elements; the value is their NumPy dtype."""
@@ -37,6 +27,11 @@ class ObservationType(enum.Enum):
     STRING = np.dtype(object)
     INT32S = np.dtype(np.int32)
     INT64S = np.dtype(np.int64)
+
+    @property
+    def item_bytes(self) -> int:
+        """The size of an element of the payload; that of a string is its bytes."""
+        return 1 if self is ObservationType.STRING else int(self.value.itemsize)
 
 
 def checked_size(shape: Iterable[int], item_bytes: int, most: int, where: str) -> int:
@@ -88,7 +83,7 @@ class ObservationDescription:
         """The size of each one in bytes; 0 if it changes."""
         if self.shape is None or 0 in self.shape or self.type is ObservationType.STRING:
             return 0
-        return math.prod(self.shape) * int(self.type.value.itemsize)
+        return math.prod(self.shape) * self.type.item_bytes
 
     @property
     def is_group(self) -> bool:
@@ -122,24 +117,15 @@ class ObservationDescription:
             return {self.name: VariableArray(variable, dtype, self.name)}
         return {self.name: specs.Array(self.shape, dtype, self.name)}
 
-    def conforms(self, type_: ObservationType, shape: tuple[int, ...]) -> bool:
-        """Whether an observation of this type and shape conforms to this description."""
-        if type_ is not self.type:
-            return False
-        if self.shape is None:
-            return True
-        return len(shape) == len(self.shape) and all(
-            expected in (0, size) for expected, size in zip(self.shape, shape, strict=True)
-        )
-
     def value_conforms(self, value: Any) -> bool:
         """Whether a Python value conforms to this description."""
         if self.type is ObservationType.STRING:
             return isinstance(value, str)
-        return (
-            isinstance(value, np.ndarray)
-            and value.dtype == self.type.value
-            and self.conforms(self.type, value.shape)
+        if not isinstance(value, np.ndarray) or value.dtype != self.type.value:
+            return False
+        return self.shape is None or (
+            len(value.shape) == len(self.shape)
+            and all(given in (0, size) for given, size in zip(self.shape, value.shape, strict=True))
         )
 
 
@@ -160,6 +146,21 @@ class ContinuousAction(NamedTuple):
 
 
 BoundedAction: TypeAlias = DiscreteAction | ContinuousAction
+
+
+class Event(NamedTuple):
+    """One event.
+
+    Attributes:
+      id: the number of its type.
+      name: the name of its type.
+      observations: the observations of the event: arrays (float64, uint8, int32 or int64,
+        of any shape) and `str`. They belong to the caller.
+    """
+
+    id: int
+    name: str
+    observations: tuple[Any, ...]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -15,26 +17,18 @@ from dm_env import specs
 from dm_env_rpc_client.bridges.env_c_api.actions import StickyActions
 from dm_env_rpc_client.bridges.env_c_api.child_process.runner import ProcessRunner
 from dm_env_rpc_client.bridges.env_c_api.context import Status
-from dm_env_rpc_client.bridges.env_c_api.declarations import layout
-from dm_env_rpc_client.bridges.env_c_api.events import Event, event_text
-from dm_env_rpc_client.bridges.env_c_api.library import (
-    Connect,
-    LaunchParams,
-    Library,
-    open_context,
-)
+from dm_env_rpc_client.bridges.env_c_api.description import Event
+from dm_env_rpc_client.bridges.env_c_api.library import Connect, LaunchParams, Library
 from dm_env_rpc_client.bridges.env_c_api.library_properties import (
     PropertyAttributes,
     list_recursively,
 )
-from dm_env_rpc_client.bridges.env_c_api.runner import Frame, LocalRunner, Runner
+from dm_env_rpc_client.bridges.env_c_api.runner import Frame, LocalRunner, Opening
 from dm_env_rpc_client.bridges.env_c_api.text_settings import text_settings
 from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError, SpecError
 from dm_env_rpc_client.tensors import nesting
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.tensors.variable_specs import VariableStringArray
-
-__all__ = ["EnvCApiEnvironment"]
 
 _INT32 = np.iinfo(np.int32)
 
@@ -85,7 +79,7 @@ class EnvCApiEnvironment(dm_env.Environment):
         pattern, such as `{"WORLD.*": ()}`; -1 is a length that changes. Some libraries declare
         scalars so. A value of another shape is an error.
       events_observation: a name under which the events become an observation too, strings
-        [-1], each one event as JSON; see `events.event_text`. None for no such observation.
+        [-1], each one event as JSON; see `event_text`. None for no such observation.
       nested_tensors: False for flat dictionaries with the periods left in the names.
       start_attempts: the maximum number of calls of `start` for one episode while it returns
         EAGAIN.
@@ -145,24 +139,19 @@ class EnvCApiEnvironment(dm_env.Environment):
         self._last_values: list[Any] = []
         texts = text_settings(settings)
         open_shapes = {name: _checked_shape(name, shape) for name, shape in shapes.items()}
-        runner: Runner
-        if isolated:
-            runner = ProcessRunner(
-                library,
-                connect,
-                version=version,
-                settings=texts,
-                launch_params=launch_params,
-                observations=observations,
-                shapes=open_shapes,
-                start_attempts=start_attempts,
-                request_timeout=request_timeout,
-                limits=limits,
-            )
-        else:
-            context = open_context(layout(version), library, connect, launch_params, limits)
-            runner = LocalRunner(context, texts, observations, open_shapes, start_attempts)
-        self._runner: Runner | None = runner
+        opening = Opening(
+            library,
+            connect,
+            version,
+            launch_params,
+            texts,
+            None if observations is None else list(observations),
+            open_shapes,
+            start_attempts,
+            limits,
+        )
+        runner = ProcessRunner(opening, request_timeout) if isolated else LocalRunner(opening)
+        self._runner: LocalRunner | ProcessRunner | None = runner
         try:
             self._adopt(runner, nested_tensors)
         except BaseException:
@@ -293,12 +282,12 @@ class EnvCApiEnvironment(dm_env.Environment):
             if runner is not None:
                 runner.close()
 
-    def _open_runner(self) -> Runner:
+    def _open_runner(self) -> LocalRunner | ProcessRunner:
         if self._runner is None:
             raise ConnectionClosedError("the environment is closed")
         return self._runner
 
-    def _adopt(self, runner: Runner, nested_tensors: bool) -> None:
+    def _adopt(self, runner: LocalRunner | ProcessRunner, nested_tensors: bool) -> None:
         description = runner.description
         self.name, self.fps = description.name, description.fps
         # In the order of a frame's values: a name, or the two names of a group.
@@ -319,7 +308,7 @@ class EnvCApiEnvironment(dm_env.Environment):
             nesting.check_unambiguous(self._action_specs)
             nesting.check_unambiguous(self._observation_specs)
 
-    def _start(self, runner: Runner) -> dm_env.TimeStep:
+    def _start(self, runner: LocalRunner | ProcessRunner) -> dm_env.TimeStep:
         episode = next(self._episodes)
         try:
             seed = next(self._seeds)
@@ -393,3 +382,25 @@ def _seeds(episode_seeds: Any) -> Iterator[int]:
             f"episode_seeds is {episode_seeds!r}; expected an integer, an iterable of them, or None"
         )
     return iter(episode_seeds)
+
+
+def event_text(event: Event) -> str:
+    """Returns an event as JSON, for agents that receive events as an observation.
+
+    The object has `id`, `name` and `observations`: nested lists of numbers, and strings.
+    As in the JSON form of protobuf, numbers that JSON lacks are "NaN", "Infinity" and
+    "-Infinity".
+    """
+    observations = [
+        _finite(value.tolist()) if isinstance(value, np.ndarray) else value
+        for value in event.observations
+    ]
+    return json.dumps({"id": event.id, "name": event.name, "observations": observations})
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_finite(element) for element in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value

@@ -21,8 +21,6 @@ from dm_env_rpc_client.bridges.env_c_api.declarations import Layout
 from dm_env_rpc_client.errors import LibraryError, ProtocolError, SpecError
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
-__all__ = ["Connect", "LaunchParams", "Library", "open_context"]
-
 Library = str | os.PathLike[str] | None
 """The path of a library; None if `connect` needs no library."""
 

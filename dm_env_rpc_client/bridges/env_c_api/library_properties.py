@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 
-__all__ = ["PropertyAttributes", "PropertyResult", "list_recursively"]
-
 
 class PropertyAttributes(enum.Flag):
     """The allowed operations on a property; the values are those of the interface."""
@@ -34,15 +32,6 @@ class PropertyAttributes(enum.Flag):
     def is_listable(self) -> bool:
         """Whether the properties below it can be listed."""
         return PropertyAttributes.LISTABLE in self
-
-
-class PropertyResult(enum.Enum):
-    """The result of an operation on a property; the values are those of the interface."""
-
-    SUCCESS = 0
-    NOT_FOUND = 1
-    PERMISSION_DENIED = 2
-    INVALID_ARGUMENT = 3
 
 
 def list_recursively(

@@ -16,17 +16,6 @@ from dm_env_rpc_client.bridges.env_c_api.description import ObservationType, che
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.tensors.packing import MAX_DIMENSIONS
 
-__all__ = [
-    "UNSET",
-    "copy_message",
-    "copy_observation",
-    "copy_text",
-    "decode",
-    "encode",
-    "known_type",
-    "read_shape",
-]
-
 UNSET = -(2**31)
 """The initial value of fields that the library fills in; it shows which ones it did not."""
 
@@ -42,17 +31,7 @@ def copy_text(ffi: Any, pointer: Any, most: int, where: str) -> str:
     data: bytes = ffi.string(pointer, most + 1)
     if len(data) > most:
         raise ProtocolError(f"{where}: has no end within {most} bytes (Limits)")
-    return decode(data, where)
-
-
-def copy_message(ffi: Any, pointer: Any, most: int) -> str:
-    """As `copy_text`, for the message of an error, of which the rest is cut off."""
-    if not pointer:
-        raise ProtocolError("error_message: is null; the interface allows no null strings")
-    data: bytes = ffi.string(pointer, most + 1)
-    if len(data) <= most:
-        return decode(data, "error_message")
-    return f"{data[:most].decode(errors='ignore')}... (more than {most} bytes)"
+    return _decode(data, where)
 
 
 def encode(text: str, where: str) -> bytes:
@@ -65,8 +44,7 @@ def encode(text: str, where: str) -> bytes:
         raise SpecError(f"{where}: {text!r} is invalid as UTF-8: {error}") from error
 
 
-def decode(data: bytes, where: str) -> str:
-    """Decodes UTF-8; ProtocolError if it is invalid, since the protocol's strings are text."""
+def _decode(data: bytes, where: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -120,7 +98,7 @@ def copy_observation(layout: Layout, observation: Any, budget: int, most: int, w
     is_text = type_ is ObservationType.STRING
     if is_text and len(shape) != 1:
         raise ProtocolError(f"{where}: is a string with shape {list(shape)}; expected [length]")
-    size = checked_size(shape, 1 if is_text else type_.value.itemsize, most, where)
+    size = checked_size(shape, type_.item_bytes, most, where)
     if size > budget:
         raise ProtocolError(
             f"{where}: takes {size} bytes; together with those before it the step exceeds {most} "
@@ -129,7 +107,12 @@ def copy_observation(layout: Layout, observation: Any, budget: int, most: int, w
     if size and not pointer:
         raise ProtocolError(f"{where}: has shape {list(shape)} and a null payload")
     if is_text:
-        return decode(ffi.buffer(pointer, size)[:] if size else b"", where)
+        return _decode(ffi.buffer(pointer, size)[:] if size else b"", where)
     if not size:
         return np.empty(shape, type_.value)
     return np.frombuffer(ffi.buffer(pointer, size), type_.value).reshape(shape).copy()
+
+
+def size_of(value: Any) -> int:
+    """Returns how much of a budget a copied observation takes."""
+    return len(value) if isinstance(value, str) else int(value.nbytes)

@@ -1,11 +1,7 @@
-"""Runs the environment of a library, in the order of calls that the interface requires.
-
-`EnvCApiEnvironment` drives a `Runner`, in this process or in a child process.
-"""
+"""Runs the environment of a library, in the order of calls that the interface requires."""
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import errno
 import fnmatch
@@ -14,23 +10,57 @@ import weakref
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dm_env_rpc_client.bridges.env_c_api.context import Context, FixedObservation, Status
+from dm_env_rpc_client.bridges.env_c_api import memory
+from dm_env_rpc_client.bridges.env_c_api.context import Context, Status
+from dm_env_rpc_client.bridges.env_c_api.declarations import layout
 from dm_env_rpc_client.bridges.env_c_api.description import (
     ContinuousAction,
     Description,
     DiscreteAction,
+    Event,
     ObservationDescription,
     ObservationType,
     checked_size,
 )
-from dm_env_rpc_client.bridges.env_c_api.events import Event
-from dm_env_rpc_client.bridges.env_c_api.library_properties import PropertyAttributes
+from dm_env_rpc_client.bridges.env_c_api.library import (
+    Connect,
+    LaunchParams,
+    Library,
+    open_context,
+)
 from dm_env_rpc_client.errors import LibraryError, ProtocolError, SpecError
-
-__all__ = ["Actions", "Frame", "LocalRunner", "Runner"]
+from dm_env_rpc_client.tensors.limits import Limits
 
 START_PAUSE_SECONDS = 0.001
 """The pause before the second attempt to start; it doubles with each attempt."""
+
+
+class Opening(NamedTuple):
+    """Which environment of which library to run.
+
+    Attributes:
+      library: as for `open_context`.
+      connect: as for `open_context`.
+      version: as for `layout`.
+      launch_params: as for `open_context`.
+      settings: applied before `init`.
+      observations: the names of the observations to read; None for all.
+      shapes: the shapes of observations whose library leaves them open, by name or pattern, with
+        0 for a length that changes.
+      start_attempts: the maximum number of calls of `start` for one episode while it returns
+        EAGAIN.
+      limits: what is copied from the library's memory.
+    """
+
+    library: Library
+    connect: Connect
+    version: str
+    launch_params: LaunchParams
+    settings: Mapping[str, str]
+    observations: Collection[str] | None
+    shapes: Mapping[str, Sequence[int]]
+    start_attempts: int
+    limits: Limits
 
 
 class Actions(NamedTuple):
@@ -58,85 +88,58 @@ class Frame(NamedTuple):
     events: tuple[Event, ...]
 
 
-class Runner(abc.ABC):
-    """An environment that is ready to start an episode. Not thread-safe."""
+class LocalRunner:
+    """Runs an environment in this process. Not thread-safe.
 
-    description: Description
-
-    @abc.abstractmethod
-    def start(self, episode: int, seed: int) -> Frame:
-        """Starts an episode and returns its first frame."""
-
-    @abc.abstractmethod
-    def advance(self, actions: Actions, steps: int) -> Frame:
-        """Sets actions and advances; only while the last status was Running."""
-
-    @abc.abstractmethod
-    def read_property(self, key: str) -> str:
-        """Reads a property."""
-
-    @abc.abstractmethod
-    def write_property(self, key: str, value: str) -> None:
-        """Writes a property."""
-
-    @abc.abstractmethod
-    def list_property(self, key: str) -> dict[str, PropertyAttributes]:
-        """Lists the properties directly below one."""
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Releases the environment; a second time does nothing."""
-
-
-class LocalRunner(Runner):
-    """Runs a context in this process.
+    The context is released exactly once, also if the runner is garbage-collected or the interpreter
+    exits.
 
     Args:
-      context: a new context. The runner owns it and releases it exactly once, also if the
-        runner is garbage-collected or an argument is invalid.
-      settings: applied before `init`.
-      observations: the names of the observations to read; None for all.
-      shapes: the shapes of observations whose library leaves them open, by name or pattern, with
-        0 for a length that changes.
-      start_attempts: the maximum number of calls of `start` for one episode while it returns
-        EAGAIN.
+      opening: which environment.
+
+    Attributes:
+      description: the environment's description.
+      close: releases the environment; a second call does nothing.
+      read_property: as of `Context`; so are the others.
 
     Raises:
-      SpecError: the library refuses a setting.
-      LibraryError: `init` failed.
-      ProtocolError: the library's description of itself breaks the interface.
+      SpecError: an argument is invalid, or the library refuses a setting.
+      LibraryError: the connect function or `init` failed.
+      ProtocolError: the library breaks the interface.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        settings: Mapping[str, str],
-        observations: Collection[str] | None,
-        shapes: Mapping[str, Sequence[int]],
-        start_attempts: int,
-    ):
-        self._context = context
-        # Runs when the runner is garbage-collected, and at the exit of the interpreter.
-        self._release = weakref.finalize(self, context.release)
-        self._start_attempts = start_attempts
+    def __init__(self, opening: Opening):
+        self._context = context = open_context(
+            layout(opening.version),
+            opening.library,
+            opening.connect,
+            opening.launch_params,
+            opening.limits,
+        )
+        self.close = weakref.finalize(self, context.release)
+        self._start_attempts = opening.start_attempts
         try:
-            for key, value in settings.items():
+            for key, value in opening.settings.items():
                 context.setting(key, value)
             context.init()
-            self.description, indices = _describe(context, observations, shapes)
+            self.description, indices = _describe(context, opening.observations, opening.shapes)
         except BaseException:
-            self._release()
+            self.close()
             raise
         numbers = {type_: n for n, type_ in context.layout.observation_types.items()}
-        self._plan = [
-            (index, described, _fixed(described, numbers[described.type]))
-            for index, described in zip(indices, self.description.observations, strict=True)
-        ]
-        self._most_bytes = context.limits.message_bytes
-        self._variable_bytes = self._most_bytes - self.description.fixed_bytes
+        # The index of each observation, and what is fixed of it for `Context.fixed_observation`.
+        self._plan = []
+        for index, one in zip(indices, self.description.observations, strict=True):
+            dtype = one.type.value
+            fixed = (numbers[one.type], list(one.shape or ()), dtype, one.fixed_bytes)
+            self._plan.append((index, one, fixed if one.fixed_bytes else None))
+        self._variable_bytes = context.limits.message_bytes - self.description.fixed_bytes
+        self.read_property = context.read_property
+        self.write_property = context.write_property
+        self.list_property = context.list_property
 
     def start(self, episode: int, seed: int) -> Frame:
-        """See `Runner.start`; LibraryError if it fails."""
+        """Starts an episode and returns its first frame; LibraryError if it fails."""
         pause = START_PAUSE_SECONDS
         for attempt in range(self._start_attempts):
             if attempt:
@@ -152,7 +155,10 @@ class LocalRunner(Runner):
         )
 
     def advance(self, actions: Actions, steps: int) -> Frame:
-        """See `Runner.advance`; LibraryError if the status is Error."""
+        """Sets actions and advances; LibraryError if the status is Error.
+
+        Only while the last status was Running.
+        """
         context = self._context
         discrete, continuous, texts = actions
         if discrete is not None:
@@ -163,22 +169,6 @@ class LocalRunner(Runner):
             context.act_text(texts)
         return self._frame(*context.advance(steps))
 
-    def read_property(self, key: str) -> str:
-        """See `Runner.read_property`."""
-        return self._context.read_property(key)
-
-    def write_property(self, key: str, value: str) -> None:
-        """See `Runner.write_property`."""
-        self._context.write_property(key, value)
-
-    def list_property(self, key: str) -> dict[str, PropertyAttributes]:
-        """See `Runner.list_property`."""
-        return self._context.list_property(key)
-
-    def close(self) -> None:
-        """See `Runner.close`."""
-        self._release()
-
     def _frame(self, status: Status, reward: float) -> Frame:
         """Copies observations and events, which are valid until the next call while Running."""
         if status is not Status.RUNNING:
@@ -186,48 +176,33 @@ class LocalRunner(Runner):
         context, budget = self._context, self._variable_bytes
         observations = []
         for index, described, fixed in self._plan:
-            if fixed is not None:
-                observations.append(context.fixed_observation(index, fixed))
-                continue
-            where = f"observation {described.name!r}"
-            value = context.observation(index, budget, where)
-            if not described.value_conforms(value):
-                raise ProtocolError(
-                    f"{where}: is {_kind(value)}; expected {described.type.name} of shape "
-                    f"{described.shape} (0 is any length), {described.source}"
-                )
-            budget -= len(value) if isinstance(value, str) else value.nbytes
+            value = None if fixed is None else context.fixed_observation(index, *fixed)
+            if value is None:
+                value = self._observation(index, described, budget)
+                budget -= memory.size_of(value)
             observations.append(value)
         count = context.event_count()
         return Frame(status, reward, observations, self._events(count) if count else ())
 
+    def _observation(self, index: int, described: ObservationDescription, budget: int) -> Any:
+        where = f"observation {described.name!r}"
+        value = self._context.observation(index, budget, where)
+        if not described.value_conforms(value):
+            is_text = isinstance(value, str)
+            found = "a string" if is_text else f"{value.dtype} of shape {value.shape}"
+            raise ProtocolError(
+                f"{where}: is {found}; expected {described.type.name} of shape {described.shape} "
+                f"(0 is any length), {described.source}"
+            )
+        return value
+
     def _events(self, count: int) -> tuple[Event, ...]:
-        budget, events = self._most_bytes, []
+        budget, events = self._context.limits.message_bytes, []
         for index in range(count):
             event = self._context.event(index, self.description.events, budget)
-            for value in event.observations:
-                budget -= len(value) if isinstance(value, str) else value.nbytes
+            budget -= sum(map(memory.size_of, event.observations))
             events.append(event)
         return tuple(events)
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, str):
-        return "a string"
-    return f"{value.dtype} of shape {value.shape}"
-
-
-def _fixed(described: ObservationDescription, type_number: int) -> FixedObservation | None:
-    if not described.fixed_bytes or described.shape is None:
-        return None
-    return FixedObservation(
-        type_number,
-        list(described.shape),
-        described.type.value,
-        described.fixed_bytes,
-        f"observation {described.name!r}",
-        described.source,
-    )
 
 
 def _describe(
@@ -254,13 +229,13 @@ def _describe(
         ObservationDescription(names[index], *context.observation_spec(index)) for index in indices
     ]
     description = Description(
-        name=context.environment_name(),
+        name=context.name("environment_name"),
         discrete=tuple(
-            DiscreteAction(name, *context.action_discrete_bounds(i))
+            DiscreteAction(name, *context.action_bounds("discrete", i))
             for i, name in enumerate(discrete)
         ),
         continuous=tuple(
-            ContinuousAction(name, *context.action_continuous_bounds(i))
+            ContinuousAction(name, *context.action_bounds("continuous", i))
             for i, name in enumerate(continuous)
         ),
         texts=tuple(texts),
@@ -303,7 +278,7 @@ def _with_shapes(
             if one.name not in matches or one.is_given:
                 continue
             if one.shape is None and one.type is not ObservationType.STRING:
-                checked_size(shape, one.type.value.itemsize, most, f"observation {one.name!r}")
+                checked_size(shape, one.type.item_bytes, most, f"observation {one.name!r}")
                 described[index] = dataclasses.replace(one, shape=tuple(shape), is_given=True)
             elif one.name == pattern:
                 raise SpecError(

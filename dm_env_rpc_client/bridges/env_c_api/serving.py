@@ -14,8 +14,6 @@ from dm_env_rpc_client.bridges.env_c_api.environment import EnvCApiEnvironment
 from dm_env_rpc_client.bridges.env_c_api.text_settings import text_settings
 from dm_env_rpc_client.errors import SpecError
 
-__all__ = ["environment_factory"]
-
 
 def environment_factory(
     library: str | os.PathLike[str],

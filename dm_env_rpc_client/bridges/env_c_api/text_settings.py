@@ -10,8 +10,6 @@ import numpy as np
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import nesting
 
-__all__ = ["text_settings"]
-
 
 def text_settings(settings: Mapping[str, Any]) -> dict[str, str]:
     """Returns settings as strings by flat name.

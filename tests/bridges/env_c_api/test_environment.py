@@ -15,6 +15,7 @@ from dm_env import specs
 
 from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.bridges.env_c_api import Event, PropertyAttributes
+from dm_env_rpc_client.bridges.env_c_api.environment import event_text
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     DmEnvRpcClientError,
@@ -96,9 +97,12 @@ def test_a_scalar_that_the_library_does_not_declare(
 @pytest.mark.parametrize(
     ("shape", "text"),
     [
-        ((), r"'anything': has type .* shape \[2\]; expected type .* shape \[\], as shapes says"),
+        (
+            (),
+            r"'anything': is float64 of shape \(2,\); expected DOUBLES of .* as shapes says",
+        ),
         ((-1,), r"'anything': is float64 of shape \(\); expected DOUBLES of shape \(0,\)"),
-        ((3, 3), r"'anything'.*shape \[\]; expected .* shape \[3, 3\], as shapes says"),
+        ((3, 3), r"'anything'.*shape \(\); expected .* shape \(3, 3\) .*, as shapes says"),
     ],
 )
 def test_a_value_of_another_shape_is_an_error(
@@ -368,3 +372,13 @@ def test_threads_may_share_an_environment(make: MakeEnvironment) -> None:
     assert failures == []
     assert environment.step({}).observation["message"] == "step 801 \N{CHECK MARK}"
     assert environment.read_property("violations") == "0"
+
+
+def test_an_event_as_text() -> None:
+    event = Event(0, "tick", (np.array([np.nan, np.inf, -np.inf]), "a"))
+    found = json.loads(event_text(event))
+    assert found == {
+        "id": 0,
+        "name": "tick",
+        "observations": [["NaN", "Infinity", "-Infinity"], "a"],
+    }

@@ -38,15 +38,15 @@ def test_every_function_of_a_version_is_called(version: str) -> None:
     context.write_property("speed", "12")
     assert context.read_property("speed") == "12"
     assert context.list_property("")["calls"] is PropertyAttributes.LISTABLE
-    assert context.environment_name() == "complete"
+    assert context.name("environment_name") == "complete"
     assert context.count("action_discrete_count") == 2
     assert context.count("action_continuous_count") == 1
     assert context.count("action_text_count") == 1
     assert context.name("action_discrete_name", 1) == "jump"
     assert context.name("action_continuous_name", 0) == "throttle"
     assert context.name("action_text_name", 0) == "say"
-    assert context.action_discrete_bounds(0) == (-10, 10)
-    assert context.action_continuous_bounds(0) == (-1.0, 1.0)
+    assert context.action_bounds("discrete", 0) == (-10, 10)
+    assert context.action_bounds("continuous", 0) == (-1.0, 1.0)
     assert context.count("observation_count") == (6 if version == "1.4" else 8)
     assert context.name("observation_name", 0) == "camera"
     assert context.observation_spec(0) == (ObservationType.BYTES, (72, 96, 3))
@@ -54,13 +54,10 @@ def test_every_function_of_a_version_is_called(version: str) -> None:
     assert context.name("event_type_name", 1) == "bump"
     assert context.fps() == (60 if version == "1.4" else None)
     assert context.start(0, 7)
-    np.testing.assert_array_equal(context.observation(1), [0.0, 7.0, 0.0])
+    np.testing.assert_array_equal(context.observation(1, 1000, "it"), [0.0, 7.0, 0.0])
     assert context.event_count() == 0
-    if version == "1.4":
-        context.act([2, 1], [1.0])
-    else:
-        context.act_discrete([2, 1])
-        context.act_continuous([1.0])
+    context.act_discrete([2, 1])
+    context.act_continuous([1.0])
     assert context.advance(1) == (Status.RUNNING, 12.5)
     context.act_discrete([3, 0])
     context.act_continuous([-1.0])
@@ -72,19 +69,9 @@ def test_every_function_of_a_version_is_called(version: str) -> None:
     context.release()
 
     assert len(functions) == (31 if version == "1.4" else 29)
-    assert [name for name in functions if calls(library, name) <= before[name]] == []
-
-
-def test_act_is_act_discrete_and_act_continuous() -> None:
-    context, _ = open_complete("1.4")
-    context.init()
-    assert context.start(0, 0)
-    context.act([4, 1], [0.5])
-    by_act = context.advance(1)
-    context.act_discrete([4, 1])
-    context.act_continuous([0.5])
-    assert context.advance(1) == by_act
-    context.release()
+    not_called = [name for name in functions if calls(library, name) <= before[name]]
+    # It is deprecated, and the same as act_discrete and act_continuous.
+    assert not_called == (["act"] if version == "1.4" else [])
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -100,8 +87,10 @@ def test_every_version_runs_an_episode(version: str) -> None:
     context.init()
     assert context.start(0, 0)
     if version in ("2.1", "2.2"):
-        np.testing.assert_array_equal(context.observation(6), np.array([0, -(2**31)], np.int32))
-        np.testing.assert_array_equal(context.observation(7), [2**63 - 1])
+        np.testing.assert_array_equal(
+            context.observation(6, 1000, "it"), np.array([0, -(2**31)], np.int32)
+        )
+        np.testing.assert_array_equal(context.observation(7, 1000, "it"), [2**63 - 1])
     assert context.advance(10)[0] is Status.TERMINATED
     context.release()
 
@@ -170,7 +159,7 @@ def test_event_observations_are_copies() -> None:
     context.advance(3)
     assert context.event_count() == 2
     event = context.event(1, ["tick", "bump"], 1000)
-    context.observation(0)
+    context.observation(0, 10**6, "it")
     np.testing.assert_array_equal(event.observations[0], [3.0, -1.0])
     assert event.observations[1] == "ouch"
     context.release()

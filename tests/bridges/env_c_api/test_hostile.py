@@ -59,11 +59,11 @@ WHEN_OPENED = {
 
 WHEN_STARTED = {
     "endless_eagain": r"EAGAIN 3 times; its last message: never ready",
-    "null_message": r"start failed with code 3: \(no message: error_message: is null",
+    "null_message": r"start failed with code 3: \(no message: error_message returned null",
     "no_observation": "observation 'camera': the library did not fill it in",
     "null_payload": r"observation 'camera': has shape \[72, 96, 3\] and a null payload",
-    "other_shape": r"observation 'camera': has type 1 and shape \[72, 96, 2\]; expected",
-    "other_type": r"observation 'camera': has type 0 and shape \[1, 1, 1\]; expected",
+    "other_shape": r"observation 'camera': is uint8 of shape \(72, 96, 2\); expected BYTES of",
+    "other_type": r"observation 'camera': is float64 of shape \(1, 1, 1\); expected BYTES",
     "dynamic_dims": "observation 'camera': has -1 dimensions",
     "many_dims": "observation 'camera': has 33 dimensions",
     "negative_length": r"observation 'camera': shape \[72, 96, -3\] has a negative size",

@@ -26,8 +26,6 @@ from dm_env_rpc_client.errors import (
     SpecError,
 )
 
-__all__ = ["check_frame", "decode", "decode_error", "encode", "encode_error"]
-
 T = TypeVar("T")
 
 _PLAIN = frozenset((str, int, float, bool, type(None), np.ndarray))
@@ -57,6 +55,15 @@ def decode(type_: type[T], message: Any) -> T:
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:
         raise ProtocolError(f"the child process sent an invalid answer: {error}") from error
     return decoded
+
+
+def decode_answer(type_: type[T], answer: Any) -> T | DmEnvRpcClientError:
+    """Returns the result or the error in an answer; ProtocolError if it is invalid."""
+    if isinstance(answer, dict) and answer.keys() == {"error"}:
+        return decode_error(answer["error"])
+    if isinstance(answer, dict) and answer.keys() == {"result"}:
+        return decode(type_, answer["result"])
+    raise ProtocolError("the child process sent an invalid answer")
 
 
 def check_frame(frame: Frame, description: Description) -> None:

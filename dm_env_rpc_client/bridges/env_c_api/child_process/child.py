@@ -2,10 +2,9 @@
 
 It shares standard output and standard error with the parent, so the library prints there.
 
-The first message is the pickle of how to open the library, as an array of bytes: the child trusts
-its parent. Each further one is a call of a method of `LocalRunner`, `[name, *arguments]`. The
-parent does not trust its child, so answers are checked JSON values: `{"result": ...}` or
-`{"error": [class, args]}`, see `answers`.
+The first message is the pickle of an `Opening`, as an array of bytes: the child trusts its parent.
+Each further one is a call of a method of `LocalRunner`, `[name, *arguments]`. The parent does not
+trust its child, so answers are checked JSON values, see `answers`.
 """
 
 from __future__ import annotations
@@ -17,19 +16,14 @@ import numpy as np
 
 from dm_env_rpc_client.bridges.env_c_api.child_process import answers
 from dm_env_rpc_client.bridges.env_c_api.child_process.pipe import ChildPipe
-from dm_env_rpc_client.bridges.env_c_api.declarations import layout
-from dm_env_rpc_client.bridges.env_c_api.library import open_context
-from dm_env_rpc_client.bridges.env_c_api.runner import LocalRunner
+from dm_env_rpc_client.bridges.env_c_api.runner import LocalRunner, Opening
 from dm_env_rpc_client.system import children
-from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
-
-__all__ = ["answer_calls", "encode_opening", "main"]
 
 ORPHAN_SECONDS = 5.0
 """How long the library may take to return and be released after the parent has ended."""
 
 
-def main(parent: children.Parent, reader: int, writer: int, limits: Limits) -> None:
+def main(parent: children.Parent, reader: int, writer: int) -> None:
     """Answers calls until the parent closes its ends of the pipes.
 
     Args:
@@ -37,30 +31,18 @@ def main(parent: children.Parent, reader: int, writer: int, limits: Limits) -> N
         return from a call.
       reader: descriptor of the pipe with the calls.
       writer: descriptor of the pipe for the answers.
-      limits: what is copied from the library's memory.
     """
     children.leave_signals_to_parent()
     children.exit_with(parent, ORPHAN_SECONDS)
-    answer_calls(ChildPipe(reader, writer, limits), limits)
+    answer_calls(ChildPipe(reader, writer))
 
 
-def encode_opening(
-    library: str, connect: str, version: str, launch_params: Any, *arguments: Any
-) -> Any:
-    """Returns the first message, whose answer is the description.
-
-    Args:
-      library: the path of the library.
-      connect: the name of its connect function, or its offset.
-      version: as for `layout`.
-      launch_params: bytes or strings, as for `open_context`.
-      *arguments: of `LocalRunner`, after the context.
-    """
-    opening = (library, connect, version, launch_params, *arguments)
+def encode_opening(opening: Opening) -> Any:
+    """Returns the first message, whose answer is the description."""
     return np.frombuffer(pickle.dumps(opening), np.uint8)
 
 
-def answer_calls(pipe: ChildPipe, limits: Limits = DEFAULT) -> None:
+def answer_calls(pipe: ChildPipe) -> None:
     """Answers calls until the pipe ends; then releases the environment."""
     runner: LocalRunner | None = None
     try:
@@ -68,7 +50,9 @@ def answer_calls(pipe: ChildPipe, limits: Limits = DEFAULT) -> None:
             call = pipe.receive()
             try:
                 if runner is None:
-                    runner = _open(limits, *pickle.loads(call))
+                    opening = pickle.loads(call)
+                    pipe.limits = opening.limits
+                    runner = LocalRunner(opening)
                     result: Any = runner.description
                 else:
                     name, *arguments = call
@@ -84,9 +68,3 @@ def answer_calls(pipe: ChildPipe, limits: Limits = DEFAULT) -> None:
     finally:
         if runner is not None:
             runner.close()
-
-
-def _open(
-    limits: Limits, library: str, connect: str, version: str, params: Any, *arguments: Any
-) -> LocalRunner:
-    return LocalRunner(open_context(layout(version), library, connect, params, limits), *arguments)

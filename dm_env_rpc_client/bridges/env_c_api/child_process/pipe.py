@@ -26,8 +26,6 @@ from dm_env_rpc_client.system.deadline import Deadline
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
 from dm_env_rpc_client.tensors.packing import MAX_DIMENSIONS
 
-__all__ = ["ChildPipe"]
-
 _LENGTHS = struct.Struct("<IQ")
 
 _MORE_BYTES = 1 << 24
@@ -45,11 +43,13 @@ class ChildPipe:
       reader: the descriptor to read from; this object owns it.
       writer: the descriptor to write to; this object owns it.
       limits: of the observations, and of those of events.
+
+    Attributes:
+      limits: as the argument; may be changed.
     """
 
     def __init__(self, reader: int, writer: int, limits: Limits = DEFAULT):
-        # Both of the JSON, where texts are, and of the arrays.
-        self._most_bytes = 2 * limits.message_bytes + _MORE_BYTES
+        self.limits = limits
         self._reader, self._writer = reader, writer
         # So that a timeout also applies in the middle of a message.
         os.set_blocking(reader, False)
@@ -101,9 +101,26 @@ class ChildPipe:
         self._read(memoryview(text), deadline)
         data = np.empty(size, np.uint8)
         self._read(data.data, deadline)
+        offset = 0
+
+        def restore(described: dict[str, Any]) -> Any:
+            nonlocal offset
+            if described.keys() != {"dtype", "shape"}:
+                return described
+            dtype, shape = _DTYPES.get(described["dtype"]), described["shape"]
+            if dtype is None or not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
+                raise ValueError(f"an array of shape {shape!r} and dtype {described['dtype']!r}")
+            if not all(isinstance(length, int) and length >= 0 for length in shape):
+                raise ValueError(f"an array of shape {shape!r}")
+            end = offset + math.prod(shape) * dtype.itemsize
+            if end > size:
+                raise ValueError(f"an array of {end - offset} bytes, beyond the end")
+            array = data[offset:end].view(dtype).reshape(shape)
+            offset = end + -end % _ALIGNMENT
+            return array
+
         try:
-            arrays = _Arrays(data)
-            return json.loads(text, object_hook=arrays.replace)
+            return json.loads(text, object_hook=restore)
         except (ValueError, TypeError, RecursionError) as error:
             raise ProtocolError(f"an invalid message came through the pipe: {error}") from error
 
@@ -113,10 +130,12 @@ class ChildPipe:
         os.close(self._writer)
 
     def _check_lengths(self, text_size: int, size: int) -> None:
-        if max(text_size, size) > self._most_bytes:
+        # Both of the JSON, where texts are, and of the arrays.
+        most = 2 * self.limits.message_bytes + _MORE_BYTES
+        if max(text_size, size) > most:
             raise ProtocolError(
                 f"a message of {text_size} bytes of JSON and {size} bytes of arrays; at most "
-                f"{self._most_bytes} of each are allowed (Limits.message_bytes)"
+                f"{most} of each are allowed (Limits.message_bytes)"
             )
 
     def _read(self, view: memoryview, deadline: Deadline) -> None:
@@ -129,31 +148,6 @@ class ChildPipe:
             if not count:
                 raise EOFError("the other side has closed the pipe")
             view = view[count:]
-
-
-class _Arrays:
-    """Replaces the descriptions of arrays by arrays, in the order of the message."""
-
-    def __init__(self, data: np.ndarray[Any, Any]):
-        self._data = data
-        self._offset = 0
-
-    def replace(self, described: dict[str, Any]) -> Any:
-        if described.keys() != {"dtype", "shape"}:
-            return described
-        dtype, shape = _DTYPES.get(described["dtype"]), described["shape"]
-        if dtype is None:
-            raise ValueError(f"an array of dtype {described['dtype']!r}")
-        if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
-            raise ValueError(f"an array of shape {shape!r}")
-        if not all(isinstance(length, int) and length >= 0 for length in shape):
-            raise ValueError(f"an array of shape {shape!r}")
-        size = math.prod(shape) * dtype.itemsize
-        if size > len(self._data) - self._offset:
-            raise ValueError(f"an array of {size} bytes, beyond the end")
-        array = self._data[self._offset : self._offset + size].view(dtype).reshape(shape)
-        self._offset += size + -size % _ALIGNMENT
-        return array
 
 
 def _wait(descriptor: int, event: int, deadline: Deadline) -> None:

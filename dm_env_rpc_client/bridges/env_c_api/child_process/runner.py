@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
 import subprocess
 import sys
 import weakref
-from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from dm_env_rpc_client.bridges.env_c_api.child_process import answers, child
 from dm_env_rpc_client.bridges.env_c_api.child_process.pipe import ChildPipe
 from dm_env_rpc_client.bridges.env_c_api.description import Description
-from dm_env_rpc_client.bridges.env_c_api.library import Connect, LaunchParams, Library
 from dm_env_rpc_client.bridges.env_c_api.library_properties import PropertyAttributes
-from dm_env_rpc_client.bridges.env_c_api.runner import Actions, Frame, Runner
+from dm_env_rpc_client.bridges.env_c_api.runner import Actions, Frame, Opening
 from dm_env_rpc_client.errors import (
     ConnectionLostError,
     DeadlineExceededError,
+    DmEnvRpcClientError,
     ProtocolError,
     SpecError,
 )
 from dm_env_rpc_client.system import children
-from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
-
-__all__ = ["ProcessRunner"]
+from dm_env_rpc_client.tensors.limits import Limits
 
 T = TypeVar("T")
 
@@ -39,99 +35,76 @@ _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from dm_env_rpc_client.bridges.env_c_api.child_process.child import main; "
     "from dm_env_rpc_client.system.children import Parent; "
-    "from dm_env_rpc_client.tensors.limits import Limits; "
-    "limits = Limits(**json.loads(sys.argv[4])); "
-    "main(Parent.from_start(), int(sys.argv[2]), int(sys.argv[3]), limits)"
+    "main(Parent.from_start(), int(sys.argv[2]), int(sys.argv[3]))"
 )
 
 
-class ProcessRunner(Runner):
-    """Runs an environment in a child process.
+class ProcessRunner:
+    """Runs an environment in a child process, as `LocalRunner` does in this one.
 
     If the child dies, misses a deadline or sends an invalid answer, or if a call is
     interrupted, the child is killed and every later call fails with the first cause chained.
 
     Args:
-      library: the path of the library.
-      connect: the name of an exported function, or an offset such as "+0x1234".
-      version: as for `layout`.
-      settings: as for `LocalRunner`.
-      launch_params: bytes, or a sequence of C strings; None for no such argument.
-      observations: as for `LocalRunner`.
-      shapes: as for `LocalRunner`.
-      start_attempts: as for `LocalRunner`.
+      opening: which environment.
       request_timeout: seconds that each call may take; None for no limit.
-      limits: what the child copies from the library's memory, and sends.
+
+    Attributes:
+      description: the environment's description.
 
     Raises:
       SpecError: an argument is only valid in this process.
       DmEnvRpcClientError: as the calls.
     """
 
-    def __init__(
-        self,
-        library: Library,
-        connect: Connect,
-        *,
-        version: str,
-        settings: Mapping[str, str],
-        launch_params: LaunchParams,
-        observations: Collection[str] | None,
-        shapes: Mapping[str, Sequence[int]],
-        start_attempts: int,
-        request_timeout: float | None,
-        limits: Limits = DEFAULT,
-    ):
+    def __init__(self, opening: Opening, request_timeout: float | None):
+        library, connect, params = opening.library, opening.connect, opening.launch_params
         if library is None or not isinstance(connect, str):
             raise SpecError(
                 "a child process opens a library by its path and the name of a function or its "
                 f"offset ('+0x1234'); got library={library!r}, connect={connect!r}"
             )
+        texts = params if isinstance(params, list | tuple) else [params or ""]
+        if not all(isinstance(text, str | bytes) for text in texts):
+            raise SpecError(
+                f"launch_params is {params!r}; for a child process it is the bytes of a struct "
+                "without pointers, or a list of strings"
+            )
         self._path = os.path.abspath(library)
         self._timeout = request_timeout
         self._broken: Exception | None = None
-        _check_portable(launch_params)
-        self._process, self._pipe = _start_child(limits)
+        self._process, self._pipe = _start_child(opening.limits)
         # Runs when the runner is garbage-collected, and at the exit of the interpreter.
         self._end = weakref.finalize(self, _end_child, self._process, self._pipe)
         try:
-            opening = child.encode_opening(
-                self._path,
-                connect,
-                version,
-                launch_params,
-                dict(settings),
-                None if observations is None else list(observations),
-                dict(shapes),
-                start_attempts,
-            )
-            self.description = self._ask(Description, "open", opening)
+            message = child.encode_opening(opening._replace(library=self._path))
+            self.description = self._ask(Description, "open", message)
         except BaseException:
             self._end()
             raise
 
     def start(self, episode: int, seed: int) -> Frame:
-        """See `Runner.start`."""
-        return self._call(Frame, "start", episode, seed)
+        """Starts an episode."""
+        return self._frame("start", episode, seed)
 
     def advance(self, actions: Actions, steps: int) -> Frame:
-        """See `Runner.advance`."""
-        return self._call(Frame, "advance", actions, steps)
+        """Sets actions and advances."""
+        return self._frame("advance", actions, steps)
 
     def read_property(self, key: str) -> str:
-        """See `Runner.read_property`."""
-        return self._call(str, "read_property", key)
+        """Reads a property."""
+        return self._ask(str, "read_property", ["read_property", key])
 
     def write_property(self, key: str, value: str) -> None:
-        """See `Runner.write_property`."""
-        self._call(type(None), "write_property", key, value)
+        """Writes a property."""
+        self._ask(type(None), "write_property", ["write_property", key, value])
 
     def list_property(self, key: str) -> dict[str, PropertyAttributes]:
-        """See `Runner.list_property`."""
-        return self._call(dict[str, PropertyAttributes], "list_property", key)
+        """Lists the properties directly below one."""
+        return self._ask(dict[str, PropertyAttributes], "list_property", ["list_property", key])
 
     def close(self) -> None:
-        """See `Runner.close`; raises nothing."""
+        """Releases the environment and ends the child; a second call does nothing."""
         if self._end.alive and self._broken is None:
             try:
                 self._pipe.send(["close"], CLOSE_SECONDS)
@@ -140,8 +113,8 @@ class ProcessRunner(Runner):
                 pass  # The child is ended below.
         self._end()
 
-    def _call(self, type_: type[T], name: str, *arguments: Any) -> T:
-        return self._ask(type_, name, [name, *arguments])
+    def _frame(self, name: str, *arguments: Any) -> Frame:
+        return self._ask(Frame, name, [name, *arguments])
 
     def _ask(self, type_: type[T], name: str, message: Any) -> T:
         if self._broken is not None:
@@ -150,38 +123,34 @@ class ProcessRunner(Runner):
             ) from self._broken
         try:
             self._pipe.send(message, self._timeout)
-            answer = self._pipe.receive(self._timeout)
-            error = _error_of(answer)
-            if error is None:
-                result = answers.decode(type_, answer["result"])
-                if isinstance(result, Frame):
-                    answers.check_frame(result, self.description)
-                return result
+            result = answers.decode_answer(type_, self._pipe.receive(self._timeout))
+            if isinstance(result, Frame):
+                answers.check_frame(result, self.description)
         except TimeoutError:
-            failure: Exception = DeadlineExceededError(
+            self._broken = DeadlineExceededError(
                 f"{self._path} did not return from {name} within {self._timeout} s; its child "
                 "process was killed"
             )
         except (EOFError, BrokenPipeError):
-            failure = ConnectionLostError(
+            self._broken = ConnectionLostError(
                 f"the child process that ran {self._path} died in {name}: {self._how_it_died()}; "
                 "make a new environment"
             )
-        except ProtocolError as garbage:
-            failure = garbage
+        except ProtocolError as invalid:
+            self._broken = invalid
         except BaseException:
             # Interrupted: the next call would receive this call's answer.
-            self._break(ConnectionLostError(f"a call of {name} was interrupted"))
+            self._broken = ConnectionLostError(f"a call of {name} was interrupted")
             raise
-        else:
-            raise error
-        self._break(failure)
-        raise failure
-
-    def _break(self, cause: Exception) -> None:
-        self._broken = cause
-        self._process.kill()
-        self._end()
+        finally:
+            if self._broken is not None:
+                self._process.kill()
+                self._end()
+        if self._broken is not None:
+            raise self._broken
+        if isinstance(result, DmEnvRpcClientError):
+            raise result
+        return result
 
     def _how_it_died(self) -> str:
         try:
@@ -196,38 +165,14 @@ class ProcessRunner(Runner):
             return f"killed by signal {-code}"
 
 
-def _error_of(answer: Any) -> Exception | None:
-    if isinstance(answer, dict) and answer.keys() == {"error"}:
-        return answers.decode_error(answer["error"])
-    if isinstance(answer, dict) and answer.keys() == {"result"}:
-        return None
-    raise ProtocolError("the child process sent an invalid answer")
-
-
-def _check_portable(launch_params: LaunchParams) -> None:
-    texts = launch_params if isinstance(launch_params, list | tuple) else [launch_params or ""]
-    if not all(isinstance(text, str | bytes) for text in texts):
-        raise SpecError(
-            f"launch_params is {launch_params!r}; for a child process it is the bytes of a struct "
-            "without pointers, or a list of strings"
-        )
-
-
 def _start_child(limits: Limits) -> tuple[subprocess.Popen[bytes], ChildPipe]:
     their_reader, writer = os.pipe()
     reader, their_writer = os.pipe()
+    theirs = (their_reader, their_writer)
+    paths = json.dumps([path for path in sys.path if isinstance(path, str)])
     try:
         process = children.start(
-            [
-                sys.executable,
-                "-c",
-                _PROGRAM,
-                json.dumps([path for path in sys.path if isinstance(path, str)]),
-                str(their_reader),
-                str(their_writer),
-                json.dumps(dataclasses.asdict(limits)),
-            ],
-            pass_fds=(their_reader, their_writer),
+            [sys.executable, "-c", _PROGRAM, paths, *map(str, theirs)], pass_fds=theirs
         )
     except BaseException:
         os.close(reader)

@@ -16,10 +16,10 @@ from dm_env_rpc_client.bridges.env_c_api.description import (
     ContinuousAction,
     Description,
     DiscreteAction,
+    Event,
     ObservationDescription,
     ObservationType,
 )
-from dm_env_rpc_client.bridges.env_c_api.events import Event, event_text
 from dm_env_rpc_client.bridges.env_c_api.library_properties import PropertyAttributes
 from dm_env_rpc_client.bridges.env_c_api.runner import Frame
 from dm_env_rpc_client.errors import (
@@ -170,12 +170,3 @@ def test_mutated_messages_are_valid_or_one_error() -> None:
             except ProtocolError:
                 refused += 1
     assert refused > 4000
-
-
-def test_an_event_as_text() -> None:
-    text = json.loads(event_text(FRAME.events[0]))
-    assert text == {
-        "id": 0,
-        "name": "tick",
-        "observations": [["NaN", "Infinity", "-Infinity"], "a"],
-    }
