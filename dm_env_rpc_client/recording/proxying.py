@@ -19,6 +19,7 @@ from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
 from dm_env_rpc_client.transports.listeners import open_listener
 from dm_env_rpc_client.transports.opening import open_stream
 from dm_env_rpc_client.transports.server_streams import (
+    ListenerOptions,
     Peer,
     StreamStatusError,
     check_may_listen,
@@ -74,9 +75,8 @@ def proxy(
     streams: set[_ForwardedStream] = set()
     recorder = Recorder(path, compression=compression)
     try:
-        listener = open_listener(
-            open_forwarded, address, None, "auto", MAX_STREAMS, MAX_MESSAGE_BYTES
-        )
+        options = ListenerOptions(open_forwarded, MAX_STREAMS)
+        listener = open_listener(options, address, None, "auto")
     except BaseException:
         recorder.discard()
         raise

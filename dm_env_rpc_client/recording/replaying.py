@@ -30,8 +30,7 @@ from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits
 from dm_env_rpc_client.transports.endpoint import Transport
 from dm_env_rpc_client.transports.listeners import open_listener
-from dm_env_rpc_client.transports.server_streams import Peer, check_may_listen
-from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
+from dm_env_rpc_client.transports.server_streams import ListenerOptions, Peer, check_may_listen
 
 __all__ = ["replay"]
 
@@ -86,16 +85,8 @@ def replay(
     """
     check_may_listen(address, None, insecure)
     shelf = _Shelf(Path(path), limits, lenient)
-    return Serving(
-        open_listener(
-            lambda peer: _ReplayedStream(shelf, peer),
-            address,
-            None,
-            transport,
-            MAX_STREAMS,
-            MAX_MESSAGE_BYTES,
-        )
-    )
+    options = ListenerOptions(lambda peer: _ReplayedStream(shelf, peer), MAX_STREAMS)
+    return Serving(open_listener(options, address, None, transport))
 
 
 class _Shelf:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from typing import Any, TypedDict
+from typing import Any
 
 from google.protobuf import message as protobuf_message
 
@@ -20,13 +20,12 @@ from dm_env_rpc_client.server.options import Handler, ServeOptions
 from dm_env_rpc_client.server.worlds.world import World
 from dm_env_rpc_client.server.worlds.world_registry import Share, WorldRegistry
 from dm_env_rpc_client.transports.server_streams import (
+    ListenerOptions,
     OpenStream,
     Peer,
-    Refused,
     ServerStream,
     StreamStatusError,
 )
-from dm_env_rpc_client.transports.streams import Allocate
 from dm_env_rpc_client.transports.tokens import requiring_token
 
 __all__ = ["WAITING_FOR", "Host"]
@@ -34,16 +33,6 @@ __all__ = ["WAITING_FOR", "Host"]
 WAITING_FOR = "waiting_for."
 """Before the name of a world: the property with what the steps of its agents wait for, "" for
 nothing. It is not listed. A client reads it over another connection than the one that waits."""
-
-
-class _Intake(TypedDict):
-    """What all listeners take, see `open_listener`."""
-
-    open_stream: OpenStream
-    max_streams: int
-    max_message_bytes: int
-    allocate: Allocate
-    refused: Refused
 
 
 class Host:
@@ -91,16 +80,17 @@ class Host:
             for message_class, handler in handlers.items()
         }
 
-    def intake(self, open_stream: OpenStream) -> _Intake:
-        """Returns what a listener takes; streams without the token are counted and refused."""
+    def listener_options(self, open_stream: OpenStream) -> ListenerOptions:
+        """Returns what a listener serves; streams without the token are counted and refused."""
         token = self.options.required_token
-        return {
-            "open_stream": open_stream if token is None else self._admitting(token, open_stream),
-            "max_streams": self.options.max_connections,
-            "max_message_bytes": self.options.limits.message_bytes,
-            "allocate": answer_memory,
-            "refused": self.activity.refused_stream,
-        }
+        return ListenerOptions(
+            open_stream if token is None else self._admitting(token, open_stream),
+            self.options.max_connections,
+            self.options.limits.message_bytes,
+            answer_memory,
+            self.activity.refused_stream,
+            self.options.processes or 1,
+        )
 
     def _admitting(self, token: str, open_stream: OpenStream) -> OpenStream:
         open_checked = requiring_token(token, open_stream)

@@ -44,16 +44,11 @@ class _InThisProcess:
 
     def __init__(self, options: ServeOptions, properties: Properties):
         self._host = host = Host(options, ErrorLog(), properties)
-        intake = host.intake(functools.partial(open_session, host))
+        served = host.listener_options(functools.partial(open_session, host))
         self._listener = (
-            open_listener(
-                address=options.address,
-                credentials=options.credentials,
-                transport=options.transport,
-                **intake,
-            )
+            open_listener(served, options.address, options.credentials, options.transport)
             if options.dialed is None
-            else open_dialing(dial=options.dialed, **intake)
+            else open_dialing(served, options.dialed)
         )
         self.address = self._listener.address
         self.wait = self._listener.wait

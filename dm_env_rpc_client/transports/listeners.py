@@ -12,8 +12,7 @@ from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.endpoint import Transport, check_transport
 from dm_env_rpc_client.transports.http2.client.target import Target
 from dm_env_rpc_client.transports.http2.dial_in.greeting import Dial
-from dm_env_rpc_client.transports.server_streams import Listener, OpenStream, Refused
-from dm_env_rpc_client.transports.streams import Allocate, plain_memory
+from dm_env_rpc_client.transports.server_streams import Listener, ListenerOptions
 from dm_env_rpc_client.transports.tls import Tls
 
 if TYPE_CHECKING:
@@ -22,26 +21,18 @@ if TYPE_CHECKING:
 
 
 def open_listener(
-    open_stream: OpenStream,
+    options: ListenerOptions,
     address: str,
     credentials: ServerCredentials | None,
     transport: Transport,
-    max_streams: int,
-    max_message_bytes: int,
-    allocate: Allocate = plain_memory,
-    refused: Refused = lambda *_: None,
 ) -> Listener:
     """Opens a listener.
 
     Args:
-      open_stream: makes the server's end of each stream.
+      options: what is served.
       address: `host:port` or `unix:path`, or for grpcio any address that it listens on.
       credentials: TLS credentials; None for plaintext.
       transport: "http2", "grpc", or "auto" for http2 where that is possible.
-      max_streams: streams beyond this are refused with RESOURCE_EXHAUSTED.
-      max_message_bytes: the size of the largest request.
-      allocate: gives the memory for large requests.
-      refused: told of each stream beyond `max_streams`.
 
     Raises:
       SpecError: the transport is unknown, or it does not take the credentials or this system.
@@ -59,9 +50,7 @@ def open_listener(
                 f"credentials for {address}: the transport 'grpc' takes a Tls or "
                 "grpc.ssl_server_credentials(...), got an ssl.SSLContext"
             )
-        return GrpcListener(
-            open_stream, address, credentials, max_streams, max_message_bytes, refused
-        )
+        return GrpcListener(options, address, credentials)
     from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 
     if isinstance(credentials, Tls):
@@ -74,41 +63,22 @@ def open_listener(
                 "ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) with a certificate, or a Tls"
             )
         credentials.set_alpn_protocols(["h2"])
-    return Http2Listener(
-        open_stream, address, credentials, max_streams, max_message_bytes, allocate, refused
-    )
+    return Http2Listener(options, address, credentials)
 
 
-def open_dialing(
-    open_stream: OpenStream,
-    dial: Dial,
-    max_streams: int,
-    max_message_bytes: int,
-    allocate: Allocate = plain_memory,
-    refused: Refused = lambda *_: None,
-    processes: int = 1,
-) -> Listener:
+def open_dialing(options: ListenerOptions, dial: Dial) -> Listener:
     """Opens a listener that dials in to a program, again and again.
 
     Args:
-      open_stream: makes the server's end of each stream.
+      options: what is served.
       dial: where the program is, and what it is offered.
-      max_streams: streams beyond this are refused with RESOURCE_EXHAUSTED.
-      max_message_bytes: the size of the largest request.
-      allocate: gives the memory for large requests.
-      refused: told of each stream beyond `max_streams`.
-      processes: how many processes serve the connections of the server.
 
     Raises:
       SpecError: a file of the credentials cannot be read.
     """
     from dm_env_rpc_client.transports.http2.dial_in.dialer import DialingListener
-    from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 
-    listener = Http2Listener(
-        open_stream, None, None, max_streams, max_message_bytes, allocate, refused, processes
-    )
-    return DialingListener(listener, dial)
+    return DialingListener(options, dial)
 
 
 def check_may_dial(dial: Dial, processes: int | None) -> None:
@@ -174,32 +144,17 @@ def open_acceptor(address: str, hand_over: Callable[[int], None]) -> Acceptor:
     return Acceptor(address, hand_over)
 
 
-def open_worker(
-    open_stream: OpenStream,
-    credentials: Tls | None,
-    max_streams: int,
-    max_message_bytes: int,
-    allocate: Allocate,
-    refused: Refused,
-    processes: int,
-) -> Http2Listener:
-    """Opens a listener for connections that another process accepts; see `open_dialing`.
+def open_worker(options: ListenerOptions, credentials: Tls | None) -> Http2Listener:
+    """Opens a listener for connections that another process accepts.
 
     Args:
-      open_stream: makes the server's end of each stream.
+      options: what is served.
       credentials: None for plaintext.
-      max_streams: streams beyond this are refused with RESOURCE_EXHAUSTED.
-      max_message_bytes: the size of the largest request.
-      allocate: gives the memory for large requests.
-      refused: told of each stream beyond `max_streams`.
-      processes: how many processes serve the connections of the server.
     """
     from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 
     context = None if credentials is None else credentials.server_context()
-    return Http2Listener(
-        open_stream, None, context, max_streams, max_message_bytes, allocate, refused, processes
-    )
+    return Http2Listener(options, None, context)
 
 
 def _why_not_http2(address: str, credentials: ServerCredentials | None) -> str:

@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.addresses import is_loopback
+from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Allocate, plain_memory
 
 
 class StreamStatusError(Exception):
@@ -86,8 +87,26 @@ If it raises StreamStatusError, the stream ends at once with that status.
 """
 
 
-Refused: TypeAlias = Callable[[str, str], None]
-"""Told of each stream for which there is no room: the client's address and the reason."""
+@dataclasses.dataclass(frozen=True)
+class ListenerOptions:
+    """What a listener serves, and how much of it.
+
+    Attributes:
+      open_stream: makes the server's end of each stream.
+      max_streams: streams beyond this are refused with RESOURCE_EXHAUSTED.
+      max_message_bytes: the size of the largest request.
+      allocate: gives the memory for large requests.
+      refused: told of each stream beyond `max_streams`: the client's address and the reason.
+      processes: how many processes serve the connections of this server. If each processor has
+        one, environments that compute are stepped without threads of their own.
+    """
+
+    open_stream: OpenStream
+    max_streams: int
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    allocate: Allocate = plain_memory
+    refused: Callable[[str, str], None] = lambda *_: None
+    processes: int = 1
 
 
 class Listener(Protocol):

@@ -33,7 +33,7 @@ from dm_env_rpc_client.protocol.step_codec import StepCodec
 from dm_env_rpc_client.protocol.step_layout import StepAnswer, UnreadStep
 from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.transports.server_streams import (
-    OpenStream,
+    ListenerOptions,
     Peer,
     ServerStream,
     StreamStatusError,
@@ -289,8 +289,8 @@ class _NoListener:
 
     address = "localhost:1"
 
-    def __init__(self, open_stream: OpenStream, *arguments: Any):
-        self.open_stream = open_stream
+    def __init__(self, options: ListenerOptions, *arguments: Any):
+        self.open_stream = options.open_stream
 
     def abort(self) -> None:
         """Nothing listens."""

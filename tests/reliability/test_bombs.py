@@ -19,6 +19,7 @@ from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
 from dm_env_rpc_client.transports.grpc.server import GrpcListener
+from dm_env_rpc_client.transports.server_streams import ListenerOptions
 from dm_env_rpc_client.transports.status import PROCESS
 from tests import forks
 from tests.both_transports import forced, obey
@@ -180,9 +181,9 @@ def test_row_33_answers(name: str, is_async: bool, scale: int, seen: Seen) -> No
     """Row 33: an answer takes at most 4 times its size and 64 MiB, and is refused in 0.5 s."""
     bomb = bombs.answers(scale)[name]()
     field = dm_env_rpc_pb2.EnvironmentResponse.DESCRIPTOR.fields_by_number[_number(bomb)].name
-    listener = GrpcListener(
-        lambda peer: _Bomber("step" if field == "error" else field, bomb), "localhost:0", None, 4
-    )
+    kind = "step" if field == "error" else field
+    options = ListenerOptions(lambda peer: _Bomber(kind, bomb), 4)
+    listener = GrpcListener(options, "localhost:0", None)
     try:
         text, seconds, grown = bombed_client(listener.address, is_async)
     finally:
@@ -355,7 +356,8 @@ def test_limits_can_be_raised_on_both_ends() -> None:
         observations={100: dm_env_rpc_pb2.Tensor(shape=[-1], strings={"array": ["a"] * 600_000})},
     )
     answer = dm_env_rpc_pb2.EnvironmentResponse(step=names).SerializeToString()
-    listener = GrpcListener(lambda peer: _Bomber("step", answer), "localhost:0", None, 4)
+    options = ListenerOptions(lambda peer: _Bomber("step", answer), 4)
+    listener = GrpcListener(options, "localhost:0", None)
     try:
         limits = Limits(strings=600_000)
         with make(listener.address, limits=limits, requested_observations=["texts"]) as env:

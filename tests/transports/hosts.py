@@ -8,11 +8,21 @@ from collections.abc import Callable
 from typing import Any
 
 from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
-from dm_env_rpc_client.transports.server_streams import Peer
+from dm_env_rpc_client.transports.server_streams import ListenerOptions, OpenStream, Peer
 from tests.scripted import settles
 from tests.transports.raw_client import RawClient, request, requests
 
 WAIT_SECONDS = 10.0
+
+
+def listener(
+    open_stream: OpenStream,
+    address: str = "localhost:0",
+    tls: ssl.SSLContext | None = None,
+    max_streams: int = 10,
+    **options: Any,
+) -> Http2Listener:
+    return Http2Listener(ListenerOptions(open_stream, max_streams, **options), address, tls)
 
 
 class Scripted:
@@ -52,9 +62,7 @@ class Host:
         self.scripts: dict[str, Callable[[bytes], bytes]] = {"echo": lambda rest: rest}
         self.on_close: Callable[[], None] = lambda: None
         self.opened: list[Scripted] = []
-        self.listener = Http2Listener(
-            self._open, "127.0.0.1:0", tls, **{"max_streams": 20, **options}
-        )
+        self.listener = listener(self._open, "127.0.0.1:0", tls, **{"max_streams": 20, **options})
         self.address = self.listener.address
 
     def _open(self, peer: Peer) -> Scripted:

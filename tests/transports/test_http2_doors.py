@@ -17,11 +17,13 @@ from dm_env_rpc_client import SpecError, Tls
 from dm_env_rpc_client.transports import listening, status
 from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 from dm_env_rpc_client.transports.listeners import open_listener
+from dm_env_rpc_client.transports.server_streams import ListenerOptions
 from dm_env_rpc_client.transports.services.health import CHECK, WATCH
 from tests.certificates import Authority, Issued
 from tests.scripted import descriptor_count, settles
 from tests.transports import frames
 from tests.transports.frames import END_HEADERS, GOAWAY, HEADERS, RST_STREAM, frame
+from tests.transports.hosts import listener as new_listener
 from tests.transports.raw_client import RawClient, request, requests
 from tests.transports.test_server_streams import WAIT_SECONDS, Call, Streams
 
@@ -37,7 +39,7 @@ def streams() -> Streams:
 
 @pytest.fixture
 def listener(streams: Streams) -> Iterator[Http2Listener]:
-    made = Http2Listener(streams.open, "localhost:0", None, 3)
+    made = new_listener(streams.open, max_streams=3)
     yield made
     made.stop(0.0)
 
@@ -58,7 +60,7 @@ def is_answered(address: str, credentials: grpc.ChannelCredentials | None = None
 def test_all_addresses_of_a_name_are_served(address: str, streams: Streams, tmp_path: Path) -> None:
     if address == "unix":
         address = f"unix:{tmp_path / 'socket'}"
-    listener = Http2Listener(streams.open, address, None, 10)
+    listener = new_listener(streams.open, address)
     try:
         host, _, port = listener.address.rpartition(":")
         for place in CLIENTS.get(host, [host]):
@@ -79,7 +81,7 @@ def test_the_file_of_a_server_that_was_killed_is_replaced(
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(path))
         killed.listen()
-    listener = Http2Listener(streams.open, f"{prefix}{path}", None, 10)
+    listener = new_listener(streams.open, f"{prefix}{path}")
     assert is_answered(f"unix:{path}")
     listener.stop(0.0)
 
@@ -95,7 +97,7 @@ def test_the_file_of_a_server_that_runs_is_left(
         if is_full:
             waiting.connect(str(path))  # Nobody accepts it.
         with pytest.raises(OSError, match="cannot listen on unix:"):
-            Http2Listener(streams.open, f"unix:{path}", None, 10)
+            new_listener(streams.open, f"unix:{path}")
         assert path.exists()
 
 
@@ -103,7 +105,7 @@ def test_a_file_that_is_no_socket_is_left(streams: Streams, tmp_path: Path) -> N
     path = tmp_path / "socket"
     path.write_text("precious")
     with pytest.raises(OSError, match="cannot listen on unix:"):
-        Http2Listener(streams.open, f"unix:{path}", None, 10)
+        new_listener(streams.open, f"unix:{path}")
     assert path.read_text() == "precious"
 
 
@@ -118,7 +120,7 @@ def test_a_port_that_had_to_be_given_up_is_not_listened_on(
         ports = iter([taken])
         found = listening._free_port
         monkeypatch.setattr(listening, "_free_port", lambda all_: next(ports, None) or found(all_))
-        listener = Http2Listener(streams.open, "localhost:0", None, 10)
+        listener = new_listener(streams.open, "localhost:0")
         try:
             assert not listener.address.endswith(f":{taken}")
             with socket.socket() as probe:
@@ -134,7 +136,7 @@ def test_a_listener_that_cannot_be_opened_leaves_nothing(streams: Streams) -> No
         before, threads = descriptor_count(), threading.active_count()
         for _ in range(5):
             with pytest.raises(OSError, match="cannot listen on"):
-                Http2Listener(streams.open, f"localhost:{other.getsockname()[1]}", None, 10)
+                new_listener(streams.open, f"localhost:{other.getsockname()[1]}")
         # Those of earlier tests may have ended in the meantime.
         assert settles(lambda: descriptor_count() <= before)
         assert settles(lambda: threading.active_count() <= threads)
@@ -165,7 +167,7 @@ def test_tls(
     if kind == "SSLContext":
         credentials = context_of(issued)
         credentials.maximum_version = version
-    listener = open_listener(streams.open, "localhost:0", credentials, "http2", 10, 1 << 26)
+    listener = open_listener(ListenerOptions(streams.open, 10), "localhost:0", credentials, "http2")
     try:
         roots = grpc.ssl_channel_credentials(authority.ca.read_bytes())
         assert is_answered(listener.address, roots)
@@ -193,7 +195,7 @@ def test_tls(
 def test_a_context_for_clients_is_refused_at_once(streams: Streams) -> None:
     with pytest.raises(SpecError, match="PROTOCOL_TLS_SERVER"):
         open_listener(
-            streams.open, "localhost:0", ssl.create_default_context(), "http2", 10, 1 << 20
+            ListenerOptions(streams.open, 10), "localhost:0", ssl.create_default_context(), "http2"
         )
 
 
@@ -293,7 +295,7 @@ def test_the_places_of_streams_are_free_when_they_end(
                 client.send(b"".join(map(end, opened)))
                 made = [streams.next() for _ in opened]
                 assert settles(lambda: all(one.closed.is_set() for one in made))  # noqa: B023
-                assert settles(lambda: not listener._stream_count)
+                assert settles(lambda: not listener._streams.count)
         assert all(one.close_count == 1 for one in made)
 
 

@@ -18,7 +18,6 @@ from dm_env_rpc_client.transports.http2.protocol.header_decoder import HeaderDec
 from dm_env_rpc_client.transports.http2.server import clients, listener
 from dm_env_rpc_client.transports.http2.server.clients import Clients
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
-from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 from dm_env_rpc_client.transports.services.health import CHECK
 from tests.certificates import self_signed
 from tests.scripted import descriptor_count, settles
@@ -140,14 +139,14 @@ def test_a_handshake_delays_nobody_who_plays(
 def test_without_another_thread_handshakes_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = Http2Listener._start
+    start = threading.Thread.start
 
-    def refuse(self: Http2Listener, target: Any, name: str, *arguments: Any) -> None:
-        if name == "shakes hands":
+    def refuse(self: threading.Thread) -> None:
+        if "shakes hands" in self.name:
             raise RuntimeError("can't start new thread")
-        start(self, target, name, *arguments)
+        start(self)
 
-    monkeypatch.setattr(Http2Listener, "_start", refuse)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
     key, cert = self_signed(tmp_path)
     with (
         serve(Catch, credentials=Tls(cert=cert, key=key)) as server,

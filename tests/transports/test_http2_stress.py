@@ -18,9 +18,9 @@ from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.http2.client.stream import Http2Stream
 from dm_env_rpc_client.transports.http2.server import stream_threads
-from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
 from tests.scripted import settles
+from tests.transports.hosts import listener
 from tests.transports.raw_client import RawClient, request, requests
 from tests.transports.test_server_streams import Call
 
@@ -72,7 +72,7 @@ class Host:
         self.streams: list[Timed] = []
         self._met = threading.Condition()
         self._waiting: dict[bytes, threading.Event] = {}
-        self.listener = Http2Listener(self._open, "localhost:0", None, 300)
+        self.listener = listener(self._open, max_streams=300)
         self.address = self.listener.address
 
     def _open(self, peer: Peer) -> Timed:
@@ -197,7 +197,7 @@ def test_all_kinds_of_clients_at_once(host: Host, clients: int, count: int) -> N
         for task in pairs:
             task.result(WAIT_SECONDS)
     assert settles(lambda: all(one.close_count == 1 for one in host.streams))
-    assert settles(lambda: host.listener._stream_count == 0)
+    assert settles(lambda: host.listener._streams.count == 0)
 
 
 @pytest.mark.parametrize("seconds", [1.5, pytest.param(45.0, marks=pytest.mark.soak)])

@@ -21,6 +21,7 @@ from dm_env_rpc_client.transports.grpc.server import GrpcListener
 from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 from dm_env_rpc_client.transports.server_streams import (
     Listener,
+    ListenerOptions,
     OpenStream,
     Peer,
     StreamStatusError,
@@ -32,8 +33,10 @@ from tests.transports.raw_client import RawClient, request, requests
 WAIT_SECONDS = 10.0
 
 LISTENERS: list[Callable[[OpenStream, int], Listener]] = [
-    lambda open_stream, most: GrpcListener(open_stream, "localhost:0", None, most),
-    lambda open_stream, most: Http2Listener(open_stream, "localhost:0", None, most),
+    lambda open_stream, most: GrpcListener(ListenerOptions(open_stream, most), "localhost:0", None),
+    lambda open_stream, most: Http2Listener(
+        ListenerOptions(open_stream, most), "localhost:0", None
+    ),
 ]
 
 

@@ -118,19 +118,16 @@ class Worker:
         self._forwarded = Forwarded(
             functools.partial(open_session, self._host, has_connection=False)
         )
-        intake = self._host.intake(self._open_stream)
+        served = self._host.listener_options(self._open_stream)
         self._listener: Listener
         self._take: Callable[[int, Callable[[], None]], None]
         if options.dialed is None:
             assert options.credentials is None or isinstance(options.credentials, Tls)
-            listener = open_worker(
-                credentials=options.credentials, processes=options.processes, **intake
-            )
+            listener = open_worker(served, options.credentials)
             self._listener, self._take = listener, listener.adopt
         else:
             own = options.dialed.of_worker(index, options.processes)
-            self._listener = open_dialing(dial=own, processes=options.processes, **intake)
-            self._take = _close
+            self._listener, self._take = open_dialing(served, own), _close
 
     def run(self) -> None:
         """Does what it is told, until it is told to stop."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
@@ -13,15 +14,13 @@ import grpc
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.listening import listen
 from dm_env_rpc_client.transports.server_streams import (
-    OpenStream,
+    ListenerOptions,
     Peer,
-    Refused,
     ServerStream,
     StreamStatusError,
     full_error,
 )
 from dm_env_rpc_client.transports.services.table import open_own
-from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES
 from dm_env_rpc_client.transports.tls import Tls
 
 _MIN_PING_INTERVAL_MS = 5_000
@@ -35,12 +34,9 @@ class GrpcListener:
     """A `Listener` on a grpc.Server.
 
     Args:
-      open_stream: makes the server's end of each stream.
+      options: what is served.
       address: `host:port` or `unix:path`; port 0 takes a free one.
       credentials: TLS credentials; None for plaintext.
-      max_streams: streams beyond this are refused with RESOURCE_EXHAUSTED.
-      max_message_bytes: the size of the largest request.
-      refused: told of each stream beyond `max_streams`.
 
     Raises:
       OSError: the address is taken, or does not belong to this machine.
@@ -49,12 +45,9 @@ class GrpcListener:
 
     def __init__(
         self,
-        open_stream: OpenStream,
+        options: ListenerOptions,
         address: str,
         credentials: grpc.ServerCredentials | Tls | None,
-        max_streams: int,
-        max_message_bytes: int = MAX_MESSAGE_BYTES,
-        refused: Refused = lambda *_: None,
     ):
         if isinstance(credentials, Tls):
             credentials = credentials.server_credentials()
@@ -64,14 +57,14 @@ class GrpcListener:
             options=[
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_send_message_length", -1),
-                ("grpc.max_receive_message_length", max_message_bytes),
+                ("grpc.max_receive_message_length", options.max_message_bytes),
                 ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
             ],
             # Those beyond `max_streams` are refused in their threads, which are limited, too.
-            maximum_concurrent_rpcs=2 * max_streams + _REFUSED_AT_ONCE,
+            maximum_concurrent_rpcs=2 * options.max_streams + _REFUSED_AT_ONCE,
         )
         handler: Any = grpc.stream_stream_rpc_method_handler(
-            functools.partial(_process, open_stream, _Room(max_streams, refused))
+            functools.partial(_process, options, _Room(options))
         )
         service, method = status.PROCESS.strip("/").split("/")
         self._server.add_generic_rpc_handlers(
@@ -113,18 +106,26 @@ class _OwnHandler(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(functools.partial(_converse, found.stream))
 
 
-def _check(stream: ServerStream, message: bytes, context: grpc.ServicerContext) -> bytes:
+@contextlib.contextmanager
+def _status_for(context: grpc.ServicerContext) -> Iterator[None]:
+    """Ends the call with the status of a StreamStatusError."""
     try:
-        return stream.answer(message)
+        yield
     except StreamStatusError as error:
         context.abort(grpc.StatusCode[error.code], str(error))
+
+
+def _check(stream: ServerStream, message: bytes, context: grpc.ServicerContext) -> Any:
+    with _status_for(context):
+        return stream.answer(message)
 
 
 def _converse(
     stream: ServerStream, requests: Iterator[bytes], context: grpc.ServicerContext
 ) -> Iterator[bytes]:
-    for message in requests:
-        yield _check(stream, message, context)
+    with _status_for(context):
+        for message in requests:
+            yield stream.answer(message)
 
 
 def _watch(stream: ServerStream, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -137,20 +138,19 @@ def _watch(stream: ServerStream, message: bytes, context: grpc.ServicerContext) 
 class _Room:
     """Counts streams, of which there may be a limited number."""
 
-    def __init__(self, max_streams: int, refused: Refused):
-        self._max_streams = max_streams
-        self._refused = refused
+    def __init__(self, options: ListenerOptions):
+        self._options = options
         self._count = 0
         self._lock = threading.Lock()
 
     def enter(self, client: str) -> None:
         """Counts a stream; StreamStatusError if there are too many."""
         with self._lock:
-            is_full = self._count >= self._max_streams
+            is_full = self._count >= self._options.max_streams
             self._count += not is_full
         if is_full:
-            full = full_error(self._max_streams)
-            self._refused(client, f"{full.code}: {full}")
+            full = full_error(self._options.max_streams)
+            self._options.refused(client, f"{full.code}: {full}")
             raise full
 
     def leave(self) -> None:
@@ -160,40 +160,23 @@ class _Room:
 
 
 def _process(
-    open_stream: OpenStream,
+    options: ListenerOptions,
     room: _Room,
     requests: Iterator[bytes],
     context: grpc.ServicerContext,
 ) -> Iterator[bytes]:
-    try:
+    with _status_for(context):
         room.enter(context.peer())
-    except StreamStatusError as error:
-        context.abort(grpc.StatusCode[error.code], str(error))
     try:
-        yield from _answers(open_stream, requests, context)
+        metadata = tuple((key, value) for key, value in context.invocation_metadata())
+        with _status_for(context):
+            stream = options.open_stream(Peer(context.peer(), metadata))
+        if not context.add_callback(stream.abandon):
+            stream.abandon()
+        with contextlib.closing(stream):
+            yield from _converse(stream, requests, context)
     finally:
         room.leave()
-
-
-def _answers(
-    open_stream: OpenStream, requests: Iterator[bytes], context: grpc.ServicerContext
-) -> Iterator[bytes]:
-    metadata = tuple((key, value) for key, value in context.invocation_metadata())
-    try:
-        stream = open_stream(Peer(context.peer(), metadata))
-    except StreamStatusError as error:
-        context.abort(grpc.StatusCode[error.code], str(error))
-    if not context.add_callback(stream.abandon):
-        stream.abandon()
-    try:
-        for message in requests:
-            try:
-                answer = stream.answer(message)
-            except StreamStatusError as error:
-                context.abort(grpc.StatusCode[error.code], str(error))
-            yield answer
-    finally:
-        stream.close()
 
 
 class _ThreadPerStream(concurrent.futures.Executor):

@@ -10,8 +10,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.system import forking
@@ -21,6 +20,7 @@ from dm_env_rpc_client.transports.http2.dial_in import greeting as dialing
 from dm_env_rpc_client.transports.http2.dial_in.greeting import Dial
 from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 from dm_env_rpc_client.transports.http2.sockets import connect_socket, tls_context
+from dm_env_rpc_client.transports.server_streams import ListenerOptions
 from dm_env_rpc_client.transports.status import stream_error
 
 _log = logging.getLogger("dm_env_rpc_client.server")
@@ -31,59 +31,28 @@ _GREET_SECONDS = 10.0
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 
-Serve: TypeAlias = Callable[[Any, str, Callable[[], None]], None]
-"""Serves a connection: its socket, the address of the program, and what is to be called, in any
-thread, when the connection has ended."""
-
 
 class DialingListener:
     """A `Listener` that opens its connections itself, to the program that uses the environments.
 
+    A thread dials for as long as there are environments that it has not offered. Each connection
+    that waits until it is needed has a thread, too.
+
     Args:
-      listener: serves them; it has no address.
+      options: what is served.
       dial: where the program is, and what it is offered.
 
     Raises:
       SpecError: a file of the credentials cannot be read.
     """
 
-    def __init__(self, listener: Http2Listener, dial: Dial):
+    def __init__(self, options: ListenerOptions, dial: Dial):
         self.address = dial.address
-        self.wait = listener.wait
-        self._listener = listener
-        try:
-            self._dialer = Dialer(dial, listener.serve_opened)
-        except BaseException:
-            listener.abort()
-            raise
-
-    def stop(self, grace: float) -> None:
-        """See `Listener.stop`."""
-        self._dialer.close()
-        self._listener.stop(grace)
-
-    def abort(self) -> None:
-        """See `Listener.abort`."""
-        self._dialer.close()
-        self._listener.abort()
-
-
-class Dialer:
-    """Offers the environments of a server to a program.
-
-    A thread dials for as long as there are environments that it has not offered. Each connection
-    that waits until it is needed has a thread, too.
-
-    Args:
-      dial: whom, and what.
-      serve: see `Serve`.
-    """
-
-    def __init__(self, dial: Dial, serve: Serve):
         self._dial = dial
-        self._serve = serve
         self._target = Target.parse(dial.address)
         self._read_tls()  # An error shows at once.
+        self._listener = Http2Listener(options, None, None)
+        self.wait = self._listener.wait
         # Protects what follows.
         self._changed = threading.Condition()
         self._free = dial.environments
@@ -96,8 +65,17 @@ class Dialer:
         ).start()
         forking.register(self)
 
-    def close(self) -> None:
-        """Dials no more; connections that are served go on. Does not wait."""
+    def stop(self, grace: float) -> None:
+        """See `Listener.stop`."""
+        self._dial_no_more()
+        self._listener.stop(grace)
+
+    def abort(self) -> None:
+        """See `Listener.abort`."""
+        self._dial_no_more()
+        self._listener.abort()
+
+    def _dial_no_more(self) -> None:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -169,7 +147,9 @@ class Dialer:
             self._pause = 0.0
             self._last_failure = ""
         self._give_back(offered - needed)
-        self._serve(connected, self._dial.address, functools.partial(self._give_back, needed))
+        self._listener.serve_opened(
+            connected, self._dial.address, functools.partial(self._give_back, needed)
+        )
 
     def _give_back(self, number: int) -> None:
         with self._changed:

@@ -6,8 +6,8 @@ leads goes on with those that play; the interpreter is free while a handshake co
 
 from __future__ import annotations
 
+import concurrent.futures
 import logging
-import queue
 from collections.abc import Callable
 
 from dm_env_rpc_client.system.busy_wait import at_work
@@ -20,45 +20,32 @@ class Handshakes:
     """The handshakes of a listener. Only the thread that leads calls the methods.
 
     Args:
-      start: starts a thread, called with what the thread calls and a name; RuntimeError if none
-        can be started.
+      name: of the thread, which starts with the first handshake.
       failed: told of each connection whose handshake failed, in any thread.
     """
 
-    def __init__(self, start: Callable[..., None], failed: Callable[[ServerConnection], None]):
-        self._start = start
+    def __init__(self, name: str, failed: Callable[[ServerConnection], None]):
         self._failed = failed
-        # Each connection is in it once at most: the poll is silent about it from then on.
-        self._waiting: queue.SimpleQueue[ServerConnection | None] = queue.SimpleQueue()
-        self._has_thread = False
+        self._name = name
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, name)
 
     def go_on(self, connection: ServerConnection) -> None:
         """Goes on with the handshake of a connection, of which the poll has told."""
-        if not self._has_thread:
-            try:
-                self._start(self._run, "shakes hands")
-            except RuntimeError:
-                self._encrypt(connection)
-                return
-            self._has_thread = True
-        self._waiting.put(connection)
+        # Each connection is in it once at most: the poll is silent about it from then on.
+        try:
+            self._thread.submit(self._encrypt, connection)
+        except RuntimeError:
+            # No thread can be started, and the connection waits for one.
+            self._thread = concurrent.futures.ThreadPoolExecutor(1, self._name)
+            self._encrypt(connection)
 
     def stop(self) -> None:
         """Ends the thread."""
-        self._waiting.put(None)
-
-    def _run(self) -> None:
-        while True:
-            connection = self._waiting.get()
-            if connection is None:
-                return
-            with at_work():
-                self._encrypt(connection)
-            del connection  # It may be closed before another one comes.
+        self._thread.shutdown(wait=False)
 
     def _encrypt(self, connection: ServerConnection) -> None:
         try:
-            with connection.lock:
+            with at_work(), connection.lock:
                 is_over = connection.is_open and connection.encrypt()
                 if is_over:
                     connection.flush()

@@ -18,8 +18,12 @@ Inline: TypeAlias = tuple[ServedStream, bool]
 """What the thread that leads is doing for one stream, and whether that is an answer."""
 
 
+class RelievedError(Exception):
+    """Another thread leads from here on; this one has nothing more to do."""
+
+
 class Leader:
-    """The lead of a listener, which belongs to one thread at a time.
+    """The lead of a listener, which belongs to one thread at a time, and to each thread once.
 
     Before a thread that leads does what may take long it calls `enter`, and afterwards `leave`,
     which says whether it still leads. Another thread calls `watch`.
@@ -35,22 +39,20 @@ class Leader:
     def __init__(self, lock: threading.Lock):
         self.is_resting = self.is_stopped = False
         self._lock = lock
-        self._leader: object = None
+        self._leader = 0
         self._inline: Inline | None = None
         self._answers = 0
         self._rested = threading.Event()
 
-    def take(self) -> object:
-        """Gives the lead to this thread; returns what stands for it."""
-        me = object()
+    def take(self) -> None:
+        """Gives the lead to this thread."""
         with self._lock:
-            self._leader = me
-        return me
+            self._leader = threading.get_ident()
 
-    def is_held_by(self, me: object) -> bool:
-        """Whether a thread still leads."""
+    def is_held(self) -> bool:
+        """Whether this thread still leads."""
         with self._lock:
-            return self._leader is me and not self.is_stopped
+            return self._leader == threading.get_ident() and not self.is_stopped
 
     def enter(self, served: ServedStream, is_answer: bool) -> None:
         """Begins what may take long."""
@@ -60,10 +62,11 @@ class Leader:
             self.is_resting = False
             self._rested.set()
 
-    def leave(self, me: object) -> bool:
+    def leave(self) -> bool:
         """Ends what `enter` began; False if another thread leads now."""
+        me = threading.get_ident()
         with self._lock:
-            leads = self._leader is me
+            leads = self._leader == me
             if leads:
                 self._inline = None
                 self._answers += 1
@@ -82,7 +85,6 @@ class Leader:
         Returns:
           The stream for which it takes long; None if the listener is stopped.
         """
-        leader = self._leader
         seen: Inline | None = None
         answers, since = -1, time.monotonic()
         while not self.is_stopped:
@@ -98,9 +100,9 @@ class Leader:
                     since = time.monotonic()
                 continue
             with self._lock:
-                if self._inline is not seen or self._leader is not leader:
+                if self._inline is not seen:
                     continue
-                self._leader = None
+                self._leader = 0
                 self._inline = None
                 served, is_answer = inline
                 if is_answer:

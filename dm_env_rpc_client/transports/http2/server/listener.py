@@ -27,28 +27,18 @@ from collections.abc import Callable
 from typing import Any
 
 from dm_env_rpc_client.system import forking
-from dm_env_rpc_client.system.busy_wait import BusyWait, at_work, processors
+from dm_env_rpc_client.system.busy_wait import BusyWait, at_work
 from dm_env_rpc_client.system.self_pipe import SelfPipe
 from dm_env_rpc_client.system.waiting import wait_in_parts
 from dm_env_rpc_client.transports import listening
-from dm_env_rpc_client.transports.http2.protocol.server_half import Event, ServerCall, ServerHalf
+from dm_env_rpc_client.transports.http2.protocol.server_half import Event, ServerHalf
 from dm_env_rpc_client.transports.http2.server.clients import Clients
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
 from dm_env_rpc_client.transports.http2.server.handshakes import Handshakes
-from dm_env_rpc_client.transports.http2.server.leader import TICK_SECONDS, Leader
+from dm_env_rpc_client.transports.http2.server.leader import TICK_SECONDS, Leader, RelievedError
 from dm_env_rpc_client.transports.http2.server.listening_sockets import is_gone
-from dm_env_rpc_client.transports.http2.server.served_stream import ServedStream
-from dm_env_rpc_client.transports.http2.server.stream_threads import StreamThreads
-from dm_env_rpc_client.transports.server_streams import (
-    OpenStream,
-    Peer,
-    Refused,
-    StreamStatusError,
-    full_error,
-)
-from dm_env_rpc_client.transports.services.table import open_own
-from dm_env_rpc_client.transports.status import PROCESS
-from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Allocate, plain_memory
+from dm_env_rpc_client.transports.http2.server.streams import Streams
+from dm_env_rpc_client.transports.server_streams import ListenerOptions
 
 _log = logging.getLogger(__name__)
 
@@ -80,35 +70,16 @@ class Http2Listener:
     """A `Listener` that speaks HTTP/2 itself.
 
     Args:
-      open_stream: makes the server's end of each stream.
+      options: what is served.
       address: `host:port` or `unix:path`; port 0 takes a free one. None to serve only connections
         that another process accepts, see `adopt`.
       tls: the context for TLS, with the ALPN protocol h2; None for plaintext.
-      max_streams: streams beyond this are refused with RESOURCE_EXHAUSTED.
-      max_message_bytes: the size of the largest request.
-      allocate: gives the memory for large requests.
-      refused: told of each stream beyond `max_streams`.
-      processes: how many processes serve the connections of this server. If each processor has
-        one, environments that compute are stepped without threads of their own.
 
     Raises:
       OSError: the address is taken, or does not belong to this machine.
     """
 
-    def __init__(
-        self,
-        open_stream: OpenStream,
-        address: str | None,
-        tls: ssl.SSLContext | None,
-        max_streams: int,
-        max_message_bytes: int = MAX_MESSAGE_BYTES,
-        allocate: Allocate = plain_memory,
-        refused: Refused = lambda *_: None,
-        processes: int = 1,
-    ):
-        self._open_stream = open_stream
-        self._refused = refused
-        self._max_streams = max_streams
+    def __init__(self, options: ListenerOptions, address: str | None, tls: ssl.SSLContext | None):
         self._poll = select.epoll()
         # Connections on which something happened that the thread that leads has not seen.
         self._ready: collections.deque[ServerConnection] = collections.deque()
@@ -121,27 +92,29 @@ class Http2Listener:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._leader = Leader(self._lock)
-        self._may_stay = processes > 1 and processes >= processors()
-        self._stream_count = 0
         self._is_ending = False
-        most_of_connection = min(max_streams + _MORE_STREAMS, _MAX_STREAMS_OF_CONNECTION)
+        most_of_connection = min(options.max_streams + _MORE_STREAMS, _MAX_STREAMS_OF_CONNECTION)
         self._clients = Clients(
             self._poll,
             tls,
             lambda client: ServerHalf(
-                f"the client {client}", max_message_bytes, most_of_connection, allocate, processes
+                f"the client {client}",
+                options.max_message_bytes,
+                most_of_connection,
+                options.allocate,
+                options.processes,
             ),
-            max_streams + _MORE_SOCKETS,
+            options.max_streams + _MORE_SOCKETS,
             self._again,
         )
-        self._handshakes = Handshakes(
-            self._start,
-            lambda failed: self._command(functools.partial(self._clients.close, failed)),
-        )
-        self._threads = StreamThreads(self._start, self._close_stream)
+        self._streams = Streams(options, self._leader, self._changed, self._start)
         try:
             add = self._clients.listening.add
             self.address = "" if address is None else listening.listen(add, address)
+            self._handshakes = Handshakes(
+                f"dm_env_rpc {self.address} shakes hands",
+                lambda failed: self._command(functools.partial(self._clients.close, failed)),
+            )
             self._poll.register(self._bell.fileno(), select.EPOLLIN)
             self._start(self._serve_all, "leads")
         except BaseException:
@@ -233,19 +206,21 @@ class Http2Listener:
     def _serve_all(self) -> None:
         """Leads until another thread takes over or the listener is stopped."""
         with at_work():
-            self._lead_on(self._leader.take())
+            self._leader.take()
+            self._lead_on()
 
-    def _lead_on(self, me: object) -> None:
+    def _lead_on(self) -> None:
         try:
             self._start(self._watch, "watches")
         except RuntimeError:
             _log.exception("no thread can be started; long answers delay the others")
-        while True:
+        while not self._leader.is_stopped:
             try:
-                if not self._turn(me):
-                    return
+                self._turn()
+            except RelievedError:
+                return
             except BaseException:
-                if not self._leader.is_held_by(me):
+                if not self._leader.is_held():
                     return
                 _log.exception("serving failed")
                 time.sleep(TICK_SECONDS)
@@ -257,21 +232,21 @@ class Http2Listener:
             self._again(served.connection)
             self._serve_all()
 
-    def _turn(self, me: object) -> bool:
-        """Waits for sockets and does what there is to do; False if another thread leads now."""
+    def _turn(self) -> None:
+        """Waits for sockets and does what there is to do."""
         while self._commands:
             self._commands.popleft()()
         clients = self._clients
         is_waiting = bool(self._ready or self._strangers or clients.adopted)
         if self._is_ending and not is_waiting:
             self._become_stopped()
-            return False
+            return
         wait = 0.0 if is_waiting else -1.0
         if clients.next_look:
             until_look = clients.next_look - time.monotonic()
             if until_look <= 0:
                 clients.look()
-                return True
+                return
             if wait:
                 wait = until_look
         connections = clients.connections
@@ -295,43 +270,41 @@ class Http2Listener:
             elif not connection.is_known:
                 connection.is_queued = True
                 self._strangers.append((connection, mask))
-            elif not self._serve(me, connection, mask):
-                return False
+            else:
+                self._serve(connection, mask)
         # One of them: those that send less than they may do not wait for all that send more.
         if self._ready:
             queued = self._ready.popleft()
             queued.is_queued = False
-            if not self._serve(me, queued, 0):
-                return False
+            self._serve(queued, 0)
         if clients.adopted:
             clients.admit_adopted()
-        if self._strangers and not self._serve_strangers(me):
-            return False
-        return not self._leader.is_stopped
+        if self._strangers:
+            self._serve_strangers()
 
-    def _serve_strangers(self, me: object) -> bool:
-        """Serves connections that are not known, for a while; False if another thread leads now."""
+    def _serve_strangers(self) -> None:
+        """Serves connections that are not known, for a while."""
         ends = time.perf_counter() + _SHARE_SECONDS
         while self._strangers:
             connection, mask = self._strangers.popleft()
             connection.is_queued = False
-            if not self._serve(me, connection, mask):
-                return False
+            self._serve(connection, mask)
             if time.perf_counter() > ends:
                 break
-        return True
 
-    def _serve(self, me: object, connection: ServerConnection, mask: int) -> bool:
-        """Does what a connection is ready for; False if another thread leads now."""
+    def _serve(self, connection: ServerConnection, mask: int) -> None:
+        """Does what a connection is ready for."""
         try:
             self._move_bytes(connection, mask)
-            return connection.is_encrypting or self._process(me, connection)
+            if not connection.is_encrypting:
+                self._process(connection)
+        except RelievedError:
+            raise
         except BaseException:
             _log.exception("serving %s failed", connection.address)
-            if not self._leader.is_held_by(me):
-                return False
+            if not self._leader.is_held():
+                raise RelievedError from None
             self._clients.close(connection)
-            return True
 
     def _move_bytes(self, connection: ServerConnection, mask: int) -> None:
         if not connection.is_open:
@@ -347,10 +320,11 @@ class Http2Listener:
         if not connection.half.events:
             connection.advance(bool(mask & ~select.EPOLLOUT))
         if connection.stalled:
-            self._threads.resume(connection)
+            self._streams.threads.resume(connection)
 
-    def _process(self, me: object, connection: ServerConnection) -> bool:
-        """Does what the client has asked for; False if another thread leads now."""
+    def _process(self, connection: ServerConnection) -> None:
+        """Does what the client has asked for."""
+        streams = self._streams
         events = connection.half.events
         framing = connection.half.framing
         sending = framing.sending
@@ -361,17 +335,16 @@ class Http2Listener:
             served = call.shell
             if not isinstance(what, Event):
                 # Most are messages; members of an enum are slow to find.
-                if served is not None and not self._request(me, served, what):
-                    return False
+                if served is not None:
+                    streams.request(served, what)
             elif what is Event.OPENED:
-                self._open(connection, call)
+                streams.open(connection, call)
             elif served is None:
                 continue
             elif what is Event.ENDED:
-                if not self._end_requests(me, served):
-                    return False
-            elif not self._abandon(me, served):  # GONE
-                return False
+                streams.end_requests(served)
+            else:  # GONE
+                streams.abandon(served)
             now = time.perf_counter()
             if sending.outbound:
                 begun = begun or now
@@ -392,7 +365,6 @@ class Http2Listener:
             self._clients.break_off(connection)
         if events or (connection.is_open and (framing.is_behind or connection.has_more)):
             self._again(connection)
-        return True
 
     def _again(self, connection: ServerConnection) -> None:
         """Has the thread that leads look at a connection when the others have had their turn."""
@@ -402,139 +374,6 @@ class Http2Listener:
                 self._ready.append(connection)
             else:
                 self._strangers.append((connection, 0))
-
-    def _open(self, connection: ServerConnection, call: ServerCall) -> None:
-        try:
-            served = self._served(connection, call)
-        except StreamStatusError as error:
-            with connection.lock:
-                call.finish(error.code, str(error))
-        except BaseException:
-            _log.exception("opening a stream of %s failed", connection.address)
-            with connection.lock:
-                call.finish("INTERNAL", "the server failed to open the stream")
-        else:
-            call.shell = served
-            if served is not None:
-                connection.served.add(served)
-
-    def _served(self, connection: ServerConnection, call: ServerCall) -> ServedStream | None:
-        if call.is_over:
-            return None
-        own = open_own(call.path)
-        if own is not None:
-            served = ServedStream(connection, call, own.stream)
-            served.is_unary, served.stays = own.is_unary, own.stays
-            return served
-        if call.path != PROCESS:
-            raise StreamStatusError("UNIMPLEMENTED", f"no such method; this server has {PROCESS}")
-        if self._stream_count >= self._max_streams:
-            full = full_error(self._max_streams)
-            self._refused(connection.address, f"{full.code}: {full}")
-            raise full
-        stream = self._open_stream(Peer(connection.address, call.metadata))
-        served = ServedStream(connection, call, stream, self._may_stay)
-        served.is_counted = connection.is_known = True
-        with connection.lock:
-            call.accept()
-        with self._lock:
-            self._stream_count += 1
-        return served
-
-    def _request(self, me: object, served: ServedStream, message: bytearray | memoryview) -> bool:
-        """Has a request answered; False if another thread leads now."""
-        if served.call.is_over:
-            return True
-        if (
-            served.has_thread
-            or served.waiting
-            or served.pace.is_slow
-            or served.stream.may_wait
-            or served.is_stalled
-        ):
-            return self._threads.enqueue(served, message) or self._abandon(me, served)
-        return self._answer_inline(me, served, message)
-
-    def _answer_inline(
-        self, me: object, served: ServedStream, message: bytearray | memoryview
-    ) -> bool:
-        self._leader.enter(served, True)
-        pace = served.pace
-        begun = pace.begin() if pace.may_stay else None
-        begin = time.perf_counter()
-        answer = served.answer(message)
-        took = time.perf_counter() - begin
-        if begun is None:
-            pace.seconds += (took - pace.seconds) / 8  # `end`, without the call.
-        else:
-            pace.end(begun, took, True)
-        if self._leader.leave(me):
-            if served.reply(answer, False):
-                return True
-            return self._close_inline(me, served)
-        # The stream is what this thread keeps.
-        pace.seconds = max(pace.seconds, TICK_SECONDS)
-        if served.reply(answer, True):
-            self._threads.serve_alone(served)
-        else:
-            self._close_stream(served)
-        return False
-
-    def _end_requests(self, me: object, served: ServedStream) -> bool:
-        if served.stays:
-            return True
-        with served.condition:
-            served.has_ended = True
-            if served.has_thread:
-                served.condition.notify_all()
-                return True
-            if served.waiting:
-                return True  # They are answered when the client takes the answers.
-        with served.connection.lock:
-            served.call.finish("OK")
-        return self._close_inline(me, served)
-
-    def _abandon(self, me: object, served: ServedStream) -> bool:
-        with served.condition:
-            if served.is_gone or served.is_closed:
-                return True
-            served.is_gone = True
-            served.waiting.clear()
-            # Under the condition: `close` comes after it.
-            try:
-                served.stream.abandon()
-            except BaseException:
-                _log.exception("abandoning a stream of %s failed", served.connection.address)
-            if served.has_thread:
-                served.condition.notify_all()
-                return True
-        return self._close_inline(me, served)
-
-    def _close_inline(self, me: object, served: ServedStream) -> bool:
-        """Closes a stream that no thread answers; False if another thread leads now."""
-        self._leader.enter(served, False)
-        self._close_stream(served)
-        return self._leader.leave(me)
-
-    def _close_stream(self, served: ServedStream) -> None:
-        with served.condition:
-            if served.is_closed:
-                return
-            served.is_closed = True
-            served.waiting.clear()
-        served.call.shell = None
-        connection = served.connection
-        with connection.lock:
-            connection.stalled.discard(served)
-        try:
-            served.stream.close()
-        except BaseException:
-            _log.exception("closing a stream of %s failed", connection.address)
-        connection.served.discard(served)
-        if served.is_counted:
-            with self._lock:
-                self._stream_count -= 1
-                self._changed.notify_all()
 
     # Now and then, and the end.
 
@@ -552,7 +391,7 @@ class Http2Listener:
 
     def _is_busy(self) -> bool:
         """Whether there is a stream, or an answer that was not sent."""
-        if self._stream_count:
+        if self._streams.count:
             return True
         return any(
             connection.half.framing.sending.has_unsent

@@ -1,0 +1,195 @@
+"""The streams of a listener: how they are opened, answered by the thread that leads, and closed.
+
+Each method that may take long raises RelievedError if another thread leads when it is done.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from dm_env_rpc_client.system.busy_wait import processors
+from dm_env_rpc_client.transports.http2.protocol.server_half import ServerCall
+from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
+from dm_env_rpc_client.transports.http2.server.leader import TICK_SECONDS, Leader, RelievedError
+from dm_env_rpc_client.transports.http2.server.served_stream import ServedStream
+from dm_env_rpc_client.transports.http2.server.stream_threads import StreamThreads
+from dm_env_rpc_client.transports.server_streams import (
+    ListenerOptions,
+    Peer,
+    StreamStatusError,
+    full_error,
+)
+from dm_env_rpc_client.transports.services.table import open_own
+from dm_env_rpc_client.transports.status import PROCESS
+
+_log = logging.getLogger(__name__)
+
+
+class Streams:
+    """The streams. Only the thread that leads calls the methods.
+
+    Args:
+      options: what is served.
+      leader: the lead of the listener.
+      changed: protects `count`, and is told when it becomes less.
+      start: as of `StreamThreads`.
+
+    Attributes:
+      count: how many streams are open, those of the services that every server has left out.
+      threads: of those whose answers take long.
+    """
+
+    def __init__(
+        self,
+        options: ListenerOptions,
+        leader: Leader,
+        changed: threading.Condition,
+        start: Callable[..., None],
+    ):
+        self.count = 0
+        self.threads = StreamThreads(start, self._close)
+        self._options = options
+        self._leader = leader
+        self._changed = changed
+        self._may_stay = options.processes > 1 and options.processes >= processors()
+
+    def open(self, connection: ServerConnection, call: ServerCall) -> None:
+        """Opens a stream, or ends the call with the reason why not."""
+        try:
+            served = self._served(connection, call)
+        except StreamStatusError as error:
+            with connection.lock:
+                call.finish(error.code, str(error))
+        except BaseException:
+            _log.exception("opening a stream of %s failed", connection.address)
+            with connection.lock:
+                call.finish("INTERNAL", "the server failed to open the stream")
+        else:
+            call.shell = served
+            if served is not None:
+                connection.served.add(served)
+
+    def _served(self, connection: ServerConnection, call: ServerCall) -> ServedStream | None:
+        if call.is_over:
+            return None
+        own = open_own(call.path)
+        if own is not None:
+            served = ServedStream(connection, call, own.stream)
+            served.is_unary, served.stays = own.is_unary, own.stays
+            return served
+        if call.path != PROCESS:
+            raise StreamStatusError("UNIMPLEMENTED", f"no such method; this server has {PROCESS}")
+        options = self._options
+        if self.count >= options.max_streams:
+            full = full_error(options.max_streams)
+            options.refused(connection.address, f"{full.code}: {full}")
+            raise full
+        stream = options.open_stream(Peer(connection.address, call.metadata))
+        served = ServedStream(connection, call, stream, self._may_stay)
+        served.is_counted = connection.is_known = True
+        with connection.lock:
+            call.accept()
+        with self._changed:
+            self.count += 1
+        return served
+
+    def request(self, served: ServedStream, message: bytearray | memoryview) -> None:
+        """Has a request answered."""
+        if served.call.is_over:
+            return
+        if (
+            served.has_thread
+            or served.waiting
+            or served.pace.is_slow
+            or served.stream.may_wait
+            or served.is_stalled
+        ):
+            if not self.threads.enqueue(served, message):
+                self.abandon(served)
+        else:
+            self._answer_inline(served, message)
+
+    def _answer_inline(self, served: ServedStream, message: bytearray | memoryview) -> None:
+        self._leader.enter(served, True)
+        pace = served.pace
+        begun = pace.begin() if pace.may_stay else None
+        begin = time.perf_counter()
+        answer = served.answer(message)
+        took = time.perf_counter() - begin
+        if begun is None:
+            pace.seconds += (took - pace.seconds) / 8  # `end`, without the call.
+        else:
+            pace.end(begun, took, True)
+        if self._leader.leave():
+            if not served.reply(answer, False):
+                self._close_inline(served)
+            return
+        # The stream is what this thread keeps.
+        pace.seconds = max(pace.seconds, TICK_SECONDS)
+        if served.reply(answer, True):
+            self.threads.serve_alone(served)
+        else:
+            self._close(served)
+        raise RelievedError
+
+    def end_requests(self, served: ServedStream) -> None:
+        """The client sends no more."""
+        if served.stays:
+            return
+        with served.condition:
+            served.has_ended = True
+            if served.has_thread:
+                served.condition.notify_all()
+                return
+            if served.waiting:
+                return  # They are answered when the client takes the answers.
+        with served.connection.lock:
+            served.call.finish("OK")
+        self._close_inline(served)
+
+    def abandon(self, served: ServedStream) -> None:
+        """The client is gone."""
+        with served.condition:
+            if served.is_gone or served.is_closed:
+                return
+            served.is_gone = True
+            served.waiting.clear()
+            # Under the condition: `close` comes after it.
+            try:
+                served.stream.abandon()
+            except BaseException:
+                _log.exception("abandoning a stream of %s failed", served.connection.address)
+            if served.has_thread:
+                served.condition.notify_all()
+                return
+        self._close_inline(served)
+
+    def _close_inline(self, served: ServedStream) -> None:
+        """Closes a stream that no thread answers."""
+        self._leader.enter(served, False)
+        self._close(served)
+        if not self._leader.leave():
+            raise RelievedError
+
+    def _close(self, served: ServedStream) -> None:
+        with served.condition:
+            if served.is_closed:
+                return
+            served.is_closed = True
+            served.waiting.clear()
+        served.call.shell = None
+        connection = served.connection
+        with connection.lock:
+            connection.stalled.discard(served)
+        try:
+            served.stream.close()
+        except BaseException:
+            _log.exception("closing a stream of %s failed", connection.address)
+        connection.served.discard(served)
+        if served.is_counted:
+            with self._changed:
+                self.count -= 1
+                self._changed.notify_all()
