@@ -12,6 +12,7 @@ from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.endpoint import Transport, check_transport
 from dm_env_rpc_client.transports.http2.client.target import Target
 from dm_env_rpc_client.transports.http2.dial_in.greeting import Dial
+from dm_env_rpc_client.transports.http2.sockets import server_tls_context
 from dm_env_rpc_client.transports.server_streams import Listener, ListenerOptions
 from dm_env_rpc_client.transports.tls import Tls
 
@@ -53,17 +54,8 @@ def open_listener(
         return GrpcListener(options, address, credentials)
     from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 
-    if isinstance(credentials, Tls):
-        credentials = credentials.server_context()
-    assert credentials is None or isinstance(credentials, ssl.SSLContext)
-    if credentials is not None:
-        if credentials.protocol is ssl.PROTOCOL_TLS_CLIENT:
-            raise SpecError(
-                f"credentials for {address}: got an ssl.SSLContext for clients; a server takes "
-                "ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) with a certificate, or a Tls"
-            )
-        credentials.set_alpn_protocols(["h2"])
-    return Http2Listener(options, address, credentials)
+    assert credentials is None or isinstance(credentials, ssl.SSLContext | Tls)
+    return Http2Listener(options, address, server_tls_context(credentials, address))
 
 
 def open_dialing(options: ListenerOptions, dial: Dial) -> Listener:
@@ -153,8 +145,7 @@ def open_worker(options: ListenerOptions, credentials: Tls | None) -> Http2Liste
     """
     from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 
-    context = None if credentials is None else credentials.server_context()
-    return Http2Listener(options, None, context)
+    return Http2Listener(options, None, server_tls_context(credentials, "workers"))
 
 
 def _why_not_http2(address: str, credentials: ServerCredentials | None) -> str:

@@ -59,6 +59,45 @@ def tls_context(
     return credentials
 
 
+def server_tls_context(
+    credentials: ssl.SSLContext | Tls | None, address: str, alpn: str = HTTP2
+) -> ssl.SSLContext | None:
+    """Returns the context of a server; None for plaintext.
+
+    Args:
+      credentials: as for `serve`, other than grpcio's.
+      address: what error messages call the server.
+      alpn: the protocol that is agreed to in the handshake.
+
+    Raises:
+      SpecError: it is a context for clients, or a Tls without a certificate.
+    """
+    if credentials is None:
+        return None
+    if isinstance(credentials, Tls):
+        credentials = credentials.server_context()
+    elif credentials.protocol is ssl.PROTOCOL_TLS_CLIENT:
+        raise SpecError(
+            f"credentials for {address}: got an ssl.SSLContext for clients; a server takes "
+            "ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) with a certificate, or a Tls"
+        )
+    credentials.set_alpn_protocols([alpn])
+    return credentials
+
+
+def accepted_socket(accepted: socket.socket, tls: ssl.SSLContext | None) -> socket.socket:
+    """Makes an accepted socket non-blocking, and with TLS an encrypted one before its handshake.
+
+    Raises:
+      OSError, ValueError: the client is gone.
+    """
+    accepted.setblocking(False)
+    set_options(accepted)
+    if tls is None:
+        return accepted
+    return tls.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+
+
 def connect_socket(
     target: Target,
     tls: ssl.SSLContext | None,

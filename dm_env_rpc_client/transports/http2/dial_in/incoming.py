@@ -22,15 +22,16 @@ from dm_env_rpc_client.errors import (
     ProtocolError,
     SpecError,
 )
-from dm_env_rpc_client.system import forking
-from dm_env_rpc_client.system.self_pipe import SelfPipe
 from dm_env_rpc_client.system.waiting import wait_in_parts
-from dm_env_rpc_client.transports import listening
 from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.http2.dial_in import greeting as dialing
+from dm_env_rpc_client.transports.http2.server.acceptor import AcceptingThread
 from dm_env_rpc_client.transports.http2.server.clients import peer_address
-from dm_env_rpc_client.transports.http2.server.listening_sockets import ListeningSockets
-from dm_env_rpc_client.transports.http2.sockets import WOULD_BLOCK, set_options
+from dm_env_rpc_client.transports.http2.sockets import (
+    WOULD_BLOCK,
+    accepted_socket,
+    server_tls_context,
+)
 from dm_env_rpc_client.transports.server_streams import check_may_listen
 from dm_env_rpc_client.transports.tls import Tls
 from dm_env_rpc_client.transports.tokens import Token
@@ -41,9 +42,6 @@ _GREET_SECONDS = 10.0
 """How long a server may take to say whom it is."""
 
 _LOOK_SECONDS = 1.0
-
-_PAUSE_SECONDS = 0.2
-"""How long servers wait when there are no descriptors for them."""
 
 _WARN_SECONDS = 1.0
 """The shortest time between two warnings of refused servers."""
@@ -83,7 +81,7 @@ class _Dialing:
         self.environments = 0
 
 
-class IncomingSockets:
+class IncomingSockets(AcceptingThread):
     """Listens for servers that dial in.
 
     Args:
@@ -112,30 +110,21 @@ class IncomingSockets:
         check_may_listen(address, credentials, insecure)
         if not hasattr(select, "epoll"):
             raise SpecError("servers can dial in to programs on Linux only")
-        self._tls = _context(credentials)
+        if not (credentials is None or isinstance(credentials, ssl.SSLContext | Tls)):
+            raise SpecError(
+                "listen takes a Tls or an ssl.SSLContext as credentials, got "
+                f"{type(credentials).__name__}"
+            )
+        self._tls = server_tls_context(credentials, address, dialing.ALPN)
         self._token = None if token is None else Token(token)
         self.refused = 0
         self._last_refusal = ""
         self._warned_at = -math.inf
-        self._poll = select.epoll()
-        self._listening = ListeningSockets(self._poll)
-        self._bell = SelfPipe()
         self._changed = threading.Condition()
-        self._is_closed = False
         # By descriptor, in the order in which they came; those that wait have been welcomed.
         self._greeting: dict[int, _Dialing] = {}
         self._waiting: dict[int, _Dialing] = {}
-        try:
-            self.address = listening.listen(self._listening.add, address)
-            self._poll.register(self._bell.fileno(), select.EPOLLIN)
-            self._thread = threading.Thread(
-                target=self._run, name=f"dm_env_rpc {self.address} is dialed", daemon=True
-            )
-            self._thread.start()
-        except BaseException:
-            self._release()
-            raise
-        forking.register(self)
+        super().__init__(address, "is dialed")
 
     @property
     def waiting(self) -> int:
@@ -209,9 +198,7 @@ class IncomingSockets:
         """Gives up what belongs to the parent; called in the only thread of a forked child."""
         self._changed = threading.Condition()
         self._is_closed = True
-        self._listening.abandon()
-        self._poll.close()
-        self._bell.abandon()
+        super().after_fork_in_child()
         for each in (*self._greeting.values(), *self._waiting.values()):
             each.socket.close()
 
@@ -230,13 +217,7 @@ class IncomingSockets:
     def _run(self) -> None:
         try:
             while not self._is_closed:
-                for descriptor, _ in self._poll.poll(_LOOK_SECONDS if self._greeting else -1):
-                    if descriptor in self._listening:
-                        self._accept(descriptor)
-                    elif descriptor == self._bell.fileno():
-                        self._bell.drain()
-                    else:
-                        self._advance(descriptor)
+                self._turn(_LOOK_SECONDS if self._greeting else -1)
                 self._drop_late()
         except BaseException:
             if not self._is_closed:
@@ -247,28 +228,14 @@ class IncomingSockets:
                 self._changed.notify_all()
                 self._release()
 
-    def _accept(self, descriptor: int) -> None:
+    def _accepted(self, accepted: Any, where: Any) -> None:
         try:
-            found = self._listening.accept(descriptor)
-        except OSError as error:
-            _log.warning("could not accept a connection: %s", error)
-            time.sleep(_PAUSE_SECONDS)
-            return
-        if found is None:
-            return
-        accepted: Any = found[0]
-        try:
-            accepted.setblocking(False)
-            set_options(accepted)
-            if self._tls is not None:
-                accepted = self._tls.wrap_socket(
-                    accepted, server_side=True, do_handshake_on_connect=False
-                )
+            accepted = accepted_socket(accepted, self._tls)
             self._poll.register(accepted, _READ)
         except (OSError, ValueError):
             accepted.close()
             return
-        address = peer_address(accepted.family, found[1])
+        address = peer_address(accepted.family, where)
         self._greeting[accepted.fileno()] = _Dialing(accepted, address)
         if len(self._greeting) > _MAX_GREETING:
             self._drop(next(iter(self._greeting)), "too many servers dial in at the same time")
@@ -372,29 +339,8 @@ class IncomingSockets:
             self._drop(descriptor, f"it did not say what it offers within {_GREET_SECONDS:g} s")
 
     def _release(self) -> None:
-        self._listening.close()
         for each in (*self._greeting.values(), *self._waiting.values()):
             each.socket.close()
         self._greeting.clear()
         self._waiting.clear()
-        self._poll.close()
-        self._bell.close()
-
-
-def _context(credentials: ServerCredentials | None) -> ssl.SSLContext | None:
-    if credentials is None:
-        return None
-    if isinstance(credentials, Tls):
-        credentials = credentials.server_context()
-    if not isinstance(credentials, ssl.SSLContext):
-        raise SpecError(
-            "listen takes a Tls or an ssl.SSLContext as credentials, got "
-            f"{type(credentials).__name__}"
-        )
-    if credentials.protocol is ssl.PROTOCOL_TLS_CLIENT:
-        raise SpecError(
-            "got an ssl.SSLContext for clients; servers that dial in are taken with "
-            "ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) with a certificate, or a Tls"
-        )
-    credentials.set_alpn_protocols([dialing.ALPN])
-    return credentials
+        super()._release()

@@ -1,4 +1,4 @@
-"""Accepts connections for other processes: one thread that hands over each socket."""
+"""Accepts connections in a thread of its own, and hands them over to other processes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import select
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from dm_env_rpc_client.system import forking
 from dm_env_rpc_client.system.self_pipe import SelfPipe
@@ -21,12 +22,12 @@ _PAUSE_SECONDS = 0.2
 _JOIN_SECONDS = 5.0
 
 
-class Acceptor:
+class AcceptingThread:
     """Listens on an address.
 
     Args:
       address: `host:port` or `unix:path`; port 0 takes a free one.
-      hand_over: called with the descriptor of each accepted socket, which is closed afterwards.
+      does: what the thread does, for its name.
 
     Attributes:
       address: the address, with the port that it got.
@@ -35,8 +36,7 @@ class Acceptor:
       OSError: the address is taken, or does not belong to this machine.
     """
 
-    def __init__(self, address: str, hand_over: Callable[[int], None]):
-        self._hand_over = hand_over
+    def __init__(self, address: str, does: str):
         self._poll = select.epoll()
         self._listening = ListeningSockets(self._poll)
         self._bell = SelfPipe()
@@ -45,7 +45,7 @@ class Acceptor:
             self.address = listening.listen(self._listening.add, address)
             self._poll.register(self._bell.fileno(), select.EPOLLIN)
             self._thread = threading.Thread(
-                target=self._run, name=f"dm_env_rpc {self.address} accepts", daemon=True
+                target=self._run, name=f"dm_env_rpc {self.address} {does}", daemon=True
             )
             self._thread.start()
         except BaseException:
@@ -53,41 +53,39 @@ class Acceptor:
             raise
         forking.register(self)
 
-    def close(self) -> None:
-        """Takes no more connections; returns when the address is free."""
-        self.close_soon()
-        self._thread.join(_JOIN_SECONDS)
-
-    def close_soon(self) -> None:
-        """Takes no more connections; does not wait."""
-        self._is_closed = True
-        self._bell.notify()
-
     def _run(self) -> None:
         try:
             while not self._is_closed:
-                for descriptor, _ in self._poll.poll():
-                    if descriptor in self._listening:
-                        self._accept(descriptor)
-                    else:
-                        self._bell.drain()
+                self._turn(-1)
         finally:
             self._release()
 
+    def _turn(self, seconds: float) -> None:
+        """Waits up to so many seconds, -1 for any time, and does what there is to do."""
+        for descriptor, _ in self._poll.poll(seconds):
+            if descriptor in self._listening:
+                self._accept(descriptor)
+            elif descriptor == self._bell.fileno():
+                self._bell.drain()
+            else:
+                self._advance(descriptor)
+
     def _accept(self, descriptor: int) -> None:
         try:
-            accepted = self._listening.accept(descriptor)
+            found = self._listening.accept(descriptor)
         except OSError as error:
             _log.warning("could not accept a connection: %s", error)
             time.sleep(_PAUSE_SECONDS)
-            return
-        if accepted is None:
-            return
-        with accepted[0] as connected:
-            try:
-                self._hand_over(connected.fileno())
-            except Exception:
-                _log.exception("a connection could not be handed over")
+        else:
+            if found is not None:
+                self._accepted(*found)
+
+    def _accepted(self, accepted: Any, where: Any) -> None:
+        """Takes a socket and the address of its client."""
+        raise NotImplementedError
+
+    def _advance(self, descriptor: int) -> None:
+        """Does what a socket is ready for that `_accepted` has registered."""
 
     def _release(self) -> None:
         self._listening.close()
@@ -99,3 +97,33 @@ class Acceptor:
         self._listening.abandon()
         self._poll.close()
         self._bell.abandon()
+
+
+class Acceptor(AcceptingThread):
+    """Hands over each connection.
+
+    Args:
+      address: as for `AcceptingThread`, with the same errors.
+      hand_over: called with the descriptor of each accepted socket, which is closed afterwards.
+    """
+
+    def __init__(self, address: str, hand_over: Callable[[int], None]):
+        self._hand_over = hand_over
+        super().__init__(address, "accepts")
+
+    def close(self) -> None:
+        """Takes no more connections; returns when the address is free."""
+        self.close_soon()
+        self._thread.join(_JOIN_SECONDS)
+
+    def close_soon(self) -> None:
+        """Takes no more connections; does not wait."""
+        self._is_closed = True
+        self._bell.notify()
+
+    def _accepted(self, accepted: Any, where: Any) -> None:
+        with accepted:
+            try:
+                self._hand_over(accepted.fileno())
+            except Exception:
+                _log.exception("a connection could not be handed over")

@@ -16,7 +16,7 @@ from dm_env_rpc_client.transports.http2.protocol.server_half import Event, Serve
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
 from dm_env_rpc_client.transports.http2.server.draining import DrainingConnections
 from dm_env_rpc_client.transports.http2.server.listening_sockets import ListeningSockets
-from dm_env_rpc_client.transports.http2.sockets import set_options
+from dm_env_rpc_client.transports.http2.sockets import accepted_socket
 
 _log = logging.getLogger(__name__)
 
@@ -139,12 +139,7 @@ class Clients:
             return
         made: Any = accepted
         try:
-            accepted.setblocking(False)
-            set_options(accepted)
-            if self._tls is not None:
-                made = self._tls.wrap_socket(
-                    accepted, server_side=True, do_handshake_on_connect=False
-                )
+            made = accepted_socket(accepted, self._tls)
             self.add(made, peer_address(accepted.family, where))
         except (OSError, ValueError) as error:
             _log.info("a client was gone before it was served: %s", error)
