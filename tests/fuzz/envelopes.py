@@ -34,6 +34,7 @@ from dm_env_rpc_client.protocol.step_layout import StepAnswer, UnreadStep
 from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.transports.server_streams import (
     ListenerOptions,
+    OpenStream,
     Peer,
     ServerStream,
     StreamStatusError,
@@ -289,8 +290,8 @@ class _NoListener:
 
     address = "localhost:1"
 
-    def __init__(self, options: ListenerOptions, *arguments: Any):
-        self.open_stream = options.open_stream
+    def __init__(self, open_stream: OpenStream):
+        self.open_stream = open_stream
 
     def abort(self) -> None:
         """Nothing listens."""
@@ -306,8 +307,8 @@ class _NoListener:
 def _serve() -> tuple[Server, ServerStream]:
     listeners: list[_NoListener] = []
 
-    def listener(*, open_stream: OpenStream, **_: Any) -> _NoListener:
-        listeners.append(_NoListener(open_stream))
+    def listener(options: ListenerOptions, *_: Any) -> _NoListener:
+        listeners.append(_NoListener(options.open_stream))
         return listeners[-1]
 
     with mock.patch("dm_env_rpc_client.server.hosting.open_listener", listener):
