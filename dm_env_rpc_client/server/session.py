@@ -197,7 +197,8 @@ class Session:
     def _join_world(
         self, request: dm_env_rpc_pb2.JoinWorldRequest
     ) -> dm_env_rpc_pb2.JoinWorldResponse:
-        name = self._checked_name(request)
+        name = request.world_name
+        self._limits.check_name(name, "the world name")
         agent = self._worlds.join(name, self._unpack_settings(request.settings))
         self._agent, self._world_name = agent, name
         self.may_wait = agent.may_wait
@@ -215,7 +216,9 @@ class Session:
         ]
         actions = None
         if self._lifecycle.state is State.RUNNING:
-            actions = self._unpack_actions(request.actions)
+            actions = self._actions.unpack(request.actions, Budget(self._limits))
+            for name, value in actions.items():
+                self._actions.field(name).conform(value)
         state, observations = self._joined_agent().step(actions, requested)
         packed = {}
         try:
@@ -230,13 +233,6 @@ class Session:
             observations=packed,
         )
 
-    def _unpack_actions(self, actions: Mapping[int, dm_env_rpc_pb2.Tensor]) -> dict[str, Any]:
-        """Unpacks actions; SpecError if one is out of the range of its spec."""
-        unpacked = self._actions.unpack(actions, Budget(self._limits))
-        for name, value in unpacked.items():
-            self._actions.field(name).conform(value)
-        return unpacked
-
     def _reset(self, request: dm_env_rpc_pb2.ResetRequest) -> dm_env_rpc_pb2.ResetResponse:
         settings = self._unpack_settings(request.settings)
         if settings or self._lifecycle.state is State.RUNNING:
@@ -248,7 +244,8 @@ class Session:
     def _reset_world(
         self, request: dm_env_rpc_pb2.ResetWorldRequest
     ) -> dm_env_rpc_pb2.ResetWorldResponse:
-        name = self._checked_name(request)
+        name = request.world_name
+        self._limits.check_name(name, "the world name")
         caller = self._agent if name == self._world_name else None
         self._worlds.reset(name, self._unpack_settings(request.settings), caller)
         return dm_env_rpc_pb2.ResetWorldResponse()
@@ -263,7 +260,8 @@ class Session:
     def _destroy_world(
         self, request: dm_env_rpc_pb2.DestroyWorldRequest
     ) -> dm_env_rpc_pb2.DestroyWorldResponse:
-        name = self._checked_name(request)
+        name = request.world_name
+        self._limits.check_name(name, "the world name")
         if self._agent is not None and name == self._world_name:
             raise RequestError.not_now(
                 f"this connection is joined to world {name!r}; leave it first"
@@ -311,15 +309,6 @@ class Session:
             agent.leave()
         finally:
             self._worlds.left(self._world_name)
-
-    def _checked_name(
-        self,
-        request: dm_env_rpc_pb2.JoinWorldRequest
-        | dm_env_rpc_pb2.ResetWorldRequest
-        | dm_env_rpc_pb2.DestroyWorldRequest,
-    ) -> str:
-        self._limits.check_name(request.world_name, "the world name")
-        return request.world_name
 
     def _unpack_settings(self, settings: Mapping[str, dm_env_rpc_pb2.Tensor]) -> dict[str, Any]:
         """Unpacks settings; SpecError if they would take more memory than the limits allow."""

@@ -36,13 +36,9 @@ class Caller:
         with self._lock:
             self._is_gone = True
             condition = self._condition
-        if condition is None:
-            return
-        if condition.acquire(blocking=False):
-            _notify(condition)
-        else:
+        if condition is not None:
             # A step may hold it for long, and this thread may have other clients to serve.
-            threading.Thread(target=_acquire_and_notify, args=(condition,), daemon=True).start()
+            threading.Thread(target=_notify, args=(condition,), daemon=True).start()
 
     def wait(self, condition: threading.Condition, timeout: float | None) -> None:
         """See `wait`."""
@@ -97,13 +93,6 @@ def wait_for(condition: threading.Condition, is_met: Callable[[], bool]) -> None
         wait(condition)
 
 
-def _acquire_and_notify(condition: threading.Condition) -> None:
-    condition.acquire()
-    _notify(condition)
-
-
 def _notify(condition: threading.Condition) -> None:
-    try:
+    with condition:
         condition.notify_all()
-    finally:
-        condition.release()

@@ -14,7 +14,6 @@ import logging.handlers
 import multiprocessing.process
 import os
 import pickle
-import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -45,10 +44,6 @@ from dm_env_rpc_client.transports.tls import Tls
 __all__ = ["Worker", "run"]
 
 _log = logging.getLogger("dm_env_rpc_client.server")
-
-_LOOK_SECONDS = 1.0
-"""How often a worker compares the id of its parent process: a process that was forked from the
-parent may keep the pipe open."""
 
 _EXIT_SECONDS = 5.0
 """How long a worker may take to end after the server's own process has."""
@@ -88,6 +83,8 @@ def run(
     gc.collect()
     gc.freeze()
     _tell(control, "ready")
+    # Its parent's end of the pipe may be kept open by a process that was forked from the parent.
+    children.exit_with(children.Parent.from_multiprocessing(), _EXIT_SECONDS, control.shut_down)
     worker.run()
 
 
@@ -131,13 +128,9 @@ class Worker:
 
     def run(self) -> None:
         """Does what it is told, until it is told to stop."""
-        parent = os.getppid()
         grace = 0.0
-        try:
+        with contextlib.suppress(EOFError, OSError):
             while True:
-                while not self._control.wait(_LOOK_SECONDS):
-                    if os.getppid() != parent:
-                        raise EOFError
                 (what, *arguments), descriptor = hear(self._control)
                 if what == "stop":
                     (grace,) = arguments
@@ -146,8 +139,6 @@ class Worker:
                     self._obey(what, arguments, descriptor)
                 except OSError:
                     _log.exception("what the server's own process said cannot be done")
-        except (EOFError, OSError):
-            _exit_in(_EXIT_SECONDS)
         deadline = time.monotonic() + grace
         self._listener.stop(grace)
         self._forwarded.stop(deadline)
@@ -241,11 +232,3 @@ def _close(descriptor: int, taken: Callable[[], None]) -> None:
 def _set_levels(levels: Mapping[str, int]) -> None:
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
-
-
-def _exit_in(seconds: float) -> None:
-    def exit_then() -> None:
-        time.sleep(seconds)
-        os._exit(1)
-
-    threading.Thread(target=exit_then, name="dm_env_rpc exits", daemon=True).start()

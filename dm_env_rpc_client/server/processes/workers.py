@@ -240,22 +240,21 @@ class Workers:
             if not self._is_serving:
                 return
             delay = 0.0 if worker.is_ready else min(_MAX_DELAY_SECONDS, 2 * delay + 0.1)
-            while True:
+            ended = worker
+            while worker is ended:
                 if self._stopping.wait(delay):
                     return
                 try:
                     worker = self._start(worker.index)
-                    break
-                except _StoppingError:
-                    return
                 except Exception:
-                    _log.exception("a worker process could not be started")
+                    if not self._stopping.is_set():
+                        _log.exception("a worker process could not be started")
                     delay = _MAX_DELAY_SECONDS
 
     def _start(self, index: int) -> WorkerProcess:
         with self._lock:
             if self._stopping.is_set():
-                raise _StoppingError
+                raise RuntimeError("the server stops")
             worker = self._workers[index] = WorkerProcess(
                 self._options, self._properties, self._board, index, next(self._serials)
             )
@@ -362,10 +361,6 @@ def _end_at_exit(workers: weakref.ref[Workers]) -> None:
     found = workers()
     if found is not None:
         found.abort_and_wait()
-
-
-class _StoppingError(Exception):
-    """No worker is started, because all are to stop."""
 
 
 def _log_here(record: logging.LogRecord) -> None:

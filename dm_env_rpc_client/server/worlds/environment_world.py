@@ -97,7 +97,7 @@ class EnvironmentWorld(World):
         self._agent: _EnvironmentAgent | None = None
         self._is_running = False
         self._is_closed = self._has_closed = False
-        self._timestep: dm_env.TimeStep | None = None
+        self._timestep: dm_env.TimeStep
         # Whether another connection has reset the world and the agent's next step has to
         # return INTERRUPTED.
         self._is_interrupted = False
@@ -124,7 +124,8 @@ class EnvironmentWorld(World):
         with self._lock:
             wait_for(self._changed, lambda: not self._is_interrupted or self._is_closed)
             made = self._make_again(settings)
-            if made is not None and self._agent is not None and not self._has_specs_of(made):
+            has_agent = self._agent is not None
+            if made is not None and has_agent and made.flat_specs.specs != self.specs:
                 made.environment.close()
                 raise RequestError.not_now(
                     "these settings change the specs, and a ResetWorld cannot send new specs to "
@@ -179,7 +180,7 @@ class EnvironmentWorld(World):
         with self._lock:
             flat_specs = self._made.flat_specs
             if self._is_interrupted:
-                observations = flat_specs.flat_observations(self._last_timestep(), requested)
+                observations = flat_specs.flat_observations(self._timestep, requested)
                 self._finish_interruption()
                 return State.INTERRUPTED, observations
             if actions is not None:
@@ -250,10 +251,6 @@ class EnvironmentWorld(World):
             raise
         return (made or self._made)._replace(flat_specs=flat_specs)
 
-    def _last_timestep(self) -> dm_env.TimeStep:
-        assert self._timestep is not None, "only a running sequence is interrupted"
-        return self._timestep
-
     def _finish_interruption(self) -> None:
         self._end_sequence(self._made_next)
         self._made_next = None
@@ -267,13 +264,10 @@ class EnvironmentWorld(World):
             if made.environment is not former.environment:
                 former.environment.close()
 
-    def _has_specs_of(self, made: _Made) -> bool:
-        return bool(made.flat_specs.specs == self._made.flat_specs.specs)
-
     def _make_again(self, settings: Mapping[str, Any]) -> _Made | None:
-        return self._make({**self._made.settings, **settings}) if settings else None
-
-    def _make(self, settings: Mapping[str, Any]) -> _Made:
+        if not settings:
+            return None
+        settings = {**self._made.settings, **settings}
         return self._with_flat_specs(construct(self._factory, settings), settings)
 
     def _with_flat_specs(

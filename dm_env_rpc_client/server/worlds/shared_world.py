@@ -102,11 +102,9 @@ class SharedWorld(World):
                 raise RequestError.invalid(str(error)) from error
             if self._uninformed is None:
                 self._uninformed = {agent for agent in self._agents if agent.is_running}
-            for agent in self._agents:
-                if agent is caller:
-                    self._end_sequence_of(agent)
+            if isinstance(caller, _SharedAgent):
+                self._end_sequence_of(caller)
             self._end_reset_when_all_informed()
-            self._changed.notify_all()
             wait_for(self._changed, lambda: self._uninformed is None or self._is_closed)
 
     @contextlib.contextmanager
@@ -143,8 +141,6 @@ class SharedWorld(World):
                 if agent.is_running:
                     # The answer to its first step could not be sent: begin a new sequence.
                     self._end_sequence_of(agent)
-                    self._end_reset_when_all_informed()
-                    self._changed.notify_all()
             elif agent.is_running:
                 agent.action = agent.flat_specs.nested_action(actions)
             elif agent.outcome is None:
@@ -165,8 +161,6 @@ class SharedWorld(World):
             )
         with self._changed:
             self._end_sequence_of(agent)
-            self._end_reset_when_all_informed()
-            self._changed.notify_all()
 
     def leave(self, agent: _SharedAgent) -> None:
         """Removes an agent; the others no longer wait for it."""
@@ -182,7 +176,6 @@ class SharedWorld(World):
                 self._is_running = False
                 for other in self._agents:
                     other.is_interrupted = other.is_running
-            self._end_reset_when_all_informed()
             self._changed.notify_all()
 
     def _wait_for_outcome(self, agent: _SharedAgent) -> tuple[State, dm_env.TimeStep]:
@@ -193,8 +186,6 @@ class SharedWorld(World):
             if agent.outcome is None and self._is_interrupted(agent):
                 assert agent.timestep is not None, "only a running agent is interrupted"
                 self._end_sequence_of(agent)
-                self._end_reset_when_all_informed()
-                self._changed.notify_all()
                 return State.INTERRUPTED, agent.timestep
             self._advance(agent)
             # A step that was taken is returned, even after a later interruption, which the
@@ -306,11 +297,13 @@ class SharedWorld(World):
         agent.outcome = None
         if self._uninformed is not None:
             self._uninformed.discard(agent)
+        self._end_reset_when_all_informed()
 
     def _end_reset_when_all_informed(self) -> None:
         if self._uninformed is not None and not self._uninformed:
             self._uninformed = None
             self._is_running = False
+        self._changed.notify_all()
 
     def _missing(self) -> list[str]:
         """What the steps that wait, wait for."""
