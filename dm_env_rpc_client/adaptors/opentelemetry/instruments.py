@@ -42,26 +42,20 @@ _SECONDS = (
 """Boundaries for durations: steps take tens of microseconds, and engines minutes to start."""
 
 Attributes: TypeAlias = Mapping[str, str | int]
+_Key: TypeAlias = frozenset[tuple[str, str | int]]
 
 
 class Tally:
     """The counters of one stream. Each has one writer: the thread that begins, or that ends."""
 
-    __slots__ = ("attributes", "begun_bytes", "ended_bytes", "is_connection", "requests")
+    __slots__ = ("attributes", "begun_bytes", "connections", "ended_bytes", "requests")
 
-    def __init__(self, attributes: Attributes, is_connection: bool):
+    def __init__(self, attributes: Attributes, connections: int):
         self.attributes = attributes
-        self.is_connection = is_connection
+        self.connections = connections
         self.requests: dict[str, int] = {}
         self.begun_bytes = 0
         self.ended_bytes = 0
-
-    def add(self, other: Tally) -> None:
-        """Adds what another one has counted."""
-        self.begun_bytes += other.begun_bytes
-        self.ended_bytes += other.ended_bytes
-        for kind, count in list(other.requests.items()):
-            self.requests[kind] = self.requests.get(kind, 0) + count
 
 
 class End:
@@ -71,10 +65,10 @@ class End:
         self.tracer = tracer
         self.step_spans = step_spans
         self._lock = threading.Lock()
-        self._open: dict[Tally, None] = {}
+        self._open: set[Tally] = set()
         self._closed: collections.deque[Tally] = collections.deque()
         # Of the streams that have ended, by their attributes.
-        self._ended: dict[frozenset[tuple[str, str | int]], Tally] = {}
+        self._ended: dict[_Key, Tally] = {}
         prefix = f"dm_env_rpc.{name}"
         self._duration = meter.create_histogram(
             f"{prefix}.request.duration",
@@ -91,7 +85,7 @@ class End:
         for what, counted in (("sent", sent), ("received", received)):
             meter.create_observable_counter(
                 f"{prefix}.{what}",
-                [functools.partial(self._observe_bytes, counted)],
+                [functools.partial(self._observe, counted)],
                 "By",
                 f"Size of the messages that were {what}, without framing.",
             )
@@ -99,15 +93,18 @@ class End:
             f"{prefix}.requests", [self._observe_requests], "{request}", "Requests by kind."
         )
         meter.create_observable_up_down_counter(
-            f"{prefix}.connections", [self._observe_open], "{connection}", "Open connections."
+            f"{prefix}.connections",
+            [functools.partial(self._observe, "connections")],
+            "{connection}",
+            "Open connections.",
         )
 
     def opened(self, attributes: Attributes, is_connection: bool) -> Tally:
         """Returns the counters of a new stream."""
-        tally = Tally(attributes, is_connection)
+        tally = Tally(attributes, int(is_connection))
         with self._lock:
             self._fold()
-            self._open[tally] = None
+            self._open.add(tally)
         return tally
 
     def closed(self, tally: Tally) -> None:
@@ -129,21 +126,20 @@ class End:
         while self._closed:
             tally = self._closed.popleft()
             if tally in self._open:
-                del self._open[tally]
-                key = frozenset(tally.attributes.items())
-                self._ended.setdefault(key, Tally(tally.attributes, False)).add(tally)
+                self._open.remove(tally)
+                tally.connections = 0
+                _add(self._ended, tally)
 
-    def _totals(self) -> list[Tally]:
+    def _totals(self) -> Iterable[Tally]:
+        totals: dict[_Key, Tally] = {}
         with self._lock:
             self._fold()
-            each = [*self._ended.values(), *self._open]
-        totals: dict[frozenset[tuple[str, str | int]], Tally] = {}
-        for tally in each:
-            key = frozenset(tally.attributes.items())
-            totals.setdefault(key, Tally(tally.attributes, False)).add(tally)
-        return list(totals.values())
+            # Servers with no connection left are told of, too: the last number would stay.
+            for tally in (*self._ended.values(), *self._open):
+                _add(totals, tally)
+        return totals.values()
 
-    def _observe_bytes(self, counted: str, _: CallbackOptions) -> Iterable[Observation]:
+    def _observe(self, counted: str, _: CallbackOptions) -> Iterable[Observation]:
         for tally in self._totals():
             yield Observation(getattr(tally, counted), {**CALL, **tally.attributes})
 
@@ -152,16 +148,16 @@ class End:
             for kind, count in tally.requests.items():
                 yield Observation(count, {**CALL, **tally.attributes, KIND: kind})
 
-    def _observe_open(self, _: CallbackOptions) -> Iterable[Observation]:
-        with self._lock:
-            self._fold()
-            # Servers with no connection left are told of, too: the last number would stay.
-            counts = dict.fromkeys(self._ended, 0)
-            for tally in self._open:
-                key = frozenset(tally.attributes.items())
-                counts[key] = counts.get(key, 0) + tally.is_connection
-        for key, count in counts.items():
-            yield Observation(count, {**CALL, **dict(key)})
+
+def _add(totals: dict[_Key, Tally], tally: Tally) -> None:
+    """Adds what a stream has counted to what others with the same attributes have."""
+    key = frozenset(tally.attributes.items())
+    total = totals.setdefault(key, Tally(tally.attributes, 0))
+    total.connections += tally.connections
+    total.begun_bytes += tally.begun_bytes
+    total.ended_bytes += tally.ended_bytes
+    for kind, count in list(tally.requests.items()):
+        total.requests[kind] = total.requests.get(kind, 0) + count
 
 
 @functools.lru_cache(maxsize=1024)
@@ -185,9 +181,7 @@ def peer_attributes(peer: str) -> Attributes:
 
 
 @functools.lru_cache(maxsize=4096)
-def outcome(
-    where: frozenset[tuple[str, str | int]], kind: str, code: str, error_type: str
-) -> Attributes:
+def outcome(where: _Key, kind: str, code: str, error_type: str) -> Attributes:
     """Returns the attributes of a request that has an outcome.
 
     Args:
@@ -212,8 +206,4 @@ def error_type(error: BaseException | None, code: str) -> str:
 def type_of(error: BaseException) -> str:
     """Returns the qualified name of the class of an error."""
     kind = type(error)
-    return (
-        kind.__qualname__
-        if kind.__module__ == "builtins"
-        else (f"{kind.__module__}.{kind.__qualname__}")
-    )
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")

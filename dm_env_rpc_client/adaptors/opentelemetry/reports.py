@@ -66,13 +66,10 @@ class _Reports:
         self._where = where
         self._key = frozenset(where.items())
         self._tally = end.opened(where, is_connection)
-        self._is_closed = False
 
     def close(self) -> None:
         """See `telemetry.Reports`."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._end.closed(self._tally)
+        self._end.closed(self._tally)
 
     def _count(self, kind: str, size: int) -> bool:
         """Counts a request; returns whether it has a span."""

@@ -17,7 +17,7 @@ from dm_env_rpc_client.adaptors.gymnasium.values import (
 from dm_env_rpc_client.bridges import bounded_json
 from dm_env_rpc_client.errors import ProtocolError
 
-__all__ = ["DESCRIPTION", "EXTRAS", "FRAME", "STATE", "Description"]
+__all__ = ["DESCRIPTION", "EXTRAS", "FRAME", "STATE", "Description", "describe"]
 
 DESCRIPTION = "pettingzoo"
 """The property with the agents, their spaces and the metadata, as JSON."""
@@ -54,61 +54,22 @@ class Description(NamedTuple):
     notes: Sequence[str]
 
     @classmethod
-    def of(cls, env: Any) -> Description:
-        """Describes a `pettingzoo.ParallelEnv`, with its spaces as `read` returns them.
+    def read(cls, text: str, agents: Sequence[Hashable] = ()) -> Description:
+        """Returns what `describe` has written.
 
         Args:
-          env: the environment.
+          text: the JSON, which a server sent.
+          agents: the agents, where they are known.
 
         Raises:
-          SpecError: a space is not near one of Gymnasium's.
+          ProtocolError: the text is invalid.
         """
-        notes: list[str] = []
-
-        def near(space: spaces.Space[Any], name: str) -> spaces.Space[Any]:
-            return from_json(to_json(space, name, notes), name)
-
-        agents = list(env.possible_agents)
-        state_space = getattr(env, "state_space", None)
-        return cls(
-            agents,
-            {agent: near(env.action_space(agent), f"{agent}: action_space") for agent in agents},
-            {
-                agent: near(env.observation_space(agent), f"{agent}: observation_space")
-                for agent in agents
-            },
-            dict(getattr(env, "metadata", {})),
-            getattr(env, "render_mode", None),
-            None if state_space is None else near(state_space, "state_space"),
-            notes,
-        )
-
-    def to_text(self) -> str:
-        """Returns the JSON text that `read` takes."""
-        description = {
-            "version": VERSION,
-            "agents": [
-                {
-                    "agent": to_jsonable(agent),
-                    "action_space": to_json(self.action_spaces[agent], "", []),
-                    "observation_space": to_json(self.observation_spaces[agent], "", []),
-                }
-                for agent in self.agents
-            ],
-            "metadata": to_jsonable(self.metadata),
-            "render_mode": self.render_mode,
-            "state_space": None if self.state_space is None else to_json(self.state_space, "", []),
-            "notes": list(self.notes),
-        }
-        return bounded_json.encode(description, DESCRIPTION).decode("ascii")
-
-    @classmethod
-    def read(cls, text: str) -> Description:
-        """Returns the description that a server sent; ProtocolError if it is invalid."""
         where = f"property {DESCRIPTION!r}"
         value = decode_description(text, where)
         try:
-            each = {from_jsonable(item["agent"], where): item for item in value["agents"]}
+            items = value["agents"]
+            agents = agents or [from_jsonable(item["agent"], where) for item in items]
+            each = dict(zip(agents, items, strict=True))
             state_space = value["state_space"]
             return cls(
                 list(each),
@@ -124,3 +85,34 @@ class Description(NamedTuple):
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def describe(env: Any) -> str:
+    """Returns the JSON text that describes a `pettingzoo.ParallelEnv`.
+
+    Args:
+      env: the environment.
+
+    Raises:
+      SpecError: a space is not near one of Gymnasium's.
+    """
+    notes: list[str] = []
+    state_space = getattr(env, "state_space", None)
+    description = {
+        "version": VERSION,
+        "agents": [
+            {
+                "agent": to_jsonable(agent),
+                "action_space": to_json(env.action_space(agent), f"{agent}: action_space", notes),
+                "observation_space": to_json(
+                    env.observation_space(agent), f"{agent}: observation_space", notes
+                ),
+            }
+            for agent in env.possible_agents
+        ],
+        "metadata": to_jsonable(dict(getattr(env, "metadata", {}))),
+        "render_mode": getattr(env, "render_mode", None),
+        "state_space": None if state_space is None else to_json(state_space, "state_space", notes),
+        "notes": notes,
+    }
+    return bounded_json.encode(description, DESCRIPTION).decode("ascii")

@@ -28,6 +28,7 @@ from dm_env_rpc_client.adaptors.pettingzoo.description import (
     FRAME,
     STATE,
     Description,
+    describe,
 )
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.offered_properties import Properties
@@ -97,7 +98,8 @@ class PettingZooGame(Game):
                 "may join"
             )
         self._env = env
-        self._description = Description.of(env)
+        text = describe(env)
+        self._description = Description.read(text, list(env.possible_agents))
         self._all = set(self._description.agents)
         self._names = {str(agent): agent for agent in self._description.agents}
         if len(self._names) < len(self._description.agents):
@@ -112,7 +114,7 @@ class PettingZooGame(Game):
         self._observed: dict[Hashable, Any] = {}
         self._extras: dict[Hashable, dict[str, Any]] = {}
         self.properties = Properties()
-        self.properties.add(DESCRIPTION, self._description.to_text)
+        self.properties.add(DESCRIPTION, lambda: text)
         if self._description.render_mode is not None:
             self.properties.add(FRAME, self._frame)
         if self._description.state_space is not None:
