@@ -54,19 +54,19 @@ class FloatCast(Wrapper):
 
     def action_spec(self) -> Any:
         """Returns the specs of the actions."""
-        return map_named(lambda _, spec: self._action_spec(spec), self.environment.action_spec())
+        return map_named(self._action_spec, self.environment.action_spec())
 
     def observation_spec(self) -> Any:
         """Returns the specs of the observations."""
-        return map_named(lambda _, spec: self._spec(spec), self.environment.observation_spec())
+        return map_named(self._spec, self.environment.observation_spec())
 
     def reward_spec(self) -> Any:
         """Returns the spec of the reward."""
-        return map_named(lambda _, spec: self._spec(spec), self.environment.reward_spec())
+        return map_named(self._spec, self.environment.reward_spec())
 
     def discount_spec(self) -> Any:
         """Returns the spec of the discount."""
-        return map_named(lambda _, spec: self._spec(spec), self.environment.discount_spec())
+        return map_named(self._spec, self.environment.discount_spec())
 
     def convert_action(self, action: Any) -> Any:
         """See `Wrapper.convert_action`."""
@@ -91,13 +91,10 @@ class FloatCast(Wrapper):
         return dtype.kind == "f" and dtype != self._dtype
 
     def _value(self, name: str, value: Any) -> Any:
-        if isinstance(value, float | np.floating):
-            return _cast(value, self._dtype)[()]
-        if isinstance(value, np.ndarray) and self._is_cast(value.dtype):
-            return _cast(value, self._dtype)
-        return value
+        is_cast = self._is_cast(np.asarray(value).dtype)
+        return _cast(value, self._dtype)[()] if is_cast else value
 
-    def _spec(self, spec: specs.Array) -> specs.Array:
+    def _spec(self, name: str, spec: specs.Array) -> specs.Array:
         if not self._is_cast(spec.dtype):
             return spec
         if not isinstance(spec, specs.BoundedArray):
@@ -105,15 +102,16 @@ class FloatCast(Wrapper):
         low, high = _cast(spec.minimum, self._dtype), _cast(spec.maximum, self._dtype)
         return spec.replace(dtype=self._dtype, minimum=low, maximum=high)
 
-    def _action_spec(self, spec: specs.Array) -> specs.Array:
-        if not self._is_cast(spec.dtype) or not isinstance(spec, specs.BoundedArray):
-            return self._spec(spec)
-        low, high = _cast(spec.minimum, self._dtype), _cast(spec.maximum, self._dtype)
+    def _action_spec(self, name: str, spec: specs.Array) -> specs.Array:
+        cast = self._spec(name, spec)
+        if cast is spec or not isinstance(cast, specs.BoundedArray):
+            return cast
+        low, high = cast.minimum, cast.maximum
         low = np.where(low < spec.minimum, np.nextafter(low, low.dtype.type(np.inf)), low)
         high = np.where(high > spec.maximum, np.nextafter(high, low.dtype.type(-np.inf)), high)
         if np.any(low > high):
             return spec  # There is no value of the dtype between the bounds.
-        return spec.replace(dtype=self._dtype, minimum=low, maximum=high)
+        return cast.replace(minimum=low, maximum=high)
 
 
 def _cast(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
