@@ -26,7 +26,6 @@ from dm_env_rpc.v1 import connection as reference_connection
 from dm_env_rpc.v1 import dm_env_adaptor as reference_adaptor
 from dm_env_rpc.v1 import dm_env_rpc_pb2 as reference_pb2
 from dm_env_rpc.v1 import tensor_utils
-from google.rpc import code_pb2
 
 from dm_env_rpc_client import (
     BatchedEnvironment,
@@ -280,23 +279,10 @@ def test_a_client_that_is_gone_waits_no_longer_in_another_process(server: Server
         assert connection.is_usable
 
 
-def test_worlds_that_do_not_exist_are_named(server: Server) -> None:
-    with connect(server.address) as connection:
-        for name, text in (("nowhere", "no world 'nowhere'"), ("world-99-1", "has ended")):
-            for request in (
-                dm_env_rpc_pb2.JoinWorldRequest(world_name=name),
-                dm_env_rpc_pb2.ResetWorldRequest(world_name=name),
-                dm_env_rpc_pb2.DestroyWorldRequest(world_name=name),
-            ):
-                with pytest.raises(DmEnvRpcError, match=text) as caught:
-                    connection.send(request)
-                assert caught.value.code == code_pb2.NOT_FOUND
-
-
 def test_an_idle_server_takes_no_processor_time(server: Server) -> None:
     assert server.world_count == 0
     begin = time.process_time()
-    time.sleep(0.5)
+    time.sleep(0.5)  # The time in which it does nothing is what is measured.
     assert time.process_time() - begin < 0.1
 
 

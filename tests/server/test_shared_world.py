@@ -30,6 +30,7 @@ from dm_env_rpc_client import (
     make,
     reset_world,
 )
+from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import Race, Server, serve
 from tests.scripted import settles
 from tests.stopwatch import time_limit
@@ -76,6 +77,11 @@ class Players:
         """Everybody steps at once."""
         pairs = zip(self.envs, actions, strict=True)
         return [each.result(30) for each in [self.threads.submit(e.step, a) for e, a in pairs]]
+
+    def waiting_for(self) -> str:
+        """What steps wait for."""
+        key = f"waiting_for.{self.world}"
+        return str(PropertiesExtension(self.spectator).read(key))
 
     def __enter__(self) -> Players:
         return self
@@ -158,7 +164,7 @@ def test_with_too_few_left_the_sequence_is_interrupted(server: Server, vanish: b
     with Players(server, 2) as players:
         players.step(STAY, STAY)
         waiting = players.threads.submit(players.envs[0].step, RUN)
-        time.sleep(0.05)
+        assert settles(lambda: players.waiting_for() == "player 1 has not stepped")
         if vanish:
             players.connections[1]._pipeline.poison(ConnectionLostError("cable cut"))
         else:
@@ -171,7 +177,7 @@ def test_the_others_go_on_without_one_that_leaves(server: Server) -> None:
     with Players(server, 3, "crowd", length=9) as players:
         players.step(STAY, STAY, STAY)
         waiting = [players.threads.submit(env.step, RUN) for env in players.envs[:2]]
-        time.sleep(0.05)
+        assert settles(lambda: players.waiting_for() == "player 2 has not stepped")
         assert not any(each.done() for each in waiting)
         players.envs[2].close()
         for each in waiting:
@@ -323,7 +329,7 @@ def test_a_server_that_stops_frees_those_who_wait() -> None:
     with serve(Race) as stopping:
         env = make(stopping.address)
         future = env.step_async(STAY)
-        time.sleep(0.1)
+        assert settles(lambda: stopping.stats().steps == 1)
         with time_limit(3):
             stopping.stop(0.1)
         assert isinstance(future.exception(5), DmEnvRpcError | ConnectionLostError)
@@ -344,7 +350,7 @@ def test_reset_world_waits_until_all_others_have_heard(server: Server) -> None:
         players.step(RUN, RUN, RUN)
         players.step(RUN, RUN, RUN)
         reset = players.threads.submit(reset_world, players.connections[0], players.world)
-        time.sleep(0.05)
+        time.sleep(0.05)  # Nobody can see that it has begun.
         heard = players.envs[1].step(RUN)
         assert (heard.step_type, heard.discount) == (LAST, 1.0)
         np.testing.assert_array_equal(heard.observation["positions"], [1, 1, 1])
@@ -452,7 +458,7 @@ def test_reset_world_with_four_agents_some_of_which_vanish(
             for _ in range(after):
                 assert not players.envs[0].step(STAY).last()
         else:
-            time.sleep(after / 2_000)
+            time.sleep(after / 2_000)  # Any time, as hypothesis says.
         reset_world(caller, players.world)
         answered = log.now()
         if not is_spectator:
