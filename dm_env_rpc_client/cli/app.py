@@ -15,8 +15,6 @@ from dm_env_rpc_client.cli.serving import serve
 from dm_env_rpc_client.cli.stepping import bench, run
 from dm_env_rpc_client.system.version import __version__
 
-__all__ = ["app"]
-
 app = typer.Typer(
     cls=Commands,
     help=(

@@ -23,8 +23,6 @@ from dm_env_rpc_client.compliance.options import FLAGS, Kind, Options
 if TYPE_CHECKING:
     from dm_env_rpc_client.compliance import Result
 
-__all__ = ["EXAMPLES", "check"]
-
 EXAMPLES = examples(
     "dm-env-rpc check localhost:50051",
     "dm-env-rpc check localhost:50051 --invalid-create rows=-1 --reset rows=6 --one-agent",

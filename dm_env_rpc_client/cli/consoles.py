@@ -22,18 +22,6 @@ import typer
 
 from dm_env_rpc_client.displays.plain_text import one_line, printable
 
-__all__ = [
-    "Console",
-    "cell",
-    "console",
-    "json_text",
-    "print_json",
-    "print_text",
-    "progress",
-    "table",
-    "waiting",
-]
-
 
 class Console(rich.console.Console):
     """A console on which no text controls the terminal.

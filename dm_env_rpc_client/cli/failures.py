@@ -21,19 +21,6 @@ from dm_env_rpc_client.cli.consoles import cell, console
 from dm_env_rpc_client.displays.plain_text import one_line
 from dm_env_rpc_client.system.objects import raised_by
 
-__all__ = [
-    "DEFECT",
-    "INTERRUPTED",
-    "OneLine",
-    "Terminated",
-    "UsageError",
-    "end_in_order",
-    "ending",
-    "ignore_signals_to_end",
-    "log_in_one_line",
-    "one_line_errors",
-]
-
 REFUSED = 1
 WRONG_USAGE = 2
 NO_CONNECTION = 3

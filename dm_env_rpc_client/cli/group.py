@@ -12,9 +12,6 @@ import typer.core
 
 from dm_env_rpc_client.cli.failures import INTERRUPTED, one_line_errors
 
-__all__ = ["Commands", "examples"]
-
-
 _COMPLETION_VARIABLE = "_DM_ENV_RPC_COMPLETE"
 
 

@@ -12,8 +12,6 @@ from dm_env_rpc_client.cli.consoles import print_json, print_text, waiting
 from dm_env_rpc_client.cli.failures import REFUSED
 from dm_env_rpc_client.cli.group import examples
 
-__all__ = ["EXAMPLES", "health"]
-
 EXAMPLES = examples(
     "dm-env-rpc health localhost:50051",
     "dm-env-rpc health localhost:50051 --timeout 60       # wait until it has started",
@@ -31,7 +29,7 @@ def _check_service(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Server(options.Server):
-    timeout: Annotated[float, options.option("timeout")] = 5.0
+    timeout: float = 5.0
 
 
 @options.with_options

@@ -13,8 +13,6 @@ from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.cli.group import examples
 from dm_env_rpc_client.standalone import FILE
 
-__all__ = ["EXAMPLES", "init"]
-
 EXAMPLES = examples(
     "dm-env-rpc init my_environment",
     "dm-env-rpc init old_simulator --kind standalone",

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import rich.table
     from dm_env import specs
 
-__all__ = ["EXAMPLES", "describe", "inspect"]
-
 EXAMPLES = examples(
     "dm-env-rpc inspect localhost:50051",
     "dm-env-rpc inspect localhost:50051 --create rows=6 --json",
@@ -29,13 +27,13 @@ EXAMPLES = examples(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _World(options.World):
-    address: Annotated[
-        str,
-        typer.Argument(
-            metavar="ADDRESS|FILE",
-            help="Address of the server, such as localhost:50051, or a recording.",
-        ),
-    ]
+    """A world, or a recording.
+
+    Attributes:
+      address: Address of the server, such as localhost:50051, or a recording.
+    """
+
+    address: Annotated[str, typer.Argument(metavar="ADDRESS|FILE")]
 
 
 @options.with_options

@@ -1,8 +1,8 @@
 """The options that several commands share, each declared once.
 
 A command takes a group of options as one parameter, whose type is a dataclass: `with_options`
-gives the command an argument or option for each of its fields. What a row of
-`compliance.options.FLAGS` declares is taken from there.
+gives the command an argument or option for each of its fields. What the docstring says about the
+field is the help text. A field that the compliance suite has, too, is declared there (`FLAGS`).
 """
 
 from __future__ import annotations
@@ -33,27 +33,9 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
     from dm_env_rpc_client.transports.tls import Tls
 
-__all__ = [
-    "CATCH",
-    "WHERE",
-    "Access",
-    "Group",
-    "Json",
-    "Server",
-    "World",
-    "WorldOrCatch",
-    "check_listening_address",
-    "option",
-    "with_options",
-]
-
 _HOST_PORT = re.compile(r"[^/\s]+:(\d{1,5})")
 _SCHEMES = ("unix:", "unix-abstract:", "dns:", "ipv4:", "ipv6:", "vsock:")
 
-WHERE = (
-    "Address of the server, such as localhost:50051; or process:COMMAND, docker:IMAGE or "
-    "python:MODULE:NAME, to start one for this command."
-)
 CATCH = "python:dm_env_rpc_client.server:Catch"
 """The server of commands that are given none."""
 
@@ -120,11 +102,11 @@ class Group:
 class Access(Group):
     """How the connections of a command are secured."""
 
-    insecure: Annotated[bool, option("insecure")] = False
-    tls_ca: Annotated[str | None, option("tls_ca")] = None
-    tls_cert: Annotated[str | None, option("tls_cert")] = None
-    tls_key: Annotated[str | None, option("tls_key")] = None
-    token_file: Annotated[str | None, option("token_file")] = None
+    insecure: bool = False
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    token_file: str | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -156,10 +138,15 @@ class Access(Group):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Server(Access):
-    """A server that a command connects to."""
+    """A server that a command connects to.
 
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", help=WHERE)]
-    timeout: Annotated[float, option("timeout")] = 10.0
+    Attributes:
+      address: Address of the server, such as localhost:50051; or process:COMMAND, docker:IMAGE or
+        python:MODULE:NAME, to start one for this command.
+    """
+
+    address: Annotated[str, typer.Argument(metavar="ADDRESS")]
+    timeout: float = 10.0
 
     @contextlib.contextmanager
     def ready(self) -> Iterator[Self]:
@@ -230,14 +217,15 @@ class Server(Access):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class World(Server):
-    """A world that a command joins: a new one, or one that exists."""
+    """A world that a command joins: a new one, or one that exists.
 
-    create: Annotated[list[str] | None, option("create_settings")] = None
-    join: Annotated[list[str] | None, option("join_settings")] = None
-    world: Annotated[
-        str | None,
-        option("world_name", "Name of an existing world to join instead of a new one."),
-    ] = None
+    Attributes:
+      world_name: Name of an existing world to join instead of a new one.
+    """
+
+    create_settings: list[str] | None = None
+    join_settings: list[str] | None = None
+    world_name: str | None = None
 
     @contextlib.contextmanager
     def environment(self, **options: Any) -> Iterator[DmEnvAdaptor]:
@@ -248,33 +236,32 @@ class World(Server):
         """
         from dm_env_rpc_client.environment.worlds import join_world, make
 
-        create, join = parse_settings(self.create), parse_settings(self.join)
-        if self.world is not None and create:
+        create, join = parse_settings(self.create_settings), parse_settings(self.join_settings)
+        if self.world_name is not None and create:
             raise UsageError("--create is for a new world, --world joins an existing one")
         with contextlib.ExitStack() as stack:
-            if self.world is None:
+            if self.world_name is None:
                 how = self._connecting(**options)
                 with waiting(f"creating a world at {self.address}"):
                     env = make(self.address, create, join, **how)
             else:
                 connection = stack.enter_context(self.connection(**options))
-                with waiting(f"joining {self.world}"):
-                    env = join_world(connection, self.world, join)
+                with waiting(f"joining {self.world_name}"):
+                    env = join_world(connection, self.world_name, join)
             yield stack.enter_context(env)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WorldOrCatch(World):
-    """The same; if there is no address, a world of an example game."""
+    """The same; if there is no address, a world of an example game.
 
-    address: Annotated[
-        str,
-        typer.Argument(
-            metavar="ADDRESS",
-            help=f"{WHERE} If not given, it starts Catch, an example game.",
-            show_default=False,
-        ),
-    ] = CATCH
+    Attributes:
+      address: Address of the server, such as localhost:50051; or process:COMMAND, docker:IMAGE or
+        python:MODULE:NAME, to start one for this command. If not given, it starts Catch, an
+        example game.
+    """
+
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", show_default=False)] = CATCH
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -310,11 +297,23 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 def _parameters_of(group: Any) -> Iterator[inspect.Parameter]:
     hints = typing.get_type_hints(group, include_extras=True)
     defaults = {field.name: field.default for field in dataclasses.fields(group)}
+    texts: dict[str, str] = {}
+    for each in reversed(group.__mro__):
+        texts.update(re.findall(r"^  (\w+): (.*(?:\n    .*)*)", inspect.getdoc(each) or "", re.M))
     # What is special to a command comes first.
     for name in dict.fromkeys(name for each in group.__mro__ for name in get_annotations(each)):
         default = inspect.Parameter.empty if defaults[name] is MISSING else defaults[name]
+        annotation = hints[name]
+        if not hasattr(annotation, "__metadata__"):
+            annotation = Annotated[annotation, _option_named(name)]
+        details = annotation.__metadata__[0]
+        details.help = " ".join(texts[name].split()) if name in texts else details.help
         kind = inspect.Parameter.KEYWORD_ONLY
-        yield inspect.Parameter(name, kind, default=default, annotation=hints[name])
+        yield inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+def _option_named(name: str) -> Any:
+    return option(name) if name in FLAGS else typer.Option(f"--{name.replace('_', '-')}")
 
 
 def check_listening_address(address: str, access: Access) -> None:

@@ -8,8 +8,6 @@ from pathlib import Path
 from dm_env_rpc_client.cli.group import examples
 from dm_env_rpc_client.standalone import FILE
 
-__all__ = ["EXAMPLES", "standalone"]
-
 EXAMPLES = examples(
     "dm-env-rpc standalone > dm_env_rpc_server.py",
     "python3.6 dm_env_rpc_server.py my_module:make_environment --address localhost:50051",

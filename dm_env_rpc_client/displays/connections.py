@@ -8,8 +8,6 @@ from typing import Any, Protocol
 from dm_env_rpc_client.displays import markup
 from dm_env_rpc_client.displays.spec_tables import spec_table
 
-__all__ = ["ShownConnection", "show_connection", "show_environment", "show_facts"]
-
 
 def show_facts(title: str, facts: Mapping[str, Any]) -> str:
     """Returns a table with two columns, names and texts, below a title."""

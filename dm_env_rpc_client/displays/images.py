@@ -15,8 +15,6 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import PIL.Image
 
-__all__ = ["MAX_SIDE", "Picture", "encode", "is_image", "montage", "picture"]
-
 Array = npt.NDArray[Any]
 
 MAX_SIDE = 640
@@ -135,9 +133,17 @@ def _layout(shape: tuple[int, ...]) -> str | None:
     return "HWC" if shape[2] <= _MOST_PLANES and min(shape[:2]) >= _SMALLEST else None
 
 
-def _to_image(array: Array, low: Any, high: Any) -> PIL.Image.Image:
-    import PIL.Image
+def pixels(array: Array, low: Any = None, high: Any = None) -> npt.NDArray[np.uint8]:
+    """Returns the pixels of an array for which `is_image` holds.
 
+    Args:
+      array: as for `picture`.
+      low: as for `picture`.
+      high: as for `picture`.
+
+    Returns:
+      Colours [H, W, 3]; or shares of 255 [H, W], with several channels side by side.
+    """
     layout = _layout(array.shape)
     assert layout is not None, "see is_image"
     if layout == "CHW":
@@ -147,28 +153,33 @@ def _to_image(array: Array, low: Any, high: Any) -> PIL.Image.Image:
     # For larger arrays even making a smaller copy would take long.
     stride = 1 + max(array.shape[:2]) // (4 * MAX_SIDE)
     array = array[::stride, ::stride]
-    channels = array.shape[2]
-    if channels == 4 and array.dtype == np.uint8 and np.all(array[..., 3] == 255):
-        array, channels = array[..., :3], 3
-    grey = array.dtype.kind == "b" or (
-        array.dtype == np.uint8 and (high >= _FEW_VALUES if high is not None else _is_grey(array))
-    )
-    scaled = np.ascontiguousarray(array) if grey else _scaled(array, low, high)
+    if array.shape[2] == 4 and array.dtype == np.uint8 and np.all(array[..., 3] == 255):
+        array = array[..., :3]
     if array.dtype.kind == "b":
-        scaled = array.astype(np.uint8) * 255
-    if channels == 3:
-        return PIL.Image.fromarray(scaled)
-    planes = np.concatenate(np.moveaxis(scaled, -1, 0), axis=1)
-    if grey:
-        return PIL.Image.fromarray(planes).convert("RGB")
-    import matplotlib
-
-    return PIL.Image.fromarray(matplotlib.colormaps["viridis"](planes, bytes=True)[..., :3])
+        array = array.astype(np.uint8) * 255
+    elif not _has_shades(array, high):
+        array = _scaled(array, low, high)
+    if array.shape[2] == 3:
+        return np.ascontiguousarray(array)
+    return np.concatenate(np.moveaxis(array, -1, 0), axis=1)
 
 
-def _is_grey(array: Array) -> bool:
-    """Whether bytes are shades of grey, not one of a few categories as on a game board."""
-    return bool(array.max() >= _FEW_VALUES)
+def _to_image(array: Array, low: Any, high: Any) -> PIL.Image.Image:
+    import PIL.Image
+
+    shown = pixels(array, low, high)
+    if shown.ndim == 2 and not _has_shades(array, high):
+        import matplotlib
+
+        shown = matplotlib.colormaps["viridis"](shown, bytes=True)[..., :3]
+    return PIL.Image.fromarray(shown).convert("RGB")
+
+
+def _has_shades(array: Array, high: Any) -> bool:
+    """Whether values are shades, not numbers or one of a few categories as on a game board."""
+    if array.dtype == np.uint8:
+        return bool((array.max() if high is None else high) >= _FEW_VALUES)
+    return array.dtype.kind == "b"
 
 
 def _scaled(array: Array, low: Any, high: Any) -> npt.NDArray[np.uint8]:

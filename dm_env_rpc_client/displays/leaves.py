@@ -11,8 +11,6 @@ from typing import Any
 
 from google.protobuf import message as protobuf_message
 
-__all__ = ["named_leaves", "rebuild"]
-
 _SEPARATOR = "."
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-__all__ = ["MAX_ROWS", "MAX_TEXT", "escape", "preformatted", "section", "shorten", "table"]
-
 MAX_TEXT = 2000
 """The maximum length of a text; longer ones are truncated."""
 

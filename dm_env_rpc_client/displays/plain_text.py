@@ -13,8 +13,6 @@ import logging
 import traceback
 from collections.abc import Iterable
 
-__all__ = ["PrintableRecords", "did_you_mean", "one_line", "printable"]
-
 
 def printable(text: str) -> str:
     """Returns text without characters that could control a terminal; line breaks and tabs stay.

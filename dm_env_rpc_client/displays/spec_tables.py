@@ -10,8 +10,6 @@ from dm_env import specs
 from dm_env_rpc_client.displays import markup, plots
 from dm_env_rpc_client.displays.leaves import named_leaves
 
-__all__ = ["Range", "are_specs", "bounds_text", "dtype_text", "spec_table", "value_range"]
-
 _COLUMNS = ("name", "dtype", "shape", "values")
 _MAX_LEAVES = 1000
 

@@ -12,8 +12,6 @@ from dm_env_rpc_client.displays import images, markup, plots
 from dm_env_rpc_client.displays.leaves import named_leaves
 from dm_env_rpc_client.displays.values import image_html, show_value
 
-__all__ = ["show_timestep"]
-
 _MAX_FRAMES, _LARGE_FRAME = 8, 100
 _MAX_LINES = 8
 _FRAME_PIXELS = 640

@@ -11,8 +11,6 @@ from google.protobuf import message as protobuf_message
 from dm_env_rpc_client.displays import images, markup, plots
 from dm_env_rpc_client.displays.spec_tables import Range
 
-__all__ = ["image_html", "in_short", "show_value"]
-
 IMAGE_SIDE = 240
 """The length of the longer side of an image on the page, in pixels."""
 

@@ -20,8 +20,6 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 from dm_env_rpc_client.tensors.specs import dm_env_spec_to_tensor_spec
 
-__all__ = ["Buttons", "Control", "Sliders", "Text", "checked_by", "control_for"]
-
 MAX_BUTTONS = 12
 """The maximum number of values that are shown as buttons."""
 

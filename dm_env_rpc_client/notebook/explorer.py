@@ -13,6 +13,7 @@ from dm_env import specs
 
 from dm_env_rpc_client.displays import markup, plots
 from dm_env_rpc_client.displays.leaves import named_leaves, rebuild
+from dm_env_rpc_client.displays.progress import Progress
 from dm_env_rpc_client.displays.values import in_short
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import SpecError
@@ -23,11 +24,9 @@ from dm_env_rpc_client.notebook.keyboard import Keyboard, checked_action, defaul
 from dm_env_rpc_client.notebook.local_properties import LocalProperties
 from dm_env_rpc_client.notebook.observation_view import ObservationView
 from dm_env_rpc_client.notebook.property_panel import PropertyPanel
-from dm_env_rpc_client.notebook.stepping import Progress, Stepper
+from dm_env_rpc_client.notebook.stepping import Stepper
 from dm_env_rpc_client.server.string_properties import HasStringProperties
 from dm_env_rpc_client.tensors.sampling import sample
-
-__all__ = ["Explorer", "explore"]
 
 Policy = Callable[[dm_env.TimeStep], Any]
 
@@ -35,9 +34,6 @@ _ROOT = "action"
 _BY_HAND = "the controls"
 _MIN_RATE, _MAX_RATE = 0.25, 60.0
 _PLOT = (520, 140)
-
-_MAX_PLOTTED = 200
-"""The maximum number of steps, and of episodes, in a plot."""
 
 
 def explore(
@@ -336,30 +332,26 @@ def _action_text(action: Any) -> str:
 
 
 def _plots(progress: Progress) -> str:
-    rewards = progress.rewards[-_MAX_PLOTTED:]
-    before = progress.total_steps - len(rewards)
+    before = progress.total_steps - len(progress.rewards)
     per_step = plots.line(
-        rewards,
+        list(progress.rewards),
         *_PLOT,
         title="Reward per step",
-        dots=True,
         axis=plots.Axis(
             "step, of all episodes" if progress.episode > 1 else "step",
             "reward",
             before + 1,
-            [start - before for start in progress.starts if start > before],
+            [index for index, begins in enumerate(progress.begins) if begins and index],
         ),
     )
-    returns = progress.returns[-_MAX_PLOTTED:]
     per_episode = plots.line(
-        returns,
+        list(progress.returns),
         *_PLOT,
         title="Return per episode",
-        dots=True,
         axis=plots.Axis(
             "finished episode",
             "return: the sum of its rewards",
-            progress.finished - len(returns) + 1,
+            progress.finished - len(progress.returns) + 1,
         ),
     )
     return f'<div class="dm-env-plots"><div>{per_step}</div><div>{per_episode}</div></div>'

@@ -14,8 +14,6 @@ from dm_env import specs
 from dm_env_rpc_client.displays.spec_tables import are_specs, spec_table
 from dm_env_rpc_client.displays.timestep_tables import show_timestep
 
-__all__ = ["load_ipython_extension", "unload_ipython_extension"]
-
 _HTML = "text/html"
 
 

@@ -18,8 +18,6 @@ from dm_env_rpc_client.displays.values import in_short
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.notebook.controls import checked_by
 
-__all__ = ["KeyPad", "Keyboard", "checked_action", "default_keys"]
-
 STEP, RUN, RESET = " ", "Enter", "r"
 
 _HERE = pathlib.Path(__file__).parent

@@ -9,8 +9,6 @@ from dm_env_rpc_client.extensions.property_access import PropertyAccess
 from dm_env_rpc_client.extensions.property_spec import PropertySpec
 from dm_env_rpc_client.server.string_properties import HasStringProperties
 
-__all__ = ["LocalProperties"]
-
 
 class LocalProperties(PropertyAccess):
     """The interface of `PropertiesExtension` for an environment in this process.

@@ -12,8 +12,6 @@ from dm_env_rpc_client.displays.leaves import named_leaves
 from dm_env_rpc_client.displays.spec_tables import Range, value_range
 from dm_env_rpc_client.displays.values import show_value
 
-__all__ = ["ObservationView"]
-
 SIDE, SIDE_OF_MANY = 480, 230
 """The longer side of an image on the page in pixels, if it is the only one and otherwise."""
 

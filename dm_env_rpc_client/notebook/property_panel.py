@@ -15,8 +15,6 @@ from dm_env_rpc_client.notebook.controls import Control, control_for
 if TYPE_CHECKING:
     from dm_env_rpc_client.extensions.property_access import PropertyAccess
 
-__all__ = ["PropertyPanel"]
-
 MAX_SHOWN = 200
 """The maximum number of properties that are shown."""
 

@@ -6,7 +6,6 @@ were requested. During a run it also takes a step when one is due and no call is
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import queue
 import threading
@@ -15,14 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 import dm_env
-import numpy as np
 
-__all__ = ["Progress", "Stepper"]
+from dm_env_rpc_client.displays.progress import Progress
 
 _log = logging.getLogger(__name__)
-
-MAX_REMEMBERED = 2000
-"""The maximum number of rewards, and of returns, kept for the plots."""
 
 DRAW_SECONDS = 0.05
 """The minimum time between two reports of a run."""
@@ -34,70 +29,6 @@ CLOSE_SECONDS = 1.0
 """How long `close` waits for a call that is being executed."""
 
 _CONTINUE = object()
-
-
-@dataclasses.dataclass
-class Progress:
-    """The progress of a stepper.
-
-    Attributes:
-      timestep: the last TimeStep; None before the first.
-      action: the action of the last step; None after a reset.
-      episode: the number of the episode, from 1.
-      steps: the number of steps in the episode.
-      episode_return: the sum of its rewards; of a reward that is an array, the sum counts.
-      total_steps: the number of steps in all episodes.
-      rewards: the last rewards, of all episodes.
-      starts: for each episode whose first reward is in `rewards`, the number of steps before it.
-      returns: the returns of the last finished episodes.
-      finished: the number of finished episodes.
-      is_running: whether a run is in progress.
-      error: the text of the last error; "" if the last call succeeded.
-    """
-
-    timestep: dm_env.TimeStep | None = None
-    action: Any = None
-    episode: int = 0
-    steps: int = 0
-    episode_return: float = 0.0
-    total_steps: int = 0
-    rewards: list[float] = dataclasses.field(default_factory=list)
-    starts: list[int] = dataclasses.field(default_factory=list)
-    finished: int = 0
-    returns: list[float] = dataclasses.field(default_factory=list)
-    is_running: bool = False
-    error: str = ""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the episode has ended, or none has begun."""
-        return self.timestep is None or bool(
-            np.all(np.asarray(self.timestep.step_type) == dm_env.StepType.LAST)
-        )
-
-    def begin(self, timestep: dm_env.TimeStep) -> None:
-        """Records a reset."""
-        self.timestep, self.action = timestep, None
-        self.episode += 1
-        self.steps, self.episode_return = 0, 0.0
-
-    def advance(self, action: Any, timestep: dm_env.TimeStep) -> None:
-        """Records a step."""
-        self.timestep, self.action = timestep, action
-        if not self.steps:
-            self.starts.append(self.total_steps)
-        self.steps += 1
-        self.total_steps += 1
-        reward = 0.0 if timestep.reward is None else float(np.sum(timestep.reward))
-        self.episode_return += reward
-        self.rewards.append(reward)
-        del self.rewards[:-MAX_REMEMBERED]
-        while self.starts and self.starts[0] < self.total_steps - len(self.rewards):
-            del self.starts[0]
-        if self.is_over:
-            self.finished += 1
-            self.returns.append(self.episode_return)
-            del self.returns[:-MAX_REMEMBERED]
 
 
 class Stepper:

@@ -9,7 +9,8 @@ import dm_env
 import numpy as np
 import pytest
 
-from dm_env_rpc_client.notebook.stepping import BYTES_PER_SECOND, Progress, Stepper
+from dm_env_rpc_client.displays.progress import MAX_REMEMBERED, Progress
+from dm_env_rpc_client.notebook.stepping import BYTES_PER_SECOND, Stepper
 from dm_env_rpc_client.server import Catch
 from tests.notebook.waiting import wait_for
 
@@ -55,9 +56,9 @@ def test_steps_are_taken_one_by_one_to_the_end_and_then_anew(
     progress = reports.progress
     assert progress.is_over
     assert progress.episode == 1
-    assert progress.rewards[:3] == [0, 0, 0]
+    assert list(progress.rewards)[:3] == [0, 0, 0]
     assert abs(progress.rewards[3]) == 1
-    assert progress.returns == [progress.episode_return] == [progress.rewards[3]]
+    assert list(progress.returns) == [progress.episode_return] == [progress.rewards[3]]
     stepper.step(stay)
     wait_for(lambda: reports.progress.episode == 2, "the next episode")
     assert progress.steps == 0
@@ -196,24 +197,20 @@ def test_calls_take_their_turn(stepper: Stepper, reports: Reports) -> None:
     assert seen == [1]
 
 
-def test_memory_of_long_runs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dm_env_rpc_client.notebook.stepping.MAX_REMEMBERED", 5)
+def test_memory_of_long_runs_is_bounded() -> None:
     progress = Progress()
-    progress.begin(dm_env.restart(None))
-    for number in range(20):
+    for number in range(2 * MAX_REMEMBERED):
+        progress.begin(dm_env.restart(None))
+        progress.advance(None, dm_env.transition(0.0, None))
         progress.advance(None, dm_env.termination(float(number), None))
-    assert progress.rewards == [15, 16, 17, 18, 19]
-    assert progress.starts == []
-    progress.begin(dm_env.restart(None))
-    progress.advance(None, dm_env.transition(0.0, None))
-    assert (progress.rewards, progress.starts) == ([16, 17, 18, 19, 0], [20])
-    assert (progress.total_steps, progress.finished) == (21, 20)
-    assert len(progress.returns) == 5
-    assert progress.returns[-1] == sum(range(20))
+    assert (progress.total_steps, progress.finished) == (4 * MAX_REMEMBERED, 2 * MAX_REMEMBERED)
+    assert len(progress.returns) == len(progress.rewards) == MAX_REMEMBERED
+    assert list(progress.rewards)[-2:] == [0, progress.returns[-1]] == [0, number]
+    assert list(progress.begins)[-2:] == [True, False]
 
 
 def test_a_reward_that_is_an_array_counts_as_its_sum() -> None:
     progress = Progress()
     progress.begin(dm_env.restart(None))
     progress.advance(None, dm_env.transition(np.array([1.0, 2.0]), None))
-    assert progress.rewards == [3.0]
+    assert list(progress.rewards) == [3.0]

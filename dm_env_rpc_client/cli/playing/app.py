@@ -17,21 +17,18 @@ from textual.binding import Binding as KeyBinding
 from textual.binding import BindingType
 from textual.containers import Container, VerticalScroll
 
-from dm_env_rpc_client.cli.playing.bindings import Binding
-from dm_env_rpc_client.cli.playing.controls import COMMANDS, TextEntry, flag, in_short
-from dm_env_rpc_client.cli.playing.panel import Panel
+from dm_env_rpc_client.cli.playing.controls import TextEntry, flag, sent_text
+from dm_env_rpc_client.cli.playing.panel import Binding, Panel
 from dm_env_rpc_client.cli.playing.pictures import picture_for
 from dm_env_rpc_client.cli.playing.player import Player
 from dm_env_rpc_client.cli.playing.view import Gallery, Words, shows_images
 from dm_env_rpc_client.displays.plain_text import one_line
+from dm_env_rpc_client.displays.values import in_short
 from dm_env_rpc_client.errors import DmEnvRpcError
-
-__all__ = ["PlayApp", "describe"]
 
 _MOST_SENT = 4
 """The number of controls whose values in the last action are shown."""
 
-_MOST_NUMBERS = 8
 _MOST_FLAGS = 32
 _MOST_PENDING = 8
 """Further steps that keys ask for are left out, so that a held key leaves no backlog."""
@@ -98,7 +95,6 @@ class PlayApp(App[BaseException]):
         self._pending: asyncio.Queue[Callable[[], None]] = asyncio.Queue()
 
     def compose(self) -> ComposeResult:
-        """See `App.compose`."""
         # Kept, because they cannot be found any more while the application ends.
         self._status, self._observations, self._controls, self._shown_message, self._keys = (
             Words(id=name, markup=False)
@@ -175,10 +171,9 @@ class PlayApp(App[BaseException]):
 
     async def _next(self) -> Callable[[], None]:
         """Waits for the next call of the environment, and returns it."""
-        if self._step_due is None:
-            return await self._pending.get()
+        due = self._step_due
         try:
-            wait = max(0.0, self._step_due - time.monotonic())
+            wait = None if due is None else max(0.0, due - time.monotonic())
             return await asyncio.wait_for(self._pending.get(), wait)
         except asyncio.TimeoutError:
             return self._prepare_step()
@@ -213,18 +208,19 @@ class PlayApp(App[BaseException]):
 
     def _schedule(self) -> None:
         """Sets the time of the next step; none without a rate, in a pause, or after an episode."""
-        if self._rate is None or self._is_paused or self.player.is_over:
+        now = time.monotonic()
+        if self._rate is None or self._is_paused or self.player.progress.is_over:
             self._step_due = None
+        elif self._step_due is None:
+            self._step_due = now + 1 / self._rate
         else:
-            now = time.monotonic()
-            due = now if self._step_due is None else self._step_due
-            self._step_due = max(now, due + 1 / self._rate)
+            self._step_due = max(now, self._step_due + 1 / self._rate)
 
     def _prepare_step(self) -> Callable[[], None]:
         """Returns a step with the values that the controls have now."""
         action = self._panel.action()
         sent = ", ".join(
-            f"{c.label}={in_short(c.value)}" for c in self._panel.controls[:_MOST_SENT]
+            f"{c.label}={sent_text(c.value)}" for c in self._panel.controls[:_MOST_SENT]
         )
         self._panel.go_idle()
 
@@ -240,22 +236,21 @@ class PlayApp(App[BaseException]):
 
     def _press(self, key: str) -> None:
         panel = self._panel
-        command = None if panel.is_by_hand(key) else COMMANDS.get(key)
         if self._typing is not None:
             self._type(self._typing, key)
         elif panel.press(key):
             if self._rate is None and panel.steps_at_once:
                 self._ask_for(self._prepare_step())
-        elif command == "quit":
+        elif key == "q":
             self._end(None)
-        elif command == "reset":
+        elif key == "r":
             self._ask_for(self.player.begin)
-        elif command == "pause" and self._rate is not None:
+        elif key == "p" and self._rate is not None:
             self._is_paused = not self._is_paused
             self._ask_for(lambda: None)
-        elif command in ("next", "last"):
-            panel.select(1 if command == "next" else -1)
-        elif command == "type":
+        elif key in ("tab", "backtab"):
+            panel.select(1 if key == "tab" else -1)
+        elif key == "t":
             texts = [control for control in panel.controls if isinstance(control, TextEntry)]
             chosen = [control for control in texts if control is panel.selected] or texts
             self._typing = chosen[0] if chosen else None
@@ -301,15 +296,16 @@ class PlayApp(App[BaseException]):
         self._show_status()
 
     def _show_status(self) -> None:
-        player, timestep = self.player, self.player.timestep
+        progress = self.player.progress
+        timestep = progress.timestep
         text = Text().append(f"{self.title}\n", _BOLD)
         parts: list[str] = []
         if timestep is not None:
-            parts = [f"episode {player.episode}", f"step {player.steps}"]
-            if not timestep.first():
+            parts = [f"episode {progress.episode}", f"step {progress.steps}"]
+            if progress.steps:
                 parts.append(f"reward {describe(timestep.reward)}")
-            parts.append(f"return {player.episode_return:.6g}")
-            if not timestep.first():
+            parts.append(f"return {progress.episode_return:.6g}")
+            if progress.steps:
                 parts.append(f"discount {describe(timestep.discount)}")
             if timestep.last():
                 ended = "interrupted" if np.any(timestep.discount) else "terminated"
@@ -320,13 +316,13 @@ class PlayApp(App[BaseException]):
         waiting = self._waiting_text()
         if waiting:
             text.append(waiting, Style(color="yellow"))
-        elif self._sent and timestep is not None and not timestep.first():
+        elif progress.steps and self._sent:
             text.append(one_line(f"after {self._sent}"), _DIM)
         self._status.update(text)
 
     def _waiting_text(self) -> str:
         seconds = 0.0 if self._busy_since is None else time.monotonic() - self._busy_since
-        if self.player.timestep is not None and seconds < _WAITING_SECONDS:
+        if self.player.progress.timestep is not None and seconds < _WAITING_SECONDS:
             return ""
         what = self.player.waiting_for
         text = f"waiting: {what}" if what else "waiting for the server"
@@ -360,8 +356,9 @@ class PlayApp(App[BaseException]):
         side.scroll_to(y=max(0, top), animate=False)
 
     def _keys_text(self) -> str:
-        over = self.player.timestep is not None and self.player.timestep.last()
-        parts = ["space: next episode" if over else "space: step", "r: reset"]
+        progress = self.player.progress
+        is_over = progress.episode and progress.is_over
+        parts = ["space: next episode" if is_over else "space: step", "r: reset"]
         if len(self._panel.controls) > 1:
             parts.append("tab: next action")
         if any(isinstance(control, TextEntry) for control in self._panel.controls):
@@ -374,20 +371,9 @@ class PlayApp(App[BaseException]):
 def describe(value: Any) -> str:
     """Returns an observation that is not a picture as one line."""
     array = np.asarray(value)
-    if array.dtype.kind == "b" and array.ndim == 0:
-        return flag(array[()])
-    if array.dtype.kind == "b" and array.size <= _MOST_FLAGS:
-        return "".join("☑" if each else "☐" for each in array.flat)
-    if array.dtype.kind not in "biufc":
-        return one_line(str(value))
-    if array.ndim == 0:
-        return f"{array[()]:.6g}" if array.dtype.kind == "f" else str(array[()])
-    if array.size <= _MOST_NUMBERS:
-        return one_line(np.array2string(array, precision=4, suppress_small=True))
-    summary = f", {np.count_nonzero(array)} on"
-    if array.dtype.kind != "b":
-        summary = f", {array.min():.4g} to {array.max():.4g}, mean {array.mean():.4g}"
-    return f"{array.dtype.name}{list(array.shape)}{summary}"
+    if array.dtype.kind != "b" or array.size > _MOST_FLAGS:
+        return one_line(in_short(value))
+    return "".join("☑" if each else "☐" for each in array.flat) if array.ndim else flag(array)
 
 
 def _name_of(event: events.Key) -> str:

@@ -12,12 +12,11 @@ import functools
 import numpy as np
 import PIL.Image
 from rich.color import Color
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.style import Style
 
 from dm_env_rpc_client.cli.playing.pictures import Picture, Pixels
-
-__all__ = ["draw"]
 
 Line = list[Segment]
 
@@ -34,17 +33,25 @@ _LARGEST_CELL = 3
 """The most rows of a cell of a board."""
 
 
-def draw(picture: Picture, width: int, height: int) -> list[Line]:
-    """Draws a picture as large as possible; images are only magnified by whole numbers.
+class Drawing:
+    """A picture for `rich`, as large as possible; images are only magnified by whole numbers.
 
     Args:
       picture: the picture.
-      width: available columns.
-      height: available rows.
-
-    Returns:
-      Lines of segments, all of one length.
     """
+
+    def __init__(self, picture: Picture):
+        self._picture = picture
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        height = options.max_height if options.height is None else options.height
+        for line in _draw(self._picture, options.max_width, height):
+            yield from line
+            yield Segment.line()
+
+
+def _draw(picture: Picture, width: int, height: int) -> list[Line]:
+    """Returns lines of segments, all of one length."""
     if width < 1 or height < 1:
         return []
     rows, columns = picture.pixels.shape[:2]

@@ -12,9 +12,7 @@ from dm_env import specs
 
 from dm_env_rpc_client.cli.failures import UsageError
 
-__all__ = ["COMMANDS", "Choice", "Control", "Level", "TextEntry", "control_for", "flag", "in_short"]
-
-COMMANDS = {"q": "quit", "r": "reset", "p": "pause", "t": "type", "tab": "next", "backtab": "last"}
+COMMANDS = ("q", "r", "p", "t", "tab", "backtab")
 """Keys that are not for actions, unless `--keys` binds them to one."""
 
 _CHOICE_KEYS = [
@@ -50,7 +48,7 @@ def flag(value: Any) -> str:
     return "☑ on" if value else "☐ off"
 
 
-def in_short(value: Any) -> str:
+def sent_text(value: Any) -> str:
     """Returns the value of a control as text."""
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
@@ -100,31 +98,27 @@ class Choice(Control):
     values: dict[str, Any]
 
     def press(self, key: str) -> bool:
-        """See `Control.press`."""
         if key in self.values:
             self.value = self.values[key]
         return key in self.values
 
     def parse(self, change: str, text: str) -> Any:
-        """See `Control.parse`."""
         known = {str(value).lower(): value for value in self.values.values()}
         if change or text.lower() not in known:
             raise UsageError(f"{self.label} is one of {', '.join(known)}, got {change}{text}")
         return known[text.lower()]
 
     def keys(self) -> str:
-        """See `Control.keys`."""
         by_value: dict[Any, list[str]] = {}
         for key, value in self.values.items():
             by_value.setdefault(value, []).append(_SYMBOLS.get(key, key))
         # A key that is the same as its value needs no explanation.
         return "  ".join(
-            "/".join(names) + ("" if names == [str(value)] else f":{in_short(value)}")
+            "/".join(names) + ("" if names == [str(value)] else f":{sent_text(value)}")
             for value, names in by_value.items()
         )
 
     def shown(self) -> str:
-        """See `Control.shown`."""
         return flag(self.value) if isinstance(self.value, bool) else str(self.value)
 
 
@@ -137,7 +131,6 @@ class Level(Control):
     increment: Any
 
     def press(self, key: str) -> bool:
-        """See `Control.press`."""
         if key in ("+", "=", "up", "right"):
             self.value = self._within(self.value + self.increment)
         elif key in ("-", "_", "down", "left"):
@@ -149,7 +142,6 @@ class Level(Control):
         return True
 
     def parse(self, change: str, text: str) -> Any:
-        """See `Control.parse`."""
         kind = type(self.value)
         try:
             number = kind(text)
@@ -164,7 +156,6 @@ class Level(Control):
         return number
 
     def keys(self) -> str:
-        """See `Control.keys`."""
         sides = [
             f"{bound:g}" if abs(bound) < _LARGEST_BOUND else ""
             for bound in (self.minimum, self.maximum)
@@ -173,7 +164,6 @@ class Level(Control):
         return f"+/- by {self.increment:g}{within}"
 
     def shown(self) -> str:
-        """See `Control.shown`; with bounds, their scale is shown, too."""
         text = f"{self.value:.6g}" if isinstance(self.value, float) else str(self.value)
         if not self.minimum < self.maximum < _LARGEST_BOUND or self.minimum <= -_LARGEST_BOUND:
             return text
@@ -192,19 +182,15 @@ class TextEntry(Control):
     """A text that is typed."""
 
     def press(self, key: str) -> bool:
-        """See `Control.press`."""
         return False
 
     def parse(self, change: str, text: str) -> Any:
-        """See `Control.parse`."""
         return self.value + text if change == "+=" else text
 
     def keys(self) -> str:
-        """See `Control.keys`."""
         return "t types, enter ends"
 
     def shown(self) -> str:
-        """See `Control.shown`."""
         return repr(self.value)
 
 

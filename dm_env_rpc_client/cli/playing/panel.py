@@ -1,24 +1,68 @@
-"""The controls of a whole action spec, one of them selected."""
+"""The controls of a whole action spec, one of them selected, and the keys of `--keys`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from dm_env import specs
 
 from dm_env_rpc_client.cli.failures import UsageError
-from dm_env_rpc_client.cli.playing.bindings import IDLE, Binding
 from dm_env_rpc_client.cli.playing.controls import COMMANDS, Choice, Control, control_for
 from dm_env_rpc_client.tensors import nesting
 
-__all__ = ["Panel"]
+NAMED_KEYS = frozenset(
+    ["backspace", "backtab", "down", "enter", "escape", "left", "right", "space", "tab", "up"]
+)
+"""All other keys have the name of their character."""
+
+IDLE = "idle"
+"""In place of a key: the value that a control has while no key is pressed."""
+
+_FORM = re.compile(r"(?P<key>.|\w+)=(?:(?P<control>[^:=]+):)?(?P<change>[+-]=)?(?P<value>.*)", re.S)
+
 
 _MOST_ELEMENTS = 16
 """The most elements of an array that keys change; longer arrays keep their value."""
 
 _MOST_CONTROLS = 64
+
+
+class Binding(NamedTuple):
+    """The effect of a key.
+
+    Attributes:
+      key: a character, one of `NAMED_KEYS`, or `IDLE`.
+      control: the label of the control that it changes; None for the only one.
+      change: "+=" or "-=" if it adds or subtracts, otherwise "".
+      value: the text of the value.
+    """
+
+    key: str
+    control: str | None
+    change: str
+    value: str
+
+
+def parse_binding(text: str) -> Binding:
+    """Reads KEY=VALUE or KEY=ACTION:VALUE; += or -= before the value adds or subtracts it.
+
+    Raises:
+      UsageError: the text has another form, or the key is unknown.
+    """
+    found = _FORM.fullmatch(text)
+    if found is None or not found["value"]:
+        raise UsageError(
+            f"a key binding looks like left=0, w=throttle:1 or w=throttle:+=0.1, got {text!r}"
+        )
+    key = found["key"]
+    if len(key) != 1 and key not in NAMED_KEYS and key != IDLE:
+        known = ", ".join(sorted(NAMED_KEYS))
+        raise UsageError(f"unknown key {key!r}; a key is a character, one of {known}, or {IDLE}")
+    key = "space" if key == " " else key
+    return Binding(key, found["control"], found["change"] or "", found["value"])
 
 
 class Panel:
@@ -49,7 +93,8 @@ class Panel:
                 continue
             self._neutral[name] = _neutral(spec)
             indices = list(np.ndindex(*spec.shape)) if min(spec.shape, default=1) >= 0 else []
-            if not 0 < len(indices) <= _MOST_ELEMENTS or self._is_full(len(indices)):
+            free = min(_MOST_ELEMENTS, _MOST_CONTROLS - len(self.controls))
+            if not 0 < len(indices) <= free:
                 self.fixed.append(name)
                 continue
             self.controls.extend(control_for(name, index, spec) for index in indices)
@@ -72,10 +117,6 @@ class Panel:
         """Moves the selection forwards or backwards."""
         if self.controls:
             self._selected = (self._selected + by) % len(self.controls)
-
-    def is_by_hand(self, key: str) -> bool:
-        """Whether `--keys` binds a key, which replaces its other meanings."""
-        return key in self._by_hand
 
     def press(self, key: str) -> bool:
         """Changes the control of a key; returns whether it has one."""
@@ -104,9 +145,6 @@ class Panel:
             f"{key}: {control.label}{binding.change or '='}{binding.value}"
             for key, (control, binding) in self._by_hand.items()
         )
-
-    def _is_full(self, more: int) -> bool:
-        return len(self.controls) + more > _MOST_CONTROLS
 
     def _bind(self, binding: Binding) -> None:
         by_label = {control.label: control for control in self.controls}

@@ -16,10 +16,8 @@ from dm_env_rpc_client.cli.group import examples
 from dm_env_rpc_client.errors import DmEnvRpcClientError, install_command
 
 if TYPE_CHECKING:
-    from dm_env_rpc_client.cli.playing.bindings import Binding
+    from dm_env_rpc_client.cli.playing.panel import Binding
     from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
-
-__all__ = ["EXAMPLES", "play"]
 
 EXAMPLES = examples(
     "dm-env-rpc play                                   # Catch, an example game",
@@ -43,14 +41,12 @@ def _check_rate(rate: float | None) -> float | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _World(options.WorldOrCatch):
-    timeout: Annotated[
-        float,
-        options.option(
-            "timeout",
-            "Timeout in seconds for connecting. Steps may take longer, for instance until all "
-            "players have joined.",
-        ),
-    ] = 10.0
+    """A world, whose steps may take any time.
+
+    Attributes:
+      timeout: Timeout in seconds for connecting. Steps may take longer, for instance until all
+        players have joined.
+    """
 
 
 @options.with_options
@@ -84,7 +80,7 @@ def play(
     Images are shown as such if the terminal can, otherwise as characters.
     """
     _check_terminal()
-    from dm_env_rpc_client.cli.playing.bindings import parse_binding
+    from dm_env_rpc_client.cli.playing.panel import parse_binding
 
     bindings = [parse_binding(text) for text in keys or []]
     _check_extra()

@@ -15,12 +15,11 @@ from dm_env import specs
 
 from dm_env_rpc_client.cli.playing.pictures import picture_for
 from dm_env_rpc_client.cli.stepping.watch import Watch
+from dm_env_rpc_client.displays.progress import Progress
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import DmEnvRpcError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.tensors import nesting
-
-__all__ = ["Player"]
 
 _GYMNASIUM = "gymnasium"
 _FRAME = "gymnasium.frame"
@@ -40,16 +39,11 @@ class Player:
       watch: finds out what a step waits for.
 
     Attributes:
-      timestep: the last one; None before the first.
-      observations: of that TimeStep, by flat name.
+      progress: the episodes so far.
+      observations: of the last TimeStep, by flat name.
       observation_specs: by flat name.
       frame: what the environment renders, if no observation is a picture of some size; None
         otherwise.
-      episode: its number, from 1.
-      steps: of the episode.
-      episode_return: the sum of its rewards; of a reward that is an array, its sum counts.
-      total_steps: of all episodes.
-      returns: of the finished episodes.
     """
 
     def __init__(self, env: DmEnvAdaptor, has_properties: bool, watch: Watch):
@@ -57,15 +51,10 @@ class Player:
         self._watch = watch
         self._properties = PropertiesExtension(env.connection) if has_properties else None
         self._renders: bool | None = None
-        self.timestep: dm_env.TimeStep | None = None
+        self.progress = Progress()
         self.observations: Mapping[str, Any] = {}
         self.observation_specs: Mapping[str, specs.Array] = _flat(env.observation_spec())
         self.frame: Any = None
-        self.episode = 0
-        self.steps = 0
-        self.episode_return = 0.0
-        self.total_steps = 0
-        self.returns: list[float] = []
 
     @property
     def action_spec(self) -> Mapping[str, Any]:
@@ -78,11 +67,6 @@ class Player:
         """What a step waits for; "" if that is not known."""
         return self._watch.waiting_for
 
-    @property
-    def is_over(self) -> bool:
-        """Whether no episode is running."""
-        return self.timestep is None or bool(self.timestep.last())
-
     def begin(self) -> None:
         """Begins an episode.
 
@@ -92,15 +76,16 @@ class Player:
         settings: dict[str, Any] = {}
         if self._renders is None:
             self._renders, settings = self._ask_to_render()
-        try:
-            timestep = self._reset(settings)
-        except DmEnvRpcError:
-            if not settings:
-                raise
-            self._renders = False
-            timestep = self._reset({})
+        with self._watch.step():
+            try:
+                timestep = self._env.reset(settings)
+            except DmEnvRpcError:
+                if not settings:
+                    raise
+                self._renders = False
+                timestep = self._env.reset({})
         self.observation_specs = _flat(self._env.observation_spec())
-        self._record(timestep)
+        self._record(None, timestep)
 
     def step(self, action: Mapping[str, Any]) -> None:
         """Takes a step, or begins an episode after the end of one.
@@ -110,7 +95,7 @@ class Player:
         """
         with self._watch.step():
             timestep = self._env.step(action)
-        self._record(timestep)
+        self._record(action, timestep)
 
     def quit(self) -> None:
         """Ends a call in the other thread; the environment is to be closed then."""
@@ -118,32 +103,21 @@ class Player:
 
     def summary(self) -> str:
         """Returns how the game went, as a line."""
-        count = len(self.returns)
+        count, steps = self.progress.finished, self.progress.total_steps
         text = f"{count} episode{'' if count == 1 else 's'} finished"
         if count:
-            text += f", the last with return {self.returns[-1]:g}"
-        return f"{text}; {self.total_steps} step{'' if self.total_steps == 1 else 's'}"
+            text += f", the last with return {self.progress.returns[-1]:g}"
+        return f"{text}; {steps} step{'' if steps == 1 else 's'}"
 
-    def _record(self, timestep: dm_env.TimeStep) -> None:
-        self.timestep = timestep
+    def _record(self, action: Any, timestep: dm_env.TimeStep) -> None:
         self.observations = _flat(timestep.observation)
         if timestep.first():
-            self.episode += 1
-            self.steps = 0
-            self.episode_return = 0.0
+            self.progress.begin(timestep)
         else:
-            self.steps += 1
-            self.total_steps += 1
-            self.episode_return += float(np.sum(timestep.reward))
-        if timestep.last():
-            self.returns.append(self.episode_return)
+            self.progress.advance(action, timestep)
         if self._renders:
             frame = self._read(_FRAME)
             self.frame = frame if isinstance(frame, np.ndarray) else None
-
-    def _reset(self, settings: dict[str, Any]) -> dm_env.TimeStep:
-        with self._watch.step():
-            return self._env.reset(settings)
 
     def _ask_to_render(self) -> tuple[bool, dict[str, Any]]:
         """Returns whether there are frames, and the settings of a reset that this takes."""

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.extensions.property_access import PropertyAccess
     from dm_env_rpc_client.extensions.property_spec import PropertySpec
 
-__all__ = ["app"]
-
 app = typer.Typer(cls=Commands)
 
 _MOST = 10_000
@@ -82,7 +80,7 @@ def list_properties(
         out = Console(highlight=False, soft_wrap=True, width=_WIDTH)
         out.print(_tree(key or place.address, key, entries))
     else:
-        is_joined = place.world or place.new_world
+        is_joined = place.world_name or place.new_world
         hint = "" if is_joined else "; for those of a world add --world NAME or --new-world"
         console.print(f"{place.address} has no properties{hint}")
 

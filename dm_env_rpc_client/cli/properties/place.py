@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Any, Literal
 
 from dm_env_rpc_client.cli import options
 from dm_env_rpc_client.cli.failures import UsageError
@@ -17,35 +15,20 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.client.connection import Connection
     from dm_env_rpc_client.extensions.property_access import PropertyAccess
 
-__all__ = ["Place"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Place(options.World):
-    """The server or world whose properties are meant."""
+    """The server or world whose properties are meant.
 
-    world: Annotated[
-        str | None,
-        options.option(
-            "world_name",
-            "Name of an existing world to join, for its properties beside the server's.",
-        ),
-    ] = None
-    new_world: Annotated[
-        bool,
-        typer.Option(
-            "--new-world",
-            help="Create a world, join it for its properties, and destroy it when the command "
-            "ends.",
-        ),
-    ] = False
-    interface: Annotated[
-        Literal["auto", "extension", "legacy"],
-        typer.Option(
-            help="How the server offers properties: extension is the current way, legacy the core "
-            "messages of dm_env_rpc 1.0; auto tries both.",
-        ),
-    ] = "auto"
+    Attributes:
+      world_name: Name of an existing world to join, for its properties beside the server's.
+      new_world: Create a world, join it for its properties, and destroy it when the command ends.
+      interface: How the server offers properties: extension is the current way, legacy the core
+        messages of dm_env_rpc 1.0; auto tries both.
+    """
+
+    new_world: bool = False
+    interface: Literal["auto", "extension", "legacy"] = "auto"
 
     @contextlib.contextmanager
     def properties(self) -> Iterator[tuple[PropertyAccess, str]]:
@@ -90,16 +73,16 @@ class Place(options.World):
         ) from said
 
     def _check(self) -> None:
-        if self.world is not None and self.new_world:
+        if self.world_name is not None and self.new_world:
             raise UsageError("--world is for an existing world, --new-world for a new one")
-        if self.create and not self.new_world:
+        if self.create_settings and not self.new_world:
             raise UsageError("--create is for a new world: add --new-world")
-        if self.join and not self.new_world and self.world is None:
+        if self.join_settings and not self.new_world and self.world_name is None:
             raise UsageError("--join is for joining a world: add --world NAME or --new-world")
 
     @contextlib.contextmanager
     def _joined(self) -> Iterator[Connection]:
-        if self.new_world or self.world is not None:
+        if self.new_world or self.world_name is not None:
             with self.environment() as env:
                 yield env.connection
         else:

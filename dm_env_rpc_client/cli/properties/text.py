@@ -15,8 +15,6 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.extensions.property_spec import PropertySpec
 from dm_env_rpc_client.tensors import casting
 
-__all__ = ["describe_property", "parse_value", "show_spec", "show_value"]
-
 _SHOWN_CHARACTERS = 200
 
 _BOOLS = {

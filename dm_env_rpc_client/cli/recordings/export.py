@@ -11,8 +11,6 @@ from dm_env_rpc_client.cli.consoles import cell, console
 from dm_env_rpc_client.cli.group import examples
 from dm_env_rpc_client.cli.recordings import inspecting as recorded
 
-__all__ = ["EXAMPLES", "export"]
-
 EXAMPLES = examples(
     "dm-env-rpc export run.mcap --to parquet run.parquet",
     "dm-env-rpc export run.mcap --to minari catch/run-v0",

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import rich.console
-import rich.segment
 import typer
 
 from dm_env_rpc_client.cli.consoles import Console, cell, print_json, table
@@ -18,8 +17,6 @@ from dm_env_rpc_client.cli.failures import UsageError
 if TYPE_CHECKING:
     from dm_env_rpc_client.recording import Episode
     from dm_env_rpc_client.tensors.limits import Limits
-
-__all__ = ["ChunkBytes", "inspect_recording", "is_recording", "limits_of", "needing_extras"]
 
 _MOST_ROWS = 50
 """The most episodes that the table has, besides the last one."""
@@ -104,27 +101,16 @@ def inspect_recording(path: str, as_json: bool, limits: Limits) -> None:
             }
         )
     else:
-        is_whole = scan.is_complete or failure is not None
-        _print(console, connections, described, picture, is_whole)
+        _print_tables(console, connections, described)
+        if not scan.is_complete and failure is None:
+            console.print(
+                "The file has no end: it is still recorded, or the recorder was killed. All that "
+                "was written is shown."
+            )
+        for part in picture or ():
+            console.print(part, highlight=False, width=_WIDTH, height=_HEIGHT)
     if failure is not None:
         raise failure
-
-
-def _print(
-    console: rich.console.Console,
-    connections: list[dict[str, Any]],
-    described: list[dict[str, Any]],
-    picture: list[Any] | None,
-    is_whole: bool,
-) -> None:
-    _print_tables(console, connections, described)
-    if not is_whole:
-        console.print(
-            "The file has no end: it is still recorded, or the recorder was killed. All that was "
-            "written is shown."
-        )
-    for line in picture or ():
-        console.print(line, highlight=False)
 
 
 def _describe(episode: Episode) -> dict[str, Any]:
@@ -163,17 +149,16 @@ def _print_tables(
     console.print(f"{len(described)} episodes, {steps} steps", highlight=False)
 
 
-def _picture(episode: Episode) -> list[Any] | None:
-    """Returns the lines of the first image in the last TimeStep; None if there is none."""
+def _picture(episode: Episode) -> tuple[str, Any] | None:
+    """Returns the first image in the last TimeStep below a title; None if there is none."""
     if importlib.util.find_spec("PIL") is None:
         return None
-    from dm_env_rpc_client.cli.playing.blocks import draw
+    from dm_env_rpc_client.cli.playing.blocks import Drawing
     from dm_env_rpc_client.cli.playing.pictures import picture_for
 
     for name, value in episode.flat_timesteps[-1].observation.items():
         found = picture_for(value, episode.observation_specs.get(name))
         if found is not None:
             title = f"{name}, at the end of episode {episode.number}:"
-            lines = draw(found, _WIDTH, _HEIGHT)
-            return [cell(title), *(rich.segment.Segments(line) for line in lines)]
+            return cell(title), Drawing(found)
     return None

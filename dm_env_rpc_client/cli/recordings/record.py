@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,8 +15,6 @@ from dm_env_rpc_client.cli.recordings import inspecting as recorded
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.recording import Serving
-
-__all__ = ["RECORD_EXAMPLES", "REPLAY_EXAMPLES", "record", "replay"]
 
 RECORD_EXAMPLES = examples(
     "dm-env-rpc record run.mcap --upstream localhost:50051     # clients connect to :50052",
@@ -31,28 +30,29 @@ REPLAY_EXAMPLES = examples(
 Json = Annotated[bool, typer.Option("--json", help="Print the address as one line of JSON.")]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Proxy(options.Access):
+    """What stands between clients and a server.
+
+    Attributes:
+      upstream: Address of the server, such as localhost:50051; or process:COMMAND, docker:IMAGE or
+        python:MODULE:NAME, to start one for this command.
+      address: Address where clients connect, in plaintext; port 0 takes a free one.
+      compression: How the contents are compressed.
+    """
+
+    upstream: Annotated[str, typer.Option(metavar="ADDRESS")]
+    address: Annotated[str, typer.Option(metavar="ADDRESS")] = "localhost:50052"
+    compression: Literal["zstd", "lz4", "none"] = "zstd"
+
+
 @options.with_options
 def record(
     path: Annotated[
         Path, typer.Argument(metavar="FILE", help="Recording to write, which must not exist.")
     ],
-    upstream: Annotated[
-        str,
-        typer.Option("--upstream", metavar="ADDRESS", help=options.WHERE),
-    ],
-    address: Annotated[
-        str,
-        typer.Option(
-            "--address",
-            metavar="ADDRESS",
-            help="Address where clients connect, in plaintext; port 0 takes a free one.",
-        ),
-    ] = "localhost:50052",
     *,
-    access: options.Access,
-    compression: Annotated[
-        Literal["zstd", "lz4", "none"], typer.Option(help="How the contents are compressed.")
-    ] = "zstd",
+    proxy: _Proxy,
     as_json: Json = False,
 ) -> None:
     """Records all that clients and a server say, until Ctrl-C or SIGTERM.
@@ -63,13 +63,17 @@ def record(
     with recorded.needing_extras():
         from dm_env_rpc_client import recording
 
-    options.check_listening_address(address, options.Access(insecure=access.insecure))
-    with options.Server(address=upstream, **access.flags()).ready() as server:
+    options.check_listening_address(proxy.address, options.Access(insecure=proxy.insecure))
+    with options.Server(address=proxy.upstream, **proxy.flags()).ready() as server:
         server.check_address()
         running = recording.proxy(
-            server.address, path, address, compression=compression, **access.secured()
+            server.address,
+            path,
+            proxy.address,
+            compression=proxy.compression,
+            **proxy.secured(),
         )
-        _serve(running, f"recording {upstream} to {path}; clients connect to", as_json)
+        _serve(running, f"recording {proxy.upstream} to {path}; clients connect to", as_json)
 
 
 def replay(

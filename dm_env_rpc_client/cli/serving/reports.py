@@ -21,8 +21,6 @@ from dm_env_rpc_client.system.objects import raised_by
 if TYPE_CHECKING:
     from dm_env_rpc_client.server import Server
 
-__all__ = ["can_show_table", "log_activity", "show_table"]
-
 REFRESH_SECONDS = 0.5
 FAILURES = 5
 

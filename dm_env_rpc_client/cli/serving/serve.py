@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.bridges import gym_socket
     from dm_env_rpc_client.cli.serving.sources import Source
 
-__all__ = ["EXAMPLES", "serve"]
-
 EXAMPLES = examples(
     "dm-env-rpc serve catch                                # at localhost:50051",
     "dm-env-rpc serve my_envs:make --create rows=6 --address localhost:0 --json",
@@ -40,70 +38,38 @@ def _complete_environment(incomplete: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _What(options.Group):
-    """What is served."""
+    """What is served.
+
+    Attributes:
+      environment: What to serve. MODULE:FACTORY names a callable that takes the create settings as
+        keyword arguments and returns a dm_env.Environment, Game or World. catch or race: an
+        example game for one agent or for several. gymnasium://ID: a Gymnasium environment.
+        pettingzoo://FAMILY/NAME: one of PettingZoo, for several agents. dm_control://DOMAIN/TASK
+        or bsuite://ID: an environment of these packages. gym-socket://HOST:PORT/NAME or
+        dm-env-rpc://HOST:PORT: the environment of another server. Not with --c-library.
+      create_settings: Setting of every environment, beside those that the client sends.
+        Repeatable.
+      tries: Make the environment once, and close it, before serving: to see that it can be made
+        with these settings.
+      python: Interpreter that serves ENVIRONMENT, a MODULE:FACTORY, from Python 3.6 on. If this
+        package is not installed there, that takes the server of `dm-env-rpc standalone`, and no
+        other options than --address, --insecure, --tls-cert, --tls-key and --token-file.
+      c_library: Library with the C interface EnvCApi to serve, in one process per world. CONNECT
+        is the name of its connect function, or the offset of it, such as +0x1234.
+      c_version: Version of env_c_api.h with which the library was compiled.
+      c_param: C string in the struct that is the first argument of the connect function.
+        Repeatable.
+    """
 
     environment: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="ENVIRONMENT",
-            autocompletion=_complete_environment,
-            help="What to serve. MODULE:FACTORY names a callable that takes the create settings as "
-            "keyword arguments and returns a dm_env.Environment, Game or World. catch or race: "
-            "an example game for one agent or for several. gymnasium://ID: a Gymnasium "
-            "environment. pettingzoo://FAMILY/NAME: one of PettingZoo, for several agents. "
-            "dm_control://DOMAIN/TASK or bsuite://ID: an environment of these "
-            "packages. gym-socket://HOST:PORT/NAME or dm-env-rpc://HOST:PORT: the environment "
-            "of another server. Not with --c-library.",
-        ),
+        str | None, typer.Argument(metavar="ENVIRONMENT", autocompletion=_complete_environment)
     ] = None
-    create: Annotated[
-        list[str] | None,
-        options.option(
-            "create_settings",
-            "Setting of every environment, beside those that the client sends. Repeatable.",
-        ),
-    ] = None
-    tries: Annotated[
-        bool,
-        typer.Option(
-            "--try/--no-try",
-            help="Make the environment once, and close it, before serving: to see that it can be "
-            "made with these settings.",
-        ),
-    ] = True
-    python: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="Interpreter that serves ENVIRONMENT, a MODULE:FACTORY, from Python 3.6 on. If "
-            "this package is not installed there, that takes the server of `dm-env-rpc "
-            "standalone`, and no other options than --address, --insecure, --tls-cert, --tls-key "
-            "and --token-file.",
-        ),
-    ] = None
-    c_library: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH:CONNECT",
-            help="Library with the C interface EnvCApi to serve, in one process per world. CONNECT "
-            "is the name of its connect function, or the offset of it, such as +0x1234.",
-        ),
-    ] = None
-    c_version: Annotated[
-        str,
-        typer.Option(
-            metavar="VERSION",
-            help="Version of env_c_api.h with which the library was compiled.",
-        ),
-    ] = "1.4"
-    c_param: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TEXT",
-            help="C string in the struct that is the first argument of the connect function. "
-            "Repeatable.",
-        ),
-    ] = None
+    create_settings: list[str] | None = None
+    tries: Annotated[bool, typer.Option("--try/--no-try")] = True
+    python: Annotated[Path | None, typer.Option(metavar="PATH")] = None
+    c_library: Annotated[str | None, typer.Option(metavar="PATH:CONNECT")] = None
+    c_version: Annotated[str, typer.Option(metavar="VERSION")] = "1.4"
+    c_param: Annotated[list[str] | None, typer.Option(metavar="TEXT")] = None
 
     def source(self, insecure: bool) -> Source:
         """Returns what makes the environments, once it has made one.
@@ -113,7 +79,7 @@ class _What(options.Group):
         """
         from dm_env_rpc_client.cli.serving import sources
 
-        settings = parse_settings(self.create)
+        settings = parse_settings(self.create_settings)
         if self.environment is not None and self.c_library is not None:
             raise UsageError(
                 "name what to serve: either an environment, such as catch, or --c-library"
@@ -131,96 +97,41 @@ class _What(options.Group):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Host(options.Access):
-    """How it is served."""
+    """How it is served.
 
-    protocol: Annotated[
-        Literal["dm-env-rpc", "gym-socket"], typer.Option(help="Protocol of the clients.")
-    ] = "dm-env-rpc"
-    address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Address to listen at; port 0 takes a free one. If not given, localhost:50051, or "
-            "localhost:5001 for gym-socket.",
-        ),
-    ] = None
-    max_connections: Annotated[
-        int,
-        typer.Option(min=1, metavar="N", help="Number of clients beyond which others are refused."),
-    ] = 256
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Number of processes that the environments run in, for those that compute in "
-            "Python. If not given, that of the server.",
-        ),
-    ] = None
-    dial: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Address of a program that takes environments with listen(). The server connects "
-            "to it, again and again, and listens nowhere. --tls-ca is what the program's "
-            "certificate was issued by, and --token-file what the program requires.",
-        ),
-    ] = None
-    environments: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="With --dial: number of environments that the program may have at a time.",
-        ),
-    ] = 1
-    idle_seconds: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            metavar="SECONDS",
-            help="How long a world stays that has no agents and whose client is gone.",
-        ),
-    ] = 60.0
-    name: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="gym-socket: environment name that clients ask for. If not given, the name in "
-            "ENVIRONMENT.",
-        ),
-    ] = None
-    dialect: Annotated[
-        Literal["first", "latest"],
-        typer.Option(help="gym-socket: version of the protocol that the clients use."),
-    ] = "first"
-    isolate: Annotated[
-        bool,
-        typer.Option(
-            "--isolate", help="gym-socket: run each client's environment in its own process."
-        ),
-    ] = False
-    monitor: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", help="gym-socket: folder in which clients may record episodes."
-        ),
-    ] = None
-    tls_ca: Annotated[
-        str | None,
-        options.option(
-            "tls_ca",
-            "Accept only clients whose certificate was issued by an authority in this PEM file.",
-        ),
-    ] = None
-    tls_cert: Annotated[
-        str | None,
-        options.option("tls_cert", "Serve with TLS. PEM file with the certificate of this server."),
-    ] = None
-    token_file: Annotated[
-        str | None,
-        options.option("token_file", "Accept only clients that send the token in this file."),
-    ] = None
+    Attributes:
+      protocol: Protocol of the clients.
+      address: Address to listen at; port 0 takes a free one. If not given, localhost:50051, or
+        localhost:5001 for gym-socket.
+      max_connections: Number of clients beyond which others are refused.
+      processes: Number of processes that the environments run in, for those that compute in
+        Python. If not given, that of the server.
+      dial: Address of a program that takes environments with listen(). The server connects to it,
+        again and again, and listens nowhere. --tls-ca is what the program's certificate was issued
+        by, and --token-file what the program requires.
+      environments: With --dial: number of environments that the program may have at a time.
+      idle_seconds: How long a world stays that has no agents and whose client is gone.
+      name: gym-socket: environment name that clients ask for. If not given, the name in
+        ENVIRONMENT.
+      dialect: gym-socket: version of the protocol that the clients use.
+      isolate: gym-socket: run each client's environment in its own process.
+      monitor: gym-socket: folder in which clients may record episodes.
+      tls_ca: Accept only clients whose certificate was issued by an authority in this PEM file.
+      tls_cert: Serve with TLS. PEM file with the certificate of this server.
+      token_file: Accept only clients that send the token in this file.
+    """
+
+    protocol: Literal["dm-env-rpc", "gym-socket"] = "dm-env-rpc"
+    address: Annotated[str | None, typer.Option(metavar="ADDRESS")] = None
+    max_connections: Annotated[int, typer.Option(min=1, metavar="N")] = 256
+    processes: Annotated[int | None, typer.Option(min=1, metavar="N")] = None
+    dial: Annotated[str | None, typer.Option(metavar="ADDRESS")] = None
+    environments: Annotated[int, typer.Option(min=1, metavar="N")] = 1
+    idle_seconds: Annotated[float, typer.Option(min=0.0, metavar="SECONDS")] = 60.0
+    name: Annotated[str | None, typer.Option(metavar="NAME")] = None
+    dialect: Literal["first", "latest"] = "first"
+    isolate: bool = False
+    monitor: Annotated[Path | None, typer.Option(metavar="FOLDER")] = None
 
     @property
     def is_gym_socket(self) -> bool:

@@ -23,8 +23,6 @@ from dm_env_rpc_client.server.hosting import try_out
 from dm_env_rpc_client.system.objects import load_object, raised_by
 from dm_env_rpc_client.tensors import nesting
 
-__all__ = ["WHAT_THERE_IS", "Source", "find_source", "library_source", "try_source"]
-
 WHAT_THERE_IS = (
     "name one of these: catch, an example game for one agent; race, one for several; "
     "MODULE:FACTORY, such as my_envs:make; gymnasium://ID, such as gymnasium://CartPole-v1; "

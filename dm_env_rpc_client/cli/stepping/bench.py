@@ -18,8 +18,6 @@ from dm_env_rpc_client.cli.group import examples
 if TYPE_CHECKING:
     from dm_env_rpc_client.cli.stepping.stopwatch import Stopwatch
 
-__all__ = ["EXAMPLES", "bench"]
-
 EXAMPLES = examples(
     "dm-env-rpc bench localhost:50051",
     "dm-env-rpc bench localhost:50051 --seconds 30 --transport grpc --create rows=20",

@@ -12,8 +12,6 @@ import tree
 from dm_env_rpc_client.compliance.options import Options
 from dm_env_rpc_client.tensors.sampling import sample
 
-__all__ = ["Policy", "make_policy"]
-
 Policy = Callable[[dm_env.TimeStep], Any]
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from dm_env_rpc_client.cli.stepping.policies import Policy
 
-__all__ = ["EXAMPLES", "run"]
-
 EXAMPLES = examples(
     "dm-env-rpc run                           # Catch, an example game",
     "dm-env-rpc run localhost:50051 --episodes 100",

@@ -28,8 +28,6 @@ from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import DmEnvRpcError
 from dm_env_rpc_client.protocol.envelopes import Buffer, EncodedRequest, encode_request
 
-__all__ = ["Moments", "Stopwatch", "percentiles_us"]
-
 _UNKNOWN = "type.googleapis.com/dm_env_rpc_client.NothingThatAnybodyKnows"
 
 

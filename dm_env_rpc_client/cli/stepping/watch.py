@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.client.connection import Connection
     from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 
-__all__ = ["Watch", "on_stderr"]
-
 _PATIENCE_SECONDS = 1.0
 """How long a step may take before the server is asked why."""
 

@@ -15,7 +15,7 @@ import rich.console
 from textual.pilot import Pilot
 
 from dm_env_rpc_client.cli.playing.app import PlayApp
-from dm_env_rpc_client.cli.playing.bindings import parse_binding
+from dm_env_rpc_client.cli.playing.panel import parse_binding
 from dm_env_rpc_client.cli.playing.player import Player
 from dm_env_rpc_client.cli.stepping.watch import Watch
 from dm_env_rpc_client.client.connection import connect

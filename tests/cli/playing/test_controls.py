@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dm_env_rpc_client.cli.failures import UsageError
-from dm_env_rpc_client.cli.playing.bindings import Binding, parse_binding
 from dm_env_rpc_client.cli.playing.controls import Choice, Level
-from dm_env_rpc_client.cli.playing.panel import Panel
+from dm_env_rpc_client.cli.playing.panel import Binding, Panel, parse_binding
 from dm_env_rpc_client.tensors.variable_specs import VariableArray
 
 KINDS: dict[str, Any] = {
@@ -189,7 +188,6 @@ def test_keys_by_hand_go_before_all_others() -> None:
     bindings = [parse_binding(text) for text in ("q=move:2", "w=speed:+=0.5", "idle=move:0")]
     panel = Panel({"move": KINDS["three"], "speed": KINDS["unit"]}, bindings)
     assert panel.action()["move"] == 0
-    assert panel.is_by_hand("q")
     assert panel.press("q")
     assert panel.press("w")
     assert panel.press("w")

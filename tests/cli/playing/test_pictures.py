@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from dm_env import specs
+from rich.console import Console
+from rich.segment import Segment
 
-from dm_env_rpc_client.cli.playing.blocks import draw
+from dm_env_rpc_client.cli.playing.blocks import Drawing
 from dm_env_rpc_client.cli.playing.pictures import Picture, picture_for
 
 
@@ -18,6 +20,12 @@ def spec_of(value: Any, **bounds: Any) -> specs.Array:
     if bounds:
         return specs.BoundedArray(array.shape, array.dtype, **bounds)
     return specs.Array(array.shape, array.dtype)
+
+
+def draw(picture: Picture, width: int, height: int) -> list[list[Segment]]:
+    console = Console(width=width, height=height, color_system="truecolor", legacy_windows=False)
+    options = console.options.update(width=width, height=height)
+    return list(Segment.split_lines(Drawing(picture).__rich_console__(console, options)))  # type: ignore[arg-type]
 
 
 def text(picture: Picture, width: int, height: int) -> list[str]:
@@ -38,8 +46,7 @@ def drawn(value: Any, **bounds: Any) -> Any:
         np.zeros((0, 3)),
         np.zeros((1, 8), np.uint8),
         np.zeros((2, 3, 4, 5)),
-        np.zeros((8, 8, 5), np.uint8),
-        np.eye(3),
+        np.zeros((80, 80, 17), np.uint8),
         np.array(["a"], object),
         np.zeros((3, 3), np.complex64),
     ],
@@ -55,26 +62,18 @@ def test_images_of_bytes_are_as_they_are() -> None:
     np.testing.assert_array_equal(drawn(image, minimum=0, maximum=255), image)
 
 
-def test_greys_and_transparency() -> None:
+def test_greys_are_as_they_are_and_planes_stand_side_by_side() -> None:
     grey = np.arange(36, dtype=np.uint8).reshape(6, 6)
     np.testing.assert_array_equal(drawn(grey), np.repeat(grey[:, :, None], 3, axis=2))
     np.testing.assert_array_equal(drawn(grey[:, :, None])[:, :, 0], grey)
-    clear = np.full((5, 5, 4), 200, np.uint8)
-    clear[..., 3] = 0
-    assert not drawn(clear).any()
+    assert drawn(np.full((5, 5, 4), 200, np.uint8)).shape == (5, 20, 3)
 
 
 @pytest.mark.parametrize(
     ("value", "bounds", "brightest", "darkest"),
     [
-        (np.linspace(0, 1, 25, dtype=np.float32).reshape(5, 5), {}, 255, 0),
-        (np.linspace(0, 0.5, 25).reshape(5, 5), {}, 128, 0),
-        (np.linspace(0, 255, 25).reshape(5, 5), {}, 255, 0),
         (np.linspace(-3, 900, 25).reshape(5, 5), {}, 255, 0),
-        (np.linspace(-1, 1, 25).reshape(5, 5), {"minimum": -1, "maximum": 1}, 255, 0),
-        (np.linspace(0, 1, 25).reshape(5, 5), {"minimum": 0, "maximum": 2}, 128, 0),
-        (np.linspace(1, 1, 25).reshape(5, 5), {"minimum": -np.inf, "maximum": np.inf}, 255, 255),
-        (np.arange(0, 2500, 100).reshape(5, 5), {}, 255, 0),
+        (np.linspace(0, 1, 25).reshape(5, 5), {"minimum": 0, "maximum": 2}, 127, 0),
         (np.full((5, 5), np.nan), {}, 0, 0),
     ],
 )
@@ -83,14 +82,6 @@ def test_what_is_black_and_what_is_white(
 ) -> None:
     pixels = drawn(value, **bounds)
     assert (pixels.max(), pixels.min()) == (brightest, darkest)
-
-
-def test_floats_that_are_not_finite_are_drawn_all_the_same() -> None:
-    value = np.full((5, 5), 0.5)
-    value[0, 0], value[0, 1], value[0, 2] = np.inf, -np.inf, np.nan
-    pixels = drawn(value)
-    assert pixels[0, 0, 0] == 255
-    assert pixels[0, 1, 0] == 0
 
 
 def picture_of(value: Any, **bounds: Any) -> Picture:
@@ -124,8 +115,8 @@ def test_a_board_without_room_is_an_image() -> None:
 
 
 def test_images_are_magnified_by_whole_numbers() -> None:
-    lines = text(picture_of(np.zeros((2, 3, 3), np.uint8)), 20, 10)
-    assert (len(lines), len(lines[0])) == (6, 18)
+    lines = text(picture_of(np.zeros((4, 3, 3), np.uint8)), 20, 11)
+    assert (len(lines), len(lines[0])) == (10, 15)
 
 
 def test_images_are_reduced_to_their_means() -> None:
@@ -161,7 +152,7 @@ def test_without_room_nothing_is_drawn(width: int, height: int) -> None:
     assert draw(picture_of(np.zeros((50, 50, 3), np.uint8)), width, height) == []
 
 
-@pytest.mark.parametrize("shape", [(2, 2), (3, 500, 3), (500, 3, 3), (7, 5)])
+@pytest.mark.parametrize("shape", [(3, 4), (3, 500, 3), (500, 3, 3), (7, 5)])
 def test_every_size_fits_where_it_is_to_go(shape: tuple[int, ...]) -> None:
     image = np.random.default_rng(0).integers(256, size=shape, dtype=np.uint8)
     for width in (1, 2, 3, 10, 77):

@@ -1,0 +1,75 @@
+"""The progress of an environment that is stepped by hand: its episodes so far, in numbers."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import Any
+
+import dm_env
+import numpy as np
+
+MAX_REMEMBERED = 200
+"""The maximum number of rewards, and of returns, kept for plots."""
+
+
+def _remembered() -> Any:
+    return collections.deque(maxlen=MAX_REMEMBERED)
+
+
+@dataclasses.dataclass
+class Progress:
+    """Counts steps and episodes.
+
+    Attributes:
+      timestep: the last TimeStep; None before the first.
+      action: the action of the last step; None after a reset.
+      episode: the number of the episode, from 1.
+      steps: the number of steps in the episode.
+      episode_return: the sum of its rewards; of a reward that is an array, the sum counts.
+      total_steps: the number of steps in all episodes.
+      finished: the number of finished episodes.
+      rewards: the last rewards, of all episodes.
+      begins: for each of them, whether it is the first of an episode.
+      returns: the returns of the last finished episodes.
+      is_running: whether a run is in progress.
+      error: the text of the last error; "" if the last call succeeded.
+    """
+
+    timestep: dm_env.TimeStep | None = None
+    action: Any = None
+    episode: int = 0
+    steps: int = 0
+    episode_return: float = 0.0
+    total_steps: int = 0
+    finished: int = 0
+    rewards: collections.deque[float] = dataclasses.field(default_factory=_remembered)
+    begins: collections.deque[bool] = dataclasses.field(default_factory=_remembered)
+    returns: collections.deque[float] = dataclasses.field(default_factory=_remembered)
+    is_running: bool = False
+    error: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the episode has ended, or none has begun."""
+        return self.timestep is None or bool(
+            np.all(np.asarray(self.timestep.step_type) == dm_env.StepType.LAST)
+        )
+
+    def begin(self, timestep: dm_env.TimeStep) -> None:
+        """Records a reset."""
+        self.timestep, self.action = timestep, None
+        self.episode += 1
+        self.steps, self.episode_return = 0, 0.0
+
+    def advance(self, action: Any, timestep: dm_env.TimeStep) -> None:
+        """Records a step."""
+        self.timestep, self.action = timestep, action
+        self.begins.append(self.steps == 0)
+        self.rewards.append(0.0 if timestep.reward is None else float(np.sum(timestep.reward)))
+        self.steps += 1
+        self.total_steps += 1
+        self.episode_return += self.rewards[-1]
+        if self.is_over:
+            self.finished += 1
+            self.returns.append(self.episode_return)
