@@ -129,7 +129,7 @@ class Site(Generic[Target]):
                 f"a function that launches a server returns a launch.Launch; {self.name} returned "
                 f"{type(launch).__name__}"
             )
-        launch.be_owned()
+        launch.suppress_resource_warning()
         try:
             self.target = self._make_target(launch.address)
         except BaseException:

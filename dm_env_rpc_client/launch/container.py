@@ -14,7 +14,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
 import signal
 import sys
 import tarfile
@@ -26,8 +25,6 @@ from typing import Any, NoReturn
 
 from dm_env_rpc_client.launch.containers import REQUEST
 from dm_env_rpc_client.system.children import Guard, Parent, bound_output
-
-__all__: list[str] = []
 
 LABEL = "dm-env-rpc-client"
 
@@ -49,13 +46,7 @@ class _EndError(BaseException):
 def _main(request: dict[str, Any]) -> int:
     # Its name is known before it exists, so that it can be removed whatever became of the request.
     name = f"{LABEL}-{uuid.uuid4().hex}"
-    folder = os.path.dirname(request["told"])
-
-    def clean_up(told: bytes) -> None:
-        shutil.rmtree(folder, ignore_errors=True)
-        _remove(name, 0.0 if told == _CREATED else _CREATE_SECONDS)
-
-    guard = Guard(clean_up)
+    guard = Guard(lambda told: _remove(name, 0.0 if told == _CREATED else _CREATE_SECONDS))
     parent = Parent.from_start()
     seconds = 0.0
     try:
@@ -71,7 +62,7 @@ def _main(request: dict[str, Any]) -> int:
         container.start()
         address = _mapped(container, f"{request['port']}/tcp")
         if address is not None:
-            _tell(request["told"], address)
+            os.write(request["address_pipe"], f"{address}\n".encode())
         for text in container.logs(stream=True, follow=True):
             os.write(1, text)
         return int(container.wait()["StatusCode"])
@@ -83,7 +74,6 @@ def _main(request: dict[str, Any]) -> int:
         return 1
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        shutil.rmtree(folder, ignore_errors=True)
         _remove(name, seconds)
         guard.dismiss()
 
@@ -152,12 +142,6 @@ def _mapped(container: Any, inner: str) -> str | None:
                 "network_mode among the options?"
             )
         time.sleep(_PAUSE_SECONDS)
-
-
-def _tell(path: str, text: str) -> None:
-    with open(f"{path}.new", "w") as file:
-        file.write(text)
-    os.replace(f"{path}.new", path)
 
 
 def _end_with(parent: Parent) -> None:

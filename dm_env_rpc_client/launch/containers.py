@@ -3,23 +3,21 @@
 The container belongs to a process of its own, `container.py`, which creates it, copies what it
 prints, and removes it when the container or this process ends, in whatever way. It is there before
 the container is, so there is no moment at which this process could be killed and leave one behind.
-If that process is killed, its guard (`runtime.children.Guard`) removes the container.
+If that process is killed, its guard (`system.children.Guard`) removes the container.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import logging
 import os
+import select
 import shlex
-import shutil
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from dm_env_rpc_client import standalone
@@ -28,8 +26,6 @@ from dm_env_rpc_client.launch.launched import Launch, check_startable
 from dm_env_rpc_client.launch.processes import START_SECONDS
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.deadline import Deadline
-
-__all__ = ["REQUEST", "Progress", "from_docker"]
 
 REQUEST = "DM_ENV_RPC_CONTAINER"
 """The variable with the request for `container.py`."""
@@ -111,8 +107,7 @@ def from_docker(
         place = f"/{os.path.basename(standalone.FILE)}"
         command = [place, target, "--address", "0.0.0.0:{port}", "--insecure"]
     inside = _inner_port(image, port, exposed)
-    folder = tempfile.mkdtemp(prefix="dm-env-rpc-")
-    told = Path(folder) / "address"
+    reading, writing = os.pipe()
     request = {
         "image": image,
         "command": [part.replace("{port}", str(inside)) for part in command],
@@ -121,37 +116,46 @@ def from_docker(
         "options": dict(options or {}),
         "owner": os.getpid(),
         "file": None if target is None else standalone.FILE,
-        "told": str(told),
+        "address_pipe": writing,
     }
-
-    def start(output: IO[bytes]) -> subprocess.Popen[bytes]:
-        # A session of its own: Ctrl-C is for this process, which then ends the container.
-        return children.start(
-            [sys.executable, "-m", "dm_env_rpc_client.launch.container"],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={**os.environ, REQUEST: json.dumps(request)},
-        )
-
     named = shlex.join([f"docker:{image}", *command])
     deadline = Deadline.after(timeout)
-    try:
+    with open(reading, "rb") as address:
+        start = functools.partial(_start_keeper, request)
         launch = Launch(start, named, "", _STOP_SECONDS, **connecting)
         try:
-            while not told.exists():
-                launch.check_running()
-                if deadline.has_passed:
-                    raise launch.error(f"did not start within {timeout:g} s")
-                time.sleep(_LOOK_SECONDS)
-            launch.address = told.read_text()
+            launch.address = _mapped_address(address, launch, deadline, timeout)
             launch.wait_until_ready(deadline.remaining, timeout)
         except BaseException:
             launch.close()
             raise
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return launch
+
+
+def _start_keeper(request: Mapping[str, Any], output: IO[bytes]) -> subprocess.Popen[bytes]:
+    writing = request["address_pipe"]
+    with open(writing, "wb"):  # Closed here when the keeper has it.
+        return children.start(
+            [sys.executable, "-m", "dm_env_rpc_client.launch.container"],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is for this process, which then ends the container.
+            env={**os.environ, REQUEST: json.dumps(request)},
+            pass_fds=(writing,),
+        )
+
+
+def _mapped_address(
+    address: IO[bytes], launch: Launch, deadline: Deadline, timeout: float | None
+) -> str:
+    """Waits until `container.py` writes where the server listens."""
+    poll = select.poll()
+    poll.register(address, select.POLLIN)
+    while not (poll.poll(_LOOK_SECONDS * 1000) and (line := address.readline())):
+        launch.check_running()
+        if deadline.has_passed:
+            raise launch.error(f"did not start within {timeout:g} s")
+    return line.decode().strip()
 
 
 def _have_image(image: str, progress: Progress | None) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import dataclasses
 import os
 import signal
 import subprocess
@@ -21,8 +20,6 @@ from dm_env_rpc_client.client.readiness import check_answers
 from dm_env_rpc_client.errors import DmEnvRpcClientError, LaunchError, SpecError
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.deadline import Deadline
-
-__all__ = ["LOG_BYTES", "Launch", "check_startable"]
 
 LOG_BYTES = 64 << 10
 """How much of the end of its output a launched server's `logs` returns."""
@@ -44,7 +41,7 @@ class Launch:
 
     Args:
       start: starts the process that watches over the server, which ends the server when its
-        lifeline is closed (`runtime.children`), and ends when the server does. Gets a file for
+        lifeline is closed (`system.children`), and ends when the server does. Gets a file for
         what the server prints.
       command: how errors name the server.
       address: where the server listens.
@@ -75,9 +72,8 @@ class Launch:
         except BaseException:
             self._output.close()
             raise
-        self._left = _Forgetting(self._process, self._output, command)
         self._owner = os.getpid()
-        self._finalizer = weakref.finalize(self, _end_forgotten, self._left, self._owner)
+        self._finalizer = self._finalize(f"a launched server was not closed: {command}")
 
     @property
     def pid(self) -> int:
@@ -106,12 +102,14 @@ class Launch:
         """The server's exit code, negative if a signal ended it; None if it has not ended."""
         return self._process.poll()
 
-    def wait_until_ready(self, timeout: float | None, told: float | None = None) -> None:
+    def wait_until_ready(
+        self, timeout: float | None, reported_timeout: float | None = None
+    ) -> None:
         """Waits until the server answers a request; one that only accepts connections is not ready.
 
         Args:
           timeout: seconds; None for no limit.
-          told: the seconds that an error tells, of which `timeout` is what is left.
+          reported_timeout: the timeout of the whole launch, of which `timeout` is what is left.
 
         Raises:
           LaunchError: the server ended, or did not answer in time.
@@ -133,18 +131,18 @@ class Launch:
             except DmEnvRpcClientError as error:
                 self.check_running(error)
                 if deadline.has_passed:
-                    reason = (
-                        f"did not answer at {self.address} within {told or timeout:g} s ({error})"
-                    )
+                    waited = f"within {reported_timeout or timeout:g} s"
+                    reason = f"did not answer at {self.address} {waited} ({error})"
                     raise self.error(reason) from error
                 # Its frames refer to this object, and whoever keeps the error would keep it.
                 error.__traceback__ = None
             time.sleep(pause if left is None else min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def be_owned(self) -> None:
-        """Has it end without a ResourceWarning when nothing refers to it any more."""
-        self._left.warns = False
+    def suppress_resource_warning(self) -> None:
+        """Has it end without a warning when nothing refers to it any more."""
+        self._finalizer.detach()
+        self._finalizer = self._finalize(None)
 
     def check_running(self, cause: Exception | None = None) -> None:
         """Raises LaunchError if the server has ended."""
@@ -180,6 +178,11 @@ class Launch:
             self._last = self.logs()
             self._output.close()
 
+    def _finalize(self, warning: str | None) -> Any:
+        return weakref.finalize(
+            self, _end_forgotten, self._process, self._output, self._owner, warning
+        )
+
     def __enter__(self) -> Launch:
         return self
 
@@ -209,47 +212,34 @@ def check_startable(texts: Iterable[object], env: Mapping[str, str] | None) -> N
     for what, given in named:
         try:
             has_nul = b"\0" in os.fsencode(given)  # type: ignore[arg-type]  # TypeError is caught
+            reason = "it has a NUL byte" if has_nul else ""
         except (TypeError, UnicodeEncodeError) as error:
-            text = f"{what} cannot be given to a program: it must be text in the encoding of files"
-            # The cause of an encoding error holds the text.
-            raise SpecError(f"{text} ({type(error).__name__})") from None
-        if has_nul:
-            raise SpecError(f"{what} cannot be given to a program: it has a NUL byte")
+            reason = f"it must be text in the encoding of files ({type(error).__name__})"
+        if reason:  # Raised here, as the cause of an encoding error would hold the text.
+            raise SpecError(f"{what} cannot be given to a program: {reason}")
 
 
 def _how_ended(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
-    try:
-        name = f" ({signal.Signals(-code).name})"
-    except ValueError:
-        name = ""  # Of real time.
+    # Those of real time have no names.
+    name = next((f" ({each.name})" for each in signal.Signals if each == -code), "")
     return f"was ended by signal {-code}{name}"
 
 
-@dataclasses.dataclass
-class _Forgetting:
-    """What is left of a `Launch` that nobody closed. A class, since it must not refer to it."""
-
-    process: subprocess.Popen[bytes]
-    output: IO[bytes]
-    command: str
-    warns: bool = True
-
-
-def _end_forgotten(left: _Forgetting, owner: int) -> None:
+def _end_forgotten(
+    process: subprocess.Popen[bytes], output: IO[bytes], owner: int, warning: str | None
+) -> None:
     """Ends a server that nobody closed; called at any moment, and at the exit."""
-    left.output.close()
-    process = left.process
+    output.close()
     if os.getpid() != owner:
         return  # A forked child: the server is its parent's.
     assert process.stdin is not None
     with contextlib.suppress(OSError):
         process.stdin.close()
     if threading.main_thread().is_alive():
-        if left.warns:
-            text = f"a launched server was not closed: {left.command}"
-            warnings.warn(text, ResourceWarning, stacklevel=1)
+        if warning is not None:
+            warnings.warn(warning, ResourceWarning, stacklevel=1)
         # The middle of any code, which should not have to wait.
         with contextlib.suppress(RuntimeError):
             _thread.start_new_thread(process.wait, ())

@@ -24,8 +24,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["Port"]
-
 _IN_USE = re.compile(r"address (is )?already in use|EADDRINUSE|errno 98|port .*in use", re.I)
 _LISTENING = "0A"
 
@@ -41,24 +39,24 @@ class Port:
 
     Attributes:
       number: the port.
+      is_lost: whether another program was found to listen there.
     """
 
     def __init__(self, is_held: bool = True):
-        self._socket: socket.socket | None = None
-        self.number = 0
-        while not self.number:
-            probe = socket.socket()
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", 0))
-            number = int(probe.getsockname()[1])
-            with _lock:
-                if number not in _taken:
-                    _taken.add(number)
-                    self.number = number
-            if self.number and is_held:
-                self._socket = probe
-            else:
+        self.is_lost = False
+        with _lock:
+            while True:
+                probe = socket.socket()
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("127.0.0.1", 0))
+                self.number = int(probe.getsockname()[1])
+                if self.number not in _taken:
+                    break
                 probe.close()
+            _taken.add(self.number)
+        self._socket = probe
+        if not is_held:
+            self.stop_holding()
 
     def close(self) -> None:
         """Gives the port back; a second call does nothing."""
@@ -69,9 +67,7 @@ class Port:
 
     def stop_holding(self) -> None:
         """Closes the socket that holds the port. This process does not give it away again yet."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._socket.close()
 
     def was_taken(self, logs: str) -> bool:
         """Whether a server that has ended may have done so because it did not get the port.
@@ -79,13 +75,7 @@ class Port:
         Args:
           logs: the end of what it has printed.
         """
-        if _IN_USE.search(logs):
-            return True
-        with socket.socket() as probe:
-            probe.settimeout(1.0)
-            is_connected = probe.connect_ex(("127.0.0.1", self.number)) == 0
-            # A socket that gets this port as its own connects to itself.
-            return is_connected and probe.getsockname() != probe.getpeername()
+        return bool(_IN_USE.search(logs) or _listening(self.number))
 
     def is_foreign(self, supervisor: int) -> bool:
         """Whether it is known that another program listens at the port.
@@ -97,12 +87,12 @@ class Port:
           False if a process under the supervisor listens, or if the operating system does not tell
           who does.
         """
-        owners = set(_listeners(self.number))
+        owners = set(_owners(_listening(self.number)))
         return bool(owners) and not owners & _descendants(supervisor)
 
 
-def _listeners(port: int) -> Iterator[int]:
-    """Yields the processes with a socket that listens at a port, of those that /proc shows."""
+def _listening(port: int) -> set[str]:
+    """Returns the sockets that listen at a port, as the links in /proc name them."""
     sockets = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):
@@ -111,12 +101,16 @@ def _listeners(port: int) -> Iterator[int]:
                 _, local, _, state, _, _, _, _, _, inode, *_ = line.split()
                 if state == _LISTENING and int(local.rpartition(":")[2], 16) == port:
                     sockets.add(f"socket:[{inode}]")
-    if sockets:
-        for pid in _processes():
-            with contextlib.suppress(OSError):
-                folder = f"/proc/{pid}/fd"
-                if any(os.readlink(f"{folder}/{each}") in sockets for each in os.listdir(folder)):
-                    yield pid
+    return sockets
+
+
+def _owners(sockets: set[str]) -> Iterator[int]:
+    """Yields the processes that have one of the sockets, of those that /proc shows."""
+    for pid in _processes() if sockets else ():
+        with contextlib.suppress(OSError):
+            folder = f"/proc/{pid}/fd"
+            if any(os.readlink(f"{folder}/{each}") in sockets for each in os.listdir(folder)):
+                yield pid
 
 
 def _descendants(root: int) -> set[int]:

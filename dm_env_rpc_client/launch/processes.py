@@ -19,8 +19,6 @@ from dm_env_rpc_client.launch.ports import Port
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.deadline import Deadline
 
-__all__ = ["START_SECONDS", "from_process", "from_python", "from_source", "other_python"]
-
 START_SECONDS = 30.0
 """How long a server may take until it answers, if nothing else is said."""
 
@@ -82,29 +80,29 @@ def from_process(
         encoded, or the name of a variable is empty or has "=".
       Otherwise as `connect`, for invalid arguments.
     """
-    command = _Command(list(argv), dict(env or {}), None if cwd is None else os.fspath(cwd))
-    given = address or command.default_address()
-    check_startable([*command.argv, command.cwd, given], env)
+    command = _Command(
+        list(argv), dict(env or {}), None if cwd is None else os.fspath(cwd), address or ""
+    )
+    if not address:
+        command = dataclasses.replace(command, address=command.default_address())
+    check_startable([*command.argv, command.cwd, command.address], env)
     deadline = Deadline.after(timeout)
-    if not command.has(_PORT, given):
-        return _start(command, given, None, deadline, timeout, connecting)
-    attempt = 1
-    while True:
+    if not command.has(_PORT):
+        return _start(command, None, deadline, timeout, connecting)
+    for attempt in range(1, _ATTEMPTS + 1):
         port = Port(is_held=attempt <= _HELD_ATTEMPTS)
         try:
-            return _start(command, given, port, deadline, timeout, connecting)
+            return _start(command, port, deadline, timeout, connecting)
         except LaunchError as error:
             port.stop_holding()
             has_ended = error.exit_code is not None
-            lacks_port = isinstance(error, _ForeignError) or (
-                has_ended and port.was_taken(error.logs)
-            )
+            lacks_port = port.is_lost or (has_ended and port.was_taken(error.logs))
             if not lacks_port or attempt == _ATTEMPTS or deadline.has_passed:
                 raise
         finally:
             # The server listens there now, so that nobody else gets it; or it has ended.
             port.close()
-        attempt += 1
+    raise AssertionError("the last attempt returns or raises")
 
 
 def from_python(
@@ -146,19 +144,14 @@ def from_python(
             "an environment in a process of its own looks like MODULE:NAME, such as my_envs:Walker "
             f"(not in __main__, which the process cannot import), got {reference!r}"
         )
-    if python is not None:
+    own = {"PYTHONUNBUFFERED": "1"}
+    if python is None:
+        command = [sys.executable, "-m", "dm_env_rpc_client.server", reference]
+        own = _own_modules()
+    else:
         command = other_python(os.fspath(python), reference, env, cwd)
-        return from_process(
-            [*command, f"unix:{_SOCKET}"],
-            env={"PYTHONUNBUFFERED": "1", **(env or {})},
-            cwd=cwd,
-            timeout=timeout,
-        )
     return from_process(
-        [sys.executable, "-m", "dm_env_rpc_client.server", reference, f"unix:{_SOCKET}"],
-        env={**_own_modules(), **(env or {})},
-        cwd=cwd,
-        timeout=timeout,
+        [*command, f"unix:{_SOCKET}"], env={**own, **(env or {})}, cwd=cwd, timeout=timeout
     )
 
 
@@ -226,18 +219,15 @@ def other_python(
     return [python, standalone.FILE, reference, "--address"]
 
 
-class _ForeignError(LaunchError):
-    """Another program listens at the port of the server."""
-
-
 @dataclasses.dataclass(frozen=True)
 class _Command:
     argv: list[str]
     env: dict[str, str]
     cwd: str | None
+    address: str
 
-    def has(self, name: str, address: str = "") -> bool:
-        return any(name in text for text in (*self.argv, *self.env.values(), address))
+    def has(self, name: str) -> bool:
+        return any(name in text for text in (*self.argv, *self.env.values(), self.address))
 
     def default_address(self) -> str:
         if not self.argv or not all(isinstance(part, str) for part in self.argv):
@@ -259,12 +249,11 @@ class _Command:
             return text
 
         env = {name: fill(value) for name, value in self.env.items()}
-        return _Command([fill(part) for part in self.argv], env, self.cwd)
+        return _Command([fill(part) for part in self.argv], env, self.cwd, fill(self.address))
 
 
 def _start(
     command: _Command,
-    address: str,
     port: Port | None,
     deadline: Deadline,
     timeout: float | None,
@@ -272,12 +261,10 @@ def _start(
 ) -> Launch:
     values = {} if port is None else {_PORT: str(port.number)}
     folder = ""
-    if command.has(_SOCKET, address):
+    if command.has(_SOCKET):
         folder = tempfile.mkdtemp(prefix="dm-env-rpc-")
         values[_SOCKET] = os.path.join(folder, "socket")
     filled = command.filled(values)
-    for name, value in values.items():
-        address = address.replace(name, value)
 
     def start(output: IO[bytes]) -> subprocess.Popen[bytes]:
         return children.start_supervised(
@@ -290,19 +277,19 @@ def _start(
         )
 
     try:
-        launch = Launch(start, shlex.join(filled.argv), address, **connecting)
+        launch = Launch(start, shlex.join(filled.argv), filled.address, **connecting)
+        try:
+            launch.wait_until_ready(deadline.remaining, timeout)
+            if port is not None and port.is_foreign(launch.pid):
+                port.is_lost = True
+                reason = f"does not listen at {launch.address}, where another program answers"
+                raise launch.error(reason)
+        except BaseException:
+            launch.close()
+            raise
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    try:
-        launch.wait_until_ready(deadline.remaining, timeout)
-        if port is not None and port.is_foreign(launch.pid):
-            found = launch.error(f"does not listen at {address}, where another program answers")
-            raise _ForeignError(found.reason, found.command, found.exit_code, found.logs)
-        return launch
-    except BaseException:
-        launch.close()
-        # It may have been killed before it had a guard.
+        # The supervisor has removed it, unless it was killed before it had a guard.
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
         raise
+    return launch
