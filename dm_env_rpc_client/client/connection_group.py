@@ -77,6 +77,16 @@ class ConnectionGroup:
         """What its connections are recorded by; None for nothing."""
         return cast("Record | None", self._endpoint.tap)
 
+    @property
+    def shares_sockets(self) -> bool:
+        """Whether several of its connections are on one socket, to a server at an address."""
+        return self._streams.is_possible and self._endpoint.incoming is None
+
+    @property
+    def processes(self) -> int:
+        """How many processes serve, as far as a connection has told."""
+        return self._streams.processes
+
     def open(self) -> Connection:
         """Opens another connection; errors are those of `connect`. Any thread may call this."""
         if not self._streams.is_possible:

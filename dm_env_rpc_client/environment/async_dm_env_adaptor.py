@@ -235,7 +235,7 @@ class AsyncDmEnvAdaptor(BaseAdaptor):
                 except DmEnvRpcClientError as error:
                     supervision.failed(error)
                 else:
-                    supervision.check_specs(self._specs())
+                    supervision.check_specs(self.specs_by_kind())
                     supervision.succeeded(self._where())
 
     def on_leave(self, callback: Callable[[], Awaitable[object]]) -> None:

@@ -196,7 +196,7 @@ class BaseAdaptor(MadeAgain):
         if connection.is_usable:
             raise error
         if connection is self._connection:
-            supervision.lose(error, connection.address, self._specs())
+            supervision.lose(error, connection.address, self.specs_by_kind())
 
     def _lost_step(self) -> dm_env.TimeStep | None:
         """Returns the TimeStep of a step that was lost; None if it was to begin a sequence."""
@@ -204,7 +204,8 @@ class BaseAdaptor(MadeAgain):
             return None
         return self._supervision.lost_step(self._reward_spec, self._discount_spec)
 
-    def _specs(self) -> dict[str, Any]:
+    def specs_by_kind(self) -> dict[str, Any]:
+        """Returns all four kinds of specs, by the names of their methods; flat ones by name."""
         return {
             "action_spec": dict(self._action_specs),
             "observation_spec": dict(self._observation_specs),

@@ -13,9 +13,10 @@ from dm_env import specs
 from dm_env_rpc_client.displays.plain_text import printable
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.made_again import MadeByArguments
-from dm_env_rpc_client.environment.pool import Consumer, EnvironmentPool, Settings, for_each
+from dm_env_rpc_client.environment.pool import Settings, for_each
 from dm_env_rpc_client.environment.pool_sites import Addresses
-from dm_env_rpc_client.environment.rows import Rows, split_action
+from dm_env_rpc_client.environment.row_worlds import open_worlds
+from dm_env_rpc_client.environment.rows import Rows
 from dm_env_rpc_client.environment.typed_environment import Environment
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.timesteps import ACTION, OBSERVATION
@@ -55,6 +56,9 @@ class BatchedEnvironment(MadeByArguments, Environment):
       nested_tensors: False for flat dictionaries with the periods left in the names.
       unwrap_single: whether an action that is one array, not a mapping, in the environments at the
         server is one array [N, ...] here, too, and the same for observations; see `DmEnvAdaptor`.
+      num_batches: a server that makes batches has all environments in one world, which takes one
+        message a step; see the guide "Serve a batch". This is the number of these worlds at each
+        server; None for one in each of its processes, 0 for a stream for each environment.
       **make_kwargs: for `make`, such as `request_timeout`, `requested_observations` or `restart`:
         the row of an environment that was lost is LAST, with its last observation, and then FIRST.
 
@@ -73,24 +77,28 @@ class BatchedEnvironment(MadeByArguments, Environment):
         copy: bool = True,
         nested_tensors: bool = True,
         unwrap_single: bool = False,
+        num_batches: int | None = None,
         **make_kwargs: Unpack[BatchKeywords],
     ):
         self._copy = copy
         self._nested_tensors = nested_tensors
         self._unwrap_single = unwrap_single
-        self._pool = EnvironmentPool(
-            addresses, num_envs, create_world_settings, join_world_settings, **make_kwargs
+        self._worlds = open_worlds(
+            addresses,
+            num_envs,
+            create_world_settings,
+            join_world_settings,
+            num_batches=num_batches,
+            **make_kwargs,
         )
-        self._environment = first = self._pool.environments[0]
-        self._action_specs = first.action_spec()
+        self._specs = specs = self._worlds.specs()
         try:
             self._rows = Rows(
-                first.observation_spec(), first.reward_spec(), first.discount_spec(), self.num_envs
+                specs.observations, specs.reward, specs.discount, self.num_envs, adopts=copy
             )
         except BaseException:
-            self._pool.close()
+            self._worlds.close()
             raise
-        self._consumer = Consumer(self._rows.put, self._rows.put_mid_steps)
 
     def __enter__(self) -> Self:
         return self
@@ -99,18 +107,18 @@ class BatchedEnvironment(MadeByArguments, Environment):
         self.close()
 
     def __repr__(self) -> str:
-        places = ", ".join(dict.fromkeys(env._where() for env in self._pool.environments))
+        places = ", ".join(dict.fromkeys(env._where() for env in self._worlds.pool.environments))
         return printable(f"<{type(self).__name__} of {self.num_envs} at {places}>")
 
     @property
     def num_envs(self) -> int:
         """The number of environments."""
-        return len(self._pool)
+        return self._worlds.num_envs
 
     @property
     def restarts(self) -> int:
         """How often environments were started again, which takes `restart`."""
-        return self._pool.restarts
+        return self._worlds.restarts
 
     def reset(self, settings: Settings | None = None) -> dm_env.TimeStep:
         """Begins a new sequence in every environment.
@@ -127,7 +135,7 @@ class BatchedEnvironment(MadeByArguments, Environment):
           EnvironmentsFailedError: some failed.
         """
         each = for_each(self.num_envs, settings or {}, "settings")
-        self._pool.reset(dict(enumerate(each)), self._consumer, self._adopt_specs)
+        self._worlds.reset(dict(enumerate(each)), self._rows, self._adopt_specs)
         return self._timestep()
 
     def step(self, action: Any) -> dm_env.TimeStep:
@@ -145,7 +153,7 @@ class BatchedEnvironment(MadeByArguments, Environment):
           SpecError: an action does not conform; nothing was sent to any environment.
           EnvironmentsFailedError: some failed; the others have taken their step.
         """
-        self._pool.step(self._actions(action, range(self.num_envs)), self._consumer)
+        self._worlds.step(self._actions(action), self._rows)
         return self._timestep()
 
     def send(self, action: Any, env_ids: Sequence[int] | npt.NDArray[Any] | None = None) -> None:
@@ -161,7 +169,7 @@ class BatchedEnvironment(MadeByArguments, Environment):
           EnvironmentsFailedError: nothing can be sent to some.
         """
         ids = range(self.num_envs) if env_ids is None else env_ids
-        self._pool.send(self._actions(action, check_ids(ids, self.num_envs)))
+        self._worlds.send(self._actions(action), check_ids(ids, self.num_envs))
 
     def recv(
         self, min_envs: int = 1, max_envs: int | None = None
@@ -180,52 +188,48 @@ class BatchedEnvironment(MadeByArguments, Environment):
           SpecError: fewer than `min_envs` have a step under way.
           EnvironmentsFailedError: some failed. The others can still be received.
         """
-        ids = np.array(self._pool.receive(min_envs, max_envs, self._consumer), np.int64)
+        ids = np.array(self._worlds.receive(min_envs, max_envs, self._rows), np.int64)
         return self._timestep(ids), ids
 
     def action_spec(self) -> Any:
         """Returns the specs of the actions, [N, ...] each, by name."""
-        return self._shaped(self._batched(self._action_specs), ACTION)
+        return self._shaped(self._batched(self._specs.actions), ACTION)
 
     def observation_spec(self) -> Any:
         """Returns the specs of the observations, [N, ...] each, by name.
 
         Observations of variable length are arrays of objects, [N].
         """
-        return self._shaped(self._batched(self._environment.observation_spec()), OBSERVATION)
+        return self._shaped(self._batched(self._specs.observations), OBSERVATION)
 
     def reward_spec(self) -> specs.Array:
         """Returns the spec of the reward, [N, ...]."""
-        return batch_spec(self._environment.reward_spec(), self.num_envs)
+        return batch_spec(self._specs.reward, self.num_envs)
 
     def discount_spec(self) -> specs.Array:
         """Returns the spec of the discount, [N, ...]."""
-        return batch_spec(self._environment.discount_spec(), self.num_envs)
+        return batch_spec(self._specs.discount, self.num_envs)
 
     def close(self) -> None:
         """Leaves and destroys all worlds; a second call does nothing. Raises nothing."""
-        self._pool.close()
+        self._worlds.close()
 
     def _adopt_specs(self) -> None:
-        env = self._environment
-        self._action_specs = env.action_spec()
-        self._rows.adopt(env.observation_spec(), env.reward_spec(), env.discount_spec())
+        self._specs = specs = self._worlds.specs()
+        self._rows.adopt(specs.observations, specs.reward, specs.discount)
 
-    def _actions(self, action: Any, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
-        if type(action) is dict and action.keys() <= self._action_specs.keys():
-            rows = split_action(action, self._action_specs, len(ids))
-            return dict(zip(ids, rows, strict=True))
-        is_single = self._unwrap_single and self._action_specs.keys() == {ACTION}
-        if is_single and not isinstance(action, Mapping):
+    def _actions(self, action: Any) -> Mapping[str, Any]:
+        names = self._specs.actions.keys()
+        if type(action) is dict and action.keys() <= names:
+            return action
+        if self._unwrap_single and names == {ACTION} and not isinstance(action, Mapping):
             action = {ACTION: action}
         if not isinstance(action, Mapping):
             raise SpecError(
                 f"an action is a mapping from names to arrays, got {type(action).__name__}; "
-                f"actions: {', '.join(map(repr, self._action_specs)) or 'none'}"
+                f"actions: {', '.join(map(repr, names)) or 'none'}"
             )
-        flat = nesting.flatten_dict(action, nesting.SEPARATOR, strict=False)
-        rows = split_action(flat, self._action_specs, len(ids))
-        return dict(zip(ids, rows, strict=True))
+        return nesting.flatten_dict(action, nesting.SEPARATOR, strict=False)
 
     def _timestep(self, ids: npt.NDArray[np.int64] | None = None) -> dm_env.TimeStep:
         def out(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:

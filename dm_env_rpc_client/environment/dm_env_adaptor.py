@@ -457,7 +457,7 @@ class DmEnvAdaptor(BaseAdaptor, Environment):
             except DmEnvRpcClientError as error:
                 supervision.failed(error)
             else:
-                supervision.check_specs(self._specs())
+                supervision.check_specs(self.specs_by_kind())
                 supervision.succeeded(self._where())
 
     def on_restart(self, callback: Callable[[DmEnvAdaptor], object]) -> None:

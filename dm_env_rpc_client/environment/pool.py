@@ -20,20 +20,16 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import dm_env
 
-from dm_env_rpc_client.environment.base_adaptor import check_keywords
 from dm_env_rpc_client.environment.connection_selector import LOOK_SECONDS, ConnectionSelector
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedReset
 from dm_env_rpc_client.environment.pool_sites import (
-    CONNECTING,
     OPENERS,
-    Addresses,
     PoolSites,
     at_once,
     open_at,
-    spread,
 )
 from dm_env_rpc_client.environment.restarting import Restart, difference
-from dm_env_rpc_client.environment.worlds import make, make_on
+from dm_env_rpc_client.environment.worlds import make_on
 from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.protocol.mid_steps import MidSteps
 from dm_env_rpc_client.protocol.pipeline import Pending
@@ -82,44 +78,40 @@ class EnvironmentPool:
     Actions and observations are flat, by name. All environments have the same specs.
 
     Args:
-      addresses: one address, or several, over which the environments are distributed in turn. An
-        address may be a server to launch, as for `make`; each in a list is a server of its own.
-      num_envs: the number of environments; None for one at each address.
-      create_world_settings: see `Settings`.
-      join_world_settings: the same.
+      sites: the server of each environment; closed with the pool.
+      creating: the settings with which the world of each is created.
+      joining: the same for joining it.
       restart: as for `make`, for each environment.
-      **make_kwargs: for `make`.
+      labels: how error messages name each; None for "environment" and its index.
+      keeps_sites: whether the servers are not closed if something could not be opened.
+      **adaptor_kwargs: for `join_world`.
 
     Attributes:
       environments: the environments.
+      addresses: where the server of each is.
 
     Raises:
-      SpecError: the arguments are invalid, or the specs of the environments differ.
+      SpecError: the specs of the environments differ.
       EnvironmentsFailedError: some could not be opened. No world is left on the servers.
     """
 
     def __init__(
         self,
-        addresses: Addresses,
-        num_envs: int | None,
-        create_world_settings: Settings,
-        join_world_settings: Settings,
-        *,
+        sites: PoolSites,
+        creating: Sequence[Mapping[str, Any]],
+        joining: Sequence[Mapping[str, Any]],
         restart: Restart | None = None,
-        **make_kwargs: Any,
+        labels: Sequence[str] | None = None,
+        keeps_sites: bool = False,
+        **adaptor_kwargs: Any,
     ):
-        connecting = {name: make_kwargs.pop(name) for name in CONNECTING if name in make_kwargs}
-        check_keywords(make_kwargs, DmEnvAdaptor, make)
-        places = spread(addresses, num_envs)
-        count = len(places)
-        creating = for_each(count, create_world_settings, "create_world_settings")
-        joining = for_each(count, join_world_settings, "join_world_settings")
         self._restarts_lost = restart is not None
-        self._sites = sites = PoolSites(places, connecting)
-        self._addresses = [site.name for site in sites.of]
+        self._sites = sites
+        self.addresses = [site.name for site in sites.of]
+        self._labels = labels or [f"environment {i} at {at}" for i, at in enumerate(self.addresses)]
         try:
             self.environments = _open(
-                self._addresses,
+                self.addresses,
                 lambda index: make_on(
                     sites.of[index],
                     functools.partial(open_at, sites.of[index]),
@@ -128,11 +120,12 @@ class EnvironmentPool:
                     restart,
                     sites.is_shared(index),
                     nested_tensors=False,
-                    **make_kwargs,
+                    **adaptor_kwargs,
                 ),
             )
         except BaseException:
-            sites.close()
+            if not keeps_sites:
+                sites.close()
             raise
         self._takes_rows = all(environment.leaves_unread for environment in self.environments)
         self._in_flight: dict[int, Pending] = {}
@@ -158,7 +151,7 @@ class EnvironmentPool:
 
     def label(self, index: int) -> str:
         """How error messages name an environment."""
-        return f"environment {index} at {self._addresses[index]}"
+        return self._labels[index]
 
     @property
     def in_turn(self) -> set[int]:
@@ -175,14 +168,13 @@ class EnvironmentPool:
 
     def check_specs(self) -> None:
         """Raises SpecError if an environment's specs differ from those of the first."""
-        first = self.environments[0]
+        first = self.environments[0].specs_by_kind()
         for index, other in enumerate(self.environments):
-            for kind in ("action_spec", "observation_spec", "reward_spec", "discount_spec"):
-                expected, found = getattr(first, kind)(), getattr(other, kind)()
-                if expected != found:
+            for kind, found in other.specs_by_kind().items():
+                if found != first[kind]:
                     raise SpecError(
                         f"{self.label(index)} has another {kind} than {self.label(0)}: "
-                        f"{difference(expected, found)}; environments of one batch have the same"
+                        f"{difference(first[kind], found)}; environments of one batch have the same"
                     )
 
     def send(self, actions: Mapping[int, Mapping[str, Any]]) -> None:
@@ -252,7 +244,7 @@ class EnvironmentPool:
             failures = error.failures
         else:
             failures = {}
-        self._finish_all(actions, consume, failures)
+        self.finish(actions, consume, failures)
 
     def reset(
         self,
@@ -303,7 +295,7 @@ class EnvironmentPool:
             adopt()
         ready = [index for index in started if index not in failures]
         failures |= self._begin(ready)
-        self._finish_all(ready, consume, failures)
+        self.finish(ready, consume, failures)
 
     def close(self) -> None:
         """Leaves and destroys all worlds and closes the connections; raises nothing."""
@@ -390,9 +382,22 @@ class EnvironmentPool:
                 self._arrived.extend(i for i in arrived if i not in unread.indices)
         return failures
 
-    def _finish_all(
-        self, indices: Iterable[int], consume: Consumer, failures: Mapping[int, Exception]
+    def finish(
+        self,
+        indices: Iterable[int],
+        consume: Consumer,
+        failures: Mapping[int, Exception] = _NO_FAILURES,
     ) -> None:
+        """Waits for the steps of some environments that are under way.
+
+        Args:
+          indices: the environments, with or without a step under way.
+          consume: gets their TimeSteps.
+          failures: what has failed before.
+
+        Raises:
+          EnvironmentsFailedError: some failed; all others were consumed.
+        """
         failed = dict(failures)
         mine = set(indices)
         while waiting := [index for index in self._in_flight if index in mine]:
@@ -444,7 +449,7 @@ class EnvironmentPool:
     def _raise(self, failures: Mapping[int, Exception]) -> NoReturn:
         for index in failures:
             self._selector.forget(index)
-        addresses = {index: self._addresses[index] for index in failures}
+        addresses = {index: self.addresses[index] for index in failures}
         raise EnvironmentsFailedError(failures, addresses)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextlib
+import copy
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -110,6 +111,24 @@ class PoolSites:
             self.close()
             raise
         self.of = [self._sites[number] for number in self._numbers]
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def by_server(self) -> list[list[int]]:
+        """Returns the environments of each server, by their indices."""
+        found: dict[int, list[int]] = {}
+        for index, number in enumerate(self._numbers):
+            found.setdefault(number, []).append(index)
+        return list(found.values())
+
+    def grouped(self, groups: Sequence[Sequence[int]]) -> PoolSites:
+        """Returns the same servers for groups of environments, each of which is at one server."""
+        sites = copy.copy(self)
+        sites._numbers = [self._numbers[group[0]] for group in groups]
+        sites._users = collections.Counter(sites._numbers)
+        sites.of = [self.of[group[0]] for group in groups]
+        return sites
 
     def is_shared(self, index: int) -> bool:
         """Whether the server of an environment is that of others, too."""

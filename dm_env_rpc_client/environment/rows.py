@@ -6,7 +6,8 @@ variable length, are an array of objects.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import dm_env
@@ -15,12 +16,13 @@ import numpy.typing as npt
 from dm_env import specs
 
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.protocol.batches import STEP_TYPE
 from dm_env_rpc_client.protocol.mid_steps import MidSteps
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.tensors import casting
 from dm_env_rpc_client.tensors.batch_specs import VARIABLE
 
-__all__ = ["Rows", "rows_at", "split_action"]
+__all__ = ["Rows", "batch_of_actions", "rows_at", "selector", "split_action"]
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -31,6 +33,14 @@ def rows_at(indices: list[int]) -> slice | list[int]:
     if indices[-1] == after - 1 and indices == list(range(first, after)):
         return slice(first, after)
     return indices
+
+
+def selector(indices: Sequence[int]) -> slice | Array:
+    """Returns what selects rows of arrays: a slice if the indices have one distance."""
+    steps = {after - before for before, after in itertools.pairwise(indices)}
+    if len(steps) <= 1 and (step := max(steps, default=1)) > 0:
+        return slice(indices[0], indices[-1] + 1, step)
+    return np.array(indices)
 
 
 def split_action(
@@ -58,6 +68,28 @@ def split_action(
     return actions
 
 
+def batch_of_actions(
+    batch: Mapping[str, Any], single: Mapping[str, specs.Array], count: int
+) -> dict[str, Array]:
+    """Returns a batch of actions as arrays; arguments and errors are those of `split_action`."""
+    arrays = {}
+    for name, value in batch.items():
+        spec, where = single.get(name), f"action {name!r}"
+        array = casting.as_array(value, where)
+        if spec is not None and spec.dtype.kind in "biuf":
+            array = casting.exact_cast(array, spec.dtype, where)
+        if array.ndim == 0:
+            raise SpecError(f"{where}: is one value; expected {count}, one for each environment")
+        _check_count(len(array), count, where)
+        arrays[name] = array
+    return arrays
+
+
+def _check_count(found: int, count: int, where: str) -> None:
+    if found != count:
+        raise SpecError(f"{where}: has {found} rows; expected {count}, one for each environment")
+
+
 def _to_rows(value: Any, spec: specs.Array | None, where: str, count: int) -> list[Any]:
     is_listed = isinstance(value, list | tuple) or (
         isinstance(value, np.ndarray) and value.dtype == object
@@ -74,10 +106,7 @@ def _to_rows(value: Any, spec: specs.Array | None, where: str, count: int) -> li
             rows = array.tolist()  # Integers of Python are encoded faster than NumPy's.
         else:
             rows = [array[index, ...] for index in range(len(array))]
-    if len(rows) != count:
-        raise SpecError(
-            f"{where}: has {len(rows)} rows; expected {count}, one for each environment"
-        )
+    _check_count(len(rows), count, where)
     return rows
 
 
@@ -89,6 +118,7 @@ class Rows:
       reward_spec: of one environment.
       discount_spec: of one environment.
       count: the number of environments.
+      adopts: whether the arrays of a world that has all rows become these.
     """
 
     def __init__(
@@ -97,8 +127,10 @@ class Rows:
         reward_spec: specs.Array,
         discount_spec: specs.Array,
         count: int,
+        adopts: bool = True,
     ):
         self._count = count
+        self._adopts = adopts
         self.adopt(observation_specs, reward_spec, discount_spec)
 
     def adopt(
@@ -136,6 +168,38 @@ class Rows:
         for name, rows in self.observations.items():
             rows[index] = timestep.observation[name]
         return False
+
+    def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> None:
+        """Fills the rows of a batched world.
+
+        Args:
+          at: selects the rows here; None for all of them.
+          taken: selects them in the TimeStep; None for all of them.
+          timestep: the fields [n, ...], with the observation `step_type`; a FIRST one has neither
+            reward nor discount.
+        """
+        if at is None and not self._adopts:
+            at = slice(None)
+
+        def values(array: Array | None, spec: Array, stand_in: float) -> Any:
+            if array is None:
+                return np.full(spec.shape if at is None else spec[at].shape, stand_in, spec.dtype)
+            return array if taken is None else array[taken]
+
+        step_type = values(timestep.observation[STEP_TYPE], self.step_type, 0).astype(np.int64)
+        reward = values(timestep.reward, self.reward, 0)
+        discount = values(timestep.discount, self.discount, 1)
+        observations = {
+            name: values(timestep.observation[name], rows, 0)
+            for name, rows in self.observations.items()
+        }
+        if at is None:
+            self.step_type, self.reward, self.discount = step_type, reward, discount
+            self.observations = observations
+            return
+        self.step_type[at], self.reward[at], self.discount[at] = step_type, reward, discount
+        for name, rows in self.observations.items():
+            rows[at] = observations[name]
 
     def put_mid_steps(self, indices: list[int], steps: MidSteps) -> None:
         """Fills the rows of environments that are in the middle of their sequences."""

@@ -14,6 +14,7 @@ __all__ = [
     "RESET_MASK",
     "ROWS",
     "ROW_ERRORS",
+    "SETTINGS",
     "STEP_MASK",
     "STEP_TYPE",
     "WORLD_AUTORESET_MODE",
@@ -50,3 +51,6 @@ WORLD_NUM_ENVS = "batch.num_envs"
 
 WORLD_AUTORESET_MODE = "batch.autoreset_mode"
 """The property of a batched world: the name of a mode of Gymnasium's `AutoresetMode`."""
+
+SETTINGS = frozenset((NUM_ENVS, AUTORESET_MODE, STEP_MASK))
+"""The settings of a CreateWorld that are of the batch and not of its rows."""

@@ -121,6 +121,12 @@ class StreamGroup:
         """Whether the transport can have several streams on a connection."""
         return self._endpoint.incoming is not None or _uses_http2(self._endpoint)
 
+    @property
+    def processes(self) -> int:
+        """How many processes serve, as far as the connections have told."""
+        usable = [connection for connection in self._connections if connection.is_usable]
+        return max((connection.serving_processes for connection in usable), default=1)
+
     def open(self, timeout: float | None) -> Stream:
         """Opens another stream, if that is possible.
 
@@ -133,7 +139,7 @@ class StreamGroup:
         usable = [connection for connection in self._connections if connection.is_usable]
         if self._endpoint.incoming is not None:
             return self._open_dialed(self._endpoint.incoming, usable, timeout)
-        wanted = max((connection.serving_processes for connection in usable), default=1)
+        wanted = self.processes
         told = [SPREADS] if wanted > 1 else []
         if len(usable) >= min(wanted, _MAX_CONNECTIONS):
             for connection in sorted(usable, key=lambda each: each.stream_count):

@@ -221,7 +221,7 @@ def test_closing_or_losing_one_leaves_the_others(server: Server) -> None:
 def test_one_environment_that_fails_is_the_only_one(server: Server) -> None:
     with BatchedEnvironment(server.address, 4) as envs:
         envs.reset()
-        envs._pool.environments[2].connection.close()
+        envs._worlds.pool.environments[2].connection.close()
         with pytest.raises(EnvironmentsFailedError) as failed:
             envs.step(_action(envs, np.zeros(4, np.int32)))
         assert set(failed.value.failures) == {2}

@@ -91,7 +91,9 @@ def test_the_default_of_max_connections_refuses_the_257th_environment() -> None:
 def test_a_server_serves_a_thousand_environments_on_one_socket(count: int) -> None:
     assert count < MAX_CONNECTIONS
     with served() as server, costs.opened(server.address, count, SCALAR) as envs:
-        connections = {environment.connection.fileno() for environment in envs._pool.environments}
+        connections = {
+            environment.connection.fileno() for environment in envs._worlds.pool.environments
+        }
         assert len(connections) == 1
         for _ in range(3):
             assert envs.step(costs.actions(count)).mid().all()

@@ -31,13 +31,9 @@ from dm_env_rpc_client.adaptors.gymnasium.vector_rows import Results, VectorRows
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.batched import check_ids
 from dm_env_rpc_client.environment.made_again import MadeByArguments
-from dm_env_rpc_client.environment.pool import (
-    NO_ACTION,
-    Consumer,
-    EnvironmentPool,
-    Settings,
-)
+from dm_env_rpc_client.environment.pool import NO_ACTION, Consumer, Settings
 from dm_env_rpc_client.environment.pool_sites import Addresses
+from dm_env_rpc_client.environment.row_worlds import open_worlds
 from dm_env_rpc_client.errors import ConnectionLostError, SpecError
 from dm_env_rpc_client.protocol.lifecycle import State
 
@@ -120,14 +116,15 @@ class RemoteVectorEnv(MadeByArguments, gymnasium.vector.VectorEnv[Any, Any, Arra
         self._unwrap_single = unwrap_single
         self._seed_setting = seed_setting
         self._open = functools.partial(
-            EnvironmentPool,
+            open_worlds,
             address,
             num_envs,
             create_world_settings,
             join_world_settings,
+            num_batches=0,
             **make_kwargs,
         )
-        self._pool = self._open()
+        self._pool = self._open().pool
         self.render_mode = None
         try:
             self._description = (
@@ -267,7 +264,7 @@ class RemoteVectorEnv(MadeByArguments, gymnasium.vector.VectorEnv[Any, Any, Arra
         except ConnectionLostError:
             # Some servers end a stream with an extension that they do not know.
             self._pool.close()
-            self._pool = self._open()
+            self._pool = self._open().pool
             return None
         if description is None:
             return None

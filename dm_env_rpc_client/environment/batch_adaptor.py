@@ -1,0 +1,147 @@
+"""A batched world as an environment, with the specs of one of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.environment.base_adaptor import AutoObservations, Extensions
+from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, Rejoin
+from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.protocol.step_codec import StepCodec
+from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
+from dm_env_rpc_client.tensors.batch_specs import row_tensor_spec
+from dm_env_rpc_client.tensors.spec_manager import SpecManager
+from dm_env_rpc_client.tensors.specs import tensor_spec_to_dm_env_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dm_env import specs as dm_env_specs
+
+    from dm_env_rpc_client.client.connection import Connection
+
+__all__ = ["OF_ROWS", "BatchAdaptor", "RowSpecs"]
+
+OF_ROWS = (batches.STEP_TYPE, batches.ROW_ERRORS)
+"""The observations that a batch has and its rows do not."""
+
+
+class RowSpecs(NamedTuple):
+    """The specs of one row: of the actions and observations by flat name."""
+
+    actions: Mapping[str, dm_env_specs.Array]
+    observations: Mapping[str, dm_env_specs.Array]
+    reward: dm_env_specs.Array
+    discount: dm_env_specs.Array
+
+
+class BatchAdaptor(DmEnvAdaptor):
+    """Steps all rows of a batched world; for its arguments see `DmEnvAdaptor`.
+
+    What it requests includes the type of each row's step, and what rows have raised.
+
+    Attributes:
+      count: the number of rows.
+
+    Raises:
+      SpecError: the world is not batched. Otherwise as `DmEnvAdaptor`.
+    """
+
+    leaves_unread = False
+
+    def __init__(
+        self,
+        connection: Connection,
+        specs: dm_env_rpc_pb2.ActionObservationSpecs,
+        requested_observations: Sequence[str] | AutoObservations | None = None,
+        nested_tensors: bool = False,
+        extensions: Extensions[Connection] | None = None,
+        rejoin: Rejoin | None = None,
+        unwrap_single: bool = False,
+    ):
+        if not isinstance(requested_observations, AutoObservations | str | None):
+            offered = {spec.name for spec in specs.observations.values()}
+            requested_observations = [
+                *requested_observations,
+                *(name for name in OF_ROWS if name in offered),
+            ]
+        super().__init__(
+            connection,
+            specs,
+            requested_observations,
+            nested_tensors,
+            extensions,
+            rejoin,
+            unwrap_single,
+        )
+        self._read_rows()
+
+    @property
+    def action_rows(self) -> Mapping[str, dm_env_specs.Array]:
+        """The specs of one row's actions, by flat name."""
+        return self.row_specs().actions
+
+    def row_specs(self) -> RowSpecs:
+        """Returns the specs of one row, as an environment of its own would have them."""
+        if self._read is not self._adopted:
+            self._read_rows()
+        return self._row_specs
+
+    def check_row(self, action: Mapping[str, Any], place: int) -> None:
+        """Raises SpecError, as for an environment of its own, if a row's action does not conform.
+
+        Args:
+          action: arrays [N, ...] by flat name.
+          place: the row.
+        """
+        rows = {
+            self._actions.name_to_uid(name): row_tensor_spec(
+                self._actions.name_to_spec(name), self.count
+            )
+            for name in self.action_rows
+        }
+        codec = StepCodec(
+            SpecManager(rows, "action", self._limits),
+            SpecManager({}, "observation", self._limits),
+            (),
+            self._limits,
+        )
+        codec.encode({k: v[place] for k, v in action.items() if k != batches.STEP_MASK})
+
+    def specs_by_kind(self) -> dict[str, Any]:
+        """Returns those of one row."""
+        own = self.row_specs()
+        return {
+            "action_spec": own.actions,
+            "observation_spec": own.observations,
+            "reward_spec": own.reward,
+            "discount_spec": own.discount,
+        }
+
+    def _read_rows(self) -> None:
+        observations = self._observations
+        kinds = self._observation_specs.get(batches.STEP_TYPE)
+        if kinds is None or len(kinds.shape) != 1 or REWARD not in observations.names():
+            raise SpecError(
+                f"world {self.world_name!r} is not batched: it has no observation "
+                f"{batches.STEP_TYPE!r} and {REWARD!r} with a value for each row"
+            )
+        self.count = kinds.shape[0]
+
+        def of(manager: SpecManager, names: Iterable[str]) -> dict[str, dm_env_specs.Array]:
+            found = {
+                name: row_tensor_spec(manager.name_to_spec(name), self.count) for name in names
+            }
+            return {name: tensor_spec_to_dm_env_spec(spec) for name, spec in found.items()}
+
+        ends = of(observations, (REWARD, DISCOUNT))
+        self._row_specs = RowSpecs(
+            of(self._actions, (n for n in self._action_specs if n != batches.STEP_MASK)),
+            of(observations, (n for n in self._observation_specs if n not in OF_ROWS)),
+            ends[REWARD],
+            ends[DISCOUNT],
+        )
+        self._read = self._adopted

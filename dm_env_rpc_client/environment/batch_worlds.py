@@ -1,0 +1,500 @@
+"""Remote environments in batched worlds: one message for all rows of a world.
+
+`BatchWorlds` has the methods that `StreamWorlds` has: actions are arrays [N, ...] by flat name, and
+TimeSteps go to a consumer. What its names mean at the server is in `protocol/batches.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+
+import dm_env
+import numpy as np
+import numpy.typing as npt
+from google.rpc import code_pb2, status_pb2
+
+from dm_env_rpc_client.environment.batch_adaptor import BatchAdaptor, RowSpecs
+from dm_env_rpc_client.environment.pool import Consumer, EnvironmentPool
+from dm_env_rpc_client.environment.row_settings import reset_settings
+from dm_env_rpc_client.environment.rows import batch_of_actions, selector
+from dm_env_rpc_client.errors import (
+    DmEnvRpcError,
+    EnvironmentsFailedError,
+    ProtocolError,
+    SpecError,
+)
+from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.protocol.mid_steps import MidSteps
+from dm_env_rpc_client.tensors.settings import pack_settings
+
+__all__ = ["BatchWorlds", "RowConsumer"]
+
+_Actions: TypeAlias = Mapping[str, npt.NDArray[Any]]
+
+_FIRST, _LAST = int(dm_env.StepType.FIRST), int(dm_env.StepType.LAST)
+
+
+class RowConsumer(Protocol):
+    """Takes the TimeSteps of N environments."""
+
+    def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
+        """Takes that of one row; see `pool.Consumer`."""
+
+    def put_mid_steps(self, indices: list[int], steps: MidSteps) -> None:
+        """Takes MID steps of some rows; see `pool.Consumer`."""
+
+    def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> None:
+        """Takes those of the rows `at`, which are the rows `taken` of a world; None for all."""
+
+
+class _Part(NamedTuple):
+    """Some rows of a world, and their actions in the same order."""
+
+    rows: list[int]
+    actions: _Actions
+
+
+class _World:
+    """A batched world, and what its rows are doing.
+
+    Args:
+      rows: its rows, by their indices among all environments.
+      count: the number of all environments.
+
+    Attributes:
+      rows: the same.
+      at: selects them among all environments; None for all of these.
+      under_way: the rows that take part in the step that is under way.
+      queued: the rows that step after it.
+      is_running: the rows in which a sequence runs, bool [n].
+      has_begun: whether the world has answered a step since it was made.
+    """
+
+    def __init__(self, rows: Sequence[int], count: int):
+        self.rows = list(rows)
+        self.at = None if len(rows) == count else selector(self.rows)
+        self._place = {row: place for place, row in enumerate(rows)}
+        self.under_way: list[int] = []
+        self.queued: list[_Part] = []
+        self.is_running = np.zeros(len(rows), np.bool_)
+        self.has_begun = False
+
+    @property
+    def busy(self) -> list[int]:
+        """The rows with a step under way, or queued."""
+        return [*self.under_way, *(row for part in self.queued for row in part.rows)]
+
+    def places(self, rows: Iterable[int]) -> list[int]:
+        """Returns the places that rows have in this world."""
+        return [self._place[row] for row in rows]
+
+    def next_parts(self) -> list[_Part]:
+        """Takes the parts from the queue that can be sent in one step, with the same actions."""
+        names = self.queued[0].actions.keys()
+        count = next(
+            (i for i, part in enumerate(self.queued) if part.actions.keys() != names),
+            len(self.queued),
+        )
+        taken, self.queued = self.queued[:count], self.queued[count:]
+        return taken
+
+    def action(self, parts: Sequence[_Part]) -> _Actions:
+        """Returns the action of a step in which some rows take part."""
+        places = self.places(row for part in parts for row in part.rows)
+        merged = {
+            name: np.concatenate([part.actions[name] for part in parts])
+            for name in parts[0].actions
+        }
+        if len(places) == len(self.rows):
+            order = np.argsort(places)
+            return {name: values[order] for name, values in merged.items()}
+        action = {batches.STEP_MASK: np.isin(np.arange(len(self.rows)), places)}
+        for name, values in merged.items():
+            # Rows that do not step have any value that is valid.
+            action[name] = np.repeat(values[:1], len(self.rows), axis=0)
+            action[name][places] = values
+        return action
+
+
+class BatchWorlds:
+    """N environments, whose rows are in some batched worlds.
+
+    Args:
+      pool: has one environment for each world, a `BatchAdaptor`; closed with this one.
+      groups: the rows of each world, by their indices.
+      has_step_mask: whether the worlds can step some of their rows.
+
+    Attributes:
+      num_envs: N.
+      pool: the same.
+    """
+
+    def __init__(self, pool: EnvironmentPool, groups: Sequence[Sequence[int]], has_step_mask: bool):
+        self.pool = pool
+        self.num_envs = sum(map(len, groups))
+        self._worlds = [_World(group, self.num_envs) for group in groups]
+        self._of = {row: number for number, group in enumerate(groups) for row in group}
+        self._has_step_mask = has_step_mask
+        # What rows have answered and nobody has asked for yet: the first TimeStep of those that
+        # began beside others, the last one of those that were lost beside others.
+        self._owed: dict[int, list[dm_env.TimeStep]] = {}
+        # Rows that were received; the TimeStep of one that was owed it.
+        self._arrived: dict[int, dm_env.TimeStep | None] = {}
+        self._failures: dict[int, Exception] = {}
+
+    @property
+    def restarts(self) -> int:
+        """How often worlds were started again."""
+        return self.pool.restarts
+
+    @property
+    def adaptors(self) -> Sequence[BatchAdaptor]:
+        """The environment of each world."""
+        return cast("Sequence[BatchAdaptor]", self.pool.environments)
+
+    @property
+    def groups(self) -> list[list[int]]:
+        """The rows of each world."""
+        return [world.rows for world in self._worlds]
+
+    def specs(self) -> RowSpecs:
+        """Returns the specs of one row."""
+        return self.adaptors[0].row_specs()
+
+    def step(self, actions: Mapping[str, Any], consume: RowConsumer) -> None:
+        """Steps all rows and waits for them.
+
+        Args:
+          actions: arrays [N, ...] by flat name.
+          consume: gets the TimeSteps.
+
+        Raises:
+          SpecError: an action does not conform, or a step is under way; nothing was sent.
+          EnvironmentsFailedError: some rows failed; all others were consumed.
+        """
+        everything = range(self.num_envs)
+        if self._owed or not self._is_idle():
+            self.send(actions, everything)
+            while any(world.busy for world in self._worlds):
+                self._receive(consume)
+            for row in everything:
+                self._deliver(row, consume)
+            return self._raise()
+        batch = batch_of_actions(actions, self.adaptors[0].action_rows, self.num_envs)
+        sent = {
+            number: batch
+            if world.at is None
+            else {name: values[world.at] for name, values in batch.items()}
+            for number, world in enumerate(self._worlds)
+        }
+        for world in self._worlds:
+            world.under_way = world.rows
+        try:
+            with self._failing():
+                self.pool.step(sent, self._consumer(consume))
+        except SpecError:
+            self._blame(sent)
+            raise
+        self._arrived.clear()
+        return self._raise()
+
+    def send(self, actions: Mapping[str, Any], ids: Sequence[int]) -> None:
+        """Steps some rows without waiting for them.
+
+        Args:
+          actions: arrays [M, ...] by flat name.
+          ids: the M rows.
+
+        Raises:
+          SpecError: an action does not conform, a step is under way, or only some rows of a vector
+            environment would step, which steps all. Nothing was sent.
+          EnvironmentsFailedError: nothing can be sent to some.
+        """
+        self._check_idle(ids)
+        batch = batch_of_actions(actions, self.adaptors[0].action_rows, len(ids))
+        parts: dict[int, tuple[list[int], list[int]]] = {}
+        for position, row in enumerate(ids):
+            positions, rows = parts.setdefault(self._of[row], ([], []))
+            positions.append(position)
+            rows.append(row)
+        for number, (_, rows) in parts.items():
+            if len(rows) < len(self._worlds[number].rows) and not self._has_step_mask:
+                raise SpecError(
+                    f"environments {rows} are rows of one vector environment, which steps all of "
+                    f"its rows {self._worlds[number].rows} together; send for all of them"
+                )
+        to_send: dict[int, _Actions] = {}
+        queued: dict[int, _Part] = {}
+        for number, (positions, rows) in parts.items():
+            part = _Part(rows, {name: values[positions] for name, values in batch.items()})
+            part = _without(part, self._owed)
+            if part.rows and number in self.pool.in_turn:
+                queued[number] = part
+            elif part.rows:
+                to_send[number] = self._worlds[number].action([part])
+                self._worlds[number].under_way = part.rows
+        try:
+            for number, part in queued.items():
+                # Before anything is sent; and once more when it is.
+                self.adaptors[number].prepare_step(self._worlds[number].action([part]))
+            with self._failing():
+                self.pool.send(to_send)
+        except SpecError:
+            self._blame(to_send)
+            raise
+        for number, part in queued.items():
+            self._worlds[number].queued.append(part)
+        for row in self._owed.keys() & {*ids}:
+            self._arrived[row] = self._owed[row].pop(0)
+            if not self._owed[row]:
+                del self._owed[row]
+        self._raise()
+
+    def receive(self, minimum: int, maximum: int | None, consume: RowConsumer) -> list[int]:
+        """Waits for rows with steps under way; see `EnvironmentPool.receive`."""
+        busy = len({*self._arrived, *(row for world in self._worlds for row in world.busy)})
+        if not 1 <= minimum <= busy or (maximum is not None and maximum < minimum):
+            bound = "" if maximum is None else f" and at most {maximum}"
+            raise SpecError(
+                f"cannot receive at least {minimum}{bound} of {busy} environments under way"
+            )
+        while len(self._arrived) < minimum:
+            self._receive(consume)
+            self._raise()
+        rows = list(self._arrived)[:maximum]
+        for row in rows:
+            self._deliver(row, consume)
+        return rows
+
+    def reset(
+        self,
+        settings: Mapping[int, Mapping[str, Any]],
+        consume: RowConsumer,
+        adopt: Callable[[], None],
+    ) -> None:
+        """Begins a sequence in some rows; see `EnvironmentPool.reset`."""
+        by_world: dict[int, dict[int, Mapping[str, Any]]] = {}
+        for row, own in settings.items():
+            try:
+                by_world.setdefault(self._of[row], {})[row] = pack_settings(own)
+            except SpecError as error:
+                address = self.pool.addresses[self._of[row]]
+                raise SpecError(f"environment {row} at {address}: {error}") from error
+        requests: dict[int, list[dict[str, Any]]] = {}
+        for number, of_rows in by_world.items():
+            world = self._worlds[number]
+            of_places = dict(zip(world.places(of_rows), of_rows.values(), strict=True))
+            requests[number] = reset_settings(of_places, len(world.rows))
+        # Steps under way are answered first; what other rows of these worlds have answered stays.
+        with self._failing():
+            self.pool.finish(by_world, self._consumer(consume))
+        for number, of_rows in by_world.items():
+            world = self._worlds[number]
+            queued = (_without(part, of_rows) for part in world.queued)
+            world.queued = [part for part in queued if part.rows]
+            world.under_way = list(of_rows)
+            # All begin with the first sequence of a world; the others are owed theirs then.
+        for row in settings:
+            self._arrived.pop(row, None)
+            self._owed.pop(row, None)
+            self._failures.pop(row, None)
+        with self._failing():
+            for number, earlier in requests.items():
+                adaptor = self.pool.environments[number]
+                for each in earlier[:-1]:
+                    adaptor.finish_reset(adaptor.start_reset(each))
+            self.pool.reset(
+                {number: each[-1] for number, each in requests.items()},
+                self._consumer(consume),
+                adopt,
+            )
+        self._send_queued(by_world)
+        for row in settings:
+            self._arrived.pop(row, None)
+        self._raise()
+
+    def close(self) -> None:
+        """Leaves and destroys all worlds and closes the connections; raises nothing."""
+        self.pool.close()
+
+    def _is_idle(self) -> bool:
+        return not self._arrived and not any(world.under_way for world in self._worlds)
+
+    def _check_idle(self, ids: Iterable[int]) -> None:
+        taken = {*self._arrived, *(row for world in self._worlds for row in world.busy)}
+        busy = sorted(taken.intersection(ids))
+        if busy:
+            raise SpecError(
+                f"environments {busy} have steps under way; receive them first, or reset them"
+            )
+
+    def _blame(self, sent: Mapping[int, _Actions]) -> None:
+        """Raises SpecError for the first row whose action does not conform to its spec."""
+        for number, action in sent.items():
+            for place, row in enumerate(self._worlds[number].rows):
+                try:
+                    self.adaptors[number].check_row(action, place)
+                except SpecError as error:
+                    at = self.pool.addresses[number]
+                    raise SpecError(f"environment {row} at {at}: {error}") from error
+
+    def _receive(self, consume: RowConsumer) -> None:
+        """Waits for a world, and sends what was to be sent after its step."""
+        with self._failing():
+            self._send_queued(self.pool.receive(1, None, self._consumer(consume)))
+
+    def _send_queued(self, numbers: Iterable[int]) -> None:
+        to_send: dict[int, _Actions] = {}
+        for number in numbers:
+            world = self._worlds[number]
+            if world.queued:
+                parts = world.next_parts()
+                world.under_way = [row for part in parts for row in part.rows]
+                to_send[number] = world.action(parts)
+        if to_send:
+            with self._failing():
+                self.pool.send(to_send)
+
+    def _deliver(self, row: int, consume: RowConsumer) -> None:
+        """Takes a row from those that have arrived; what was owed to it is consumed now."""
+        timestep = self._arrived.pop(row, None)
+        if timestep is not None:
+            consume.put(row, timestep)
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Takes note of the rows of worlds that fail in this context.
+
+        Of a world whose step was not sent, or whose answer was lost by an interrupt, no row is
+        under way then.
+        """
+        try:
+            yield
+        except EnvironmentsFailedError as error:
+            for number, failure in error.failures.items():
+                world = self._worlds[number]
+                self._failures.update(dict.fromkeys(world.busy, failure))
+                world.queued = []
+            self._settle()
+        except BaseException:
+            self._settle()
+            raise
+
+    def _settle(self) -> None:
+        for number, world in enumerate(self._worlds):
+            if number not in self.pool.in_turn:
+                world.under_way = []
+
+    def _raise(self) -> None:
+        failures, self._failures = self._failures, {}
+        if failures:
+            addresses = {row: self.pool.addresses[self._of[row]] for row in failures}
+            raise EnvironmentsFailedError(failures, addresses)
+
+    def _consumer(self, consume: RowConsumer) -> Consumer:
+        def put(number: int, timestep: dm_env.TimeStep) -> bool:
+            if self.pool.environments[number].interruption is not None:
+                return self._put_lost(self._worlds[number], timestep, consume)
+            self._put(self._worlds[number], timestep, consume)
+            return False
+
+        return Consumer(put, _no_mid_steps)
+
+    def _put(self, world: _World, timestep: dm_env.TimeStep, consume: RowConsumer) -> None:
+        """Takes the answer of a world."""
+        observation = timestep.observation
+        kinds = observation[batches.STEP_TYPE]
+        if kinds.shape != world.is_running.shape:
+            raise ProtocolError(f"a batch of {len(world.rows)} rows has become one of {len(kinds)}")
+        rows, world.under_way = world.under_way, []
+        if not world.has_begun:
+            world.has_begun = True
+            for row in sorted({*world.rows} - {*rows}):
+                self._owe(row, _row(timestep, *world.places([row])))
+        world.is_running = kinds != _LAST
+        failed = _row_errors(observation.get(batches.ROW_ERRORS, ""))
+        if failed:
+            names = dict(enumerate(world.rows))
+            self._failures.update({names[place]: error for place, error in failed.items()})
+            rows = [row for row in rows if row not in self._failures]
+        if len(rows) == len(world.rows):
+            consume.put_rows(world.at, None, timestep)
+        elif rows:
+            consume.put_rows(np.array(rows), world.places(rows), timestep)
+        self._arrived.update(dict.fromkeys(rows))
+
+    def _put_lost(self, world: _World, timestep: dm_env.TimeStep, consume: RowConsumer) -> bool:
+        """Takes the TimeStep of a world that was lost; returns whether rows begin again at once.
+
+        The sequences that were running end in all rows, also in those that did not step. Rows
+        whose sequence had ended before begin the next one with this step.
+        """
+        lost = [row for row, runs in zip(world.rows, world.is_running, strict=True) if runs]
+        world.has_begun = False
+        world.is_running = np.zeros(len(world.rows), np.bool_)
+        for row in lost:
+            one = _row(timestep, *world.places([row]))._replace(step_type=dm_env.StepType.LAST)
+            if row in world.under_way:
+                consume.put(row, one)
+                self._arrived[row] = None
+            else:
+                self._owe(row, one)
+        world.under_way = [row for row in world.under_way if row not in lost]
+        return bool(world.under_way)
+
+    def _owe(self, row: int, timestep: dm_env.TimeStep) -> None:
+        self._owed.setdefault(row, []).append(timestep)
+
+
+def _without(part: _Part, rows: Iterable[int]) -> _Part:
+    kept = [position for position, row in enumerate(part.rows) if row not in rows]
+    return _Part(
+        [part.rows[position] for position in kept],
+        {name: values[kept] for name, values in part.actions.items()},
+    )
+
+
+def _row(timestep: dm_env.TimeStep, place: int) -> dm_env.TimeStep:
+    """Returns the TimeStep of one row, with arrays of its own."""
+
+    def row(values: Any) -> Any:
+        return None if values is None else np.copy(values[place])[()]
+
+    observation = {
+        name: row(values)
+        for name, values in timestep.observation.items()
+        if name != batches.ROW_ERRORS
+    }
+    kind = dm_env.StepType(int(observation.pop(batches.STEP_TYPE)))
+    is_first = kind is dm_env.StepType.FIRST
+    return dm_env.TimeStep(
+        kind,
+        None if is_first else row(timestep.reward),
+        None if is_first else row(timestep.discount),
+        observation,
+    )
+
+
+def _row_errors(text: Any) -> dict[int, Exception]:
+    """Returns what rows have raised, by their places."""
+    if not str(text):
+        return {}
+    try:
+        found = {int(place): str(error) for place, error in json.loads(str(text)).items()}
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise ProtocolError(f"observation {batches.ROW_ERRORS!r} is invalid: {error}") from error
+    return {
+        place: DmEnvRpcError(
+            status_pb2.Status(
+                code=code_pb2.INTERNAL, message=f"the environment failed in a step request: {error}"
+            )
+        )
+        for place, error in found.items()
+    }
+
+
+def _no_mid_steps(indices: list[int], steps: MidSteps) -> None:
+    raise AssertionError("a BatchAdaptor reads all of its steps")

@@ -1,0 +1,81 @@
+"""Settings of several environments as the settings of one batched world."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from dm_env_rpc_client._proto import dm_env_rpc_pb2
+from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.tensors import nesting, packing
+from dm_env_rpc_client.tensors.settings import pack_settings
+
+__all__ = ["creation_settings", "reset_settings"]
+
+_Packed: TypeAlias = Mapping[str, dm_env_rpc_pb2.Tensor]
+
+
+def creation_settings(each: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Returns the settings of a world with a row for each of some environments.
+
+    Args:
+      each: the settings of each environment.
+
+    Returns:
+      Those that all have in common by their names, the others as `rows.NAME`; None if they have no
+      such form, since some have other names or values of other shapes.
+    """
+    packed = {place: pack_settings(own) for place, own in enumerate(each)}
+    if len({_signature(own) for own in packed.values()}) > 1:
+        return None
+    if any(name in batches.SETTINGS for name in packed[0]):
+        return None
+    return _stacked(packed, len(packed))
+
+
+def reset_settings(each: Mapping[int, Mapping[str, Any]], count: int) -> list[dict[str, Any]]:
+    """Returns the settings of the Resets that begin sequences in some rows, one after the other.
+
+    Args:
+      each: the settings of rows, by their places in the world.
+      count: the number of rows of the world.
+
+    Raises:
+      SpecError: a setting cannot be packed.
+    """
+    alike: dict[Any, dict[int, _Packed]] = {}
+    for place, own in each.items():
+        packed = pack_settings(own)
+        alike.setdefault(_signature(packed), {})[place] = packed
+    found = []
+    for rows in alike.values():
+        settings = _stacked(rows, count)
+        if len(rows) < count:
+            settings[batches.RESET_MASK] = np.isin(np.arange(count), list(rows))
+        found.append(settings)
+    return found
+
+
+def _signature(packed: _Packed) -> tuple[Any, ...]:
+    """What has to be the same for settings to be stacked."""
+    return tuple(
+        sorted(
+            (name, tensor.WhichOneof("payload") or "", tuple(tensor.shape))
+            for name, tensor in packed.items()
+        )
+    )
+
+
+def _stacked(rows: Mapping[int, _Packed], count: int) -> dict[str, Any]:
+    first = next(iter(rows.values()))
+    settings: dict[str, Any] = {}
+    for name, tensor in first.items():
+        if all(own[name] == tensor for own in rows.values()):
+            settings[name] = tensor
+            continue
+        # Rows that are not among these take no notice of the values that stand in for theirs.
+        values = [packing.unpack_tensor(rows.get(place, first)[name]) for place in range(count)]
+        settings[batches.ROWS + nesting.SEPARATOR + name] = np.array(values)
+    return settings

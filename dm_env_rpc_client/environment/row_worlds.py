@@ -1,0 +1,257 @@
+"""Opens the worlds of N environments: batched ones where the servers make them, or one for each.
+
+`StreamWorlds` are the latter, in the form of `BatchWorlds`.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from google.protobuf import any_pb2
+from google.protobuf import message as protobuf_message
+
+from dm_env_rpc_client._proto import properties_pb2
+from dm_env_rpc_client.client.connection import Connection
+from dm_env_rpc_client.environment.base_adaptor import check_keywords
+from dm_env_rpc_client.environment.batch_adaptor import BatchAdaptor, RowSpecs
+from dm_env_rpc_client.environment.batch_worlds import BatchWorlds, RowConsumer
+from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
+from dm_env_rpc_client.environment.pool import Consumer, EnvironmentPool, Settings, for_each
+from dm_env_rpc_client.environment.pool_sites import CONNECTING, Addresses, PoolSites, spread
+from dm_env_rpc_client.environment.restarting import Restart
+from dm_env_rpc_client.environment.row_settings import creation_settings
+from dm_env_rpc_client.environment.rows import split_action
+from dm_env_rpc_client.environment.worlds import make
+from dm_env_rpc_client.errors import (
+    DmEnvRpcClientError,
+    DmEnvRpcError,
+    EnvironmentsFailedError,
+    SpecError,
+)
+from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.tensors.packing import unpack_tensor
+
+__all__ = ["RowWorlds", "StreamWorlds", "open_worlds"]
+
+_log = logging.getLogger(__name__)
+
+_ASK_SECONDS = 5.0
+"""How long a server may take to say whether it makes batches; some never answer an extension."""
+
+_NOT_IN_BATCHES = ("adaptor_class", "extensions", "rejoin", "record")
+"""Arguments for which each environment needs a stream of its own."""
+
+
+class StreamWorlds:
+    """N environments, each in a world of its own, over a stream of its own.
+
+    Args:
+      pool: the environments; closed with this.
+
+    Attributes:
+      num_envs: N.
+      pool: the same.
+    """
+
+    def __init__(self, pool: EnvironmentPool):
+        self.pool = pool
+        self.num_envs = len(pool)
+
+    @property
+    def restarts(self) -> int:
+        """How often environments were started again."""
+        return self.pool.restarts
+
+    def specs(self) -> RowSpecs:
+        """Returns the specs of one environment."""
+        first = self.pool.environments[0]
+        return RowSpecs(
+            first.action_spec(),
+            first.observation_spec(),
+            first.reward_spec(),
+            first.discount_spec(),
+        )
+
+    def step(self, actions: Mapping[str, Any], consume: RowConsumer) -> None:
+        """Steps all environments and waits for them; see `BatchWorlds.step`."""
+        rows = self._split(actions, self.num_envs)
+        self.pool.step(dict(enumerate(rows)), _consumer(consume))
+
+    def send(self, actions: Mapping[str, Any], ids: Sequence[int]) -> None:
+        """Steps some environments without waiting for them; see `BatchWorlds.send`."""
+        self.pool.send(dict(zip(ids, self._split(actions, len(ids)), strict=True)))
+
+    def receive(self, minimum: int, maximum: int | None, consume: RowConsumer) -> list[int]:
+        """Waits for environments with steps under way; see `EnvironmentPool.receive`."""
+        return self.pool.receive(minimum, maximum, _consumer(consume))
+
+    def reset(
+        self,
+        settings: Mapping[int, Mapping[str, Any]],
+        consume: RowConsumer,
+        adopt: Callable[[], None],
+    ) -> None:
+        """Begins a sequence in some environments; see `EnvironmentPool.reset`."""
+        self.pool.reset(settings, _consumer(consume), adopt)
+
+    def close(self) -> None:
+        """Leaves and destroys all worlds and closes the connections; raises nothing."""
+        self.pool.close()
+
+    def _split(self, actions: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+        return split_action(actions, self.pool.environments[0].action_spec(), count)
+
+
+RowWorlds: TypeAlias = StreamWorlds | BatchWorlds
+
+
+def _consumer(consume: RowConsumer) -> Consumer:
+    return Consumer(consume.put, consume.put_mid_steps)
+
+
+def open_worlds(
+    addresses: Addresses,
+    num_envs: int | None,
+    create_world_settings: Settings,
+    join_world_settings: Settings,
+    *,
+    num_batches: int | None = None,
+    restart: Restart | None = None,
+    world_settings: Mapping[str, Any] = {},  # it is not changed
+    **make_kwargs: Any,
+) -> RowWorlds:
+    """Opens the worlds of N environments.
+
+    Args:
+      addresses: one address, or several, over which the environments are distributed in turn. An
+        address may be a server to launch, as for `make`; each in a list is a server of its own.
+      num_envs: the number of environments, N; None for one at each address.
+      create_world_settings: see `Settings`.
+      join_world_settings: the same.
+      num_batches: in how many batches the environments at each server are, if it makes batches; 0
+        for a stream for each environment; None for a batch in each process of a server.
+      restart: as for `make`.
+      world_settings: further settings for batched worlds alone.
+      **make_kwargs: for `make`.
+
+    Raises:
+      SpecError: the arguments are invalid, or the specs of the environments differ.
+      EnvironmentsFailedError: some could not be opened. No world is left on the servers.
+    """
+    connecting = {name: make_kwargs.pop(name) for name in CONNECTING if name in make_kwargs}
+    check_keywords(make_kwargs, DmEnvAdaptor, make)
+    if num_batches is not None and num_batches < 0:
+        raise SpecError(f"expected a number of batches from 0 on, got {num_batches}")
+    places = spread(addresses, num_envs)
+    count = len(places)
+    creating = for_each(count, create_world_settings, "create_world_settings")
+    joining = for_each(count, join_world_settings, "join_world_settings")
+    sites = PoolSites(places, connecting)
+    needs_streams = any(make_kwargs.get(name) is not None for name in _NOT_IN_BATCHES)
+    if num_batches != 0 and not needs_streams and connecting.get("record") is None:
+        try:
+            batched = _open_batches(
+                sites, creating, joining, num_batches, restart, world_settings, make_kwargs
+            )
+        except BaseException:
+            sites.close()
+            raise
+        if batched is not None:
+            return batched
+    return StreamWorlds(EnvironmentPool(sites, creating, joining, restart, **make_kwargs))
+
+
+def _open_batches(
+    sites: PoolSites,
+    creating: Sequence[Mapping[str, Any]],
+    joining: Sequence[Mapping[str, Any]],
+    num_batches: int | None,
+    restart: Restart | None,
+    world_settings: Mapping[str, Any],
+    adaptor_kwargs: Mapping[str, Any],
+) -> BatchWorlds | None:
+    """Opens batched worlds; returns None if a stream for each environment has to be opened."""
+    if len(sites) == 1 or any(own != joining[0] for own in joining):
+        return None
+    groups: list[list[int]] = []
+    for rows in sites.by_server():
+        found = _ask(sites, rows[0])
+        if not found:
+            return None
+        most, processes = found
+        wanted = min(len(rows), max(num_batches or processes, -(-len(rows) // most)))
+        groups += [rows[start::wanted] for start in range(wanted)]
+    settings = [creation_settings([creating[row] for row in rows]) for rows in groups]
+    if any(own is None for own in settings):
+        return None
+    for extra in ({batches.STEP_MASK: True}, {}):
+        of_worlds = [
+            {**(own or {}), **world_settings, **extra, batches.NUM_ENVS: len(rows)}
+            for own, rows in zip(settings, groups, strict=True)
+        ]
+        of_joining = [joining[0]] * len(groups)
+        pool = functools.partial(
+            EnvironmentPool,
+            sites.grouped(groups),
+            of_worlds,
+            of_joining,
+            restart,
+            labels=[_label(rows, sites.of[rows[0]].name) for rows in groups],
+            keeps_sites=True,
+        )
+        try:
+            opened = pool(adaptor_class=BatchAdaptor, **adaptor_kwargs)
+        except EnvironmentsFailedError as error:
+            # A vector environment takes no mask. Others refuse batches, as of games, or settings,
+            # as a world of its own will, too.
+            if not all(isinstance(each, _REFUSED) for each in error.failures.values()):
+                raise
+            _log.info("the environments are not opened in batches: %s", error)
+        else:
+            return BatchWorlds(opened, groups, has_step_mask=bool(extra))
+    return None
+
+
+_REFUSED = (DmEnvRpcError, SpecError)
+
+
+def _label(rows: Sequence[int], address: str) -> str:
+    return f"the batch of environments {rows[0]} to {rows[-1]} at {address}"
+
+
+def _ask(sites: PoolSites, index: int) -> tuple[int, int] | None:
+    """Asks a server how many rows a batch may have.
+
+    Returns:
+      That number, and the number of processes that serve; None if it makes no batches, or if the
+      environments dial in.
+    """
+    group = sites.of[index].target
+    if not group.shares_sockets:
+        return None
+    try:
+        connection = group.open()
+    except DmEnvRpcClientError as error:
+        raise EnvironmentsFailedError({index: error}, {index: sites.of[index].name}) from error
+    with connection:
+        most = _max_num_envs(connection)
+        return (most, group.processes) if most > 0 else None
+
+
+def _max_num_envs(connection: Connection) -> int:
+    request = properties_pb2.PropertyRequest()
+    request.read_property.key = batches.MAX_NUM_ENVS
+    packed, response = any_pb2.Any(), properties_pb2.PropertyResponse()
+    packed.Pack(request)
+    try:
+        answer = connection.wait(connection.start(packed, None, _ASK_SECONDS))
+        if not answer.Unpack(response) or response.WhichOneof("payload") != "read_property":
+            return 0
+        return int(unpack_tensor(response.read_property.value))
+    # A server without this extension answers with an error, with nothing, or ends the stream.
+    except (DmEnvRpcClientError, protobuf_message.DecodeError, TypeError, ValueError) as error:
+        _log.debug("%s says nothing of batches: %s", connection.address, error)
+        return 0
