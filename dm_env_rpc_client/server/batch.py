@@ -5,8 +5,7 @@ What its names mean for a client is written down in the guide "Serve a batch".
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import dm_env
@@ -20,9 +19,10 @@ from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server.batch_rows import EnvironmentRows, leaves, named
 from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
+from dm_env_rpc_client.server.turns import Turns
 from dm_env_rpc_client.tensors import nesting
 from dm_env_rpc_client.tensors.batch_specs import VARIABLE
-from dm_env_rpc_client.tensors.limits import DEFAULT, shortened
+from dm_env_rpc_client.tensors.limits import DEFAULT
 
 __all__ = ["MAX_ROWS", "OF_BATCHES", "Batch", "Rows", "check_num_envs", "settings_of_rows"]
 
@@ -32,13 +32,8 @@ MAX_ROWS = 16_384
 MAX_BYTES = DEFAULT.message_bytes
 """What the observations of all rows may take: what a client takes in one message by default."""
 
-_ERROR_BYTES = 4096
-"""The size of the text of one row that has failed; the rest is cut off."""
-
 OF_BATCHES = Properties.of_getters({batches.MAX_NUM_ENVS: lambda: MAX_ROWS})
 """What every client of a server may read, so that it knows that there are batches."""
-
-_log = logging.getLogger("dm_env_rpc_client.server")
 
 Settings = Mapping[str, Any]
 
@@ -88,7 +83,10 @@ class Rows(Protocol):
 
 
 class Batch(dm_env.Environment):
-    """Steps environments one after the other, and has their results in arrays [N, ...].
+    """Steps environments, and has their results in arrays [N, ...].
+
+    They step one after the other, or, if they are found to wait rather than to compute, at the same
+    time in threads.
 
     The step after a row's LAST one begins its next sequence and ignores its action; a FIRST row
     has reward 0 and discount 1. What an environment raises is the text of its row in the
@@ -115,6 +113,7 @@ class Batch(dm_env.Environment):
         self._wish = str(own.pop(batches.AUTORESET_MODE, "NEXT_STEP"))
         self._has_step_mask = bool(own.pop(batches.STEP_MASK, False))
         self._settings = settings_of_rows(own, self.num_envs)
+        self._turns = Turns()
         self._environments: list[dm_env.Environment] = []
         try:
             for index, own in enumerate(self._settings):
@@ -202,13 +201,11 @@ class Batch(dm_env.Environment):
         mask, self._mask = self._mask, None
         # A row that has never begun has nothing to show.
         mask = None if mask is None else mask | ~self._rows.has_begun
-        failures: dict[int, str] = {}
-        for index in _indices(mask, self.num_envs):
-            try:
-                self._rows.begin(index, self._environments[index])
-            except Exception as error:
-                failures[index] = _failed(index, error)
-        return self._rows.timestep(dm_env.StepType.FIRST, failures)
+        rows, environments = self._rows, self._environments
+        failures = self._turns.take(
+            _indices(mask, self.num_envs), lambda i: rows.begin(i, environments[i])
+        )
+        return rows.timestep(dm_env.StepType.FIRST, failures)
 
     def step(self, action: Any) -> dm_env.TimeStep:
         """Steps every row, or begins a sequence where none is running.
@@ -222,13 +219,10 @@ class Batch(dm_env.Environment):
             mask = np.asarray(action[batches.STEP_MASK])
             action = self._without_mask(action)
         actions = rows.actions(action)
-        failures: dict[int, str] = {}
         environments = self._environments
-        for index in _indices(mask, self.num_envs):
-            try:
-                rows.step(index, environments[index], actions)
-            except Exception as error:
-                failures[index] = _failed(index, error)
+        failures = self._turns.take(
+            _indices(mask, self.num_envs), lambda i: rows.step(i, environments[i], actions)
+        )
         return rows.timestep(dm_env.StepType.MID, failures)
 
     def action_spec(self) -> Any:
@@ -253,6 +247,7 @@ class Batch(dm_env.Environment):
 
     def close(self) -> None:
         """Closes every environment; raises the first error after all have been closed."""
+        self._turns.close()
         environments, self._environments = self._environments, []
         failure: Exception | None = None
         for environment in environments:
@@ -352,7 +347,7 @@ def settings_of_rows(settings: Settings, count: int) -> list[dict[str, Any]]:
     return of_rows
 
 
-def _indices(mask: npt.NDArray[np.bool_] | None, count: int) -> Iterable[int]:
+def _indices(mask: npt.NDArray[np.bool_] | None, count: int) -> Sequence[int]:
     """Returns the rows of a mask; all if there is none."""
     return range(count) if mask is None else np.flatnonzero(mask).tolist()
 
@@ -404,8 +399,3 @@ def _check_size(all_specs: tuple[Any, ...], count: int) -> None:
             f"the observations of {count} rows would take {size} bytes; a batch may have "
             f"{MAX_BYTES}; ask for fewer rows"
         )
-
-
-def _failed(index: int, error: Exception) -> str:
-    _log.warning("row %d of a batch failed", index, exc_info=error)
-    return shortened(f"{type(error).__name__}: {error}", _ERROR_BYTES)

@@ -75,7 +75,9 @@ def test_a_copy_has_a_world_of_its_own_with_the_same_arguments(
 def test_a_copy_of_a_batch(catch_server: Server, way: str) -> None:
     each = [{"rows": 3, "columns": 1, "seed": seed} for seed in range(2)]
     action = {"paddle": np.array([1, 1])}
-    with BatchedEnvironment(catch_server.address, 2, each, nested_tensors=False) as env:
+    with BatchedEnvironment(
+        catch_server.address, 2, each, nested_tensors=False, num_batches=0
+    ) as env:
         env.reset()
         with WAYS[way](env) as other:
             assert (other.num_envs, other.action_spec()) == (2, env.action_spec())

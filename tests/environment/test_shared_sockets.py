@@ -82,7 +82,7 @@ def sockets() -> int:
 )
 def test_all_environments_of_an_address_share_a_socket(server: Server, count: int) -> None:
     before = sockets()
-    with BatchedEnvironment(server.address, count) as envs:
+    with BatchedEnvironment(server.address, count, num_batches=0) as envs:
         # Both ends are in this process.
         assert sockets() == before + 2
         assert server.agent_count == count
@@ -133,7 +133,9 @@ def test_to_receive_from_one_does_not_look_at_each_of_the_others(
 
     with (
         serve(Held) as held,
-        BatchedEnvironment(held.address, count, lambda index: {"is_held": index > 0}) as envs,
+        BatchedEnvironment(
+            held.address, count, lambda index: {"is_held": index > 0}, num_batches=0
+        ) as envs,
     ):
         try:
             envs.reset()
@@ -219,7 +221,7 @@ def test_closing_or_losing_one_leaves_the_others(server: Server) -> None:
 
 
 def test_one_environment_that_fails_is_the_only_one(server: Server) -> None:
-    with BatchedEnvironment(server.address, 4) as envs:
+    with BatchedEnvironment(server.address, 4, num_batches=0) as envs:
         envs.reset()
         envs._worlds.pool.environments[2].connection.close()
         with pytest.raises(EnvironmentsFailedError) as failed:
@@ -248,7 +250,7 @@ def test_another_socket_is_opened_when_the_server_takes_no_more_streams(
     monkeypatch.setattr(grpc, "server", limited)
     with serve(Echo, transport="grpc") as server:
         before = sockets()
-        with BatchedEnvironment(server.address, 10) as envs:
+        with BatchedEnvironment(server.address, 10, num_batches=0) as envs:
             assert envs.reset().first().all()
             assert server.agent_count == 10
             # grpcio's ends are not seen as files of this kind by every version; ours are 3.

@@ -6,6 +6,8 @@ import functools
 import importlib
 import json
 import logging
+import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,6 +30,8 @@ from dm_env_rpc_client.server.games.race import Race
 from dm_env_rpc_client.tensors import nesting
 from dm_env_rpc_client.tensors.variable_specs import VariableArray
 from tests.environments import Robot
+from tests.scripted import settles
+from tests.stopwatch import time_limit
 
 ROWS = 3
 
@@ -569,3 +573,26 @@ def test_a_vector_environment_with_a_reserved_name_is_refused() -> None:
         ),
     ):
         make(server.address)
+
+
+class Waiting(Counting):
+    """Waits for a device."""
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        time.sleep(0.02)
+        return super().step(action)
+
+
+def test_rows_that_wait_do_so_at_the_same_time() -> None:
+    # Eight on streams of their own would, too. The first step finds out.
+    with serve(Waiting) as server, make(server.address, {"num_envs": 16, "length": 100}) as env:
+        env.reset()
+        action = push(*np.linspace(-1, 1, 16))
+        threads_before = {thread.name for thread in threading.enumerate()}
+        first = env.step(action)
+        with time_limit(16 * 3 * 0.02 / 2):
+            for _ in range(3):
+                np.testing.assert_array_equal(env.step(action).reward, action["push"])
+        assert first.reward.shape == (16,)
+        assert {thread.name for thread in threading.enumerate()} > threads_before
+    assert settles(lambda: not any(t.name.startswith("row") for t in threading.enumerate()))

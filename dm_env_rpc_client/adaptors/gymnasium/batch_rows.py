@@ -25,6 +25,7 @@ from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     row_specs,
 )
 from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.server.turns import failed
 
 __all__ = ["GymnasiumRows"]
 
@@ -82,7 +83,8 @@ class GymnasiumRows:
         self._step_type = np.full(count, _FIRST)
         # Whether an episode was terminated and truncated.
         self._both = np.zeros(count, np.bool_)
-        self._infos: dict[str, Any] = {}
+        # Of rows, which may step at the same time: final infos before those of the next episode.
+        self._infos: dict[int, list[dict[str, Any]]] = {}
 
     def properties(
         self, environments: Sequence[dm_env.Environment]
@@ -127,7 +129,7 @@ class GymnasiumRows:
             self.is_running[index] = False
             if self._mode is AutoresetMode.SAME_STEP:
                 final = {"final_obs": observation, "final_info": info}
-                self._infos = self._add_info(self._infos, final, index)
+                self._infos.setdefault(index, []).append(final)
                 observation, info = environment.begin()
                 self.is_running[index] = True
         self._put(index, observation, info)
@@ -138,7 +140,14 @@ class GymnasiumRows:
 
     def timestep(self, kind: dm_env.StepType, failures: Mapping[int, str]) -> dm_env.TimeStep:
         """Returns the TimeStep of all rows, whose arrays the next one overwrites."""
-        infos, self._infos = self._infos, {}
+        of_rows, self._infos = self._infos, {}
+        infos: dict[str, Any] = {}
+        for index in sorted(of_rows):
+            try:
+                for info in of_rows[index]:
+                    infos = self._add_info(infos, info, index)
+            except Exception as error:  # An info of another shape than those of other rows.
+                failures = {**failures, index: failed(index, error)}
         observation = {
             batches.STEP_TYPE: self._step_type,
             batches.ROW_ERRORS: json.dumps(failures) if failures else "",
@@ -163,7 +172,7 @@ class GymnasiumRows:
             for array, value in zip(self._leaves, tree.flatten(structure), strict=True):
                 array[index] = value
         if info:
-            self._infos = self._add_info(self._infos, info, index)
+            self._infos.setdefault(index, []).append(info)
 
     # As of Gymnasium's own vector environments, which need `num_envs` for it and nothing else.
     _add_info: Any = gymnasium.vector.VectorEnv._add_info

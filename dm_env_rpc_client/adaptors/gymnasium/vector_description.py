@@ -115,15 +115,18 @@ def encoded_extras(infos: Mapping[str, Any], both: npt.NDArray[np.bool_]) -> str
     return values.encode(extras) if extras else ""
 
 
-def encoded_frames(render: Callable[[], Sequence[Any]]) -> Mapping[str, Callable[[], Any]]:
+def encoded_frames(render: Callable[[], Any]) -> Mapping[str, Callable[[], Any]]:
     """Returns the property with the frames of all rows: an array [N, ...], or the JSON of a tuple.
 
     Args:
-      render: returns what each row renders.
+      render: returns what each row renders, as a sequence or an array; None for nothing.
     """
 
     def read() -> Any:
-        frames = tuple(render())
+        rendered = render()
+        if isinstance(rendered, np.ndarray):
+            return rendered
+        frames = tuple(rendered or ())
         kinds = {(frame.shape, frame.dtype) for frame in frames if isinstance(frame, np.ndarray)}
         if len(kinds) == 1 and all(isinstance(frame, np.ndarray) for frame in frames):
             return np.stack(frames)

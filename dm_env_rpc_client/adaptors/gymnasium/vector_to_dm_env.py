@@ -94,7 +94,7 @@ class GymnasiumVectorEnvironment(dm_env.Environment):
             VECTOR_DESCRIPTION: self._describe,
         }
         if self._environment.render_mode is not None:
-            offered.update(encoded_frames(lambda: self._environment.render() or ()))
+            offered.update(encoded_frames(self._environment.render))
         return offered
 
     def configure(self, settings: Mapping[str, Any]) -> None:

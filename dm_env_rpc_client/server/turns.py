@@ -1,0 +1,83 @@
+"""The rows of a batch in turn: one after the other, or at the same time where they wait."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import resource
+import time
+from collections.abc import Callable, Sequence
+
+from dm_env_rpc_client.tensors.limits import shortened
+
+__all__ = ["Turns", "failed"]
+
+_log = logging.getLogger("dm_env_rpc_client.server")
+
+_ERROR_BYTES = 4096
+"""The size of the text of one row that has failed; the rest is cut off."""
+
+_THREADS = 64
+
+_WAITING_SECONDS = 1e-3
+"""Rows that together wait longer than this are worth threads, which take 50 us for each."""
+
+
+def _switches() -> int:
+    """How often this thread has given up the processor to wait; macOS does not count it."""
+    if not hasattr(resource, "RUSAGE_THREAD"):
+        return round(time.monotonic() * 1e6)
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+
+
+class Turns:
+    """Has each of some rows do something, and says which have failed.
+
+    An environment may wait: for an engine in another process, a socket, a device. Rows that were
+    found to wait do so at the same time from then on, as they would on streams of their own. Those
+    that compute in Python do not gain from threads.
+    """
+
+    def __init__(self) -> None:
+        self._executor: concurrent.futures.ThreadPoolExecutor | None = None
+
+    def take(self, rows: Sequence[int], act: Callable[[int], None]) -> dict[int, str]:
+        """Calls `act` with each row.
+
+        Returns:
+          What rows have raised, as text, by row.
+        """
+        failures: dict[int, str] = {}
+        if self._executor is not None and len(rows) > 1:
+            tries = [self._executor.submit(act, row) for row in rows]
+            for row, one in zip(rows, tries, strict=True):
+                error = one.exception()
+                if isinstance(error, Exception):
+                    failures[row] = failed(row, error)
+                elif error is not None:
+                    raise error
+            return failures
+        began, computed, switches = time.perf_counter(), time.thread_time(), _switches()
+        for row in rows:
+            try:
+                act(row)
+            except Exception as error:
+                failures[row] = failed(row, error)
+        took = time.perf_counter() - began
+        waited = took - (time.thread_time() - computed)
+        # On a busy machine time passes without a wait, but then nothing was given up by itself.
+        gave_up = _switches() - switches >= len(rows) // 2
+        if waited > max(_WAITING_SECONDS, took / 2) and gave_up and len(rows) > 1:
+            self._executor = concurrent.futures.ThreadPoolExecutor(_THREADS, "row")
+        return failures
+
+    def close(self) -> None:
+        """Ends the threads."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=False)
+
+
+def failed(row: int, error: Exception) -> str:
+    """Logs what a row has raised, and returns its text, which is cut off if it is long."""
+    _log.warning("row %d of a batch failed", row, exc_info=error)
+    return shortened(f"{type(error).__name__}: {error}", _ERROR_BYTES)
