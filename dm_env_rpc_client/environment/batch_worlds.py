@@ -147,8 +147,9 @@ class BatchWorlds:
 
     @property
     def restarts(self) -> int:
-        """How often worlds were started again."""
-        return self.pool.restarts
+        """How often environments were started again: all rows of a world with it."""
+        worlds = zip(self.pool.environments, self._worlds, strict=True)
+        return sum(environment.restarts * len(world.rows) for environment, world in worlds)
 
     @property
     def adaptors(self) -> Sequence[BatchAdaptor]:
