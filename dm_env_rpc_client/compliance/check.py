@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dm_env_rpc_client.compliance.facts import Takes
 from dm_env_rpc_client.compliance.trial import Trial
 
-__all__ = ["Check", "overview", "reference"]
-
 
 def _no_test(trial: Trial) -> None:
     """Tests nothing with a trial: a check has it until it is called with its own function."""

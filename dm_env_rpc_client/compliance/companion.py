@@ -11,8 +11,6 @@ from dm_env_rpc_client.compliance.outcome import NotOfferedError, ViolationError
 from dm_env_rpc_client.compliance.probe import Probe
 from dm_env_rpc_client.compliance.probe_agent import ProbeAgent
 
-__all__ = ["Companion"]
-
 _END_SECONDS = 2.0
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Facts", "Takes"]
-
 
 class Takes(NamedTuple):
     """The clients that a check takes at the same time, without companions.

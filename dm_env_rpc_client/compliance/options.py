@@ -18,8 +18,6 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["FLAGS", "Flag", "Kind", "Options"]
-
 Settings = Mapping[str, Any]
 
 

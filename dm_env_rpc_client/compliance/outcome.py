@@ -8,8 +8,6 @@ from typing import Any
 
 from dm_env_rpc_client.displays.plain_text import printable
 
-__all__ = ["ComplianceWarning", "NotOfferedError", "Outcome", "Result", "ViolationError"]
-
 
 class Outcome(enum.Enum):
     """How a check ended."""

@@ -17,8 +17,6 @@ from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.opening import open_stream
 
-__all__ = ["Probe", "describe"]
-
 _SHOWN = 300
 """The number of characters of a message that are shown."""
 

@@ -21,8 +21,6 @@ from dm_env_rpc_client.tensors.sampling import sample
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.tensors.spec_manager import SpecManager, TensorField
 
-__all__ = ["Actions", "ProbeAgent", "step_together", "unknown_uid"]
-
 Actions = Mapping[int, dm_env_rpc_pb2.Tensor]
 
 _RUNNING_WITHIN = 3

@@ -20,8 +20,6 @@ from dm_env_rpc_client.compliance.table import CHECKS, FOUNDATIONS
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.errors import DmEnvRpcClientError, SpecError
 
-__all__ = ["Suite", "run"]
-
 _DEFAULTS = Options()
 
 _ALIVE_SECONDS = 2.0

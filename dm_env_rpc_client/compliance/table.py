@@ -18,8 +18,6 @@ from dm_env_rpc_client.compliance.checks import (
     world_resets,
 )
 
-__all__ = ["CHECKS", "FOUNDATIONS"]
-
 _MODULES = (
     foundations,
     world_lifetimes,

@@ -23,8 +23,6 @@ from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.tensors.settings import pack_settings
 
-__all__ = ["Trial"]
-
 _GONE_SECONDS = 1.0
 """How long the server may take to notice a closed connection."""
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from dm_env_rpc_client.errors import install_command
 
-__all__ = ["NO_OPTIONS", "end", "import_ray", "result"]
-
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 """Options of actors, if there are none."""
 

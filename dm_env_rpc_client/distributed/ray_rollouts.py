@@ -15,8 +15,6 @@ from dm_env_rpc_client.distributed.worker import MakeEnv, Policy, Worker
 from dm_env_rpc_client.errors import DeadlineExceededError, EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.system.deadline import Deadline
 
-__all__ = ["Loss", "RayRollouts"]
-
 _log = logging.getLogger(__name__)
 
 _KEPT = 100

@@ -11,8 +11,6 @@ from dm_env_rpc_client.errors import DeadlineExceededError
 from dm_env_rpc_client.server.hosting import Server, serve
 from dm_env_rpc_client.transports.addresses import HostPort
 
-__all__ = ["RayServers"]
-
 
 class RayServers:
     """N servers of an environment, each in an actor of a Ray cluster. Needs the extra `ray`.

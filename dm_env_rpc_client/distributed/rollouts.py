@@ -11,8 +11,6 @@ from dm_env_rpc_client.distributed.trajectories import Batch, EnvironmentSpecs, 
 from dm_env_rpc_client.distributed.worker import MakeEnv, Policy, Worker
 from dm_env_rpc_client.errors import ConnectionClosedError, SpecError
 
-__all__ = ["LocalRollouts", "Rollouts", "check_positive"]
-
 
 class Rollouts(abc.ABC):
     """Trajectories of a policy in many environments; `LocalRollouts` or `RayRollouts`.

@@ -14,8 +14,6 @@ from dm_env_rpc_client.environment.restarting import difference
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors.batch_specs import batch_spec
 
-__all__ = ["Batch", "EnvironmentSpecs", "Stack", "merge"]
-
 Array: TypeAlias = npt.NDArray[Any]
 
 

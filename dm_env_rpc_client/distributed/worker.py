@@ -17,8 +17,6 @@ from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.pool import NO_ACTION
 from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
 
-__all__ = ["MakeEnv", "Policy", "PolicyStep", "Worker"]
-
 _log = logging.getLogger(__name__)
 
 MakeEnv: TypeAlias = Callable[[int], dm_env.Environment]

@@ -13,8 +13,6 @@ from dm_env_rpc_client.displays.values import in_short, show_value
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError
 from dm_env_rpc_client.extensions.property_spec import PropertySpec
 
-__all__ = ["MAX_PROPERTIES", "PropertyTree", "TreeEntry"]
-
 MAX_PROPERTIES = 1000
 """The maximum number of properties of a tree; a server may list without end."""
 

@@ -38,15 +38,6 @@ from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.protocol.envelopes import EnvironmentRequest, EnvironmentResponse
 from dm_env_rpc_client.system.version import __version__
 
-__all__ = [
-    "ANSWERS",
-    "COMPRESSIONS",
-    "MAX_CONNECTIONS",
-    "PROFILE",
-    "REQUESTS",
-    "Container",
-]
-
 PROFILE = "dm_env_rpc"
 """The profile in the header of a recording."""
 

@@ -26,16 +26,6 @@ from dm_env_rpc_client.tensors import bounded_parsing, nesting
 from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits
 from dm_env_rpc_client.tensors.spec_manager import SpecManager, dm_env_spec
 
-__all__ = [
-    "TIMESTEP_BYTES",
-    "Episode",
-    "Recording",
-    "all_episodes",
-    "episodes",
-    "read",
-    "size_of",
-]
-
 # What takes memory beside the bytes of arrays and messages, measured with CPython 3.11.
 _REQUEST_BYTES = 200
 _EPISODE_BYTES = 2000

@@ -11,8 +11,6 @@ from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.recording.episodes import TIMESTEP_BYTES, Episode, size_of
 from dm_env_rpc_client.tensors.limits import Limits
 
-__all__ = ["TIMESTEP_PART", "exported_sizes", "is_list"]
-
 TIMESTEP_PART = 16
 """One TimeStep may take 1 of so many parts of `Limits.chunk_bytes`: for each byte of an image,
 pyarrow takes 25 to write Parquet, and Minari 20."""

@@ -7,8 +7,6 @@ from pathlib import Path
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.tensors.limits import Limits
 
-__all__ = ["FileBudget"]
-
 _RECORDS = 1 << 18
 """Records that a file of any size may have."""
 

@@ -21,8 +21,6 @@ from mcap.writer import MCAP0_MAGIC
 
 from dm_env_rpc_client.recording.file_budget import FileBudget
 
-__all__ = ["PREFIX", "USED", "Damage", "RecordFile", "pairs", "records", "split", "text", "unpack"]
-
 Buffer: TypeAlias = bytes | memoryview
 
 PREFIX = struct.Struct("<BQ")

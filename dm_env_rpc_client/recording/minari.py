@@ -29,8 +29,6 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-__all__ = ["export_minari"]
-
 _MOST_DISCRETE = np.iinfo(np.int64).max
 """Gymnasium's `Discrete` counts with int64."""
 

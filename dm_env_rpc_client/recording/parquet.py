@@ -24,8 +24,6 @@ except ModuleNotFoundError as error:
         f"{error}; Parquet needs the extra: {install_command('parquet')}", name=error.name
     ) from error
 
-__all__ = ["export_parquet"]
-
 
 def export_parquet(
     path: str | os.PathLike[str], out: str | os.PathLike[str], *, limits: Limits = DEFAULT

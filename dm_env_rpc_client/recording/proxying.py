@@ -8,25 +8,17 @@ a request forwards it; a thread for each stream costs hand-overs.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 from dm_env_rpc_client.errors import DmEnvRpcClientError, RecordingError
-from dm_env_rpc_client.recording.recorder import Recorder, settings_of
-from dm_env_rpc_client.recording.serving import MAX_STREAMS, Serving
-from dm_env_rpc_client.recording.tape import Tape
+from dm_env_rpc_client.recording.recorder import Recorder
+from dm_env_rpc_client.recording.serving import Serving
 from dm_env_rpc_client.transports.credentials import Credentials
 from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
-from dm_env_rpc_client.transports.listeners import open_listener
 from dm_env_rpc_client.transports.opening import open_stream
-from dm_env_rpc_client.transports.server_streams import (
-    ListenerOptions,
-    Peer,
-    StreamStatusError,
-    check_may_listen,
-)
+from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError, check_may_listen
 from dm_env_rpc_client.transports.streams import MAX_MESSAGE_BYTES, Stream
-
-__all__ = ["proxy"]
 
 _CONNECT_SECONDS = 10.0
 _CLOSE_SECONDS = 1.0
@@ -69,91 +61,62 @@ def proxy(
     check_may_listen(address, None, insecure)
     endpoint = Endpoint(upstream, credentials, insecure, None, transport, MAX_MESSAGE_BYTES, token)
 
-    def open_forwarded(peer: Peer) -> _ForwardedStream:
-        return _ForwardedStream(endpoint, recorder, peer, streams)
-
-    streams: set[_ForwardedStream] = set()
     recorder = Recorder(path, compression=compression)
+    endpoint = dataclasses.replace(endpoint, tap=recorder)
+    streams: set[_ForwardedStream] = set()
     try:
-        options = ListenerOptions(open_forwarded, MAX_STREAMS)
-        listener = open_listener(options, address, None, "auto")
+        return Serving(
+            lambda peer: _ForwardedStream(endpoint, peer, streams), address, "auto", recorder.close
+        )
     except BaseException:
         recorder.discard()
         raise
-    return Serving(listener, recorder.close)
 
 
 class _ForwardedStream:
     """The proxy's end of a client's stream, with a stream to the server.
 
     Args:
-      endpoint: the server.
-      recorder: of all streams.
+      endpoint: the server, with the recorder.
       peer: the client.
       streams: those that are open.
     """
 
-    def __init__(
-        self, endpoint: Endpoint, recorder: Recorder, peer: Peer, streams: set[_ForwardedStream]
-    ):
+    def __init__(self, endpoint: Endpoint, peer: Peer, streams: set[_ForwardedStream]):
         sent = [pair for pair in peer.metadata if pair[0] not in _OF_THE_CALL]
-        own = [pair for pair in endpoint.metadata or () if pair[0] not in dict(sent)]
-        self._endpoint = Endpoint(
-            endpoint.address,
-            endpoint.credentials,
-            endpoint.insecure,
-            [*sent, *own],
-            endpoint.transport,
-            endpoint.max_message_bytes,
-        )
-        self._recorder = recorder
+        own = endpoint.metadata or ()
+        self._endpoint = dataclasses.replace(endpoint, metadata=sent).with_metadata(own)
         self._stream: Stream | None = None
-        self._tape: Tape | None = None
         self._is_abandoned = False
         self._streams = streams
         streams.add(self)
         self.may_wait = len(streams) > 1
 
     def answer(self, message: bytes) -> bytes:
-        """See `ServerStream.answer`."""
         self.may_wait = len(self._streams) > 1
         try:
             if self._stream is None:
                 # Not before there is a request: this may take long.
-                stream = open_stream(self._endpoint, _CONNECT_SECONDS)
-                self._stream = stream
-                settings = settings_of(self._endpoint)
-                self._tape = self._recorder.tape(self._endpoint.address, settings)
-            assert self._tape is not None
+                self._stream = open_stream(self._endpoint, _CONNECT_SECONDS)
             if self._is_abandoned:
                 self._stream.abort()
-            message = bytes(message)
-            self._tape.request(message)
-            self._stream.write(message)
-            while True:
-                answer = self._stream.read(None)
-                if answer is not None:
-                    break
-            answer = bytes(answer)
-            self._tape.answer(answer)
+            self._stream.write(bytes(message))
+            while (answer := self._stream.read(None)) is None:
+                pass
         except RecordingError as error:
             raise StreamStatusError("ABORTED", str(error)) from error
         except DmEnvRpcClientError as error:
             code = getattr(error, "code", None)
             code = code if isinstance(code, str) and code != "OK" else "UNAVAILABLE"
             raise StreamStatusError(code, f"the proxy says: {error}") from error
-        return answer
+        return bytes(answer)
 
     def abandon(self) -> None:
-        """See `ServerStream.abandon`."""
         self._is_abandoned = True
         if self._stream is not None:
             self._stream.abort()
 
     def close(self) -> None:
-        """See `ServerStream.close`."""
         self._streams.discard(self)
         if self._stream is not None:
             self._stream.close(_CLOSE_SECONDS)
-        if self._tape is not None:
-            self._tape.end()

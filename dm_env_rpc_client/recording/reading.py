@@ -27,8 +27,6 @@ from dm_env_rpc_client.recording.layout import Damage, RecordFile
 from dm_env_rpc_client.recording.tally import Tally
 from dm_env_rpc_client.tensors.limits import DEFAULT, Limits, shortened
 
-__all__ = ["Entry", "RecordedConnection", "Scan"]
-
 _MESSAGE = struct.Struct("<HIQQ")
 
 _ENVELOPES = {

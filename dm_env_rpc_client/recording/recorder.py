@@ -20,8 +20,6 @@ from dm_env_rpc_client.system.version import __version__
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.streams import AsyncStream, Stream
 
-__all__ = ["Recorder", "recorder_of", "settings_of"]
-
 # The recorders by path that are not finished, so that connections that are opened one after the
 # other, as those of many environments are, have one file.
 _recorders: weakref.WeakValueDictionary[str, Recorder] = weakref.WeakValueDictionary()
@@ -111,11 +109,20 @@ class Recorder:
 
     def recorded(self, stream: Stream, endpoint: Endpoint) -> Stream:
         """Returns a stream that records what passes `stream`; see `transports.endpoint.Tap`."""
-        return RecordedStream(stream, self.tape(endpoint.address, settings_of(endpoint)))
+        return RecordedStream(stream, self._tape_of(endpoint))
 
     def recorded_async(self, stream: AsyncStream, endpoint: Endpoint) -> AsyncStream:
         """Returns a stream to `endpoint` that records what passes `stream`, for an event loop."""
-        return AsyncRecordedStream(stream, self.tape(endpoint.address, settings_of(endpoint)))
+        return AsyncRecordedStream(stream, self._tape_of(endpoint))
+
+    def _tape_of(self, endpoint: Endpoint) -> Tape:
+        settings = {  # Not the metadata, which may be secret.
+            "transport": endpoint.transport,
+            "tls": str(endpoint.credentials is not None).lower(),
+            "insecure": str(endpoint.insecure).lower(),
+            "max_message_bytes": str(endpoint.max_message_bytes),
+        }
+        return self.tape(endpoint.address, settings)
 
     def settle(self) -> None:
         """Returns when the file has all that was recorded so far; what fails is logged."""
@@ -159,13 +166,3 @@ def recorder_of(record: str | os.PathLike[str] | Recorder) -> Recorder:
             # A connection that cannot be opened leaves no file in the way of the next attempt.
             found._writing.leaves_unused = False
         return found
-
-
-def settings_of(endpoint: Endpoint) -> dict[str, str]:
-    """Returns what a recording says about a connection, without metadata, which may be secret."""
-    return {
-        "transport": endpoint.transport,
-        "tls": str(endpoint.credentials is not None).lower(),
-        "insecure": str(endpoint.insecure).lower(),
-        "max_message_bytes": str(endpoint.max_message_bytes),
-    }

@@ -7,6 +7,7 @@ recorded bytes.
 from __future__ import annotations
 
 import collections
+import functools
 import logging
 import os
 import threading
@@ -25,14 +26,11 @@ from dm_env_rpc_client.protocol.envelopes import (
 )
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.recording.reading import Scan
-from dm_env_rpc_client.recording.serving import MAX_STREAMS, Serving
+from dm_env_rpc_client.recording.serving import Serving
 from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.limits import DEFAULT, Budget, Limits
 from dm_env_rpc_client.transports.endpoint import Transport
-from dm_env_rpc_client.transports.listeners import open_listener
-from dm_env_rpc_client.transports.server_streams import ListenerOptions, Peer, check_may_listen
-
-__all__ = ["replay"]
+from dm_env_rpc_client.transports.server_streams import check_may_listen
 
 _log = logging.getLogger(__name__)
 
@@ -85,8 +83,52 @@ def replay(
     """
     check_may_listen(address, None, insecure)
     shelf = _Shelf(Path(path), limits, lenient)
-    options = ListenerOptions(lambda peer: _ReplayedStream(shelf, peer), MAX_STREAMS)
-    return Serving(open_listener(options, address, None, transport))
+    return Serving(lambda peer: _ReplayedStream(shelf), address, transport)
+
+
+class _Request:
+    """A request, which is parsed when that is needed, within the default limits.
+
+    Args:
+      content: its bytes.
+    """
+
+    def __init__(self, content: bytes):
+        self.content = content
+
+    @functools.cached_property
+    def message(self) -> Any:
+        """The EnvironmentRequest; an empty one if it cannot be parsed."""
+        try:
+            return bounded_parsing.parse(EnvironmentRequest, self.content, Budget(), "the request")
+        except DECODE_ERRORS:
+            return EnvironmentRequest()
+
+    @property
+    def kind(self) -> str:
+        """Its name in the protocol; empty if it cannot be read."""
+        return self.message.WhichOneof("payload") or ""
+
+    def is_same(self, other: _Request) -> bool:
+        """Whether the messages are the same, whatever the order of their fields and maps."""
+        return self.content == other.content or bool(
+            self.kind and self._canonical == other._canonical
+        )
+
+    @property
+    def _canonical(self) -> bytes:
+        """The message in the one order that it has in every process."""
+        canonical: bytes = self.message.SerializeToString(deterministic=True)
+        return canonical
+
+    def __str__(self) -> str:
+        size = len(self.content)
+        if size > bounded_parsing.SMALL_BYTES:
+            return f"a request of {size} bytes"
+        text = text_format.MessageToString(self.message, as_one_line=True)
+        if not text:
+            return f"{size} bytes that are no request of this version"
+        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({size} bytes)"
 
 
 class _Shelf:
@@ -107,15 +149,15 @@ class _Shelf:
             raise RecordingError(f"the recording {path} has no requests that could be replayed")
         self._order = list(self._firsts)
 
-    def take(self, request: bytes) -> int | None:
+    def take(self, request: _Request) -> int | None:
         """Returns the recorded connection for a client's first request; None if there is none."""
         with self._mutex:
             for number in self._order:
-                if _is_same(self._firsts[number], request):
+                if _Request(self._firsts[number]).is_same(request):
                     break
             else:
                 number = self._order[0]
-                if not (self.lenient and _kind(self._firsts[number]) == _kind(request) != ""):
+                if not (self.lenient and _Request(self._firsts[number]).kind == request.kind != ""):
                     return None
             self._order.remove(number)
             self._order.append(number)
@@ -123,7 +165,7 @@ class _Shelf:
 
     def first_requests(self) -> str:
         """Describes the first requests of the connections, the same ones once."""
-        return " or ".join(dict.fromkeys(_describe(first) for first in self._firsts.values()))
+        return " or ".join(dict.fromkeys(str(_Request(each)) for each in self._firsts.values()))
 
 
 class _ReplayedStream:
@@ -131,7 +173,7 @@ class _ReplayedStream:
 
     may_wait = False
 
-    def __init__(self, shelf: _Shelf, peer: Peer):
+    def __init__(self, shelf: _Shelf):
         self._shelf = shelf
         self._number: int | None = None
         self._exchanges: Iterator[tuple[bytes, bytes | None]] = iter(())
@@ -142,51 +184,47 @@ class _ReplayedStream:
         self._deviations = 0
 
     def answer(self, message: bytes) -> bytes:
-        """See `ServerStream.answer`."""
+        request = _Request(bytes(message))
+        name = self._shelf.path.name
         if self._number is None:
-            self._number = self._shelf.take(message)
+            self._number = self._shelf.take(request)
             if self._number is None:
                 return _error(
                     code_pb2.FAILED_PRECONDITION,
-                    f"no connection of the recording {self._shelf.path.name} begins with "
-                    f"{_describe(message)}; expected {self._shelf.first_requests()}",
+                    f"no connection of the recording {name} begins with {request}; expected "
+                    f"{self._shelf.first_requests()}",
                 )
             self._exchanges = _exchanges(self._shelf, self._number)
             self._next = next(self._exchanges, None)
-        place = f"request {self._answered + 1} of connection {self._number} of the recording "
-        place += self._shelf.path.name
+        place = f"request {self._answered + 1} of connection {self._number} of the recording {name}"
         if self._next is None:
             return _error(
                 code_pb2.OUT_OF_RANGE,
-                f"{place} is {_describe(message)}, but there were {self._answered} requests only",
+                f"{place} is {request}, but there were {self._answered} requests only",
             )
-        request, answer = self._next
-        kind = _kind(request)
-        if not _is_same(request, message) and not self._differs_in_ignored_actions(
-            request, message
+        recorded, answer = _Request(self._next[0]), self._next[1]
+        if not recorded.is_same(request) and not self._differs_in_ignored_actions(
+            recorded, request
         ):
-            difference = f"{place} is {_describe(message)}; expected {_describe(request)}"
-            if not self._shelf.lenient or not kind or _kind(message) != kind:
+            difference = f"{place} is {request}; expected {recorded}"
+            if not self._shelf.lenient or not recorded.kind == request.kind != "":
                 return _error(code_pb2.FAILED_PRECONDITION, difference)
             if not self._deviations:
                 _log.warning("the first deviation: %s", difference)
             self._deviations += 1
         if answer is None:
-            return _error(
-                code_pb2.UNAVAILABLE, f"{place} ({_describe(request)}) has no recorded answer"
-            )
-        if kind in _WITH_SEQUENCES:
-            self._latest = answer if kind == "step" else b""
+            return _error(code_pb2.UNAVAILABLE, f"{place} ({recorded}) has no recorded answer")
+        if recorded.kind in _WITH_SEQUENCES:
+            self._latest = answer if recorded.kind == "step" else b""
         self._answered += 1
         self._next = next(self._exchanges, None)
         return answer
 
-    def _differs_in_ignored_actions(self, recorded: bytes, request: bytes) -> bool:
+    def _differs_in_ignored_actions(self, recorded: _Request, request: _Request) -> bool:
         """Whether both begin a sequence, and are the same but for their actions."""
+        if not recorded.kind == request.kind == "step":
+            return False
         try:
-            steps = [_parsed(recorded), _parsed(request)]
-            if any(each.WhichOneof("payload") != "step" for each in steps):
-                return False
             response = bounded_parsing.parse(
                 EnvironmentResponse, self._latest, Budget(self._shelf.limits), "the answer"
             )
@@ -194,15 +232,17 @@ class _ReplayedStream:
             return False
         if response.step.state == State.RUNNING.number:
             return False
-        for each in steps:
-            each.step.actions.clear()
-        return bool(steps[0] == steps[1])
+        others = []
+        for each in (recorded, request):
+            others.append(EnvironmentRequest())
+            others[-1].CopyFrom(each.message)
+            others[-1].step.ClearField("actions")
+        return bool(others[0] == others[1])
 
     def abandon(self) -> None:
-        """See `ServerStream.abandon`."""
+        pass
 
     def close(self) -> None:
-        """See `ServerStream.close`."""
         if self._deviations:
             _log.warning(
                 "%d of %d requests of connection %s deviated from the recording %s",
@@ -227,45 +267,6 @@ def _exchanges(shelf: _Shelf, number: int) -> Iterator[tuple[bytes, bytes | None
                 yield request, entry.message
     for request in requests:
         yield request, None
-
-
-def _is_same(recorded: bytes, request: bytes) -> bool:
-    return recorded == request or _canonical(recorded) == _canonical(request)
-
-
-def _canonical(request: bytes) -> bytes:
-    """Returns the message in the one order that it has in every process."""
-    try:
-        parsed = _parsed(request)
-        canonical: bytes = parsed.SerializeToString(deterministic=True)
-    except DECODE_ERRORS:
-        return bytes(request)
-    return canonical
-
-
-def _parsed(request: bytes) -> Any:
-    """Returns a request within the default limits; SpecError, a ValueError, beyond them."""
-    return bounded_parsing.parse(EnvironmentRequest, bytes(request), Budget(), "the request")
-
-
-def _kind(request: bytes) -> str:
-    """Returns the name of a request in the protocol; empty if it cannot be read."""
-    try:
-        return _parsed(request).WhichOneof("payload") or ""
-    except DECODE_ERRORS:
-        return ""
-
-
-def _describe(request: bytes) -> str:
-    """Returns a request in one line."""
-    if len(request) > bounded_parsing.SMALL_BYTES:
-        return f"a request of {len(request)} bytes"
-    try:
-        parsed = _parsed(request)
-    except DECODE_ERRORS:
-        return f"{len(request)} bytes that are no EnvironmentRequest"
-    text = text_format.MessageToString(parsed, as_one_line=True) or f"{len(request)} unknown bytes"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(request)} bytes)"
 
 
 def _error(code: int, text: str) -> bytes:

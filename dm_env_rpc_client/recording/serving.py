@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dm_env_rpc_client.transports.server_streams import Listener
+from dm_env_rpc_client.transports.endpoint import Transport
+from dm_env_rpc_client.transports.listeners import open_listener
+from dm_env_rpc_client.transports.server_streams import ListenerOptions, OpenStream
 
-__all__ = ["MAX_STREAMS", "Serving"]
-
-MAX_STREAMS = 256
+_MAX_STREAMS = 256
 """Clients beyond this number are refused with RESOURCE_EXHAUSTED."""
 
 
@@ -16,16 +16,28 @@ class Serving:
     """A running server; made by `replay` and `proxy`.
 
     Args:
-      listener: takes the streams.
+      open_stream: makes the server's end of a stream.
+      address: where to listen, in plaintext.
+      transport: of the listener.
       finish: called after it has stopped.
 
     Attributes:
       address: where it listens, such as "localhost:40123".
+
+    Raises:
+      OSError: the address is taken, or does not belong to this machine.
     """
 
-    def __init__(self, listener: Listener, finish: Callable[[], None] = lambda: None):
-        self.address = listener.address
-        self._listener = listener
+    def __init__(
+        self,
+        open_stream: OpenStream,
+        address: str,
+        transport: Transport,
+        finish: Callable[[], None] = lambda: None,
+    ):
+        options = ListenerOptions(open_stream, _MAX_STREAMS)
+        self._listener = open_listener(options, address, None, transport)
+        self.address = self._listener.address
         self._finish = finish
 
     def wait(self, timeout: float | None = None) -> bool:

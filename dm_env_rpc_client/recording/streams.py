@@ -12,8 +12,6 @@ import time
 from dm_env_rpc_client.recording.tape import Tape
 from dm_env_rpc_client.transports.streams import AsyncStream, Buffer, Stream
 
-__all__ = ["AsyncRecordedStream", "RecordedStream"]
-
 _FULL_SECONDS = 0.01
 """How often a coroutine looks whether the disk has caught up."""
 
@@ -33,12 +31,12 @@ class _Recorded:
         self._abort = stream.abort
 
     def abandon(self) -> None:
-        """See `Stream.abandon`."""
+        """Abandons the stream and the recording, in a forked child."""
         self._tape.abandon()
         self._abandon()
 
     def abort(self) -> None:
-        """See `Stream.abort`."""
+        """Ends the stream and its recording at once."""
         try:
             self._abort()
         finally:
@@ -63,20 +61,20 @@ class RecordedStream(_Recorded):
         self.send_rest = stream.send_rest
 
     def write(self, *messages: bytes) -> bool:
-        """See `Stream.write`."""
+        """Records messages and sends them together."""
         for message in messages:
             self._tape.request(message)
         return self._stream.write(*messages)
 
     def read(self, timeout: float | None, until_sent: bool = False) -> Buffer | None:
-        """See `Stream.read`."""
+        """Returns the next message, recorded; None if none came in time."""
         message = self._stream.read(timeout, until_sent)
         if message is not None:
             self._tape.answer(message)
         return message
 
     def close(self, timeout: float) -> None:
-        """See `Stream.close`."""
+        """Closes the stream and ends its recording."""
         try:
             self._stream.close(timeout)
         finally:
@@ -96,20 +94,20 @@ class AsyncRecordedStream(_Recorded):
         self._stream = stream
 
     async def write(self, message: bytes) -> None:
-        """See `AsyncStream.write`."""
+        """Records a message and sends it."""
         await self._wait_for_room()
         self._tape.request(message, may_block=False)
         await self._stream.write(message)
 
     async def read(self) -> Buffer:
-        """See `AsyncStream.read`."""
+        """Returns the next message, recorded."""
         message = await self._stream.read()
         await self._wait_for_room()
         self._tape.answer(message, may_block=False)
         return message
 
     async def close(self, timeout: float) -> None:
-        """See `AsyncStream.close`."""
+        """Closes the stream and ends its recording."""
         try:
             await self._stream.close(timeout)
         finally:

@@ -9,8 +9,6 @@ from mcap.opcode import Opcode
 
 from dm_env_rpc_client.recording.layout import PREFIX, Damage, split
 
-__all__ = ["Tally"]
-
 _FOOTER = struct.Struct("<QQI")
 _STATISTICS = struct.Struct("<QHIIIIQQ")
 _COUNT = struct.Struct("<HQ")

@@ -23,8 +23,6 @@ from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.recording.container import ANSWERS, REQUESTS, Container
 from dm_env_rpc_client.transports.streams import Buffer
 
-__all__ = ["FLUSH_SECONDS", "MAX_WAITING_BYTES", "Tape", "Writing"]
-
 _log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 0.1

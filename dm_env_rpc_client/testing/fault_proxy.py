@@ -21,8 +21,6 @@ from typing import Any, Literal, TypeAlias
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.http2.client.target import Target
 
-__all__ = ["Direction", "FaultProxy"]
-
 Direction: TypeAlias = Literal["to_server", "to_client", "both"]
 """Which bytes a fault is for: requests, answers, or both."""
 

@@ -20,8 +20,6 @@ from dm_env_rpc_client.protocol.envelopes import (
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.listening import listen
 
-__all__ = ["Request", "Response", "Script", "ScriptedServer", "answering", "echo"]
-
 Request = EnvironmentRequest
 Response = EnvironmentResponse
 Script = Callable[[Iterator[Request], grpc.ServicerContext], Iterable[Response | bytes]]
