@@ -77,6 +77,11 @@ class RayRollouts(Rollouts):
       actor_options: options of the actors, such as `{"num_cpus": 1}`. Ray's default is to start
         them all, however many processors there are.
 
+    Attributes:
+      restarts: how often actors were replaced.
+      num_lost: how many batches were lost.
+      num_dropped: how many batches were dropped because `collect` raised or `stream` was closed.
+
     Raises:
       SpecError: a number is invalid, or environments have different specs.
       EnvironmentsFailedError: an environment could not be made. No actor stays.
@@ -107,7 +112,7 @@ class RayRollouts(Rollouts):
         self._under_way: dict[Any, _Actor] = {}
         self._shared_weights = ray.put(weights)
         self._losses: collections.deque[Loss] = collections.deque(maxlen=_KEPT)
-        self._num_lost = self._num_dropped = self._restarts = 0
+        self.num_lost = self.num_dropped = self.restarts = 0
         self._fleet = [_Actor(number) for number in self._actors]
         try:
             for actor in self._fleet:
@@ -118,24 +123,9 @@ class RayRollouts(Rollouts):
             raise
 
     @property
-    def restarts(self) -> int:
-        """How often actors were replaced."""
-        return self._restarts
-
-    @property
-    def num_lost(self) -> int:
-        """How many batches were lost."""
-        return self._num_lost
-
-    @property
     def losses(self) -> Sequence[Loss]:
         """The last 100 batches that were lost, oldest first."""
         return list(self._losses)
-
-    @property
-    def num_dropped(self) -> int:
-        """How many batches were dropped because `collect` raised or `stream` was closed."""
-        return self._num_dropped
 
     def update(self, weights: Any) -> None:
         """Gives weights to the policy, for all batches that begin from now on.
@@ -164,9 +154,6 @@ class RayRollouts(Rollouts):
           As `collect`.
         """
         return super().stream(num_steps)
-
-    def __enter__(self) -> RayRollouts:
-        return self
 
     def _check(self, num_steps: int) -> None:
         super()._check(num_steps)
@@ -230,7 +217,7 @@ class RayRollouts(Rollouts):
     def _submit(self, actor: _Actor, num_steps: int) -> None:
         actor.num_steps = num_steps
         actor.deadline = Deadline.after(self._batch_timeout)
-        reference = actor.handle.collect.remote(num_steps, self._version, self._shared_weights)
+        reference = actor.handle.collect.remote(num_steps, self.version, self._shared_weights)
         self._under_way[reference] = actor
 
     def _receive(self) -> tuple[_Actor, Batch]:
@@ -256,7 +243,7 @@ class RayRollouts(Rollouts):
 
     def _lose(self, actor: _Actor, error: Exception) -> None:
         """Reports the batch of an actor as lost, and has another actor begin one."""
-        self._num_lost += 1
+        self.num_lost += 1
         self._losses.append(Loss(actor.number, actor.restarts, actor.num_steps, error))
         _log.warning("lost a batch of actor %d, which is replaced: %s", actor.number, error)
         if isinstance(error, EnvironmentsFailedError):
@@ -265,7 +252,7 @@ class RayRollouts(Rollouts):
             self._ray.kill(actor.handle)
         actor.restarts += 1
         actor.attempts += 1
-        self._restarts += 1
+        self.restarts += 1
         self._start(actor, self._specs)
         if actor.attempts > self._attempts:
             actor.attempts = 0
@@ -276,7 +263,7 @@ class RayRollouts(Rollouts):
         """Forgets batches under way, and those that cannot be delivered without them."""
         if count := len(self._under_way) + received:
             self._under_way.clear()
-            self._num_dropped += count
+            self.num_dropped += count
             _log.info("dropped %d batches", count)
 
     def _close(self) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import abc
 import copy
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dm_env_rpc_client.distributed.trajectories import Batch, EnvironmentSpecs, merge
 from dm_env_rpc_client.distributed.worker import MakeEnv, Policy, Worker
 from dm_env_rpc_client.errors import ConnectionClosedError, SpecError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Rollouts(abc.ABC):
@@ -30,6 +33,9 @@ class Rollouts(abc.ABC):
       weights: what the policy gets at first.
       seed: of the random generators. Each is made of the seed, the index of its environment and
         how often its actor was replaced. None: different ones each time.
+
+    Attributes:
+      version: which weights batches that begin now have: how often `update` was called.
 
     Raises:
       SpecError: a number is invalid, or environments have different specs.
@@ -55,7 +61,7 @@ class Rollouts(abc.ABC):
         self._envs_per_actor = envs_per_actor
         self._weights = weights
         self._seed = seed
-        self._version = 0
+        self.version = 0
         self._specs: EnvironmentSpecs
         self._is_closed = False
 
@@ -64,11 +70,6 @@ class Rollouts(abc.ABC):
         """The number of environments."""
         return len(self._actors) * self._envs_per_actor
 
-    @property
-    def version(self) -> int:
-        """Which weights batches that begin now have: how often `update` was called."""
-        return self._version
-
     def update(self, weights: Any) -> None:
         """Gives weights to the policy, for all batches that begin from now on.
 
@@ -76,7 +77,7 @@ class Rollouts(abc.ABC):
           weights: whatever the policy takes, such as arrays; it must not change them.
         """
         self._weights = weights
-        self._version += 1
+        self.version += 1
 
     def collect(self, num_steps: int) -> Batch:
         """Takes steps in all environments, with the weights of now, and waits for them.
@@ -135,8 +136,8 @@ class Rollouts(abc.ABC):
             self._is_closed = True
             self._close()
 
-    @abc.abstractmethod
-    def __enter__(self) -> Rollouts: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
@@ -206,9 +207,6 @@ class LocalRollouts(Rollouts):
         assert specs is not None
         self._specs = specs
 
-    def __enter__(self) -> LocalRollouts:
-        return self
-
     def _collect_each(self, num_steps: int) -> Sequence[Batch]:
         return [self._collect(worker, num_steps) for worker in self._workers]
 
@@ -219,7 +217,7 @@ class LocalRollouts(Rollouts):
                 yield merge([self._collect(worker, num_steps)])
 
     def _collect(self, worker: Worker, num_steps: int) -> Batch:
-        return worker.collect(num_steps, self._version, self._weights)
+        return worker.collect(num_steps, self.version, self._weights)
 
     def _close(self) -> None:
         for worker in self._workers:

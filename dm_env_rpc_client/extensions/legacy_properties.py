@@ -35,7 +35,7 @@ class LegacyProperties(PropertyAccess):
         self._connection = connection
 
     def read(self, key: str) -> Any:
-        """See `PropertyAccess.read`."""
+        """Returns the value of the property with a key."""
         return self.read_all([key])[key]
 
     def read_all(self, keys: Iterable[str]) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class LegacyProperties(PropertyAccess):
         return {key: unpack_property(key, response.properties[key], limits) for key in keys}
 
     def write(self, key: str, value: Any) -> None:
-        """See `PropertyAccess.write`."""
+        """Writes a value to the property with a key."""
         self.write_all({key: value})
 
     def write_all(self, values: Mapping[str, Any]) -> None:
@@ -77,7 +77,7 @@ class LegacyProperties(PropertyAccess):
             self._connection.send(line_1_0_pb2.WritePropertyRequest(properties=packed))
 
     def list(self, key: str = "") -> Sequence[PropertySpec]:
-        """See `PropertyAccess.list`."""
+        """Returns the properties directly below a key."""
         return self.list_all([key])
 
     def list_all(self, keys: Iterable[str]) -> Sequence[PropertySpec]:

@@ -57,21 +57,21 @@ class PropertiesExtension(PropertyAccess):
         self._connection = connection
 
     def read(self, key: str) -> Any:
-        """See `PropertyAccess.read`."""
+        """Returns the value of the property with a key."""
         request = properties_pb2.PropertyRequest()
         request.read_property.key = key
         value = self._send(request, "read_property", key).value
         return unpack_property(key, value, self._connection.limits)
 
     def write(self, key: str, value: Any) -> None:
-        """See `PropertyAccess.write`."""
+        """Writes a value to the property with a key."""
         request = properties_pb2.PropertyRequest()
         request.write_property.key = key
         request.write_property.value.CopyFrom(pack_property(key, value))
         self._send(request, "write_property", key)
 
     def list(self, key: str = "") -> Sequence[PropertySpec]:
-        """See `PropertyAccess.list`."""
+        """Returns the properties directly below a key."""
         request = properties_pb2.PropertyRequest()
         request.list_property.key = key
         return [

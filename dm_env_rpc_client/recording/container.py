@@ -79,6 +79,9 @@ class Container:
       path: where; nothing may be there.
       compression: of chunks; see `COMPRESSIONS`.
 
+    Attributes:
+      output: what it is written to.
+
     Raises:
       RecordingError: there is a file, or it cannot be written.
     """
@@ -92,7 +95,6 @@ class Container:
         self._chunk_count = 0
         self._counts: dict[int, int] = {}
         self._times: list[int] = []
-        self._is_finished = False
         self._begin_chunk()
         begin = RecordBuilder()
         begin.write(MCAP0_MAGIC)
@@ -110,8 +112,8 @@ class Container:
         for schema in self._schemas:
             schema.write(begin)
         try:
-            self._out = _Output(path)
-            self._out.write(begin.end())
+            self.output = _Output(path)
+            self.output.write(begin.end())
         except FileExistsError as error:
             raise RecordingError(
                 f"cannot record to {path}: there is a file already, which is not overwritten; "
@@ -133,7 +135,8 @@ class Container:
         self._counts[channel.id] = 0
         built = RecordBuilder()
         channel.write(built)
-        self._put(built.end())
+        self._parts.append(built.end())
+        self._chunk_bytes += len(self._parts[-1])
         return channel.id
 
     def add(self, channel: int, sequence: int, nanoseconds: int, message: bytes) -> None:
@@ -162,14 +165,12 @@ class Container:
         """Ends the chunk, if it has anything, and hands it to the operating system."""
         if not self._parts:
             return
-        if self._is_finished:
-            self._out.reopen()
-            self._is_finished = False
+        self.output.reopen()
         data = b"".join(self._parts)
         times = [time for places in self._places.values() for time in places[::2]] or [0]
         compressed = COMPRESSIONS[self._compression](data)
         compression = "" if self._compression == "none" else self._compression
-        start = self._out.position
+        start = self.output.position
         built = RecordBuilder()
         records.Chunk(
             compression=compression,
@@ -203,16 +204,16 @@ class Container:
         self._chunk_index += index.end()
         self._chunk_count += 1
         self._begin_chunk()
-        self._out.write(built.end())
+        self.output.write(built.end())
 
     def finish(self) -> None:
         """Writes the index and the end of the file, and closes it, until something is added."""
         self.flush()
-        if self._is_finished:
+        if self.output.is_finished:
             return
         built = RecordBuilder()
-        records.DataEnd(data_section_crc=self._out.checksum).write(built)
-        summary_start = self._out.position + built.count
+        records.DataEnd(data_section_crc=self.output.checksum).write(built)
+        summary_start = self.output.position + built.count
         first, last = self._times or (0, 0)
         statistics = records.Statistics(
             message_count=sum(self._counts.values()),
@@ -235,29 +236,7 @@ class Container:
         built.write(content)
         built.write(struct.pack("<I", zlib.crc32(content)))
         built.write(MCAP0_MAGIC)
-        self._out.finish(built.end())
-        self._is_finished = True
-
-    def is_in_place(self) -> bool:
-        """Whether its path still names this file, and not one that has taken its place."""
-        return self._out.is_in_place()
-
-    def check(self) -> None:
-        """Raises OSError if the file is finished, and another one has taken its place."""
-        if self._is_finished:
-            self._out.check()
-
-    def remove(self) -> None:
-        """Removes the file, if it is in its place."""
-        self._out.remove()
-
-    def give_up(self) -> None:
-        """Closes the file as it is, after an error; a second call does nothing."""
-        self._out.close()
-
-    def _put(self, record: bytes) -> None:
-        self._parts.append(record)
-        self._chunk_bytes += len(record)
+        self.output.finish(built.end())
 
     def _begin_chunk(self) -> None:
         self._parts: list[bytes] = []
@@ -275,13 +254,14 @@ class _Output:
     Attributes:
       position: how much was written.
       checksum: of all that was written.
+      is_finished: whether it has its end, and is closed.
     """
 
     def __init__(self, path: Path):
         self.position = 0
         self.checksum = 0
         self._path = path.absolute()
-        self._end = b""
+        self.is_finished = False
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
         self._descriptor = os.open(path, flags, 0o666)
         self._identity = _identity(os.fstat(self._descriptor))
@@ -298,35 +278,42 @@ class _Output:
         checksum = self.checksum
         self.write(end)
         self.close()
-        self._end, self.checksum = end, checksum
+        self._end, self.checksum, self.is_finished = end, checksum, True
 
     def close(self) -> None:
+        """Closes the file as it is; a second call does nothing."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     def is_in_place(self) -> bool:
+        """Whether its path still names this file, and not one that has taken its place."""
         try:
             return _identity(os.stat(self._path)) == self._identity
         except OSError:
             return False
 
     def remove(self) -> None:
+        """Removes the file, if it is in its place."""
         if self.is_in_place():
             with contextlib.suppress(OSError):
                 os.remove(self._path)
 
     def check(self) -> None:
-        """Raises OSError if the path does not name the file that was finished."""
-        os.close(self._opened())
+        """Raises OSError if it is finished, and the path does not name it any more."""
+        if self.is_finished:
+            os.close(self._opened())
 
     def reopen(self) -> None:
-        """Opens the file again and cuts off its end."""
+        """Opens a finished file again and cuts off its end."""
+        if not self.is_finished:
+            return
         descriptor = self._opened()
         self.position -= len(self._end)
         os.ftruncate(descriptor, self.position)
         os.lseek(descriptor, self.position, os.SEEK_SET)
         self._descriptor = descriptor
+        self.is_finished = False
 
     def _opened(self) -> int:
         """Returns a descriptor of the finished file.

@@ -168,12 +168,12 @@ class Writing:
         Otherwise the file is complete, has failed, or was renamed, removed or replaced.
         """
         is_open = self.failure is None and not self._has_finished
-        return is_open and self._container.is_in_place()
+        return is_open and self._container.output.is_in_place()
 
     def check(self) -> None:
         """Raises RecordingError if further connections would go to a file of somebody else."""
         try:
-            self._container.check()
+            self._container.output.check()
         except OSError as error:
             raise RecordingError(f"cannot record to {self.path} any more: {error}") from error
 
@@ -259,9 +259,9 @@ class Writing:
                     self._progressed = time.monotonic()
                 elif item is None:
                     self._do(self._finish)
-                    self._container.give_up()
+                    self._container.output.close()
                     if not (self.leaves_unused or self._is_used):
-                        self._container.remove()
+                        self._container.output.remove()
                     # What connections that are still open send would be missing.
                     self.failure = self.failure or ValueError("the recorder was closed before it")
                     return
@@ -325,7 +325,7 @@ class Writing:
     def _fail(self, error: BaseException) -> None:
         """Gives the file up; it is readable up to its last whole chunk."""
         self._unflushed_since = None
-        self._container.give_up()
+        self._container.output.close()
         self._note(error)
 
     def _note(self, error: BaseException) -> None:

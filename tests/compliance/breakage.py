@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Callable
+from typing import TypeVar
 
-from tests.compliance.playground import (
-    Session,
-    Worlds,
-)
+from tests.compliance.playground import Session, Worlds
 
 BROKEN: dict[str, tuple[str, type[Session]]] = {}
-"""What is wrong -> the check that is to notice, and the server."""
+"""What is wrong, as the class says -> the check that is to notice, and the server."""
+
+Class = TypeVar("Class", bound="type[Session | Worlds]")
 
 
-def breaks(wrong: str, check: str) -> Any:
-    def add(session_class: type[Session]) -> type[Session]:
-        assert wrong not in BROKEN
-        BROKEN[wrong] = (check, session_class)
-        return session_class
-
-    return add
-
-
-def breaks_worlds(wrong: str, check: str) -> Any:
-    def add(worlds: type[Worlds]) -> type[Worlds]:
-        breaks(wrong, check)(type("Broken", (Session,), {"worlds_class": worlds}))
-        return worlds
+def breaks(check: str) -> Callable[[Class], Class]:
+    def add(broken: Class) -> Class:
+        wrong = " ".join(re.findall("[A-Z][a-z]*|[0-9]+", broken.__name__)).lower()
+        if issubclass(broken, Session):
+            BROKEN[wrong] = (check, broken)
+        else:
+            BROKEN[wrong] = (check, type("Broken", (Session,), {"worlds_class": broken}))
+        return broken
 
     return add

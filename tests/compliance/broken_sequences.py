@@ -6,7 +6,7 @@ from typing import Any
 
 from dm_env_rpc.v1 import dm_env_rpc_pb2 as pb2
 
-from tests.compliance.breakage import breaks, breaks_worlds
+from tests.compliance.breakage import breaks
 from tests.compliance.playground import (
     STEPS,
     RequestError,
@@ -17,13 +17,13 @@ from tests.compliance.playground import (
 # Sequences.
 
 
-@breaks("sends state 0", "states_are_those_of_the_protocol")
+@breaks("states_are_those_of_the_protocol")
 class SendsState0(Session):
     def end_state(self) -> int:
         return 0
 
 
-@breaks("is TERMINATED twice", "states_follow_each_other")
+@breaks("states_follow_each_other")
 class IsTerminatedTwice(Session):
     twice = False
 
@@ -36,7 +36,7 @@ class IsTerminatedTwice(Session):
         return response
 
 
-@breaks("needs a Reset after the end of a sequence", "states_follow_each_other")
+@breaks("states_follow_each_other")
 class NeedsAResetAfterTheEndOfASequence(Session):
     def on_step(self, request: Any) -> Any:
         if not self.running and self.steps:
@@ -48,21 +48,21 @@ class NeedsAResetAfterTheEndOfASequence(Session):
         self.steps = 0
 
 
-@breaks("checks the actions of a first step", "the_first_step_ignores_its_actions")
+@breaks("the_first_step_ignores_its_actions")
 class ChecksTheActionsOfAFirstStep(Session):
     def on_step(self, request: Any) -> Any:
         self.unpack(request.actions)
         return super().on_step(request)
 
 
-@breaks("sends no specs with a Reset", "a_reset_sends_the_specs_again")
+@breaks("a_reset_sends_the_specs_again")
 class SendsNoSpecsWithAReset(Session):
     def on_reset(self, request: Any) -> Any:
         super().on_reset(request)
         return pb2.ResetResponse()
 
 
-@breaks("sends other specs with a Reset than it has", "a_reset_between_sequences_changes_nothing")
+@breaks("a_reset_between_sequences_changes_nothing")
 class SendsOtherSpecsWithAResetThanItHas(Session):
     def on_reset(self, request: Any) -> Any:
         response = super().on_reset(request)
@@ -70,13 +70,13 @@ class SendsOtherSpecsWithAResetThanItHas(Session):
         return response
 
 
-@breaks("stays in its sequence at a Reset", "a_reset_ends_the_sequence")
+@breaks("a_reset_ends_the_sequence")
 class StaysInItsSequenceAtAReset(Session):
     def end_sequence(self) -> None:
         pass
 
 
-@breaks("takes invalid reset settings", "invalid_reset_settings_are_refused")
+@breaks("invalid_reset_settings_are_refused")
 class TakesInvalidResetSettings(Session):
     def on_reset(self, request: Any) -> Any:
         request.settings.clear()
@@ -86,14 +86,14 @@ class TakesInvalidResetSettings(Session):
 # ResetWorld.
 
 
-@breaks_worlds("resets a world that does not exist", "an_unknown_world_cannot_be_reset")
+@breaks("an_unknown_world_cannot_be_reset")
 class ResetsAWorldThatDoesNotExist(Worlds):
     def reset(self, name: str, caller: Session) -> None:
         if name in self.worlds:
             super().reset(name, caller)
 
 
-@breaks_worlds("does not wait for agents", "a_spectator_resets_a_world_with_an_agent")
+@breaks("a_spectator_resets_a_world_with_an_agent")
 class DoesNotWaitForAgents(Worlds):
     def reset(self, name: str, caller: Session) -> None:
         for agent in self.find(name).agents:
@@ -101,14 +101,14 @@ class DoesNotWaitForAgents(Worlds):
             agent.running = agent.running and agent is not caller
 
 
-@breaks_worlds("does not tell agents", "a_spectator_resets_a_world_with_an_agent")
+@breaks("a_spectator_resets_a_world_with_an_agent")
 class DoesNotTellAgents(Worlds):
     def reset(self, name: str, caller: Session) -> None:
         for agent in self.find(name).agents:
             agent.running = False
 
 
-@breaks_worlds("tells the caller by a step too", "an_agent_resets_its_world")
+@breaks("an_agent_resets_its_world")
 class TellsTheCallerByAStepToo(Worlds):
     def reset(self, name: str, caller: Session) -> None:
         caller.interrupted = caller.running
@@ -118,7 +118,7 @@ class TellsTheCallerByAStepToo(Worlds):
         self.changed.wait_for(lambda: not any(agent.interrupted for agent in others), 2)
 
 
-@breaks_worlds("leaves the caller in its sequence", "an_agent_resets_its_world")
+@breaks("an_agent_resets_its_world")
 class LeavesTheCallerInItsSequence(Worlds):
     def reset(self, name: str, caller: Session) -> None:
         was_running = caller.running

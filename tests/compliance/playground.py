@@ -147,7 +147,11 @@ class Session:
             getattr(response, kind).MergeFrom(payload)
         except RequestError as error:
             response.error.CopyFrom(status_pb2.Status(code=error.code, message=str(error)))
-        yield response
+        yield from self.sent(response, response.WhichOneof("payload"))
+
+    def sent(self, response: Any, kind: str) -> Iterable[Any]:
+        """What is sent for a request that was carried out, or not: `kind` is "error" then."""
+        return [response]
 
     def carry_out(self, kind: str | None, request: Any) -> Any:
         if kind is None:

@@ -10,7 +10,7 @@ import dm_env
 import numpy as np
 
 import dm_env_rpc_client
-from dm_env_rpc_client.recording import Entry, Scan
+from dm_env_rpc_client.recording import Entry, Recorder, Scan
 
 SETTINGS = {"seed": 3, "rows": 5, "columns": 4}
 
@@ -45,3 +45,12 @@ def messages(path: Path) -> list[tuple[int, bool, int, bytes]]:
         (entry.connection.number, entry.is_request, entry.sequence, entry.message)
         for entry in Scan(path)
     ]
+
+
+def record(path: Path, *exchanges: tuple[bytes, bytes]) -> None:
+    """Records a connection with these requests and answers."""
+    with Recorder(path) as recorder:
+        tape = recorder.tape("localhost:1", {})
+        for request, answer in exchanges:
+            tape.request(request)
+            tape.answer(answer)

@@ -14,19 +14,13 @@ from dm_env_rpc_client.errors import DmEnvRpcError, RecordingError, SpecError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.recording import Recorder, Scan, episodes, read
-from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client.server import Catch, Server, serve
 from tests.environments import Robot
-from tests.recording.sessions import SETTINGS, assert_same, move, play
+from tests.recording.sessions import SETTINGS, assert_same, move, play, record
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run.mcap"
-
-
-def test_episodes_are_what_the_agent_saw(path: Path) -> None:
-    with serve(Catch) as server:
-        seen = play(server.address, 22, record=path)
+def test_episodes_are_what_the_agent_saw(server: Server, path: Path) -> None:
+    seen = play(server.address, 22, record=path)
     found = read(path).episodes
     assert [len(episode) for episode in found] == [5, 5, 5, 5, 3]
     assert [episode.end for episode in found] == ["terminated"] * 4 + ["interrupted"]
@@ -34,14 +28,7 @@ def test_episodes_are_what_the_agent_saw(path: Path) -> None:
     assert_same(seen, [step for episode in found for step in episode.flat_timesteps])
     for index, episode in enumerate(found):
         part = seen[5 * index : 5 * index + 5]
-        expected = timesteps.stack(part)
-        for field in ("step_type", "reward", "discount"):
-            np.testing.assert_array_equal(
-                getattr(episode.timesteps, field), getattr(expected, field)
-            )
-        np.testing.assert_array_equal(
-            episode.timesteps.observation["board"], expected.observation["board"]
-        )
+        np.testing.assert_equal(episode.timesteps._asdict(), timesteps.stack(part)._asdict())
         moves = [move(5 * index + step)["paddle"] for step in range(len(part) - 1)]
         np.testing.assert_array_equal(episode.actions["paddle"], moves)
         assert episode.episode_return == sum(step.reward or 0.0 for step in part)
@@ -63,37 +50,28 @@ def test_nested_values_are_nested_as_by_make(path: Path) -> None:
     (episode,) = read(path).episodes
     expected = timesteps.stack([first, second])
 
-    def compare(some: Any, other: Any) -> None:
-        if isinstance(some, dict):
-            assert some.keys() == other.keys()
-            for name in some:
-                compare(some[name], other[name])
-        else:
-            np.testing.assert_array_equal(some, other)
-
-    compare(episode.timesteps.observation, expected.observation)
+    np.testing.assert_equal(episode.timesteps.observation, expected.observation)
     np.testing.assert_array_equal(episode.actions["arm"]["torque"][0], action["arm"]["torque"])
 
 
-def test_a_reset_ends_an_episode_and_errors_do_not(path: Path) -> None:
-    with serve(Catch) as server:
-        env = dm_env_rpc_client.make(server.address, SETTINGS, record=path)
-        env.reset()
-        env.step({"paddle": 1})
-        with pytest.raises(DmEnvRpcError):
-            env.connection.send(dm_env_rpc_pb2.StepRequest(requested_observations=[99]))
-        env.step({"paddle": 1})
-        env.reset()
-        env.step({"paddle": 1})
-        env.close()
+def test_a_reset_ends_an_episode_and_errors_do_not(server: Server, path: Path) -> None:
+    env = dm_env_rpc_client.make(server.address, SETTINGS, record=path)
+    env.reset()
+    env.step({"paddle": 1})
+    with pytest.raises(DmEnvRpcError):
+        env.connection.send(dm_env_rpc_pb2.StepRequest(requested_observations=[99]))
+    env.step({"paddle": 1})
+    env.reset()
+    env.step({"paddle": 1})
+    env.close()
     found = read(path).episodes
     assert [(len(episode), episode.end) for episode in found] == [
         (3, "interrupted"), (2, "interrupted")
     ]  # fmt: skip
 
 
-def test_an_episode_that_was_not_ended_is_unfinished(path: Path) -> None:
-    with serve(Catch) as server, Recorder(path) as recorder:
+def test_an_episode_that_was_not_ended_is_unfinished(server: Server, path: Path) -> None:
+    with Recorder(path) as recorder:
         env = dm_env_rpc_client.make(server.address, SETTINGS, record=recorder)
         env.reset()
         env.step({"paddle": 1})
@@ -103,8 +81,8 @@ def test_an_episode_that_was_not_ended_is_unfinished(path: Path) -> None:
         env.close()
 
 
-def test_steps_that_leave_actions_out_have_no_stack_of_actions(path: Path) -> None:
-    with serve(Catch) as server, dm_env_rpc_client.make(server.address, record=path) as env:
+def test_steps_that_leave_actions_out_have_no_stack_of_actions(server: Server, path: Path) -> None:
+    with dm_env_rpc_client.make(server.address, record=path) as env:
         env.reset()
         env.step({})
     (episode,) = read(path).episodes
@@ -113,8 +91,8 @@ def test_steps_that_leave_actions_out_have_no_stack_of_actions(path: Path) -> No
         episode.actions  # noqa: B018
 
 
-def test_agents_of_several_connections_are_told_apart(path: Path) -> None:
-    with serve(Catch) as server, Recorder(path) as recorder:
+def test_agents_of_several_connections_are_told_apart(server: Server, path: Path) -> None:
+    with Recorder(path) as recorder:
         one = dm_env_rpc_client.make(server.address, SETTINGS, record=recorder)
         other = dm_env_rpc_client.make(server.address, {**SETTINGS, "rows": 6}, record=recorder)
         for env in (one, other) * 3:
@@ -141,16 +119,13 @@ def test_what_breaks_the_protocol_is_named(
     path: Path, request_message: bytes | None, answer: bytes
 ) -> None:
     create = dm_env_rpc_pb2.EnvironmentRequest(create_world={}).SerializeToString()
-    with Recorder(path) as recorder:
-        tape = recorder.tape("localhost:1", {})
-        tape.request(create if request_message is None else request_message)
-        tape.answer(answer)
+    record(path, (create if request_message is None else request_message, answer))
     with pytest.raises(RecordingError, match=r"(request|answer) 1 of connection 1 breaks"):
         read(path)
 
 
-def test_a_connection_that_breaks_the_protocol_hides_no_other(path: Path) -> None:
-    with serve(Catch) as server, Recorder(path) as recorder:
+def test_a_connection_that_breaks_the_protocol_hides_no_other(server: Server, path: Path) -> None:
+    with Recorder(path) as recorder:
         broken = recorder.tape("localhost:1", {})
         broken.request(dm_env_rpc_pb2.EnvironmentRequest(create_world={}).SerializeToString())
         broken.answer(b"\xff\xff")
@@ -184,17 +159,15 @@ def test_extensions_do_not_disturb(path: Path) -> None:
     assert_same(seen, episode.flat_timesteps)
 
 
-def test_limits_are_those_of_the_reader(path: Path) -> None:
-    with serve(Catch) as server:
-        play(server.address, 2, record=path)
+def test_limits_are_those_of_the_reader(server: Server, path: Path) -> None:
+    play(server.address, 2, record=path)
     with pytest.raises(RecordingError, match=r"answer 2 of connection 1 .*paddle"):
         read(path, Limits(name_bytes=5))
     assert len(read(path, Limits(name_bytes=100)).episodes) == 1
 
 
-def test_the_repr_of_an_episode_says_its_length_and_its_return(tmp_path: Path) -> None:
-    path = tmp_path / "run.mcap"
-    with serve(Catch) as server, dm_env_rpc_client.make(server.address, record=path) as env:
+def test_the_repr_of_an_episode_says_its_length_and_its_return(server: Server, path: Path) -> None:
+    with dm_env_rpc_client.make(server.address, record=path) as env:
         env.reset()
         for _ in range(9):
             last = env.step({"paddle": 1})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,16 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env.reset()
         env.step({"force": [0, 0], "gear": 3})
     return path
+
+
+@pytest.fixture
+def export_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """The export, to a folder of the test."""
+    need_package("minari")
+    from dm_env_rpc_client.recording.minari import export_minari
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "data"))
+    return export_minari
 
 
 @pytest.fixture(scope="module")
@@ -165,14 +176,9 @@ def test_parquet_of_different_specs_is_refused_and_leaves_nothing(tmp_path: Path
         export_parquet(empty, tmp_path / "out.parquet")
 
 
-def test_minari_has_the_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    need_package("minari")
+def test_minari_has_the_episodes(path: Path, export_minari: Callable[..., int]) -> None:
     import minari
 
-    from dm_env_rpc_client.recording.minari import export_minari
-
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "data"))
-    path = tmp_path / "run.mcap"
     with serve(Catch) as server:
         play(server.address, 12, record=path)
     assert export_minari(path, "catch/run-v0") == 3
@@ -219,14 +225,9 @@ class Numbers(dm_env.Environment):
         return dm_env.termination(1.0, self.reset().observation)
 
 
-def test_minari_takes_numbers_of_all_sorts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    need_package("minari")
+def test_minari_takes_numbers_of_all_sorts(path: Path, export_minari: Callable[..., int]) -> None:
     import minari
 
-    from dm_env_rpc_client.recording.minari import export_minari
-
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "data"))
-    path = tmp_path / "run.mcap"
     with serve(Numbers) as server, dm_env_rpc_client.make(server.address, record=path) as env:
         env.reset()
         env.step({name: spec.generate_value() for name, spec in env.action_spec().items()})
@@ -237,7 +238,7 @@ def test_minari_takes_numbers_of_all_sorts(tmp_path: Path, monkeypatch: pytest.M
         np.testing.assert_array_equal(exported.observations[name], values)
     assert list(exported.terminations) == [True]
     assert list(exported.rewards) == [1.0]
-    path = tmp_path / "idle.mcap"
+    path = path.with_name("idle.mcap")
     with (
         serve(Numbers) as server,
         dm_env_rpc_client.make(server.address, {"acts": False}, record=path) as env,
@@ -249,11 +250,7 @@ def test_minari_takes_numbers_of_all_sorts(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_minari_refuses_what_it_has_no_space_for(
-    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recorded: Path, export_minari: Callable[..., int]
 ) -> None:
-    need_package("minari")
-    from dm_env_rpc_client.recording.minari import export_minari
-
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "data"))
     with pytest.raises(RecordingError, match="observation 'text' is"):
         export_minari(recorded, "mixed-v0")

@@ -20,7 +20,7 @@ from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.recording import Recorder, Scan, read
 from dm_env_rpc_client.recording import container as containers
 from dm_env_rpc_client.tensors.limits import Limits
-from tests.recording.sessions import entries, messages
+from tests.recording.sessions import entries
 
 COUNT = 60
 
@@ -38,33 +38,6 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
                 tapes[index % 2].request(content.randbytes(index))
                 tapes[index % 2].answer(content.randbytes(2 * index))
     return path
-
-
-def cut(whole: Path, size: int, folder: Path) -> Path:
-    path = folder / "cut.mcap"
-    path.write_bytes(whole.read_bytes()[:size])
-    return path
-
-
-def test_a_file_that_is_cut_off_anywhere_is_read_up_to_there(whole: Path, tmp_path: Path) -> None:
-    expected = messages(whole)
-    assert len(expected) == 2 * COUNT
-    again = Scan(whole)
-    assert list(again) == list(again)
-    sizes = []
-    total = whole.stat().st_size
-    for size in range(8, total, total // 150):
-        scan = Scan(cut(whole, size, tmp_path))
-        found = [
-            (entry.connection.number, entry.is_request, entry.sequence, entry.message)
-            for entry in scan
-        ]
-        assert found == expected[: len(found)]
-        # Complete is what has the mark of the end of its data.
-        assert not scan.is_complete or len(found) == len(expected)
-        sizes.append(len(found))
-    assert sizes == sorted(sizes)
-    assert len(set(sizes)) > 10
 
 
 def test_a_chunk_that_is_missing_is_noticed(whole: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from dm_env_rpc_client.recording import Recorder, read, replay
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.opening import open_stream
-from tests.recording.sessions import SETTINGS, assert_same, messages, play
+from tests.recording.sessions import SETTINGS, assert_same, messages, move, play, record
 
 SCALES = [
     pytest.param(1_000, id="hundredth"),
@@ -55,8 +55,6 @@ def test_a_replay_serves_any_number_of_clients(recorded: Path) -> None:
 
 
 def test_steps_that_are_pipelined_are_replayed(recorded: Path) -> None:
-    from tests.recording.sessions import move
-
     with replay(recorded) as replayed:
         expected = play(replayed.address, 30)
         with dm_env_rpc_client.make(replayed.address, SETTINGS) as env:
@@ -126,8 +124,7 @@ def test_another_request_is_told_from_the_recorded_one(recorded: Path) -> None:
             assert env.step({"paddle": 0}).mid()
 
 
-def test_after_the_last_request_and_without_an_answer(tmp_path: Path) -> None:
-    path = tmp_path / "run.mcap"
+def test_after_the_last_request_and_without_an_answer(path: Path) -> None:
     create = dm_env_rpc_pb2.CreateWorldRequest()
     request = dm_env_rpc_pb2.EnvironmentRequest(create_world=create).SerializeToString()
     answered = dm_env_rpc_pb2.CreateWorldResponse(world_name="arena")
@@ -142,11 +139,8 @@ def test_after_the_last_request_and_without_an_answer(tmp_path: Path) -> None:
         for _ in range(2):
             with pytest.raises(DmEnvRpcError, match=r"request 2 .* has no recorded answer"):
                 connection.send(create)
-    whole = tmp_path / "whole.mcap"
-    with Recorder(whole) as recorder:
-        tape = recorder.tape("localhost:1", {})
-        tape.request(request)
-        tape.answer(answer)
+    whole = path.with_name("whole.mcap")
+    record(whole, (request, answer))
     with replay(whole) as replayed, dm_env_rpc_client.connect(replayed.address) as connection:
         connection.send(create)
         with pytest.raises(DmEnvRpcError, match="there were 1 requests only") as refused:
@@ -154,8 +148,7 @@ def test_after_the_last_request_and_without_an_answer(tmp_path: Path) -> None:
         assert refused.value.code_name == "OUT_OF_RANGE"
 
 
-def test_each_connection_gets_a_recorded_one_that_begins_alike(tmp_path: Path) -> None:
-    path = tmp_path / "run.mcap"
+def test_each_connection_gets_a_recorded_one_that_begins_alike(path: Path) -> None:
     with serve(Catch) as server, Recorder(path) as recorder:
         for rows in (4, 5, 5):
             with dm_env_rpc_client.connect(server.address, record=recorder) as connection:
@@ -171,8 +164,7 @@ def test_each_connection_gets_a_recorded_one_that_begins_alike(tmp_path: Path) -
         ]  # fmt: skip
 
 
-def test_environments_of_a_batch_are_told_apart_by_their_settings(tmp_path: Path) -> None:
-    path = tmp_path / "run.mcap"
+def test_environments_of_a_batch_are_told_apart_by_their_settings(path: Path) -> None:
 
     def session(address: str, **options: Any) -> list[dm_env.TimeStep]:
         settings = [{**SETTINGS, "seed": seed} for seed in range(4)]
@@ -188,16 +180,11 @@ def test_environments_of_a_batch_are_told_apart_by_their_settings(tmp_path: Path
             np.testing.assert_equal(some._asdict(), other._asdict())
 
 
-def test_messages_of_a_later_version_are_replayed_too(tmp_path: Path) -> None:
-    path = tmp_path / "run.mcap"
+def test_messages_of_a_later_version_are_replayed_too(path: Path) -> None:
     unknown = b"\xf8\x07\x01"  # field 127
     create = dm_env_rpc_pb2.EnvironmentRequest(create_world={}).SerializeToString()
     exchanges = [(unknown, b"\xf8\x07\x02"), (create + unknown, b"\xf8\x07\x03")]
-    with Recorder(path) as recorder:
-        tape = recorder.tape("localhost:1", {})
-        for request, answer in exchanges:
-            tape.request(request)
-            tape.answer(answer)
+    record(path, *exchanges)
     with replay(path) as replayed:
         stream = open_stream(Endpoint(replayed.address), 10)
         try:
@@ -233,11 +220,7 @@ def test_the_order_of_settings_makes_no_difference(tmp_path: Path) -> None:
     answer = dm_env_rpc_pb2.EnvironmentResponse(
         create_world=dm_env_rpc_pb2.CreateWorldResponse(world_name="arena")
     )
-    with Recorder(path) as recorder:
-        tape = recorder.tape("localhost:1", {})
-        for request in others:
-            tape.request(request)
-            tape.answer(answer.SerializeToString())
+    record(path, *((request, answer.SerializeToString()) for request in others))
     with replay(path) as replayed, dm_env_rpc_client.connect(replayed.address) as connection:
         for _ in others:
             assert dm_env_rpc_client.create_world(connection, SETTINGS) == "arena"
