@@ -21,12 +21,10 @@ the environment; each connection has one that reads while no stream's thread doe
 import argparse
 import base64
 import collections
-import collections.abc
 import hmac
 import importlib
 import inspect
 import ipaddress
-import itertools
 import json
 import logging
 import math
@@ -43,7 +41,8 @@ import threading
 import time
 import traceback
 import urllib.parse
-from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, Optional, Set, Tuple
+from collections.abc import Mapping
+from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Set, Tuple
 
 _PYTHON = "Python " + ".".join(map(str, sys.version_info[:3])) + " at " + sys.executable
 try:
@@ -86,6 +85,11 @@ class _Malformed(Exception):
     """Bytes are not a message."""
 
 
+def _check(is_right: Any, code: int, text: str) -> None:
+    if not is_right:
+        raise Refusal(code, text)
+
+
 # Protobuf's bytes: a message is fields, a field is a tag (number << 3 | wire type) and a value.
 
 
@@ -125,15 +129,17 @@ def _read_varint(data: Any, at: int) -> Tuple[int, int]:
 
 def _fields(data: Any, budget: _Budget) -> Iterator[Tuple[int, Any]]:
     """Yields tag and value of each field: a number for wire type 0, otherwise its bytes."""
-    at, end = 0, len(data)
+    at, end, left = 0, len(data), budget.left
     try:
         while at < end:
-            budget.take("fields")
+            left["fields"] -= 1
+            if left["fields"] < 0:
+                budget.take("fields")
             tag, at = (data[at], at + 1) if data[at] < 0x80 else _read_varint(data, at)
             if tag < 8 or tag >> 32 or tag & 7 not in (0, 1, 2, 5):
                 raise _Malformed(f"a field with the tag {tag}")
             if tag & 7 == 0:
-                value, at = _read_varint(data, at)
+                value, at = (data[at], at + 1) if data[at] < 0x80 else _read_varint(data, at)
                 yield tag, value
                 continue
             size = 8 if tag & 7 == 1 else 4
@@ -156,13 +162,15 @@ def _joined(parts: List[Any]) -> Any:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _parts(data: Any, budget: _Budget, *tags: int) -> List[Any]:
-    """Returns fields of bytes by tag; what is there several times is one message."""
-    found: Dict[int, Any] = {tag: [] for tag in tags}
+def _contents(kinds: Any, data: Any, budget: _Budget) -> List[Any]:
+    """Returns what the fields 1 and 2 of a message hold: one of `_READERS` each."""
+    found: List[List[Any]] = [[] for _ in kinds]
     for tag, value in _fields(data, budget):
-        if tag in found:
-            found[tag].append(value)
-    return [_joined(parts) for parts in found.values()]
+        if tag & 7 == 2 and tag >> 3 <= len(found):
+            found[(tag >> 3) - 1].append(value)
+        elif tag == 16 and kinds[-1:] == ("numbers",):
+            found[1].append(_varint(value))
+    return [_READERS[kind](parts, budget) for kind, parts in zip(kinds, found)]
 
 
 def _chosen(data: Any, budget: _Budget, numbers: Any) -> Tuple[int, Any]:
@@ -227,7 +235,8 @@ def _write_varints(array: Any) -> bytes:
 # Tensors. The number of a data type is its DataType and that of its field in Tensor.
 
 _FLOAT, _DOUBLE, _INT8, _UINT8, _BOOL, _STRING, _PROTO = 1, 2, 3, 6, 9, 10, 11
-_DTYPES = dict(enumerate(map(np.dtype, "f4 f8 i1 i4 i8 u1 u4 u8 ? O O".split()), start=1))
+_NAMES = "- float32 float64 int8 int32 int64 uint8 uint32 uint64 bool string proto".split()
+_DTYPES = {k: np.dtype(_NAMES[k] if k < _STRING else object) for k in range(_FLOAT, _PROTO + 1)}
 _KINDS = {_DTYPES[kind]: kind for kind in range(_FLOAT, _STRING)}
 _WIDER = {np.dtype(a): np.dtype(b) for a, b in (("f2", "f4"), ("i2", "i4"), ("u2", "u4"))}
 _BLOCKS = (_FLOAT, _DOUBLE, _INT8, _UINT8)  # Whose elements on the wire are those in memory.
@@ -235,10 +244,6 @@ _SINGLE = {_FLOAT: 1 << 3 | 5, _DOUBLE: 1 << 3 | 1}  # Tags of elements that are
 
 Message = collections.namedtuple("Message", "type_url value")
 Message.__doc__ = "A protobuf message of any type: an element of a tensor of dtype PROTO."
-
-
-def _name_of(kind: int) -> str:
-    return str({_STRING: "string", _PROTO: "proto"}.get(kind, _DTYPES[kind].name))
 
 
 def _product(sizes: Any) -> int:
@@ -288,7 +293,7 @@ def _read_payload(kind: int, payload: Any, budget: _Budget) -> Any:
             if kind == _STRING:
                 elements[index] = _text(block)
             else:
-                url, contents = _parts(block, budget, 10, 18)
+                url, contents = _contents(("bytes", "bytes"), block, budget)
                 elements[index] = Message(_text(url), bytes(contents))
         return elements
     block, dtype = _joined(blocks), _DTYPES[kind]
@@ -449,7 +454,7 @@ class _Field:
         if bound is None or self.dtype.kind not in "iuf":
             return None
         array = _exact(_as_array(bound), self.dtype, f"{self.label}: its {side}")
-        return array.reshape(()) if array.size == 1 else np.broadcast_to(array, self.shape)
+        return array.reshape(())[()] if array.size == 1 else np.broadcast_to(array, self.shape)
 
     def _entry(self, tensor: bytes) -> bytes:
         return _field(2, self._uid + _field(2, tensor))
@@ -485,8 +490,8 @@ class _Field:
         kind, value = _read_tensor(tensor, budget, self.label)
         try:
             if kind != self.kind:
-                expected = f"expected {_name_of(self.kind)}"
-                raise ValueError(f"{self.label}: has dtype {_name_of(kind)}; {expected}")
+                expected = f"expected {_NAMES[self.kind]}"
+                raise ValueError(f"{self.label}: has dtype {_NAMES[kind]}; {expected}")
             self._check_shape(getattr(value, "shape", ()))
             if self.dtype.kind in "iuf":
                 self._check_range(value)
@@ -502,7 +507,7 @@ class _Field:
             # Infinity is out of range unless there is a bound that is infinite, too.
             fits &= ~np.isneginf(value) if self.low is None else True
             fits &= ~np.isposinf(value) if self.high is None else True
-        if not np.all(fits):
+        if not fits.all():
             index = tuple(map(int, np.argwhere(~np.asarray(fits))[0])) if np.ndim(value) else ()
             element = f"element {list(index)}" if index else "the value"
             found = np.asarray(value)[index].item()
@@ -518,7 +523,7 @@ class _Field:
 
 def _keys_of(structure: Any) -> List[Any]:
     """Returns the keys of a nested spec; of a mapping sorted, as dm-tree does."""
-    if isinstance(structure, collections.abc.Mapping):
+    if isinstance(structure, Mapping):
         return sorted(structure)
     if isinstance(structure, (list, tuple)):
         return list(getattr(structure, "_fields", range(len(structure))))
@@ -533,16 +538,16 @@ def _is_leaf(structure: Any) -> bool:
     return hasattr(structure, "shape") and hasattr(structure, "dtype")
 
 
-def _named_specs(structure: Any, single: str, prefix: str = "") -> List[Tuple[str, Any]]:
-    """Returns specs by flat name; `single` is the name of one that is not nested."""
+def _named_specs(structure: Any, prefix: str = "") -> List[Tuple[str, Any]]:
+    """Returns specs by flat name; one that is not nested has the name `prefix`."""
     if structure is None or _is_leaf(structure):
-        return [] if structure is None else [(prefix or single, structure)]
+        return [] if structure is None else [(prefix, structure)]
     found: List[Tuple[str, Any]] = []
     for key in _keys_of(structure):
         if "." in str(key):
             raise RuntimeError(f"key {key!r} has a period, which separates levels of names")
         name = f"{prefix}.{key}" if prefix else str(key)
-        found += _named_specs(_part(structure, key), single, name)
+        found += _named_specs(_part(structure, key), name)
     return found
 
 
@@ -562,12 +567,12 @@ def _nest(structure: Any, values: Iterator[Any]) -> Any:
         return None if structure is None else next(values)
     parts = {key: _nest(_part(structure, key), values) for key in _keys_of(structure)}
     kind: Any = type(structure)
-    if isinstance(structure, collections.abc.Mapping):
+    if isinstance(structure, Mapping):
         return kind((key, parts[key]) for key in structure)
     return kind(*parts.values()) if hasattr(structure, "_fields") else kind(parts.values())
 
 
-def _unflatten(flat: Mapping[str, Any]) -> Dict[str, Any]:
+def _unflatten(flat: Dict[str, Any]) -> Dict[str, Any]:
     """Returns values by flat name as nested dicts; ValueError."""
     nested: Dict[str, Any] = {}
     for name in sorted(flat):
@@ -744,7 +749,7 @@ def _jsonable(value: Any, levels: int = 8) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind in "OU":
         items = [_jsonable(item, levels - 1) for item in value.ravel().tolist()]
         return {"$": "objects", "shape": list(value.shape), "items": items}
-    if isinstance(value, collections.abc.Mapping):
+    if isinstance(value, Mapping):
         if "$" not in value and all(type(key) is str for key in value):
             return {key: _jsonable(part, levels - 1) for key, part in value.items()}
         pairs = [[_jsonable(part, levels - 1) for part in pair] for pair in value.items()]
@@ -827,7 +832,7 @@ class _Gymnasium:
         is_array = isinstance(frame, np.ndarray) and frame.dtype.kind in "biuf"
         return frame if is_array else _encode(frame)
 
-    def configure(self, settings: Mapping[str, Any]) -> None:
+    def configure(self, settings: Dict[str, Any]) -> None:
         """Takes settings of a Reset, which hold for the next one; ValueError."""
         for name, value in settings.items():
             is_flag = isinstance(value, (bool, np.bool_))
@@ -900,12 +905,11 @@ class _Specs:
         same = ("name", "shape", "dtype", "minimum", "maximum")
         if all(getattr(self.discount, n, None) == getattr(_DISCOUNT, n) for n in same):
             self.discount = None  # It is 1, or 0 in TERMINATED; so the states say it.
-        named = _named_specs(self.observation, "observation")
-        for role in ("reward", "discount"):
-            for name, spec in _named_specs(getattr(self, role), role):
-                named.append((name if name == role else f"{role}.{name}", spec))
-        self.actions = self._fields("action", _named_specs(self.action, "action"))
-        self.observations = self._fields("observation", named)
+        named = _named_specs(self.observation) + _named_specs(self.reward, "reward")
+        self.actions = self._fields("action", _named_specs(self.action))
+        self.observations = self._fields(
+            "observation", named + _named_specs(self.discount, "discount")
+        )
         self.packed = b"".join(
             _field(number, b"\x08" + _varint(uid) + _field(2, each.spec))
             for number, fields in ((1, self.actions), (2, self.observations))
@@ -915,9 +919,8 @@ class _Specs:
     def _fields(self, role: str, named: List[Tuple[str, Any]]) -> Dict[int, _Field]:
         if len(dict(named)) < len(named):
             raise RuntimeError(f"two {role}s have the same name (reward and discount count)")
-        return {
-            uid: _Field(uid, name, spec, role) for uid, (name, spec) in enumerate(named, start=1)
-        }
+        numbered = enumerate(named, start=1)
+        return {uid: _Field(uid, name or role, spec, role) for uid, (name, spec) in numbered}
 
     def values(self, timestep: Any) -> List[Any]:
         """Returns all values of a time step in the order of their UIDs, which begin at 1."""
@@ -928,8 +931,8 @@ class _Specs:
         found = _flatten(self.observation, timestep.observation)
         for spec, value, missing in ((self.reward, reward, 0), (self.discount, discount, 1)):
             if value is None:  # A FIRST step has neither.
-                named = _named_specs(spec, "")
-                found += [np.full(each.shape, missing, each.dtype) for _, each in named]
+                specs = _named_specs(spec)
+                found += [np.full(each.shape, missing, each.dtype) for _, each in specs]
             else:
                 found += _flatten(spec, value)
         return found
@@ -943,7 +946,7 @@ class _World:
         self.changed = threading.Condition(self.lock)
         self.creator, self.agent, self.idle_since = creator, None, 0.0  # type: Any, Any, float
         self.held = 0  # Bytes of settings.
-        self._factory, self._settings = factory, settings
+        self._factory, self.settings = factory, settings
         self._is_running = self.is_interrupted = self.is_closed = False
         self._last, self._next = None, None  # type: Any, Any
         self.environment, self.specs = self._make(settings)
@@ -979,7 +982,7 @@ class _World:
             others = {name: value for name, value in settings.items() if name not in mine}
             made, specs = self.environment, self.specs
             if others:
-                made, specs = self._make({**self._settings, **others})
+                made, specs = self._make({**self.settings, **others})
             if mine:
                 try:
                     made.configure(_unflatten(mine))
@@ -987,14 +990,14 @@ class _World:
                     text = f"these settings are refused: {error}"
                     raise Refusal(INVALID_ARGUMENT, text) from error
                 specs = _Specs(made)
-            return made, specs, {**self._settings, **others}
+            return made, specs, {**self.settings, **others}
 
     def adopt(self, made: Any) -> None:
         """Ends the sequence, and puts what `made_with` returned into force."""
         self._is_running = False
         if made is not None:
             former = self.environment
-            self.environment, self.specs, self._settings = made
+            self.environment, self.specs, self.settings = made
             if self.environment is not former:
                 _close(former)
 
@@ -1026,8 +1029,7 @@ class _World:
         flat = []
         for uid, field in specs.actions.items():
             if uid not in actions and field.name not in defaults:
-                text = f"missing action {field.name!r}: a step needs all"
-                raise Refusal(INVALID_ARGUMENT, text)
+                raise Refusal(INVALID_ARGUMENT, f"missing action {field.name!r}: a step needs all")
             flat.append(actions[uid] if uid in actions else defaults[field.name])
         return flat[0] if _is_leaf(specs.action) else _nest(specs.action, iter(flat))
 
@@ -1073,8 +1075,17 @@ def _close(environment: Any) -> None:
 
 # The requests of one stream.
 
-_REQUESTS = {1: "create_world", 2: "join_world", 3: "step", 4: "reset", 5: "reset_world"}
-_REQUESTS.update({6: "leave_world", 7: "destroy_world", 15: "extension"})
+# Names of requests by number, and what their fields hold.
+_REQUESTS = {
+    1: ("create_world", ("settings",)),
+    2: ("join_world", ("name", "settings")),
+    3: ("step", ("actions", "numbers")),
+    4: ("reset", ("settings",)),
+    5: ("reset_world", ("name", "settings")),
+    6: ("leave_world", ()),
+    7: ("destroy_world", ("name",)),
+    15: ("extension", ("name", "bytes")),
+}
 _PROPERTIES = "dm_env_rpc.v1.extensions.properties.Property"
 
 
@@ -1086,23 +1097,21 @@ class _Session:
         self._server, self._peer, self._is_local = server, peer, is_local
         self._state, self._world = _NOT_JOINED, None  # type: int, Any
         self._requested: Dict[bytes, List[Tuple[int, _Field]]] = {}
+        self._budget = _Budget()
 
     def answer(self, message: bytes) -> bytes:
         """Returns the EnvironmentResponse for an EnvironmentRequest."""
-        budget = _Budget()
+        budget = self._budget = _Budget()
         try:
             # Parts of a large one are not copied.
             data = message if len(message) < 1 << 16 else memoryview(message)
             number, contents = _chosen(data, budget, _REQUESTS)
-            if not number:
-                text = "the request has no payload that this server knows"
-                raise Refusal(INVALID_ARGUMENT, text)
-            name, joined = _REQUESTS[number], self._state != _NOT_JOINED
+            _check(number, INVALID_ARGUMENT, "the request has no payload that this server knows")
+            (name, kinds), joined = _REQUESTS[number], self._state != _NOT_JOINED
             if joined if name == "join_world" else name in ("step", "reset") and not joined:
                 text = f"a {name} request is not allowed while the connection is"
                 raise Refusal(FAILED_PRECONDITION, f"{text} {_STATES[self._state]}")
-            handler: Callable[[Any, _Budget], bytes] = getattr(self, "_" + name)
-            return _field(number, handler(contents, budget))
+            return _field(number, getattr(self, "_" + name)(*_contents(kinds, contents, budget)))
         except _StreamError:
             raise
         except Refusal as refusal:
@@ -1129,26 +1138,23 @@ class _Session:
 
     def close(self) -> None:
         """Leaves the world; those that this stream has created end later, without agents."""
-        self._leave_world(b"", _Budget())
+        self._leave_world()
         with self._server.lock:
             self._server.sessions.discard(self)
             for world in self._server.worlds.values():
                 if world.creator is self:
                     world.creator, world.idle_since = None, time.monotonic()
 
-    def _create_world(self, data: Any, budget: _Budget) -> bytes:
-        return _field(1, self._server.create(_settings(data, budget, 10), self).encode())
+    def _create_world(self, settings: Dict[str, Any]) -> bytes:
+        return _field(1, self._server.create(settings, self).encode())
 
-    def _join_world(self, data: Any, budget: _Budget) -> bytes:
-        name, settings = _world_name(data, budget), _settings(data, budget, 18)
-        if settings:
-            text = f"unknown join settings {', '.join(map(repr, settings))}: there are none"
-            raise Refusal(INVALID_ARGUMENT, text)
+    def _join_world(self, name: str, settings: Dict[str, Any]) -> bytes:
+        text = f"unknown join settings {', '.join(map(repr, settings))}: there are none"
+        _check(not settings, INVALID_ARGUMENT, text)
         with self._server.lock:
             world = self._server.world(name)
-            if world.agent is not None:
-                text = "the world already has an agent; create another world"
-                raise Refusal(FAILED_PRECONDITION, text)
+            text = "the world already has an agent; create another world"
+            _check(world.agent is None, FAILED_PRECONDITION, text)
             world.agent = self
         self._world, self._state = world, _JOINED
         return self._specs()
@@ -1157,25 +1163,21 @@ class _Session:
         self._requested.clear()
         return _field(1, self._world.specs.packed)
 
-    def _step(self, data: Any, budget: _Budget) -> bytes:
+    def _step(self, given: Dict[int, Any], asked: bytes) -> bytes:
         world, specs = self._world, self._world.specs
-        actions, asked = {}, bytearray()  # type: Dict[int, Any], bytearray
-        for tag, part in _fields(data, budget):
-            if tag == 10:
-                uid, tensor = _entry(part, budget, "action")
-                actions[_known(uid, specs.actions, "action")] = tensor
-            elif tag == 18 or tag == 16:
-                asked += part if tag == 18 else _varint(part)
-        fields = self._requested.get(bytes(asked))
+        for uid in given:
+            _require_known(uid, specs.actions, "action")
+        fields = self._requested.get(asked)
         if fields is None:
-            uids = dict.fromkeys(_read_varints(asked, budget).tolist())
-            known = specs.observations
-            fields = [(uid - 1, known[_known(uid, known, "observation")]) for uid in uids]
+            uids = dict.fromkeys(_read_varints(asked, self._budget).tolist())
+            for uid in uids:
+                _require_known(uid, specs.observations, "observation")
+            fields = [(uid - 1, specs.observations[uid]) for uid in uids]
             if len(self._requested) < 16 and len(asked) < 1 << 12:
-                self._requested[bytes(asked)] = fields
-        is_running = self._state == _RUNNING
+                self._requested[asked] = fields
+        is_running, actions = self._state == _RUNNING, {}  # type: bool, Dict[int, Any]
         if is_running:
-            actions = {uid: specs.actions[uid].read(part, budget) for uid, part in actions.items()}
+            actions = {uid: specs.actions[uid].read(t, self._budget) for uid, t in given.items()}
         state, values = world.step(actions, is_running)
         try:
             answer = b"".join([field.entry(values[index]) for index, field in fields])
@@ -1184,8 +1186,8 @@ class _Session:
         self._state = state
         return b"\x08" + _varint(state) + answer
 
-    def _reset(self, data: Any, budget: _Budget) -> bytes:
-        settings, world = _settings(data, budget, 10), self._world
+    def _reset(self, settings: Dict[str, Any]) -> bytes:
+        world = self._world
         if settings or self._state == _RUNNING:
             with world.lock:
                 self._server.hold(world, settings)
@@ -1195,8 +1197,7 @@ class _Session:
             self._state = _INTERRUPTED if self._state == _RUNNING else self._state
         return self._specs()
 
-    def _reset_world(self, data: Any, budget: _Budget) -> bytes:
-        name, settings = _world_name(data, budget), _settings(data, budget, 18)
+    def _reset_world(self, name: str, settings: Dict[str, Any]) -> bytes:
         with self._server.lock:
             world = self._server.world(name)
         with world.lock:
@@ -1212,37 +1213,32 @@ class _Session:
             self._state = _INTERRUPTED
         return b""
 
-    def _leave_world(self, data: Any, budget: _Budget) -> bytes:
+    def _leave_world(self) -> bytes:
         world, self._world, self._state = self._world, None, _NOT_JOINED
         if world is not None:
             world.leave()
         return b""
 
-    def _destroy_world(self, data: Any, budget: _Budget) -> bytes:
-        name = _world_name(data, budget)
+    def _destroy_world(self, name: str) -> bytes:
         with self._server.lock:
             world = self._server.world(name)
-            if world.agent is not None:
-                text = f"world {name!r} has an agent, which must leave first"
-                raise Refusal(FAILED_PRECONDITION, text)
+            text = f"world {name!r} has an agent, which must leave first"
+            _check(world.agent is None, FAILED_PRECONDITION, text)
             del self._server.worlds[name]
         world.close()
         return b""
 
-    def _extension(self, data: Any, budget: _Budget) -> bytes:
-        url, contents = _parts(data, budget, 10, 18)
-        if _text(url).rpartition("/")[2] != _PROPERTIES + "Request":
-            text = f"no extension {_text(url)[:200]!r}; there is {_PROPERTIES}Request"
-            raise Refusal(UNIMPLEMENTED, text)
-        number, request = _chosen(contents, budget, (1, 2, 3))
-        if not number:
-            raise Refusal(INVALID_ARGUMENT, "the property request is empty")
-        key, tensor = _parts(request, budget, 10, 18)
+    def _extension(self, url: str, contents: Any) -> bytes:
+        text = f"no extension {url[:200]!r}; there is {_PROPERTIES}Request"
+        _check(url.rpartition("/")[2] == _PROPERTIES + "Request", UNIMPLEMENTED, text)
+        number, request = _chosen(contents, self._budget, (1, 2, 3))
+        _check(number, INVALID_ARGUMENT, "the property request is empty")
+        key, tensor = _contents(("bytes", "bytes"), request, self._budget)
         with self._world.lock if self._world else threading.Lock():
             environment = self._world.environment if self._world else None
-            answer = _property(environment, number, _text(key), tensor, budget)
-        url = f"type.googleapis.com/{_PROPERTIES}Response".encode()
-        return _field(1, url) + _field(2, _field(number, answer))
+            answer = _property(environment, number, _text(key), tensor, self._budget)
+        own_url = f"type.googleapis.com/{_PROPERTIES}Response".encode()
+        return _field(1, own_url) + _field(2, _field(number, answer))
 
 
 def _error(code: int, text: str, details: bytes = b"") -> bytes:
@@ -1254,46 +1250,48 @@ def _error(code: int, text: str, details: bytes = b"") -> bytes:
     return _field(16, status + (_field(3, details) if details else b""))
 
 
-def _known(uid: int, fields: Dict[int, _Field], role: str) -> int:
+def _require_known(uid: int, fields: Dict[int, _Field], role: str) -> None:
     if uid not in fields:
         raise Refusal(INVALID_ARGUMENT, f"no {role} has uid {uid}; uids: {list(fields)[:32]}")
-    return uid
 
 
-def _entry(data: Any, budget: _Budget, what: str) -> Tuple[Any, Any]:
-    """Returns key and value of an entry of a map of tensors: of actions or settings."""
-    budget.take("entries")
-    key, parts = 0 if what == "action" else b"", []  # type: Any, List[Any]
-    for tag, part in _fields(data, budget):
-        if tag == (8 if what == "action" else 10):
-            key = part
-        elif tag == 18:
-            parts.append(part)
-    return key, _joined(parts)
+def _entries(parts: List[Any], budget: _Budget, key_tag: int) -> Iterator[Tuple[Any, Any]]:
+    """Yields keys and tensors of the entries of a map."""
+    for part in parts:
+        budget.take("entries")
+        key, tensors = 0 if key_tag == 8 else b"", []  # type: Any, List[Any]
+        for tag, value in _fields(part, budget):
+            if tag == key_tag:
+                key = value
+            elif tag == 18:
+                tensors.append(value)
+        yield key, _joined(tensors)
 
 
-def _settings(data: Any, budget: _Budget, tag: int) -> Dict[str, Any]:
-    """Returns the settings in a request, in the fields with a tag."""
+def _read_settings(parts: List[Any], budget: _Budget) -> Dict[str, Any]:
     found = {}
-    for number, part in _fields(data, budget):
-        if number == tag:
-            key, tensor = _entry(part, budget, "setting")
-            name = _checked_name(key, "setting")
-            value = _read_tensor(tensor, budget, f"setting {name!r}")[1]
-            # Environments expect int, float and bool of Python, not scalars of NumPy.
-            found[name] = value.item() if isinstance(value, np.generic) else value
+    for key, tensor in _entries(parts, budget, 10):
+        name = _read_name([key], budget)
+        value = _read_tensor(tensor, budget, f"setting {name!r}")[1]
+        # Environments expect int, float and bool of Python, not scalars of NumPy.
+        found[name] = value.item() if isinstance(value, np.generic) else value
     return found
 
 
-def _checked_name(name: Any, what: str) -> str:
-    if len(name) > MAX_NAME_BYTES:
-        text = f"the name of a {what} has {len(name)} bytes; at most {MAX_NAME_BYTES} are allowed"
-        raise Refusal(INVALID_ARGUMENT, text)
+def _read_name(parts: List[Any], budget: _Budget) -> str:
+    name = _joined(parts)
+    text = f"a name has {len(name)} bytes; at most {MAX_NAME_BYTES} are allowed"
+    _check(len(name) <= MAX_NAME_BYTES, INVALID_ARGUMENT, text)
     return _text(name)
 
 
-def _world_name(data: Any, budget: _Budget) -> str:
-    return _checked_name(_parts(data, budget, 10)[0], "world")
+_READERS: Dict[str, Callable[[List[Any], _Budget], Any]] = {
+    "name": _read_name,
+    "settings": _read_settings,
+    "actions": lambda parts, budget: dict(_entries(parts, budget, 8)),
+    "numbers": lambda parts, budget: b"".join(parts),
+    "bytes": lambda parts, budget: _joined(parts),
+}
 
 
 def _property(environment: Any, request: int, key: str, tensor: Any, budget: _Budget) -> bytes:
@@ -1379,17 +1377,12 @@ _LENGTHS = (  # A stands for 1, B for 2.
 )
 
 
-def _huffman() -> Dict[Tuple[int, int], int]:
-    """Returns the characters by length and number of their codes."""
-    codes, code, before = {}, 0, 0  # type: Dict[Tuple[int, int], int], int, int
-    for length, character in sorted((ord(each) - 64, i) for i, each in enumerate(_LENGTHS)):
-        code, before = code << (length - before), length
-        codes[length, code] = character
-        code += 1
-    return codes
-
-
-_CODES = _huffman()
+_CODES: Dict[Tuple[int, int], int] = {}  # Characters by length and number of their codes.
+_code = _before = 0
+for _length, _character in sorted((ord(each) - 64, i) for i, each in enumerate(_LENGTHS)):
+    _code, _before = _code << (_length - _before), _length
+    _CODES[_length, _code] = _character
+    _code += 1
 
 
 def _unhuffman(coded: bytes) -> bytes:
@@ -1594,28 +1587,24 @@ class _Connection:
     def _read(self) -> None:
         """Reads while no thread of a stream does."""
         seen, pause = -1, 0.02
-        while not self.is_over:
-            with self.lock:
+        with self.lock:
+            while not self.is_over:
                 alone, turn = self.alone, self.alone.turn if self.alone else -1
                 self._is_reading = alone is None or (turn & 1 == 1 and turn == seen)
-                if alone is not None and not self._is_reading:
+                if alone is None or self._is_reading:
+                    self._receive()
+                else:
                     alone.changed.notify()
                     pause = 0.02 if turn != seen else min(2 * pause, 1.0)
                     self.changed.wait(pause)
-            seen = turn
-            if self._is_reading:
-                self._receive()
+                seen = turn
 
     def _wait(self, stream: _Stream) -> None:
         """Waits, with the lock, until something may have changed for a stream."""
-        if (self.alone is not stream or self._is_reading) and not self._outbound:
-            stream.changed.wait()
-            return
-        self.lock.release()
-        try:
+        if (self.alone is stream and not self._is_reading) or self._outbound:
             self._receive()
-        finally:
-            self.lock.acquire()
+        else:
+            stream.changed.wait()
 
     def _answer(self, stream: _Stream, session: _Session) -> None:
         """Answers the messages of a stream, in a thread of its own, until it ends."""
@@ -1710,54 +1699,54 @@ class _Connection:
     # What is received.
 
     def _receive(self) -> None:
-        """Receives once and parses it; waits for it if there is nothing."""
+        """Waits for the client, without the lock, and takes what it sends."""
+        is_full = len(self._outbound) > 4 * MAX_UNSENT  # Who does not read is not read, either.
         try:
-            with self.lock:
-                # Who does not read is not read, either.
-                if not self.is_over and len(self._outbound) <= 4 * MAX_UNSENT and self._take_some():
-                    return
-                self._flush()
-                events = select.POLLOUT if self._outbound else 0
-                if len(self._outbound) <= 4 * MAX_UNSENT:
-                    events |= select.POLLIN
-                if self.is_over:
-                    return
+            if self.server.tls is None or not self.sock.pending():
                 poll = select.poll()
+                events = (0 if is_full else select.POLLIN) | (
+                    select.POLLOUT if self._outbound else 0
+                )
                 poll.register(self.sock, events)
-            poll.poll(1000)
+                self.lock.release()
+                try:
+                    poll.poll(1000)
+                finally:
+                    self.lock.acquire()
+            if not self.is_over:
+                if not is_full:
+                    self._take_some()
+                self._flush()
         except (OSError, ValueError) as error:
             _log.debug("%s: %s", self.peer, error)
-            self.close()
+            self._end_all()
         except Exception as error:
             self.server.failed(error, f"in the connection of {self.peer}")
-            self.close()
+            self._end_all()
 
-    def _take_some(self) -> bool:
-        """Takes what has come; False if there is nothing."""
+    def _take_some(self) -> None:
+        """Takes what has come."""
         try:
             # Frames without content take time: little at once leaves other threads theirs.
-            data = self.sock.recv(4096 if self.idle_frames > 256 else 1 << 16)
+            size = 4096 if self.idle_frames > 256 else 1 << 16
+            data = self.sock.recv(size)
         except _WOULD_BLOCK:
-            return False
+            return
         if not data:
             raise OSError("the client has closed the connection")
         self._buffer += data
         while True:
             try:
                 self._parse()
-                break
+                return
             except _Violation as violation:
-                if violation.stream:
-                    self._reset_stream(violation.stream, violation.code)
-                    self.idle_frames += 1
-                    continue
-                last = _number(self.last_stream) + _number(violation.code)
-                self._outbound += _frame(_GOAWAY, 0, 0, last)
-                self._flush()
-                self._end_all()
-                return True
-        self._flush()
-        return True
+                if not violation.stream:
+                    last = _number(self.last_stream) + _number(violation.code)
+                    self._outbound += _frame(_GOAWAY, 0, 0, last)
+                    self._flush()
+                    raise OSError(str(violation)) from None
+                self._reset_stream(violation.stream, violation.code)
+                self.idle_frames += 1
 
     def _parse(self) -> None:
         """Takes the frames in the buffer."""
@@ -2047,6 +2036,7 @@ class _Connection:
             self._look_for_one_alone()
 
     def _end_all(self) -> None:
+        """Ends all streams; `run` then closes the socket."""
         self.is_over = True
         for stream in list(self.streams.values()):
             self._drop(stream)
@@ -2070,7 +2060,6 @@ class _Connection:
             pass
 
     def close(self) -> None:
-        """Ends all streams; `run` then closes the socket."""
         with self.lock:
             if not self.is_over:
                 self._end_all()
@@ -2084,7 +2073,17 @@ class _Connection:
 
 
 class Server:
-    """A running server; made by `serve`.
+    """Serves environments until it is stopped; `serve` is another name of it.
+
+    Args:
+      factory: makes an environment from the settings of a client.
+      address: `host:port`, where port 0 takes a free one, or `unix:path`.
+      token: a secret that clients have to send, as `make(..., token=...)` does. Needed where other
+        machines can connect: otherwise there is a ValueError.
+      cert, key: PEM files for TLS; None for plaintext.
+      insecure: whether other machines may connect without a token.
+      max_streams: clients beyond this number are refused.
+      idle_world_seconds: when a world ends that nobody uses, and whose client is gone.
 
     Attributes:
       address: where it listens.
@@ -2092,16 +2091,28 @@ class Server:
     """
 
     def __init__(
-        self, factory: Any, listener: Any, address: str, tls: Any, token: Any, options: Any
+        self,
+        factory: Callable[..., Any],
+        address: str = "localhost:0",
+        token: Optional[str] = None,
+        cert: Optional[str] = None,
+        key: Optional[str] = None,
+        insecure: bool = False,
+        max_streams: int = 256,
+        idle_world_seconds: float = 60.0,
     ):
-        self.address, self.tls, self.token = address, tls, token
-        self.max_streams, self._idle_seconds = options
+        self.tls, self.token, self.max_streams = None, token, max_streams
+        if cert is not None:
+            self.tls = ssl.SSLContext(getattr(ssl, "PROTOCOL_TLS_SERVER", ssl.PROTOCOL_TLS))
+            self.tls.load_cert_chain(cert, key)
+            self.tls.set_alpn_protocols(["h2"])
+        self._listener, self.address = _listening(address, bool(token) or insecure)
         self.errors: Deque[BaseException] = collections.deque(maxlen=100)
         self.lock = threading.RLock()
         self.worlds: Dict[str, _World] = {}
         self.sessions: Set[_Session] = set()
-        self._being_made, self._numbers = 0, itertools.count(1)
-        self._factory, self._listener = factory, listener
+        self._factory, self._idle_seconds = factory, idle_world_seconds
+        self._being_made = self._created = 0
         self._connections: Set[_Connection] = set()
         self._stopped, self._logged_at = threading.Event(), 0.0
         for target in (self._accept, self._look):
@@ -2111,10 +2122,10 @@ class Server:
 
     def create(self, settings: Dict[str, Any], creator: _Session) -> str:
         with self.lock:
-            if len(self.worlds) + self._being_made >= MAX_WORLDS:
-                text = f"the server has reached its limit of {MAX_WORLDS} worlds; destroy one first"
-                raise Refusal(RESOURCE_EXHAUSTED, text)
-            held = self._checked_hold(0, settings)
+            text = f"the server has reached its limit of {MAX_WORLDS} worlds; destroy one first"
+            count = len(self.worlds) + self._being_made
+            _check(count < MAX_WORLDS, RESOURCE_EXHAUSTED, text)
+            held = self.hold(None, settings)
             self._being_made += 1
         try:
             world = _World(self._factory, settings, creator)
@@ -2122,7 +2133,8 @@ class Server:
             with self.lock:
                 self._being_made -= 1
         with self.lock:
-            name = f"world-{next(self._numbers)}"
+            self._created += 1
+            name = f"world-{self._created}"
             world.held, self.worlds[name] = held, world
             return name
 
@@ -2133,20 +2145,19 @@ class Server:
             raise Refusal(NOT_FOUND, f"no world {name[:200]!r}; worlds: {known}")
         return self.worlds[name]
 
-    def hold(self, world: _World, settings: Dict[str, Any]) -> None:
-        """Counts the memory of settings that a world is reset with."""
-        with self.lock:
-            world.held = self._checked_hold(world.held, settings)
-
-    def _checked_hold(self, before: int, settings: Dict[str, Any]) -> int:
-        size = before
-        for name, value in settings.items():
+    def hold(self, world: Optional[_World], settings: Dict[str, Any]) -> int:
+        """Counts the memory of the settings with which a world is made or reset."""
+        size = 0
+        for name, value in {**(world.settings if world else {}), **settings}.items():
             elements = value.flat if getattr(value, "dtype", int) is np.dtype(object) else ()
             size += 256 + 4 * len(name) + sys.getsizeof(value) + sum(map(sys.getsizeof, elements))
             size += getattr(value, "nbytes", 0)
-        if sum(world.held for world in self.worlds.values()) - before + size > MAX_HELD_BYTES:
+        with self.lock:
+            total = size + sum(each.held for each in self.worlds.values() if each is not world)
             text = f"the settings of all worlds would take more than {MAX_HELD_BYTES} bytes"
-            raise Refusal(RESOURCE_EXHAUSTED, text)
+            _check(total <= MAX_HELD_BYTES, RESOURCE_EXHAUSTED, text)
+            if world is not None:
+                world.held = size
         return size
 
     def failed(self, error: BaseException, where: str) -> None:
@@ -2257,37 +2268,11 @@ def _is_loopback(where: Any) -> bool:
     return ipaddress.ip_address(where[0].split("%")[0]).is_loopback
 
 
-def serve(
-    factory: Callable[..., Any],
-    address: str = "localhost:0",
-    token: Optional[str] = None,
-    cert: Optional[str] = None,
-    key: Optional[str] = None,
-    insecure: bool = False,
-    max_streams: int = 256,
-    idle_world_seconds: float = 60.0,
-) -> Server:
-    """Serves environments.
+serve = Server
 
-    Args:
-      factory: makes an environment from the settings of a client.
-      address: `host:port`, where port 0 takes a free one, or `unix:path`.
-      token: a secret that clients have to send, as `make(..., token=...)` does. Needed where other
-        machines can connect.
-      cert, key: PEM files for TLS; None for plaintext.
-      insecure: whether other machines may connect without a token.
-      max_streams: clients beyond this number are refused.
-      idle_world_seconds: when a world ends that nobody uses, and whose client is gone.
 
-    Raises:
-      ValueError: other machines could connect without a token.
-      OSError: the address is taken.
-    """
-    tls = None
-    if cert is not None:
-        tls = ssl.SSLContext(getattr(ssl, "PROTOCOL_TLS_SERVER", ssl.PROTOCOL_TLS))
-        tls.load_cert_chain(cert, key)
-        tls.set_alpn_protocols(["h2"])
+def _listening(address: str, is_open: bool) -> Tuple[socket.socket, str]:
+    """Returns a listening socket, and its address; only if `is_open` for other machines."""
     if address.startswith("unix:"):
         path = address[5:]
         if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
@@ -2296,19 +2281,18 @@ def serve(
         listener.bind(path)
     else:
         host, _, port = address.rpartition(":")
-        found = socket.getaddrinfo(
-            host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
+        kind, passive = socket.SOCK_STREAM, socket.AI_PASSIVE
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=kind, flags=passive)
         # Of "localhost", the address that all clients try.
         family, _, _, _, where = min(found, key=lambda each: each[0] != socket.AF_INET)
-        if not _is_loopback(where) and not (token or insecure):
+        if not _is_loopback(where) and not is_open:
             raise ValueError(f"other machines can reach {address}: pass a token, or insecure=True")
         listener = socket.socket(family)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(where)
         address = f"{host}:{listener.getsockname()[1]}"
     listener.listen(512)
-    return Server(factory, listener, address, tls, token, (max_streams, idle_world_seconds))
+    return listener, address
 
 
 def _imported(reference: str) -> Any:
