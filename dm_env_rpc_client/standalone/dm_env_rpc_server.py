@@ -435,10 +435,12 @@ class _Field:
         self.name, self.label = name, f"{role} {name!r} (uid {uid})"
         self.kind, self.shape = _kind_of(spec, self.label), tuple(map(int, spec.shape))
         self.dtype = _DTYPES[self.kind]
-        self.low, self.high = (self._bound(spec, side) for side in ("minimum", "maximum"))
+        bounds = [self._bound(spec, side) for side in ("minimum", "maximum")]
+        # Scalars of NumPy are compared faster than arrays without dimensions.
+        self.low, self.high = (None if bound is None else bound[()] for bound in bounds)
         self.spec = _field(1, name.encode("utf-8")) + _write_shape(2, self.shape)
         self.spec += b"\x18" + _varint(self.kind)
-        for number, bound in ((4, self.low), (5, self.high)):
+        for number, bound in zip((4, 5), bounds):
             if bound is not None:
                 self.spec += _field(number, _field(8 + self.kind, _write_payload(self.kind, bound)))
         self._uid = b"\x08" + _varint(uid)
@@ -454,7 +456,7 @@ class _Field:
         if bound is None or self.dtype.kind not in "iuf":
             return None
         array = _exact(_as_array(bound), self.dtype, f"{self.label}: its {side}")
-        return array.reshape(())[()] if array.size == 1 else np.broadcast_to(array, self.shape)
+        return array.reshape(()) if array.size == 1 else np.broadcast_to(array, self.shape)
 
     def _entry(self, tensor: bytes) -> bytes:
         return _field(2, self._uid + _field(2, tensor))
@@ -1523,7 +1525,7 @@ class _Stream:
         self.number, self.path, self.window = number, path, window
         self.changed = threading.Condition(lock)
         self.session: Optional[_Session] = None
-        self.queue: Deque[Any] = collections.deque()  # At the end None, or a _StreamError.
+        self.queue: Deque[Optional[bytes]] = collections.deque()  # At the end None.
         self.partial = bytearray()
         self.length: Optional[int] = None  # What is to come, by content-length.
         self.unacknowledged = 0
@@ -1617,7 +1619,8 @@ class _Connection:
                     message = stream.queue.popleft()
                     if not stream.queue:
                         self._acknowledge_content(stream)
-                if message is None or isinstance(message, _StreamError):
+                if message is None:
+                    status = (0, "")
                     break
                 stream.turn += 1
                 try:
@@ -1625,7 +1628,6 @@ class _Connection:
                 finally:
                     stream.turn += 1
                 self._send(stream, answer)
-            raise message or _StreamError(0, "")
         except _StreamError as error:
             status = (error.code, str(error))
         except Exception as error:
@@ -1703,11 +1705,8 @@ class _Connection:
         is_full = len(self._outbound) > 4 * MAX_UNSENT  # Who does not read is not read, either.
         try:
             if self.server.tls is None or not self.sock.pending():
-                poll = select.poll()
-                events = (0 if is_full else select.POLLIN) | (
-                    select.POLLOUT if self._outbound else 0
-                )
-                poll.register(self.sock, events)
+                poll, events = select.poll(), 0 if is_full else select.POLLIN
+                poll.register(self.sock, events | (select.POLLOUT if self._outbound else 0))
                 self.lock.release()
                 try:
                     poll.poll(1000)

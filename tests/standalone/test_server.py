@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dm_env_rpc_client
-from dm_env_rpc_client import make
+from dm_env_rpc_client import connect, dm_env_rpc_pb2, make, pack_tensor
 from dm_env_rpc_client.compliance import Options, Outcome, run
 from dm_env_rpc_client.server import serve
 from tests.standalone import hosted
@@ -115,3 +115,13 @@ def test_the_file_imports_numpy_and_the_standard_library_only() -> None:
 
 def test_the_file_has_the_version_of_the_package() -> None:
     assert f'__version__ = "{dm_env_rpc_client.__version__}"' in FILE.read_text()
+
+
+def test_settings_of_a_reset_take_the_place_of_earlier_ones(python: str) -> None:
+    """A server keeps 256 MiB of settings; how often a world is reset does not matter."""
+    with served(python, "Everything") as server, connect(server.address) as connection:
+        world = connection.send(dm_env_rpc_pb2.CreateWorldRequest()).world_name
+        connection.send(dm_env_rpc_pb2.JoinWorldRequest(world_name=world))
+        settings = {"label": pack_tensor("x" * (10 << 20))}
+        for _ in range(30):
+            connection.send(dm_env_rpc_pb2.ResetRequest(settings=settings))
