@@ -22,9 +22,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from opentelemetry import propagate
+from opentelemetry.sdk.trace import SpanProcessor
+from opentelemetry.trace import SpanKind, StatusCode
 
 import dm_env_rpc_client
 from dm_env_rpc_client import connect, create_world, dm_env_rpc_pb2, make
+from dm_env_rpc_client.adaptors.opentelemetry import DmEnvRpcInstrumentor
+from dm_env_rpc_client.adaptors.opentelemetry.instruments import peer_attributes, server_attributes
 from dm_env_rpc_client.client.connection_group import ConnectionGroup
 from dm_env_rpc_client.protocol import telemetry
 from dm_env_rpc_client.protocol.observed_pipeline import ObservedPipeline
@@ -37,90 +42,10 @@ from dm_env_rpc_client.server.options import ServeOptions
 from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.testing import ScriptedServer
 from dm_env_rpc_client.transports.server_streams import Peer
+from tests.adaptors.collected import Collected, context_of, names
 from tests.environments import Echo
 
-pytest.importorskip("opentelemetry.sdk")
-
-from opentelemetry import propagate, trace
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind, StatusCode
-
-from dm_env_rpc_client.adaptors.opentelemetry import DmEnvRpcInstrumentor
-from dm_env_rpc_client.adaptors.opentelemetry.instruments import peer_attributes, server_attributes
-
 OK = "OK"
-
-
-class Collected:
-    """What was reported so far, as the SDK has it."""
-
-    def __init__(self) -> None:
-        self.reader = InMemoryMetricReader()
-        self.meters = MeterProvider([self.reader])
-        self.exporter = InMemorySpanExporter()
-        self.tracers = TracerProvider()
-        self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
-
-    def instrument(self, **options: Any) -> None:
-        DmEnvRpcInstrumentor().instrument(
-            tracer_provider=self.tracers, meter_provider=self.meters, **options
-        )
-
-    def points(self, name: str) -> list[Any]:
-        """The data points of a metric, collected now."""
-        data = self.reader.get_metrics_data()
-        assert data is not None
-        return [
-            point
-            for scope in data.resource_metrics[0].scope_metrics
-            for metric in scope.metrics
-            if metric.name == f"dm_env_rpc.{name}"
-            for point in metric.data.data_points
-        ]
-
-    def by_kind(self, name: str) -> dict[str, int]:
-        """A counter, or the count of a histogram, by the kind of request."""
-        found: dict[str, int] = {}
-        for point in self.points(name):
-            kind = point.attributes["dm_env_rpc.request"]
-            count = point.count if hasattr(point, "count") else point.value
-            found[kind] = found.get(kind, 0) + count
-        return found
-
-    def total(self, name: str) -> int:
-        return sum(point.value for point in self.points(name))
-
-    def errors(self, end: str) -> list[tuple[str, str, str]]:
-        """The kind of request, the type of error and the class of each error that was counted."""
-        return sorted(
-            (
-                point.attributes["dm_env_rpc.request"],
-                point.attributes["error.type"],
-                point.attributes.get("exception.type", ""),
-            )
-            for point in self.points(f"{end}.errors")
-        )
-
-    def spans(self, kind: SpanKind, name: str = "") -> list[ReadableSpan]:
-        return [
-            span
-            for span in self.exporter.get_finished_spans()
-            if span.kind is kind and span.name.endswith(name)
-        ]
-
-
-def names(spans: list[ReadableSpan]) -> list[str]:
-    return [span.name.removeprefix("dm_env_rpc.") for span in spans]
-
-
-def context_of(span: ReadableSpan) -> trace.SpanContext:
-    context = span.get_span_context()
-    assert context is not None
-    return context
 
 
 @pytest.fixture
@@ -438,29 +363,30 @@ def test_a_forked_child_reports_nothing(collected: Collected) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "attributes"),
+    ("named", "address", "attributes"),
     [
-        ("localhost:50051", {"server.address": "localhost", "server.port": 50051}),
-        ("[::1]:443", {"server.address": "::1", "server.port": 443}),
-        ("dns:///engine.example:443", {"server.address": "engine.example", "server.port": 443}),
-        ("unix:/tmp/e", {"server.address": "/tmp/e", "network.transport": "unix"}),
-        ("engine", {"server.address": "engine"}),
+        (server_attributes, "localhost:5", {"server.address": "localhost", "server.port": 5}),
+        (server_attributes, "[::1]:443", {"server.address": "::1", "server.port": 443}),
+        (server_attributes, "dns:///e.x:443", {"server.address": "e.x", "server.port": 443}),
+        (
+            server_attributes,
+            "unix:/tmp/e",
+            {"server.address": "/tmp/e", "network.transport": "unix"},
+        ),
+        (server_attributes, "engine", {"server.address": "engine"}),
+        (
+            peer_attributes,
+            "ipv4:127.0.0.1:4711",
+            {"client.address": "127.0.0.1", "client.port": 4711},
+        ),
+        (peer_attributes, "ipv6:%5B::1%5D:4711", {"client.address": "::1", "client.port": 4711}),
+        (peer_attributes, "unix:", {"client.address": "unix:"}),
     ],
 )
-def test_servers_are_named_as_in_the_conventions(address: str, attributes: object) -> None:
-    assert server_attributes(address) == attributes
-
-
-@pytest.mark.parametrize(
-    ("peer", "attributes"),
-    [
-        ("ipv4:127.0.0.1:4711", {"client.address": "127.0.0.1", "client.port": 4711}),
-        ("ipv6:%5B::1%5D:4711", {"client.address": "::1", "client.port": 4711}),
-        ("unix:", {"client.address": "unix:"}),
-    ],
-)
-def test_clients_are_named_as_in_the_conventions(peer: str, attributes: object) -> None:
-    assert peer_attributes(peer) == attributes
+def test_both_ends_are_named_as_in_the_conventions(
+    named: Any, address: str, attributes: object
+) -> None:
+    assert named(address) == attributes
 
 
 def test_restarts_are_counted(collected: Collected) -> None:

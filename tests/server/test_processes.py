@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import gc
 import logging
 import multiprocessing
 import os
-import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -39,7 +35,6 @@ from dm_env_rpc_client import (
     create_and_join_world,
     create_world,
     destroy_world,
-    dm_env_rpc_pb2,
     join_world,
     make,
     reset_world,
@@ -47,52 +42,19 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import Properties, Race, Server, serve
-from dm_env_rpc_client.server.processes.messages import say
-from dm_env_rpc_client.server.processes.workers import Workers
-from dm_env_rpc_client.system.message_pipe import MessagePipe
 from dm_env_rpc_client.tensors.limits import Limits
 from dm_env_rpc_client.transports.services.health import CHECK
 from tests.certificates import self_signed
-from tests.launch.processes import is_alive
-from tests.reliability.recording import Seen
-from tests.reliability.scorecard import counts
-from tests.scripted import freeze, settles
+from tests.scripted import settles
 from tests.server import hosted
 from tests.server.hosted import Where
-from tests.stopwatch import Stopwatch, time_limit
+from tests.server.worker_processes import (
+    pid_of,
+    processes_of,
+    workers_of,
+)
 
 LOGGER = "dm_env_rpc_client.server"
-START_SECONDS = 60.0
-
-
-def pid_of(env: DmEnvAdaptor) -> int:
-    """The process that an environment is in."""
-    return int(env.reset().observation["pid"])
-
-
-def workers_of(server: Server) -> Workers:
-    assert isinstance(server._serving, Workers)
-    return server._serving
-
-
-def processes_of(server: Server) -> list[int]:
-    """The process ids of the workers."""
-    return [worker.pid for worker in workers_of(server)._workers.values()]
-
-
-def index_of(server: Server, pid: int) -> int:
-    """The place of a worker on the board."""
-    (index,) = (i for i, worker in workers_of(server)._workers.items() if worker.pid == pid)
-    return index
-
-
-def host_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host, int(port)
-
-
-def have_ended(pids: list[int]) -> bool:
-    return not any(is_alive(pid) for pid in pids)
 
 
 @pytest.fixture(scope="module")
@@ -339,36 +301,6 @@ def test_what_is_counted_logged_and_raised_reaches_the_servers_own_process(
     assert "refused a create_world request" in caplog.text
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_what_killed_workers_have_counted_is_told(processes: int) -> None:
-    with serve(hosted.make, processes=processes) as server:
-        steps = 0
-        for replaced, count in enumerate((1_000, 10, 10)):
-            ready = workers_of(server)._board.ready
-            assert settles(lambda: len(ready()) == processes, START_SECONDS)  # noqa: B023
-            with make(server.address) as env:
-                pid = pid_of(env)
-                for _ in range(count):
-                    env.step({"do": 0})
-                with pytest.raises(DmEnvRpcError, match="told to"):
-                    env.step({"do": hosted.RAISE})
-                os.kill(pid, signal.SIGKILL)
-                future = env.step_async({"do": 0})
-                assert isinstance(future.exception(), ConnectionLostError)
-            steps += 1 + count + 1
-            errors = 2 * (replaced + 1)
-            assert settles(lambda: server.stats().errors == errors)  # noqa: B023
-            stats = server.stats()
-            # One that was counted may have no answer.
-            assert 0 <= stats.steps - steps <= replaced + 1
-            assert (stats.streams, stats.agents) == (0, 0)
-            done = (stats.all_streams, stats.requests["create_world"], stats.requests["join_world"])
-            assert done == (replaced + 1,) * 3
-        told = [error for error in server.errors if str(error) == "OwnError: told to"]
-        ended = [error for error in server.errors if isinstance(error, ChildProcessError)]
-        assert (len(told), len(ended)) == (3, 3)
-
-
 def test_limits_count_all_processes() -> None:
     limits = Limits(held_bytes=20_000)
     with serve(Where, processes=2, max_connections=3, max_worlds=3, limits=limits) as server:
@@ -428,173 +360,6 @@ def test_tls_and_tokens(tmp_path: Path) -> None:
         with pytest.raises(ConnectionLostError, match="UNAUTHENTICATED"):
             make(server.address, credentials=Tls(ca=crt))
         assert server.stats().refused_streams == 1
-
-
-def test_stopping_lets_steps_end_and_ends_the_processes(tmp_path: Path) -> None:
-    address = f"unix:{tmp_path}/socket"
-    server = serve("tests.server.hosted:make", address, processes=1)
-    pids = processes_of(server)
-    with make(address) as env:
-        assert [pid_of(env)] == pids
-        future = env.step_async({"do": hosted.SLEEP})
-        assert settles(lambda: server.stats().steps == 2)
-        with time_limit(10):
-            server.stop(2.0)
-        assert future.result().mid()
-    assert have_ended(pids)
-    assert not (tmp_path / "socket").exists()
-    assert server.wait(0.0)
-    assert server.stats().steps == 2
-    server.stop()
-
-
-def test_a_forgotten_server_ends() -> None:
-    server = serve(Where, processes=1)
-    address, pids = server.address, processes_of(server)
-    del server
-    gc.collect()
-    assert settles(lambda: have_ended(pids), 10)
-    with pytest.raises(ConnectionLostError):
-        connect(address, timeout=0.5)
-
-
-def test_an_environment_that_ends_its_process_takes_its_own_worlds_only() -> None:
-    factory = functools.partial(hosted.make, note="partial")
-    with serve(factory, processes=2) as server, contextlib.ExitStack() as stack:
-        mine, other, third = (stack.enter_context(connect(server.address)) for _ in range(3))
-        names = [create_world(mine), create_world(other)]
-        assert names[0].split("-")[1] != names[1].split("-")[1]
-        going_on = stack.enter_context(join_world(third, names[0]))
-        forwarded = stack.enter_context(join_world(mine, names[1]))
-        before = {pid_of(going_on), pid_of(forwarded)}
-        text = "the process that this stream's world was in has ended"
-        with time_limit(5), pytest.raises(ConnectionLostError, match=text) as caught:
-            forwarded.step({"do": hosted.END})
-        assert caught.value.code == "UNAVAILABLE"
-        with time_limit(5), pytest.raises(ConnectionLostError, match="closed the connection"):
-            other.send(dm_env_rpc_pb2.LeaveWorldRequest())
-        assert going_on.step({"do": 0}).mid()
-        with connect(server.address) as later:
-            for request in (
-                dm_env_rpc_pb2.JoinWorldRequest(world_name=names[1]),
-                dm_env_rpc_pb2.DestroyWorldRequest(world_name=names[1]),
-            ):
-                with pytest.raises(DmEnvRpcError, match="has ended; create another"):
-                    later.send(request)
-        assert settles(lambda: len(workers_of(server)._board.ready()) == 2, START_SECONDS)
-        with make(server.address) as env:
-            assert pid_of(env) not in before
-        (error,) = server.errors
-        assert "was ended by SIGKILL, its 1 worlds are lost; it is replaced" in str(error)
-        assert going_on.step({"do": 0}).mid()
-
-
-@pytest.mark.row(52)
-@counts(1, 10)
-def test_a_worker_that_is_stopped_by_a_signal_is_replaced(count: int, seen: Seen) -> None:
-    stopwatch = Stopwatch()
-    slowest_error = slowest_other = 0.0
-    with serve(Where, processes=2) as server:
-        for _ in range(count):
-            assert settles(lambda: len(workers_of(server)._board.ready()) == 2, START_SECONDS)
-            with make(server.address) as env, make(server.address) as going_on:
-                stopped = pid_of(env)
-                assert pid_of(going_on) != stopped
-                before = len(server.errors)
-                freeze(stopped)
-                begin = time.monotonic()
-                future = env.step_async({"do": 0})
-                while not future.done():
-                    began = time.monotonic()
-                    with make(server.address) as other:
-                        assert pid_of(other) != stopped
-                    slowest_other = max(slowest_other, time.monotonic() - began)
-                    assert going_on.step({"do": 0}).mid()
-                    time.sleep(0.05)  # A machine with two cores has other things to do, too.
-                slowest_error = max(slowest_error, time.monotonic() - begin)
-                with pytest.raises(ConnectionLostError, match="closed the connection"):
-                    future.result()
-            assert settles(lambda: len(server.errors) > before)  # noqa: B023  # runs now
-            text = str(server.errors[-1])
-            assert f"{stopped} was stopped by a signal for 10 s and was killed, its" in text
-            assert text.endswith("worlds are lost; it is replaced")
-    seen(stopped_workers=count, error_after_s=slowest_error, other_client_s=slowest_other)
-    assert 9.75 <= slowest_error < 20  # The first of the looks is not waited for.
-    assert slowest_other < 1.0 + stopwatch.allowance
-
-
-@pytest.mark.row(52)
-def test_stopping_lets_a_stopped_worker_close_its_worlds(tmp_path: Path) -> None:
-    server = serve(functools.partial(hosted.Closing, str(tmp_path)), processes=2)
-    with make(server.address) as env, make(server.address) as other:
-        pids = [pid_of(env), pid_of(other)]
-        freeze(pids[0])
-        with time_limit(4.0):
-            server.stop(2.0)
-    assert have_ended(pids)
-    assert hosted.closed(tmp_path) == sorted(pids)
-
-
-@pytest.mark.row(52)
-def test_a_worker_that_is_stopped_again_and_again_is_killed_after_the_grace() -> None:
-    server = serve(hosted.StopsItself, processes=1)
-    (pid,) = processes_of(server)
-    with connect(server.address) as connection:
-        create_world(connection)
-    with time_limit(4.0):
-        server.stop(1.0)
-    assert have_ended([pid])
-    assert "did not stop in time and was killed, not all of its worlds" in str(server.errors[-1])
-
-
-def test_a_worker_that_holds_the_gil_is_not_killed_and_gets_no_more_connections(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("dm_env_rpc_client.server.processes.workers._STOPPED_SECONDS", 0.5)
-    with serve(Where, processes=2) as server, contextlib.ExitStack() as stack:
-        env = stack.enter_context(make(server.address))
-        # So that the one that computes has the fewest worlds.
-        more = stack.enter_context(connect(server.address))
-        for _ in range(2):
-            create_world(more)
-        busy = pid_of(env)
-        future = env.step_async({"do": hosted.HOLD})
-        row = workers_of(server)._board.rows[index_of(server, busy)]
-
-        def hand_over() -> bool:
-            stack.enter_context(socket.create_connection(host_port(server.address)))
-            time.sleep(0.05)
-            return row.is_behind
-
-        assert settles(hand_over, 10)
-        with make(server.address) as other:
-            assert pid_of(other) != busy
-        assert not future.done()
-        assert future.result(30).mid()
-        assert server.errors == []
-        assert settles(lambda: not row.is_behind)
-
-
-def test_a_replacement_is_used_whatever_its_predecessor_was_last_handed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with serve(Where, processes=1) as server:
-        (first,) = processes_of(server)
-        workers = workers_of(server)
-        old = workers._workers[0]
-
-        def say_late(pipe: MessagePipe, *message: Any, descriptor: int | None = None) -> None:
-            """Fails when the replacement serves, as a thread that was not scheduled would."""
-            if pipe is old.control and message[0] == "client":
-                os.kill(first, signal.SIGKILL)
-                assert settles(lambda: workers._workers[0] is not old, START_SECONDS)
-                assert settles(lambda: bool(workers._board.ready()), START_SECONDS)
-            say(pipe, *message, descriptor=descriptor)
-
-        monkeypatch.setattr("dm_env_rpc_client.server.processes.workers.say", say_late)
-        with make(server.address, timeout=60) as env:
-            assert pid_of(env) != first
-        assert workers._board.rows[0].handed == workers._board.rows[0].adopted == 1
 
 
 @pytest.mark.parametrize(
@@ -664,23 +429,6 @@ if __name__ == "__main__":
 """
     ended = run_program(_DEFINED_HERE + guarded, as_script=path)
     assert (ended.returncode, ended.stdout) == (0, "FIRST\n"), ended.stderr
-
-
-def test_the_workers_end_with_the_server_that_is_killed() -> None:
-    program = (
-        "import multiprocessing, sys, dm_env_rpc_client.server as s\n"
-        "server = s.serve(s.Catch, processes=1)\n"
-        "print(*(child.pid for child in multiprocessing.active_children()), flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        pids = [int(pid) for pid in process.stdout.readline().split()]
-        assert len(pids) == 1
-        process.kill()
-        assert settles(lambda: have_ended(pids), 15)
 
 
 def test_a_forked_child_leaves_the_workers_alone(server: Server) -> None:

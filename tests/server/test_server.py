@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ import dm_env
 import numpy as np
 import pytest
 from dm_env import specs
-from google.rpc import code_pb2, error_details_pb2
+from google.rpc import code_pb2
 
 from dm_env_rpc_client import (
     Connection,
@@ -21,7 +20,6 @@ from dm_env_rpc_client import (
     DmEnvRpcError,
     SpecError,
     connect,
-    create_and_join_world,
     create_world,
     destroy_world,
     make,
@@ -37,12 +35,14 @@ from dm_env_rpc_client.server.options import ServeOptions
 from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.tensors.variable_specs import VariableArray
 from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
-from tests.environments import Broken, Echo, Robot
+from tests.environments import Echo
 from tests.reliability.recording import Seen
 from tests.scripted import extension, settles
 from tests.stopwatch import time_limit
 
 RUNNING, TERMINATED, INTERRUPTED = 1, 2, 3
+
+
 NONSENSE = {99: pack_tensor("nonsense")}
 
 
@@ -202,6 +202,8 @@ def test_an_action_that_does_not_conform_is_refused_and_changes_nothing(
 
 
 NOT_UTF_8 = b"\x12\x03\x0a\x01\xff"
+
+
 """A JoinWorldRequest whose world name is not text."""
 
 
@@ -318,112 +320,6 @@ def test_a_reset_from_outside_cannot_change_the_specs_of_an_agent(
     assert step(connection).state == RUNNING
 
 
-# Environments that fail: the client hears why, the server goes on.
-
-
-@pytest.fixture
-def broken(caplog: pytest.LogCaptureFixture) -> Iterator[Server]:
-    caplog.set_level(logging.CRITICAL)
-    with serve(Broken) as server:
-        yield server
-
-
-@pytest.mark.parametrize(
-    ("at", "text"),
-    [
-        ("reset", "RuntimeError: broken in reset"),
-        ("structure", "reset|structure|key"),
-        ("shape", r"violates its own specs: observation 'o' \(uid 1\): has shape \[3\]"),
-        ("step", "RuntimeError: broken in step"),
-        ("first", "FIRST step in the middle"),
-    ],
-)
-def test_an_environment_that_fails_is_an_internal_error_with_its_traceback(
-    broken: Server, at: str, text: str
-) -> None:
-    with connect(broken.address) as connected:
-        env, name = create_and_join_world(connected, {"at": at}, {})
-        if at in ("step", "first"):
-            env.reset()
-        with pytest.raises(DmEnvRpcError, match=text) as caught:
-            env.step({"a": 1})
-        assert caught.value.code == code_pb2.INTERNAL
-        debug = error_details_pb2.DebugInfo()
-        assert caught.value.details[0].Unpack(debug)
-        assert "environment" in "".join(debug.stack_entries)
-        assert len(broken.errors) == 1
-        env.close()
-        destroy_world(connected, name)
-
-
-def test_an_environment_that_cannot_be_closed_is_gone_all_the_same(broken: Server) -> None:
-    make(broken.address, {"at": "close"}).close()
-    assert broken.world_count == 0
-    assert len(broken.errors) == 1
-    with connect(broken.address) as connected:
-        create_world(connected, {"at": "close"})
-    broken.stop(0)
-    assert broken.world_count == 0
-
-
-class Once(dm_env.Environment):
-    """Sequences of one step, with an array of actions and one of observations.
-
-    Args:
-      rewards: the spec of the reward, or specs of several.
-      reward: of the one step; the discount is the same.
-    """
-
-    def __init__(self, rewards: Any, reward: Any):
-        self.reward_spec = self.discount_spec = lambda: rewards
-        self._reward = reward
-
-    def action_spec(self) -> Any:
-        return specs.BoundedArray((2,), np.int16, -5, 5)
-
-    def observation_spec(self) -> Any:
-        return specs.Array((3,), np.float16)
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(np.zeros(3, np.float16))
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        observation = np.array([action[0], action[1], 0.5], np.float16)
-        return dm_env.TimeStep(dm_env.StepType.LAST, self._reward, self._reward, observation)
-
-
-def test_a_structure_that_is_one_array_has_a_name_of_its_own() -> None:
-    reward = np.array([0, 1], np.float32)
-    once = functools.partial(Once, specs.Array((2,), np.float32), reward)
-    with serve(once) as server, make(server.address) as env:
-        assert env.action_spec()["action"].dtype == np.int32
-        assert env.observation_spec()["observation"].dtype == np.float32
-        env.reset()
-        last = env.step({"action": [3, -4]})
-        np.testing.assert_array_equal(last.observation["observation"], [3, -4, 0.5])
-        np.testing.assert_array_equal([last.reward, last.discount], [reward, reward])
-        assert last.last()
-
-
-def test_nested_rewards_are_observations_by_their_names() -> None:
-    spec = specs.Array((), np.float32)
-    once = functools.partial(Once, {"left": spec, "right": spec}, {"left": 0.0, "right": 2.0})
-    with serve(once) as server, make(server.address) as env:
-        env.reset()
-        last = env.step({"action": [0, 0]})
-        assert last.last()
-        assert last.observation["reward"] == {"left": 0.0, "right": 2.0}
-        assert last.discount == 1.0
-
-
-def test_default_actions_are_those_of_the_environment() -> None:
-    with (
-        serve(Catch, default_actions={"padle": 1}) as server,
-        pytest.raises(DmEnvRpcError, match="default action 'padle'"),
-    ):
-        make(server.address)
-
-
 def test_plaintext_is_not_served_to_other_machines_unless_asked_to() -> None:
     with pytest.raises(SpecError, match="insecure=True"):
         serve(Catch, "0.0.0.0:0")
@@ -466,11 +362,6 @@ def test_a_server_stops_while_an_environment_steps() -> None:
     env.close()
 
 
-def test_robot_settings_rebuild_nested_arguments() -> None:
-    with serve(Robot) as server, make(server.address, {"camera": {"height": 9}}) as env:
-        assert env.observation_spec()["camera"]["depth"].shape == (9, 5)
-
-
 class Arms(dm_env.Environment):
     """Observes its actions: one of fixed and one of variable length."""
 
@@ -505,46 +396,3 @@ def test_an_action_may_leave_a_length_open_or_be_one_element_for_all() -> None:
             observations = connected.send(request).observations
         np.testing.assert_array_equal(unpack_tensor(observations[1]), expected)
         np.testing.assert_array_equal(unpack_tensor(observations[2]), numbers)
-
-
-class Slip(Catch):
-    """Breaks its own spec in the step or reset that `at` names, once."""
-
-    def __init__(self, at: str):
-        super().__init__(rows=3)
-        self._at = at
-
-    def reset(self) -> dm_env.TimeStep:
-        return self._slip("reset", super().reset())
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        timestep = super().step(action)
-        return self._slip("last" if timestep.last() else "step", timestep)
-
-    def _slip(self, at: str, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
-        if at != self._at:
-            return timestep
-        self._at = ""
-        return timestep._replace(observation={"board": np.zeros(1, np.float32)})
-
-
-@pytest.mark.parametrize(("at", "good_steps"), [("reset", 0), ("step", 1), ("last", 2)])
-def test_a_step_whose_observations_cannot_be_sent_confuses_no_sequence(
-    caplog: pytest.LogCaptureFixture, at: str, good_steps: int
-) -> None:
-    caplog.set_level(logging.CRITICAL)
-    first, mid, last = dm_env.StepType
-    with serve(Slip) as server, make(server.address, {"at": at}) as env:
-        for _ in range(good_steps):
-            env.step({"paddle": 1})
-        with pytest.raises(DmEnvRpcError, match="violates its own specs"):
-            env.step({"paddle": 1})
-        if at == "last":
-            # The end was lost with its observations: nothing may pass for its successor.
-            with pytest.raises(DmEnvRpcError, match="send a Reset"):
-                env.step({"paddle": 1})
-            assert env.reset().step_type is first
-        kinds = [env.step({"paddle": 1}).step_type for _ in range(4)]
-        expected = [first, mid, last, first, mid, last, first]
-        start = {"reset": 0, "step": 2, "last": 1}[at]
-        assert kinds == expected[start : start + 4]

@@ -1,0 +1,37 @@
+"""The worker processes of a server, as the tests look at them."""
+
+from __future__ import annotations
+
+from dm_env_rpc_client import (
+    DmEnvAdaptor,
+)
+from dm_env_rpc_client.server import Server
+from dm_env_rpc_client.server.processes.workers import Workers
+from tests.launch.processes import is_alive
+
+START_SECONDS = 60.0
+
+
+def pid_of(env: DmEnvAdaptor) -> int:
+    """The process that an environment is in."""
+    return int(env.reset().observation["pid"])
+
+
+def workers_of(server: Server) -> Workers:
+    assert isinstance(server._serving, Workers)
+    return server._serving
+
+
+def processes_of(server: Server) -> list[int]:
+    """The process ids of the workers."""
+    return [worker.pid for worker in workers_of(server)._workers.values()]
+
+
+def index_of(server: Server, pid: int) -> int:
+    """The place of a worker on the board."""
+    (index,) = (i for i, worker in workers_of(server)._workers.items() if worker.pid == pid)
+    return index
+
+
+def have_ended(pids: list[int]) -> bool:
+    return not any(is_alive(pid) for pid in pids)
