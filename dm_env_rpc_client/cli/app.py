@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dm_env_rpc_client.cli import check, health, init, inspect, standalone
+from dm_env_rpc_client.cli import check, health, init, inspect
 from dm_env_rpc_client.cli.group import Commands, examples
 from dm_env_rpc_client.cli.playing import play
 from dm_env_rpc_client.cli.properties import commands as properties
@@ -58,8 +58,8 @@ def _options_of_all_commands(
 
 app.command("run", epilog=run.EXAMPLES)(run.run)
 app.command("serve", epilog=serve.EXAMPLES)(serve.serve)
-app.command("standalone", epilog=standalone.EXAMPLES)(standalone.standalone)
-app.command("init", epilog=init.EXAMPLES)(init.init)
+app.command("standalone", epilog=init.STANDALONE_EXAMPLES)(init.standalone)
+app.command("init", epilog=init.INIT_EXAMPLES)(init.init)
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect)
 app.command("play", epilog=play.EXAMPLES)(play.play)
 app.add_typer(

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
-import signal
-from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import rich.console
@@ -16,7 +12,7 @@ import typer
 
 from dm_env_rpc_client.cli import options
 from dm_env_rpc_client.cli.consoles import Console, console, print_json, progress
-from dm_env_rpc_client.cli.failures import REFUSED, Terminated, UsageError
+from dm_env_rpc_client.cli.failures import REFUSED, UsageError, ending
 from dm_env_rpc_client.cli.group import examples
 from dm_env_rpc_client.compliance.options import FLAGS, Kind, Options
 
@@ -109,53 +105,32 @@ def _run(server: options.Server, only: str, as_json: bool) -> list[Result]:
         pass
     names = {check.name for check in checks}
     results: list[Result] = []
+    came: list[BaseException] = []
     out = Console(soft_wrap=True, highlight=False)
     # Only one console knows where the bar is: if both are terminals, they are the same one.
     screen = out if out.is_terminal else console
     lines = _Lines(out)
     with progress(MofNCompleteColumn(), screen=screen, is_shown=not as_json) as bar:
         task = bar.add_task(f"checking {server.address}", total=len(checks))
-        with _ending_between_checks(screen) as raise_if_told:
+
+        def end(error: BaseException) -> None:
+            # The running check cleans up at the server, unless there is a second signal.
+            came.append(error)
+            if len(came) > 1:
+                raise error
+            if screen.is_terminal:
+                screen.print("stopping when the running check has ended; once more stops at once")
+
+        with ending(end):
             for result in run(server.address, suite, checks):
                 results.append(result)
                 bar.update(task, completed=sum(each.name in names for each in results))
                 if not as_json:
                     lines.add(result)
-                raise_if_told()
+                if came:
+                    raise came[0]
         lines.end()
     return results
-
-
-@contextlib.contextmanager
-def _ending_between_checks(screen: rich.console.Console) -> Iterator[Callable[[], None]]:
-    """Delays the first SIGINT or SIGTERM until the running check has cleaned up at the server.
-
-    Args:
-      screen: the console that shows the progress.
-
-    Yields:
-      A function that raises what the signal stands for, if one has come. A second signal ends
-      the command at once.
-    """
-    came: list[int] = []
-
-    def record(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-        for each, handler in before.items():
-            signal.signal(each, handler)
-        if screen.is_terminal:
-            screen.print("stopping when the running check has ended; once more stops at once")
-
-    def raise_if_told() -> None:
-        if came:
-            raise KeyboardInterrupt if came[0] == signal.SIGINT else Terminated
-
-    before = {each: signal.signal(each, record) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield raise_if_told
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 class _Lines:
@@ -172,22 +147,22 @@ class _Lines:
 
     def add(self, result: Result) -> None:
         """Prints a result, or counts it."""
-        is_skipped = result.outcome.value == "skipped"
-        if is_skipped and result.reason == self._reason:
+        outcome = result.outcome.value
+        if outcome == "skipped" and result.reason == self._reason:
             self._more += 1
             return
         self.end()
-        self._reason = result.reason if is_skipped else ""
+        self._reason = result.reason if outcome == "skipped" else ""
         head, *rest = str(result).split("\n")
-        detail = head.partition(": ")[2].removeprefix(result.outcome.value)
-        style = _STYLES[result.outcome.value]
-        text = rich.markup.escape("\n".join([f"{result.name}{detail}", *rest]))
-        # At once: a progress bar is drawn again after each print.
-        self._out.print(f"[{style}]{result.outcome.value:7}[/] {text}")
+        detail = head.partition(": ")[2].removeprefix(outcome)
+        self._print(outcome, "\n".join([f"{result.name}{detail}", *rest]))
 
     def end(self) -> None:
         """Prints what was counted."""
         if self._more:
-            style = _STYLES["skipped"]
-            self._out.print(f"[{style}]skipped[/] {self._more} more, for the same reason")
+            self._print("skipped", f"{self._more} more, for the same reason")
         self._reason, self._more = "", 0
+
+    def _print(self, outcome: str, text: str) -> None:
+        # At once: a progress bar is drawn again after each print.
+        self._out.print(f"[{_STYLES[outcome]}]{outcome:7}[/] {rich.markup.escape(text)}")

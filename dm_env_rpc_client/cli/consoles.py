@@ -55,11 +55,19 @@ def cell(value: Any) -> str:
     return rich.markup.escape(one_line(text))
 
 
-def table(*columns: str, title: str | None = None, numbers: bool = False) -> rich.table.Table:
-    """Returns an empty table, with numbers to the right."""
+def table(
+    columns: Iterable[str],
+    rows: Iterable[Iterable[Any]],
+    *,
+    title: str | None = None,
+    numbers: bool = False,
+) -> rich.table.Table:
+    """Returns a table of values, with numbers to the right."""
     made = rich.table.Table(title=title, title_justify="left", box=rich.box.SIMPLE)
     for column in columns:
         made.add_column(column, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*map(cell, row))
     return made
 
 

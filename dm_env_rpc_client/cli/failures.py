@@ -163,23 +163,21 @@ def _describe(error: BaseException) -> tuple[str, int]:
     if isinstance(error, ImportError):
         # If the import of a C module is interrupted, it raises ImportError from the interrupt.
         error = next((each for each in _causes(error) if not isinstance(each, Exception)), error)
-    if isinstance(error, _ParserError):
-        return _parser_message(error), WRONG_USAGE
     if isinstance(error, BrokenPipeError):
         return "", REFUSED  # The reader, such as `head`, has closed the pipe.
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted", INTERRUPTED
-    if isinstance(error, Terminated):
-        return "terminated", TERMINATED
-    if isinstance(error, UsageError | SpecError):
-        return str(error), WRONG_USAGE
-    if isinstance(error, ConnectionError | DeadlineExceededError | LaunchError):
-        return str(error), NO_CONNECTION
-    if isinstance(error, DmEnvRpcClientError):
-        # Before Python 3.11 the text of an error contains the server's traceback.
-        return str(error).partition(f"\n{ON_THE_SERVER}")[0], REFUSED
-    if isinstance(error, OSError):
-        return str(error), REFUSED
+    if isinstance(error, _ParserError):
+        return _parser_message(error), WRONG_USAGE
+    # Before Python 3.11 the text of an error contains the server's traceback.
+    text = str(error).partition(f"\n{ON_THE_SERVER}")[0]
+    for kinds, message, code in (
+        (KeyboardInterrupt, "interrupted", INTERRUPTED),
+        (Terminated, "terminated", TERMINATED),
+        (UsageError | SpecError, text, WRONG_USAGE),
+        (ConnectionError | DeadlineExceededError | LaunchError, text, NO_CONNECTION),
+        (DmEnvRpcClientError | OSError, text, REFUSED),
+    ):
+        if isinstance(error, kinds):
+            return message, code
     report = f"please report it, with the traceback that {TRACEBACK_VARIABLE}=1 shows"
     return f"this is a defect of dm-env-rpc: {raised_by(error)}; {report}", DEFECT
 

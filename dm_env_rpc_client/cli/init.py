@@ -1,8 +1,9 @@
-"""`dm-env-rpc init`."""
+"""`dm-env-rpc init` and `dm-env-rpc standalone`."""
 
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,11 +14,23 @@ from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.cli.group import examples
 from dm_env_rpc_client.standalone import FILE
 
-EXAMPLES = examples(
+STANDALONE_EXAMPLES = examples(
+    "dm-env-rpc standalone > dm_env_rpc_server.py",
+    "python3.6 dm_env_rpc_server.py my_module:make_environment --address localhost:50051",
+)
+INIT_EXAMPLES = examples(
     "dm-env-rpc init my_environment",
     "dm-env-rpc init old_simulator --kind standalone",
     "dm-env-rpc init engine --kind cpp",
 )
+
+
+def standalone() -> None:
+    """Prints the server in one file, for Python 3.6 and later with NumPy 1.13 and later.
+
+    It serves an environment where this package cannot be installed.
+    """
+    sys.stdout.write(Path(FILE).read_text())
 
 
 def init(

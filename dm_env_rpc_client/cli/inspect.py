@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dm_env_rpc_client.cli import options
-from dm_env_rpc_client.cli.consoles import Console, cell, print_json, table
+from dm_env_rpc_client.cli.consoles import Console, print_json, table
 from dm_env_rpc_client.cli.group import examples
 from dm_env_rpc_client.cli.recordings import inspecting as recorded
 
 if TYPE_CHECKING:
-    import rich.table
     from dm_env import specs
 
 EXAMPLES = examples(
@@ -23,6 +22,8 @@ EXAMPLES = examples(
     "dm-env-rpc inspect run.mcap                   # a recording",
     "dm-env-rpc inspect env.host:50051 --tls-ca ca.pem --token-file token",
 )
+
+_SIDES = ("minimum", "maximum")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,21 +64,22 @@ def inspect(
     console = Console()
     own = {name: described.pop(name) for name in ("reward", "discount")}
     for title, specs in {**described, "reward and discount": own}.items():
-        console.print(_table(title.capitalize(), specs))
+        rows = [
+            (name, spec["dtype"], spec["shape"], *(_short(spec, side) for side in _SIDES))
+            for name, spec in specs.items()
+        ]
+        console.print(table(("name", "dtype", "shape", *_SIDES), rows, title=title.capitalize()))
 
 
 def describe(spec: specs.Array) -> dict[str, Any]:
     """Returns a spec as JSON; a bound is a number, or nested lists with one per element."""
     from dm_env import specs
 
-    is_string = isinstance(spec, specs.StringArray)
-    described: dict[str, Any] = {
-        "dtype": "string" if is_string else "proto" if spec.dtype.kind == "O" else spec.dtype.name,
-        "shape": list(spec.shape),
-    }
+    from dm_env_rpc_client.displays.spec_tables import dtype_text
+
+    described: dict[str, Any] = {"dtype": dtype_text(spec), "shape": list(spec.shape)}
     if isinstance(spec, specs.BoundedArray):
-        described["minimum"] = _finite(spec.minimum)
-        described["maximum"] = _finite(spec.maximum)
+        described.update({side: _finite(getattr(spec, side)) for side in _SIDES})
     return described
 
 
@@ -97,17 +99,6 @@ def _describe_all(structure: Mapping[str, Any]) -> dict[str, Any]:
     return {name: describe(spec) for name, spec in flat.items()}
 
 
-def _table(title: str, described: Mapping[str, Mapping[str, Any]]) -> rich.table.Table:
-    rows = table("name", "dtype", "shape", "minimum", "maximum", title=title)
-    rows.columns[0].style = "bold"
-    for name, spec in described.items():
-        bounds = [_short(spec[side]) if side in spec else "" for side in ("minimum", "maximum")]
-        rows.add_row(*map(cell, (name, spec["dtype"], spec["shape"], *bounds)))
-    return rows
-
-
-def _short(bound: Any) -> str:
-    if bound is None:
-        return "none"
-    text = str(bound)
+def _short(described: Mapping[str, Any], side: str) -> str:
+    text = "none" if described.get(side, "") is None else str(described.get(side, ""))
     return text if len(text) <= 24 else text[:21] + "..."

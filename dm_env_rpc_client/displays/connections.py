@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from dm_env_rpc_client.displays import markup
 from dm_env_rpc_client.displays.spec_tables import spec_table
@@ -15,28 +15,8 @@ def show_facts(title: str, facts: Mapping[str, Any]) -> str:
     return markup.section(title, markup.table(("", ""), rows))
 
 
-class ShownConnection(Protocol):
-    """The attributes of a connection that are shown. Reading them sends no requests."""
-
-    @property
-    def address(self) -> str:
-        """The address of the server."""
-
-    @property
-    def lifecycle(self) -> Any:
-        """The state of the connection after the last answer."""
-
-    @property
-    def in_flight(self) -> int:
-        """The number of pending requests."""
-
-    @property
-    def poisoned_by(self) -> BaseException | None:
-        """The error that made the connection unusable; None while it is usable."""
-
-
-def show_connection(connection: ShownConnection) -> str:
-    """Returns a connection as HTML."""
+def show_connection(connection: Any) -> str:
+    """Returns a connection as HTML: a `Connection` or `AsyncConnection`. Sends no requests."""
     cause = connection.poisoned_by
     facts = {
         "server": connection.address,

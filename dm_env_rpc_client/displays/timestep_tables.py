@@ -23,32 +23,18 @@ def show_timestep(timestep: dm_env.TimeStep) -> str:
     If its fields have a leading axis, as those of `unroll` [T, ...] and of a batched
     environment [B, ...], it is shown as rows of images and as plots over that axis.
     """
+    show: Callable[[Any], str] = show_value
     if np.ndim(timestep.step_type):
-        return _show_stacked(timestep)
-    name = _step_type_name(timestep.step_type)
-    rows = [
-        *_rows(timestep.reward, "reward", show_value),
-        *_rows(timestep.discount, "discount", show_value),
-    ]
-    observed = _rows(timestep.observation, "observation", show_value)
-    return markup.section(f"TimeStep {name}", markup.table(("", ""), rows)) + markup.section(
+        types = np.ravel(timestep.step_type)
+        counts = ", ".join(f"{int(np.sum(types == one))} {one.name}" for one in dm_env.StepType)
+        show, title = _show_series, f"{len(types)} TimeSteps: {counts}"
+    else:
+        title = f"TimeStep {_step_type_name(timestep.step_type)}"
+    rows = [*_rows(timestep.reward, "reward", show), *_rows(timestep.discount, "discount", show)]
+    observed = _rows(timestep.observation, "observation", show)
+    return markup.section(title, markup.table(("", ""), rows)) + markup.section(
         "Observations", markup.table(("name", "value"), observed)
     )
-
-
-def _show_stacked(timestep: dm_env.TimeStep) -> str:
-    step_types = np.ravel(timestep.step_type)
-    counts = ", ".join(
-        f"{int(np.sum(step_types == step_type))} {step_type.name}" for step_type in dm_env.StepType
-    )
-    rows = [
-        *_rows(timestep.reward, "reward", _show_series),
-        *_rows(timestep.discount, "discount", _show_series),
-    ]
-    observed = _rows(timestep.observation, "observation", _show_series)
-    return markup.section(
-        f"{len(step_types)} TimeSteps: {counts}", markup.table(("", ""), rows)
-    ) + markup.section("Observations", markup.table(("name", "values"), observed))
 
 
 def _rows(structure: Any, root: str, show: Callable[[Any], str]) -> list[tuple[str, str]]:

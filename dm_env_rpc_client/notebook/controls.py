@@ -80,7 +80,7 @@ class Buttons(Control):
     def __init__(self, spec: specs.Array, where: str, labels: Sequence[str] | None = None):
         super().__init__(spec)
         self._where = where
-        self._values = _few_values(spec)
+        self._values = few_values(spec)
         texts = list(map(str, self._values if labels is None else labels))
         if len(texts) != len(self._values):
             few = len(self._values) or f"more than {MAX_BUTTONS}"
@@ -95,7 +95,6 @@ class Buttons(Control):
         self.widget = ipywidgets.HBox(self._buttons, layout=ipywidgets.Layout(flex_flow="row wrap"))
 
     def value(self) -> Any:
-        """See `Control.value`."""
         if self._selected is None:
             raise SpecError(f"{self._where}: no value is selected")
         return np.asarray(self._values[self._selected], self._spec.dtype)[()]
@@ -130,7 +129,6 @@ class Sliders(Control):
         self.widget = ipywidgets.VBox(self._sliders, layout=_FILL)
 
     def value(self) -> Any:
-        """See `Control.value`."""
         values = np.array([slider.value for slider in self._sliders], self._spec.dtype)
         shaped = values.reshape(self._spec.shape)
         # Rounding to the dtype can leave the range.
@@ -159,7 +157,6 @@ class Text(Control):
         self.widget = self._line
 
     def value(self) -> Any:
-        """See `Control.value`."""
         if self._is_plain:
             return self._line.value
         try:
@@ -224,7 +221,7 @@ def control_for(
     Raises:
       SpecError: the number of labels is not the number of values.
     """
-    if _few_values(spec) or labels is not None:
+    if few_values(spec) or labels is not None:
         return Buttons(spec, where, labels)
     if _has_sliders(spec):
         return Sliders(spec)
@@ -237,7 +234,7 @@ def control_for(
         return None
 
 
-def _few_values(spec: specs.Array) -> list[Any]:
+def few_values(spec: specs.Array) -> list[Any]:
     """The values of a scalar that has few of them; empty for any other spec."""
     if spec.shape:
         return []

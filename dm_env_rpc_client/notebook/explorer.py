@@ -78,15 +78,7 @@ def explore(
       SpecError: `action`, `keys` or `labels` name an unknown action or have an invalid value;
         or the rate is out of the range of its slider.
     """
-    return Explorer(
-        env,
-        policy=policy,
-        action=action,
-        keys=keys,
-        labels=labels,
-        properties=properties,
-        rate=rate,
-    )
+    return Explorer(env, policy, action, keys, labels, properties, rate)
 
 
 class Explorer(ipywidgets.VBox):
@@ -97,7 +89,6 @@ class Explorer(ipywidgets.VBox):
     def __init__(
         self,
         env: dm_env.Environment,
-        *,
         policy: Policy | None,
         action: Any,
         keys: Mapping[str, Any] | None,
@@ -121,13 +112,13 @@ class Explorer(ipywidgets.VBox):
         if policy is not None:
             self._policies = {"the policy": policy, **self._policies}
         self._view = ObservationView(env.observation_spec())
-        self._make_toolbar(rate)
+        toolbar = self._make_toolbar(rate)
         self._status = ipywidgets.HTML()
         self._plots = ipywidgets.HTML()
         self._stepper = stepper = Stepper(env, self._act, self._show, rate)
         properties = properties or _properties_of(env)
         self._panel = None if properties is None else PropertyPanel(properties, stepper.call)
-        self.children = self._lay_out()
+        self.children = self._lay_out(toolbar)
         self.add_class("dm-env-explorer")
         stepper.reset()
 
@@ -155,21 +146,17 @@ class Explorer(ipywidgets.VBox):
                 controls[name] = control
         return controls
 
-    def _make_toolbar(self, rate: float) -> None:
+    def _make_toolbar(self, rate: float) -> ipywidgets.Widget:
         if not _MIN_RATE <= rate <= _MAX_RATE:
             raise SpecError(
                 f"rate must be from {_MIN_RATE} to {_MAX_RATE} steps per second, got {rate}"
             )
-        auto = ipywidgets.Layout(width="auto")
-        self._step_button = ipywidgets.Button(description="Step", icon="step-forward", layout=auto)
-        self._run_button = ipywidgets.Button(
-            description="Run", icon="play", button_style="success", layout=auto
-        )
-        self._reset_button = ipywidgets.Button(description="Reset", icon="undo", layout=auto)
+        named = {"description_width": "initial"}
+        self._run_button = self._button("run", "Run", "play")
         self._source = ipywidgets.Dropdown(
             options=list(self._policies),
             description="run with",
-            style={"description_width": "initial"},
+            style=named,
             layout=ipywidgets.Layout(width="190px"),
         )
         self._rate = ipywidgets.FloatLogSlider(
@@ -180,28 +167,31 @@ class Explorer(ipywidgets.VBox):
             step=0.05,
             description="steps/s",
             readout_format=".1f",
-            style={"description_width": "initial"},
+            style=named,
             layout=ipywidgets.Layout(width="250px"),
         )
-        self._step_button.on_click(lambda _: self._press("step"))
-        self._run_button.on_click(lambda _: self._press("run"))
-        self._reset_button.on_click(lambda _: self._press("reset"))
-        self._rate.observe(self._set_rate, "value")
-
-    def _lay_out(self) -> list[ipywidgets.Widget]:
-        wrapped = ipywidgets.Layout(flex_flow="row wrap", align_items="center")
-        toolbar = ipywidgets.HBox(
-            [self._step_button, self._run_button, self._reset_button, self._source, self._rate],
-            layout=wrapped,
+        self._rate.observe(lambda change: setattr(self._stepper, "rate", change["new"]), "value")
+        step = self._button("step", "Step", "step-forward")
+        reset = self._button("reset", "Reset", "undo")
+        return ipywidgets.HBox(
+            [step, self._run_button, reset, self._source, self._rate],
+            layout=ipywidgets.Layout(flex_flow="row wrap", align_items="center"),
         )
-        centred = ipywidgets.Layout(align_items="center")
-        rows = [_title("Actions")]
+
+    def _button(self, command: str, text: str, icon: str) -> ipywidgets.Button:
+        button = ipywidgets.Button(
+            description=text, icon=icon, layout=ipywidgets.Layout(width="auto")
+        )
+        button.on_click(lambda _: self._press(command))
+        return button
+
+    def _lay_out(self, toolbar: ipywidgets.Widget) -> list[ipywidgets.Widget]:
+        rows: list[ipywidgets.Widget] = [_title("Actions")]
         for name, spec in self._specs.items():
             control = self._controls.get(name)
             if control is None:
-                widget: ipywidgets.Widget = ipywidgets.HTML(
-                    f"<i>not sent: there is no control for {markup.escape(spec)}</i>"
-                )
+                note = f"<i>not sent: there is no control for {markup.escape(spec)}</i>"
+                widget = ipywidgets.HTML(note)
             else:
                 control.on_set(functools.partial(self._was_set, control))
                 widget = control.widget
@@ -209,25 +199,21 @@ class Explorer(ipywidgets.VBox):
                 f"<b>{markup.escape(name, 200)}</b>",
                 layout=ipywidgets.Layout(width="110px", flex="0 0 auto"),
             )
+            centred = ipywidgets.Layout(align_items="center")
             rows.append(ipywidgets.HBox([label, widget], layout=centred))
-        left = ipywidgets.VBox(
-            [self._view.widget], layout=ipywidgets.Layout(flex="0 1 auto", min_width="0")
-        )
-        right = ipywidgets.VBox(
-            [*rows, self._keyboard.pad, self._plots],
-            layout=ipywidgets.Layout(flex="1 1 400px", min_width="0"),
-        )
+        left = ipywidgets.Layout(flex="0 1 auto", min_width="0")
+        right = ipywidgets.Layout(flex="1 1 400px", min_width="0")
         body = ipywidgets.HBox(
-            [left, right],
+            [
+                ipywidgets.VBox([self._view.widget], layout=left),
+                ipywidgets.VBox([*rows, self._keyboard.pad, self._plots], layout=right),
+            ],
             layout=ipywidgets.Layout(flex_flow="row wrap", grid_gap="8px 28px"),
         )
         parts = [toolbar, self._status, body]
         if self._panel is not None:
             parts += [_title("Properties"), self._panel.widget]
         return parts
-
-    def _set_rate(self, change: Any) -> None:
-        self._stepper.rate = change["new"]
 
     def _press(self, what: str, repeated: bool = False) -> None:
         """Executes the command of a button or a key."""

@@ -16,7 +16,7 @@ from dm_env_rpc_client.displays import markup
 from dm_env_rpc_client.displays.leaves import named_leaves
 from dm_env_rpc_client.displays.values import in_short
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.notebook.controls import checked_by
+from dm_env_rpc_client.notebook.controls import checked_by, few_values
 
 STEP, RUN, RESET = " ", "Enter", "r"
 
@@ -50,34 +50,25 @@ def default_keys(action_specs: Mapping[str, specs.Array]) -> dict[str, dict[str,
       For each key, the values of some actions by flat name.
     """
     keys: dict[str, dict[str, Any]] = {}
-    ranged = [item for item in action_specs.items() if _has_ends(item[1])]
-    for (name, spec), (back, forth) in zip(ranged, _ARROWS, strict=False):
-        keys[back] = {name: spec.minimum.item()}
-        keys[forth] = {name: spec.maximum.item()}
+    ranged = [(name, ends) for name, spec in action_specs.items() if (ends := _ends(spec))]
+    for (name, (low, high)), (back, forth) in zip(ranged, _ARROWS, strict=False):
+        keys[back], keys[forth] = {name: low}, {name: high}
     for name, spec in action_specs.items():
-        if _is_choice(spec):
-            last = int(spec.maximum) - int(spec.minimum)
-            for digit in _DIGITS[: last + 1]:
-                keys[digit] = {name: int(spec.minimum) + int(digit)}
+        values = few_values(spec)
+        if 0 < len(values) <= len(_DIGITS) and spec.dtype.kind in "iu":
+            keys.update({digit: {name: each} for digit, each in zip(_DIGITS, values, strict=False)})
             break
     return keys
 
 
-def _is_choice(spec: specs.Array) -> bool:
-    return (
-        isinstance(spec, specs.BoundedArray)
-        and spec.shape == ()
-        and spec.dtype.kind in "iu"
-        and int(spec.maximum) - int(spec.minimum) < len(_DIGITS)
-    )
-
-
-def _has_ends(spec: specs.Array) -> bool:
+def _ends(spec: specs.Array) -> tuple[Any, Any] | None:
+    if spec.dtype.kind != "f":
+        values = few_values(spec)
+        return (values[0], values[2]) if len(values) == 3 else None
     if not isinstance(spec, specs.BoundedArray) or spec.shape:
-        return False
-    if spec.dtype.kind in "iu":
-        return int(spec.maximum) - int(spec.minimum) == 2
-    return bool(np.isfinite(spec.minimum) and np.isfinite(spec.maximum))
+        return None
+    ends = spec.minimum.item(), spec.maximum.item()
+    return ends if np.all(np.isfinite(ends)) else None
 
 
 def checked_action(

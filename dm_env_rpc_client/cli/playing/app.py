@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from textual.binding import Binding as KeyBinding
 from textual.binding import BindingType
 from textual.containers import Container, VerticalScroll
 
-from dm_env_rpc_client.cli.playing.controls import TextEntry, flag, sent_text
+from dm_env_rpc_client.cli.playing.controls import TextEntry, flag
 from dm_env_rpc_client.cli.playing.panel import Binding, Panel
 from dm_env_rpc_client.cli.playing.pictures import picture_for
 from dm_env_rpc_client.cli.playing.player import Player
@@ -27,7 +28,7 @@ from dm_env_rpc_client.displays.values import in_short
 from dm_env_rpc_client.errors import DmEnvRpcError
 
 _MOST_SENT = 4
-"""The number of controls whose values in the last action are shown."""
+"""The number of actions whose last values are shown."""
 
 _MOST_FLAGS = 32
 _MOST_PENDING = 8
@@ -88,7 +89,7 @@ class PlayApp(App[BaseException]):
         self._panel = self._make_panel()
         self._typing: TextEntry | None = None
         self._is_paused = self._is_ending = False
-        self._message = self._sent = ""
+        self._message = ""
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._step_due: float | None = None
         self._busy_since: float | None = None
@@ -160,7 +161,6 @@ class PlayApp(App[BaseException]):
         try:
             await self._call(self.player.begin)
             while True:
-                self._schedule()
                 with self.batch_update():
                     await self._show_observations()
                     self._show_controls()
@@ -170,10 +170,15 @@ class PlayApp(App[BaseException]):
                 self.exit(error)
 
     async def _next(self) -> Callable[[], None]:
-        """Waits for the next call of the environment, and returns it."""
-        due = self._step_due
+        """Waits for the next call of the environment, which may be a step of the clock."""
+        wait = None
+        if self._rate is None or self._is_paused or self.player.progress.is_over:
+            self._step_due = None
+        else:
+            now = time.monotonic()
+            self._step_due = max(now, (self._step_due or now) + 1 / self._rate)
+            wait = self._step_due - now
         try:
-            wait = None if due is None else max(0.0, due - time.monotonic())
             return await asyncio.wait_for(self._pending.get(), wait)
         except asyncio.TimeoutError:
             return self._prepare_step()
@@ -206,29 +211,11 @@ class PlayApp(App[BaseException]):
         while not self._pending.empty():
             self._pending.get_nowait()
 
-    def _schedule(self) -> None:
-        """Sets the time of the next step; none without a rate, in a pause, or after an episode."""
-        now = time.monotonic()
-        if self._rate is None or self._is_paused or self.player.progress.is_over:
-            self._step_due = None
-        elif self._step_due is None:
-            self._step_due = now + 1 / self._rate
-        else:
-            self._step_due = max(now, self._step_due + 1 / self._rate)
-
     def _prepare_step(self) -> Callable[[], None]:
         """Returns a step with the values that the controls have now."""
         action = self._panel.action()
-        sent = ", ".join(
-            f"{c.label}={sent_text(c.value)}" for c in self._panel.controls[:_MOST_SENT]
-        )
         self._panel.go_idle()
-
-        def step() -> None:
-            self.player.step(action)
-            self._sent = sent
-
-        return step
+        return functools.partial(self.player.step, action)
 
     def _ask_for(self, call: Callable[[], None]) -> None:
         if self._pending.qsize() < _MOST_PENDING:
@@ -316,8 +303,10 @@ class PlayApp(App[BaseException]):
         waiting = self._waiting_text()
         if waiting:
             text.append(waiting, Style(color="yellow"))
-        elif progress.steps and self._sent:
-            text.append(one_line(f"after {self._sent}"), _DIM)
+        elif progress.action:
+            sent = list(progress.action.items())[:_MOST_SENT]
+            said = ", ".join(f"{name}={in_short(value)}" for name, value in sent)
+            text.append(one_line(f"after {said}"), _DIM)
         self._status.update(text)
 
     def _waiting_text(self) -> str:
@@ -336,12 +325,10 @@ class PlayApp(App[BaseException]):
         width = max(len(control.label) for control in panel.controls)
         for control in panel.controls:
             is_selected = control is panel.selected
-            mark = "> " if is_selected and len(panel.controls) > 1 else "  "
-            shown = control.shown()
-            if control is self._typing:
-                shown = f"{shown[:-1]}_'"
-            label = f"{mark}{one_line(control.label).ljust(width)} = {shown}\n"
-            text.append(label, _BOLD if is_selected else Style())
+            mark = ">" if is_selected and len(panel.controls) > 1 else " "
+            shown = f"{control.shown()[:-1]}_'" if control is self._typing else control.shown()
+            label = f"{mark} {one_line(control.label).ljust(width)} = {shown}\n"
+            text.append(label, _BOLD if is_selected else "")
             if is_selected:
                 text.append(f"    {control.keys()}\n", _DIM)
         text.append(panel.keys_by_hand(), _DIM)

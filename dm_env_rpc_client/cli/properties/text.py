@@ -11,6 +11,7 @@ from dm_env import specs
 
 from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.cli.inspect import describe
+from dm_env_rpc_client.displays.spec_tables import dtype_text
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.extensions.property_spec import PropertySpec
 from dm_env_rpc_client.tensors import casting
@@ -44,9 +45,8 @@ def parse_value(key: str, text: str, spec: specs.Array | None) -> Any:
         except json.JSONDecodeError:
             return text
     where = f"property {key!r}"
-    is_string = isinstance(spec, specs.StringArray)
-    kind = "string" if is_string else spec.dtype.name
-    if spec.dtype.kind == "O" and not is_string:
+    kind = dtype_text(spec)
+    if kind == "proto":
         raise UsageError(f"{where} holds messages, which have no form as text")
     try:
         if spec.shape:
@@ -54,13 +54,13 @@ def parse_value(key: str, text: str, spec: specs.Array | None) -> Any:
             if not isinstance(parsed, list):
                 raise ValueError("not a list")
         else:
-            parsed = _SCALARS["S" if is_string else spec.dtype.kind](text)
+            parsed = _SCALARS[spec.dtype.kind](text)
     except ValueError:
         expected = f"a JSON list of {kind}, shape {list(spec.shape)}" if spec.shape else kind
         raise UsageError(f"{where} takes {expected}, got {text!r}") from None
     try:
         array = casting.as_array(parsed, where)
-        if not is_string:
+        if kind != "string":
             array = casting.exact_cast(array, spec.dtype, where)
         spec.validate(array)
     except SpecError:
@@ -76,16 +76,12 @@ def _parse_bool(text: str) -> bool:
     return _BOOLS[text.lower()]
 
 
-def _parse_int(text: str) -> int:
-    return int(text, 0)
-
-
 _SCALARS: dict[str, Callable[[str], Any]] = {
     "b": _parse_bool,
-    "i": _parse_int,
-    "u": _parse_int,
+    "i": lambda text: int(text, 0),
+    "u": lambda text: int(text, 0),
     "f": float,
-    "S": str,
+    "O": str,
 }
 
 

@@ -132,19 +132,15 @@ def _print_tables(
     described: list[dict[str, Any]],
 ) -> None:
     columns: tuple[str, ...] = ("connection", "address", "transport", "version")
-    rows = table(*columns, title="Connections")
-    for each in connections:
-        rows.add_row(*(cell(each.get(name, "")) for name in columns))
-    console.print(rows)
+    rows = [[each.get(name, "") for name in columns] for each in connections]
+    console.print(table(columns, rows, title="Connections"))
     columns = ("episode", "connection", "world", "steps", "return", "seconds", "end")
-    rows = table(*columns, title="Episodes")
-    rows.columns[0].no_wrap = rows.columns[-1].no_wrap = True
-    for each in described[:_MOST_ROWS]:
-        rows.add_row(*(cell(each[name]) for name in columns))
-    if len(described) > _MOST_ROWS:
-        rows.add_row("...")
-        rows.add_row(*(cell(described[-1][name]) for name in columns))
-    console.print(rows)
+    rows = [[each[name] for name in columns] for each in described]
+    if len(rows) > _MOST_ROWS:
+        rows[_MOST_ROWS:-1] = [["..."]]
+    episodes = table(columns, rows, title="Episodes")
+    episodes.columns[0].no_wrap = episodes.columns[-1].no_wrap = True
+    console.print(episodes)
     steps = sum(each["steps"] for each in described)
     console.print(f"{len(described)} episodes, {steps} steps", highlight=False)
 

@@ -6,7 +6,8 @@ import collections
 import datetime
 import logging
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import rich.console
 import rich.live
@@ -87,14 +88,40 @@ def show_table(server: Server) -> None:
     handlers, level = root.handlers, server_log.level
     root.handlers = [failures]
     server_log.setLevel(logging.INFO)
-    table = _Table(server, failures)
+    seen, steps = time.monotonic(), 0
     try:
-        with rich.live.Live(table.render(), console=console, auto_refresh=False) as live:
-            while not server.wait(REFRESH_SECONDS):
-                live.update(table.render(), refresh=True)
+        with rich.live.Live(console=console, auto_refresh=False) as live:
+            is_running = True
+            while is_running:
+                stats, now = server.stats(), time.monotonic()
+                rate = (stats.steps - steps) / max(now - seen, 1e-9)
+                seen, steps = now, stats.steps
+                live.update(_table(stats, rate, failures.lines), refresh=True)
+                is_running = not server.wait(REFRESH_SECONDS)
     finally:
         root.handlers = handlers
         server_log.setLevel(level)
+
+
+def _table(stats: Any, rate: float, failures: Iterable[str]) -> rich.console.RenderableType:
+    table = rich.table.Table(box=None, padding=(0, 3, 0, 0), show_header=True)
+    columns = {
+        "clients": f"{stats.streams}",
+        "worlds": f"{stats.worlds}",
+        "agents": f"{stats.agents}",
+        "steps/s": f"{rate:,.0f}",
+        "steps": f"{stats.steps:,}",
+        "refused": f"{stats.refusals + stats.refused_streams:,}",
+        "errors": f"{stats.errors:,}",
+        "up": str(datetime.timedelta(seconds=int(stats.uptime))),
+    }
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True, header_style="dim")
+    table.add_row(*columns.values())
+    width = console.width - _ECHOED
+    return rich.console.Group(
+        table, *(rich.text.Text(one_line(line, width)) for line in list(failures))
+    )
 
 
 class _Failures(logging.Handler):
@@ -108,34 +135,3 @@ class _Failures(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.WARNING or record.name == _SERVER:
             self.lines.append(self.format(record))
-
-
-class _Table:
-    """The state of a server as text that rich prints."""
-
-    def __init__(self, server: Server, failures: _Failures):
-        self._server = server
-        self._failures = failures
-        self._seen = (time.monotonic(), 0)
-
-    def render(self) -> rich.console.RenderableType:
-        stats = self._server.stats()
-        (before, steps), self._seen = self._seen, (time.monotonic(), stats.steps)
-        rate = (stats.steps - steps) / max(self._seen[0] - before, 1e-9)
-        table = rich.table.Table(box=None, padding=(0, 3, 0, 0), show_header=True)
-        columns = {
-            "clients": f"{stats.streams}",
-            "worlds": f"{stats.worlds}",
-            "agents": f"{stats.agents}",
-            "steps/s": f"{rate:,.0f}",
-            "steps": f"{stats.steps:,}",
-            "refused": f"{stats.refusals + stats.refused_streams:,}",
-            "errors": f"{stats.errors:,}",
-            "up": str(datetime.timedelta(seconds=int(stats.uptime))),
-        }
-        for name in columns:
-            table.add_column(name, justify="right", no_wrap=True, header_style="dim")
-        table.add_row(*columns.values())
-        width = console.width - _ECHOED
-        lines = [rich.text.Text(one_line(line, width)) for line in list(self._failures.lines)]
-        return rich.console.Group(table, *lines)

@@ -189,11 +189,9 @@ def _print(result: dict[str, Any]) -> None:
         f"{result['answer_bytes']:.0f}; times in us"
     )
     names = list(result["phases_us"]["wait"])
-    times = table("", *names, numbers=True)
-    times.add_row("step", *(_us(latency[name]) for name in names), style="bold")
-    for phase, found in result["phases_us"].items():
-        times.add_row(f"  {phase}", *(_us(found[name]) for name in names))
-    out.print(times, soft_wrap=True)
+    times = {"step": latency, **{f"  {phase}": us for phase, us in result["phases_us"].items()}}
+    rows = [(name, *(_us(found[each]) for each in names)) for name, found in times.items()]
+    out.print(table(("", *names), rows, numbers=True), soft_wrap=True)
     say(f"mean {_us(latency['mean'])}, max {_us(latency['max'])}")
     server = result["server"]
     if server["estimate_us"] is None:
@@ -206,14 +204,11 @@ def _print(result: dict[str, Any]) -> None:
             f"{_us(server['wait_us'])} and a request that the server only answers "
             f"{_us(server['round_trip_us'])}"
         )
-    pipeline = table("pending", "steps/s", "MB/s", numbers=True)
-    for row in result["pipeline"]:
-        pipeline.add_row(
-            str(row["depth"]),
-            f"{row['steps_per_second']:.0f}",
-            f"{row['megabytes_per_second']:.1f}",
-        )
-    out.print(pipeline, soft_wrap=True)
+    rates = [
+        (row["depth"], f"{row['steps_per_second']:.0f}", f"{row['megabytes_per_second']:.1f}")
+        for row in result["pipeline"]
+    ]
+    out.print(table(("pending", "steps/s", "MB/s"), rates, numbers=True), soft_wrap=True)
 
 
 def _us(value: float) -> str:

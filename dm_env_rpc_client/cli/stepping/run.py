@@ -129,11 +129,11 @@ def _summarize(episodes: list[dict[str, Any]], latencies: list[float]) -> dict[s
 def _print(summary: dict[str, Any]) -> None:
     out = Console()
     episodes = summary["episodes"]
-    rows = table("episode", "return", "length", "ended", numbers=True)
-    for number, episode in enumerate(episodes[:_MAX_ROWS], start=1):
-        row = (str(number), f"{episode['return']:.3f}", str(episode["length"]), episode["ended"])
-        rows.add_row(*row)
-    out.print(rows)
+    rows = [
+        (number, f"{episode['return']:.3f}", episode["length"], episode["ended"])
+        for number, episode in enumerate(episodes[:_MAX_ROWS], start=1)
+    ]
+    out.print(table(("episode", "return", "length", "ended"), rows, numbers=True))
     if len(episodes) > _MAX_ROWS:
         out.print(f"... and {len(episodes) - _MAX_ROWS} more episodes")
     plus_minus = "±" if out.encoding.startswith("utf") else "+-"

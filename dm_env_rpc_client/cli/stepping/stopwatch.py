@@ -23,10 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from google.protobuf import any_pb2
 
-from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import DmEnvRpcError
-from dm_env_rpc_client.protocol.envelopes import Buffer, EncodedRequest, encode_request
+from dm_env_rpc_client.protocol.envelopes import Buffer, encode_request
 
 _UNKNOWN = "type.googleapis.com/dm_env_rpc_client.NothingThatAnybodyKnows"
 
@@ -61,11 +60,6 @@ class _Arrival:
         return self._decode(message)
 
 
-def _watched(prepared: EncodedRequest) -> tuple[EncodedRequest, _Arrival]:
-    arrival = _Arrival(prepared.decode)
-    return prepared._replace(decode=arrival), arrival
-
-
 class Stopwatch:
     """Steps an environment and takes the time.
 
@@ -78,10 +72,6 @@ class Stopwatch:
         self._env = env
         self._actions = itertools.cycle(actions)
 
-    @property
-    def _connection(self) -> Connection:
-        return self._env.connection
-
     def step(self) -> Moments:
         """Takes a step and waits for its answer.
 
@@ -92,7 +82,8 @@ class Stopwatch:
         begin = time.perf_counter()
         prepared = env.prepare_step(action)
         encoded = time.perf_counter()
-        watched, arrival = _watched(prepared)
+        arrival = _Arrival(prepared.decode)
+        watched = prepared._replace(decode=arrival)
         written_from = time.perf_counter()
         pending = env.start_step(watched)
         sent = time.perf_counter()
@@ -114,9 +105,10 @@ class Stopwatch:
           ConnectionLostError, ProtocolError, DeadlineExceededError: the server does not answer
             it as the protocol says.
         """
-        watched, arrival = _watched(encode_request(any_pb2.Any(type_url=_UNKNOWN)))
-        connection = self._connection
-        pending = connection.start(watched)
+        request = encode_request(any_pb2.Any(type_url=_UNKNOWN))
+        arrival = _Arrival(request.decode)
+        connection = self._env.connection
+        pending = connection.start(request._replace(decode=arrival))
         sent = time.perf_counter()
         try:
             connection.wait(pending)

@@ -81,7 +81,7 @@ async def test_several_actions_are_set_one_by_one_and_sent_together() -> None:
         assert "step 0" in await game.sees("speech        = 'hi'"), "nothing was sent so far"
         await game.press("space")
         await game.sees("reward 0.45")
-        await game.sees("after arm.grip=on, arm.torque")
+        await game.sees("after arm.grip=True, arm.torque")
         await game.sees(r"heard \['hi' 'HI'\]")
         await game.press("shift+tab")
         await game.sees("> arm.grip")
