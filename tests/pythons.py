@@ -41,8 +41,8 @@ _TESTED = (
     "tests/tensors",
     "tests/protocol",
     "tests/client/test_connection.py",
-    "tests/reliability/test_answers.py",
-    "tests/reliability/test_states.py",
+    "tests/reliability/hostile/test_answers.py",
+    "tests/reliability/hostile/test_states.py",
     "tests/environment/test_dm_env_adaptor.py",
     "tests/server/test_server.py",
 )

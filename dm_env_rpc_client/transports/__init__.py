@@ -17,6 +17,6 @@ socket read by the waiting thread; `grpc/` is grpcio. Their speed is in
 import os
 
 # With its own fork handlers, on by default, grpcio crashed 4 of 6 forked children of a process that
-# used grpc.aio, and none of 6 without them (tests/reliability/test_fork.py). It reads the variable
-# when it is imported.
+# used grpc.aio, and none of 6 without them (tests/reliability/processes/test_fork.py). It reads the
+# variable when it is imported.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

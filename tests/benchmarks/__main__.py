@@ -14,18 +14,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.benchmarks import (
+from tests.benchmarks import picture, table
+from tests.benchmarks.results import Section
+from tests.benchmarks.sections import (
     codec,
     growth,
     many_environments,
     memory,
-    picture,
     recording,
     serving,
     stepping,
-    table,
 )
-from tests.benchmarks.results import Section
 from tests.benchmarks.settings import Settings
 from tests.peers import cpp_peers
 

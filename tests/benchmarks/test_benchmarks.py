@@ -14,19 +14,12 @@ from pathlib import Path
 import pytest
 from matplotlib.text import Text
 
-from tests.benchmarks import (
-    many_environments,
-    recording,
-    results,
-    serving,
-    steppers,
-    stepping,
-    table,
-)
+from tests.benchmarks import results, steppers, table
 from tests.benchmarks.__main__ import SECTIONS, main
-from tests.benchmarks.codec import OURS
 from tests.benchmarks.picture import MAX_BYTES, draw, figure
 from tests.benchmarks.rounds import Sample, alternate
+from tests.benchmarks.sections import many_environments, recording, serving, stepping
+from tests.benchmarks.sections.codec import OURS
 from tests.benchmarks.settings import Settings
 from tests.benchmarks.steppers import BARE_CPP, BEST, PLAIN_TCP, REFERENCE, TRANSPORTS, our_name
 from tests.groups import skip

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks.env_c_api_overhead import measure
+from tests.benchmarks.sections.env_c_api_overhead import measure
 
 ALLOWED_US = 15.0
 

@@ -65,7 +65,7 @@ def test_a_row_without_a_test_is_listed_and_fails_the_run(
 def test_the_rows_are_listed_with_their_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list", "--rows", "8,22"]) == 0
     printed = capsys.readouterr().out
-    assert "   tests/reliability/test_answers.py\n22 every pair" in printed
+    assert "   tests/reliability/hostile/test_answers.py\n22 every pair" in printed
     assert printed.endswith("   tests/tensors/test_casting.py\n")
 
 

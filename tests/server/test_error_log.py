@@ -17,9 +17,9 @@ from dm_env_rpc_client.server.options import ServeOptions
 from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.transports.server_streams import Peer
 from tests.environments import Broken
+from tests.reliability.connections.soak import resident_bytes
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.reliability.soak import resident_bytes
 from tests.scripted import extension
 
 

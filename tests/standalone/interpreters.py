@@ -16,7 +16,7 @@ import pytest
 
 from dm_env_rpc_client import standalone
 from tests.groups import skip
-from tests.reliability.served import Served
+from tests.reliability.hostile.served import Served
 
 __all__ = ["FILE", "NEWEST", "OLDEST", "VERSIONS", "interpreter", "served"]
 

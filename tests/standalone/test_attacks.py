@@ -14,11 +14,11 @@ import pytest
 from dm_env_rpc_client import ConnectionLostError, DmEnvRpcError, connect, dm_env_rpc_pb2, make
 from dm_env_rpc_client.protocol.envelopes import EncodedRequest, decode_response
 from tests.fuzz.wire import flipped
-from tests.reliability import attacking, bombs
+from tests.reliability.hostile import attacking, bombs
+from tests.reliability.hostile.served import Honest, Served
+from tests.reliability.hostile.test_hostile_clients import ATTACKS, SOAKED
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.reliability.served import Honest, Served
-from tests.reliability.test_hostile_clients import ATTACKS, SOAKED
 from tests.scripted import settles
 from tests.standalone.interpreters import NEWEST, OLDEST, interpreter, served
 from tests.transports import frames

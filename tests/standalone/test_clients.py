@@ -17,7 +17,7 @@ from dm_env_rpc_client import ConnectionLostError, dm_env_rpc_pb2, make
 from dm_env_rpc_client.server import Tls
 from dm_env_rpc_client.transports.status import PROCESS
 from tests.certificates import self_signed
-from tests.reliability.served import Served
+from tests.reliability.hostile.served import Served
 from tests.standalone.interpreters import NEWEST, OLDEST, interpreter, served
 
 LARGE = 20_000_000

@@ -24,9 +24,9 @@ from dm_env_rpc_client import BatchedEnvironment, make
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import serve
 from tests.benchmarks.cheap import PAYLOADS, Cheap, compute
-from tests.benchmarks.reference_serving import serve_reference
 from tests.benchmarks.results import Row, Section, Target
 from tests.benchmarks.rounds import Contender, alternate
+from tests.benchmarks.sections.reference_serving import serve_reference
 from tests.benchmarks.settings import Settings
 from tests.benchmarks.steppers import REFERENCE, BareCpp, Reference
 

@@ -12,8 +12,8 @@ import hpack
 import pytest
 
 from dm_env_rpc_client import ConnectionLostError
+from tests.reliability.hostile.served import LARGE_REQUEST, Honest, Served, served
 from tests.reliability.recording import Seen
-from tests.reliability.served import LARGE_REQUEST, Honest, Served, served
 from tests.scripted import settles
 from tests.stopwatch import Stopwatch
 from tests.transports import frames

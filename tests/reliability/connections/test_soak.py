@@ -26,7 +26,7 @@ def test_many_steps_leave_memory_threads_and_durations_as_they_were(
     progress = tmp_path / "progress.txt"
     with progress.open("w") as file:
         finished = subprocess.run(
-            [sys.executable, "-m", "tests.reliability.soak", str(count)],
+            [sys.executable, "-m", "tests.reliability.connections.soak", str(count)],
             stdout=subprocess.PIPE,
             stderr=file,
             text=True,

@@ -1,6 +1,6 @@
 """What a step of EnvCApiEnvironment costs beyond the C functions that it calls.
 
-    python -m tests.benchmarks.env_c_api_overhead
+    python -m tests.benchmarks.sections.env_c_api_overhead
 
 The library has one observation of 72x96x3 bytes, one discrete action, and no more. The
 contenders take turns in one run; medians.

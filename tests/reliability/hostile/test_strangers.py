@@ -17,7 +17,7 @@ import pytest
 from dm_env_rpc_client import Tls
 from dm_env_rpc_client.transports.services.health import CHECK
 from tests.certificates import self_signed
-from tests.reliability.attacking import (
+from tests.reliability.hostile.attacking import (
     SCALES,
     Attack,
     Comparison,
@@ -25,8 +25,8 @@ from tests.reliability.attacking import (
     attacker,
     pause,
 )
+from tests.reliability.hostile.served import Honest, Where, served
 from tests.reliability.recording import Seen
-from tests.reliability.served import Honest, Where, served
 from tests.scripted import settles
 from tests.stopwatch import time_limit
 from tests.transports.frames import END_HEADERS, HEADERS, frame

@@ -1,6 +1,6 @@
 """Row 32, in a process of its own: forks with 0, 1 and 2 requests pending, again and again.
 
-    python -m tests.reliability.fork_rounds KIND ADDRESS ROUNDS
+    python -m tests.reliability.processes.fork_rounds KIND ADDRESS ROUNDS
 
 The parent has one connection for all rounds. It prints, as JSON, how many children were refused
 how often, and which answers the parent got.
@@ -17,8 +17,8 @@ from typing import Any
 
 from dm_env_rpc_client import AsyncConnection, Connection, connect, connect_async
 from tests.both_transports import obey
-from tests.reliability.fork_children import ACTS, ASYNC_ACTS
-from tests.reliability.forking import Child
+from tests.reliability.processes.fork_children import ACTS, ASYNC_ACTS
+from tests.reliability.processes.forking import Child
 from tests.scripted import extension
 
 SECONDS = 20.0

@@ -23,7 +23,7 @@ from dm_env_rpc_client.transports.server_streams import ListenerOptions
 from dm_env_rpc_client.transports.status import PROCESS
 from tests import forks
 from tests.both_transports import forced, obey
-from tests.reliability import bombs
+from tests.reliability.hostile import bombs
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import is_strict
 from tests.scripted import own_seconds

@@ -12,9 +12,9 @@ import numpy as np
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from tests.benchmarks.results import Row, Section, Target
 from tests.benchmarks.rounds import Contender, alternate
+from tests.benchmarks.sections.stepping import PAYLOADS
 from tests.benchmarks.settings import Settings
 from tests.benchmarks.steppers import BEST, REFERENCE, TRANSPORTS, Reference, our_name
-from tests.benchmarks.stepping import PAYLOADS
 
 __all__ = ["LOOP", "environments", "growth_by_environments", "vector_name"]
 

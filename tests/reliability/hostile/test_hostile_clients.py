@@ -8,7 +8,7 @@ import time
 import hpack
 import pytest
 
-from tests.reliability.attacking import (
+from tests.reliability.hostile.attacking import (
     SCALES,
     SLACK,
     Attack,
@@ -17,8 +17,8 @@ from tests.reliability.attacking import (
     attacker,
     pause,
 )
+from tests.reliability.hostile.served import Honest, Served, served
 from tests.reliability.recording import Seen
-from tests.reliability.served import Honest, Served, served
 from tests.transports import frames
 from tests.transports.frames import (
     ACK,

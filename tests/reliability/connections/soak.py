@@ -1,6 +1,6 @@
 """Row 24, in processes of its own: one that steps for long, its server, and one to compare with.
 
-    python -m tests.reliability.soak STEPS
+    python -m tests.reliability.connections.soak STEPS
 
 A twentieth of the steps is waited for one by one, and their durations are compared; the others are
 pipelined. Other programs slow steps down, too. For that reason, a process that only sends back what

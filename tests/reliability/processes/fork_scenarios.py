@@ -1,6 +1,6 @@
 """Row 16, in processes of its own; `fork_rounds` is row 32.
 
-    python -m tests.reliability.fork_scenarios ADDRESS ROUNDS NAME...
+    python -m tests.reliability.processes.fork_scenarios ADDRESS ROUNDS NAME...
 
 pytest's own process holds servers and grpcio, which do not survive a fork.
 """
@@ -17,8 +17,8 @@ from collections.abc import Callable
 
 from dm_env_rpc_client import connect, connect_async, make
 from tests.both_transports import obey
-from tests.reliability.fork_children import use_everything, use_everything_async
-from tests.reliability.forking import Child
+from tests.reliability.processes.fork_children import use_everything, use_everything_async
+from tests.reliability.processes.forking import Child
 from tests.scripted import extension
 
 

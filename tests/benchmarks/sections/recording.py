@@ -14,8 +14,8 @@ from dm_env_rpc_client import make
 from dm_env_rpc_client.recording import proxy
 from tests.benchmarks.results import Row, Section, Target
 from tests.benchmarks.rounds import Contender, alternate
+from tests.benchmarks.sections.stepping import PAYLOADS
 from tests.benchmarks.settings import Settings
-from tests.benchmarks.stepping import PAYLOADS
 
 __all__ = ["PLAIN", "PROXY", "RECORDED", "recording"]
 

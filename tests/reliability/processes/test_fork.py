@@ -11,7 +11,7 @@ import pytest
 
 from dm_env_rpc_client.server import Server
 from tests.reliability.echoing import Echoing, echoing
-from tests.reliability.fork_scenarios import SCENARIOS
+from tests.reliability.processes.fork_scenarios import SCENARIOS
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.scripted import settles
@@ -23,8 +23,8 @@ PENDING = range(10)
 AT_ONCE_SECONDS = 0.5
 """A refusal takes a millisecond, if the processor is free."""
 
-MODULE = "tests.reliability.fork_scenarios"
-ROUNDS = "tests.reliability.fork_rounds"
+MODULE = "tests.reliability.processes.fork_scenarios"
+ROUNDS = "tests.reliability.processes.fork_rounds"
 
 
 @pytest.fixture

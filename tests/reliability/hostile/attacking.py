@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests import forks
+from tests.reliability.hostile.served import Honest, Served, percentile
 from tests.reliability.recording import Seen
-from tests.reliability.served import Honest, Served, percentile
 
 __all__ = ["SCALES", "SLACK", "Attack", "Comparison", "Outcome", "attacker", "pause"]
 

@@ -34,7 +34,7 @@ from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from tests.certificates import Authority, Issued, openssl
-from tests.reliability.raw_peers import answering_socket
+from tests.reliability.hostile.raw_peers import answering_socket
 from tests.stopwatch import time_limit
 
 TIMEOUT = 60.0

@@ -11,8 +11,8 @@ import pytest
 
 from dm_env_rpc_client import ConnectionLostError, make
 from tests import forks
+from tests.reliability.hostile.served import Honest, Served, served
 from tests.reliability.recording import Seen
-from tests.reliability.served import Honest, Served, served
 from tests.scripted import settles
 from tests.stopwatch import Stopwatch
 from tests.transports.frames import DATA, END_STREAM, WINDOW_UPDATE, frame

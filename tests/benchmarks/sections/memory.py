@@ -1,6 +1,6 @@
 """The memory that steps hold on to, measured in a process that does nothing else.
 
-python -m tests.benchmarks.memory ADDRESS TRANSPORT STEPS
+python -m tests.benchmarks.sections.memory ADDRESS TRANSPORT STEPS
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def memory(settings: Settings) -> Section:
         settings.tell(f"memory of {steps} frames, {our_name(transport)}")
         finished = subprocess.run(
             [sys.executable, "-m", __name__, settings.address, transport, str(steps)],
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[3],
             stdout=subprocess.PIPE,
             text=True,
             check=True,

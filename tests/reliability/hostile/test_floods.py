@@ -21,7 +21,7 @@ from dm_env_rpc_client import (
     connect,
     connect_async,
 )
-from tests.reliability.raw_peers import answering_socket, read_for_ever
+from tests.reliability.hostile.raw_peers import answering_socket, read_for_ever
 from tests.reliability.recording import Seen
 from tests.scripted import extension
 from tests.stopwatch import Stopwatch

@@ -1,0 +1,1 @@
+"""A connection's life: opened, idle, abandoned, closed, by threads and callbacks."""

@@ -1,0 +1,1 @@
+"""Processes that fork, get signals, are stopped or killed."""
