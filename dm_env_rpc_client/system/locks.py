@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 AT_ONCE = (False,)
 _WAIT = (True,)
@@ -33,3 +34,21 @@ def take(lock: threading.Lock, held: list[bool], seconds: float = 0.0) -> None:
         held.extend(filter(None, map(lock.acquire, _WAIT, (seconds,))))
     else:
         held.extend(filter(None, map(lock.acquire, AT_ONCE)))
+
+
+def run(lock: threading.Lock, action: Callable[[], object], seconds: float = 0.0) -> None:
+    """Calls a function with a lock, unless the lock is not free in time.
+
+    Args:
+      lock: the lock, which an interrupt does not leave locked.
+      action: the function.
+      seconds: how long to wait for the lock.
+    """
+    held: list[bool] = []
+    try:
+        take(lock, held, seconds)
+        if held:
+            action()
+    finally:
+        if held:
+            lock.release()

@@ -15,7 +15,7 @@ from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
 from dm_env_rpc_client.transports.grpc.channel import open_channel, open_channel_async
 from dm_env_rpc_client.transports.grpc.stream import GrpcStream
 from dm_env_rpc_client.transports.http2.client.async_stream import open_http2_stream_async
-from dm_env_rpc_client.transports.http2.client.attempts import seconds_left
+from dm_env_rpc_client.transports.http2.client.connecting import open_connection, take_connection
 from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
 from dm_env_rpc_client.transports.http2.client.stream import Http2Stream
 from dm_env_rpc_client.transports.http2.client.target import can_reach
@@ -50,7 +50,7 @@ def _open_stream(endpoint: Endpoint, timeout: float | None, allocate: Allocate) 
     if endpoint.incoming is not None:
         return StreamGroup(endpoint, allocate)._open(timeout)
     if _uses_http2(endpoint):
-        return Http2Stream.open(endpoint, timeout, allocate)
+        return Http2Stream(open_connection(endpoint, timeout, allocate))
     channel = open_channel(
         endpoint.address, grpc_credentials(endpoint), timeout, endpoint.max_message_bytes
     )
@@ -148,11 +148,9 @@ class StreamGroup:
                 call = connection.open_call()
                 if call is not None:
                     return Http2Stream(connection, call)
-        connection = ClientConnection(self._endpoint, timeout, self._allocate, *told)
+        connection = open_connection(self._endpoint, timeout, self._allocate, *told)
         self._connections.add(connection)
-        call = connection.open_call()
-        assert call is not None, "the first call is opened with the connection"
-        return Http2Stream(connection, call)
+        return Http2Stream(connection)
 
     def _open_dialed(
         self, incoming: Incoming, usable: list[ClientConnection], timeout: float | None
@@ -174,18 +172,15 @@ class StreamGroup:
 
         while True:
             dialed = incoming.take(wanted, deadline)
-            left = None if deadline is None else seconds_left(deadline)
             try:
-                connection = ClientConnection(self._endpoint, left, self._allocate, dialed=dialed)
+                connection = take_connection(dialed, self._endpoint, deadline, self._allocate)
             except ConnectionLostError as error:
                 _log.info("%s was gone when it was needed: %s", dialed.address, error)
                 continue
             except TimeoutError as error:
                 raise not_connected(dialed.address, None, "DEADLINE_EXCEEDED", None) from error
             self._connections.add(connection)
-            call = connection.open_call()
-            assert call is not None, "the first call is opened with the connection"
-            return Http2Stream(connection, call)
+            return Http2Stream(connection)
 
     def cork(self) -> None:
         """Begins to hold back what one thread writes on several streams, until `uncork`."""

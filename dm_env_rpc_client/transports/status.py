@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import grpc
+
 from dm_env_rpc_client.errors import (
     ConnectionLostError,
     DeadlineExceededError,
@@ -12,42 +14,24 @@ from dm_env_rpc_client.errors import (
 PROCESS = "/dm_env_rpc.v1.Environment/Process"
 """The one method of the service Environment."""
 
-GRPC_CODES = (
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
+GRPC_CODES = tuple(
+    code.name for code in sorted(grpc.StatusCode, key=lambda code: int(code.value[0]))
 )
+"""The names of gRPC's status codes; the index of each is its number."""
 
-# Number -> its name, and the gRPC code that it stands for ("gRPC over HTTP/2", Errors).
-HTTP2_ERRORS: dict[int, tuple[str, str]] = {
-    0x0: ("NO_ERROR", "INTERNAL"),
-    0x1: ("PROTOCOL_ERROR", "INTERNAL"),
-    0x2: ("INTERNAL_ERROR", "INTERNAL"),
-    0x3: ("FLOW_CONTROL_ERROR", "INTERNAL"),
-    0x4: ("SETTINGS_TIMEOUT", "INTERNAL"),
-    0x5: ("STREAM_CLOSED", "INTERNAL"),
-    0x6: ("FRAME_SIZE_ERROR", "INTERNAL"),
-    0x7: ("REFUSED_STREAM", "UNAVAILABLE"),
-    0x8: ("CANCEL", "CANCELLED"),
-    0x9: ("COMPRESSION_ERROR", "INTERNAL"),
-    0xA: ("CONNECT_ERROR", "INTERNAL"),
-    0xB: ("ENHANCE_YOUR_CALM", "RESOURCE_EXHAUSTED"),
-    0xC: ("INADEQUATE_SECURITY", "PERMISSION_DENIED"),
-    0xD: ("HTTP_1_1_REQUIRED", "UNKNOWN"),
+_HTTP2_NAMES = (
+    "NO_ERROR", "PROTOCOL_ERROR", "INTERNAL_ERROR", "FLOW_CONTROL_ERROR", "SETTINGS_TIMEOUT",
+    "STREAM_CLOSED", "FRAME_SIZE_ERROR", "REFUSED_STREAM", "CANCEL", "COMPRESSION_ERROR",
+    "CONNECT_ERROR", "ENHANCE_YOUR_CALM", "INADEQUATE_SECURITY", "HTTP_1_1_REQUIRED",
+)  # fmt: skip
+
+# Those that do not stand for INTERNAL ("gRPC over HTTP/2", Errors).
+_HTTP2_CODES = {
+    "REFUSED_STREAM": "UNAVAILABLE",
+    "CANCEL": "CANCELLED",
+    "ENHANCE_YOUR_CALM": "RESOURCE_EXHAUSTED",
+    "INADEQUATE_SECURITY": "PERMISSION_DENIED",
+    "HTTP_1_1_REQUIRED": "UNKNOWN",
 }
 
 _HTTP_CODES = {
@@ -60,6 +44,12 @@ _HTTP_CODES = {
     "503": "UNAVAILABLE",
     "504": "UNAVAILABLE",
 }
+
+
+def http2_error(number: int) -> tuple[str, str]:
+    """Returns the name of an error code of HTTP/2, and the gRPC code that it stands for."""
+    name = _HTTP2_NAMES[number] if number < len(_HTTP2_NAMES) else f"error {number}"
+    return name, _HTTP2_CODES.get(name, "INTERNAL")
 
 
 def code_of_http_status(status: str) -> str:

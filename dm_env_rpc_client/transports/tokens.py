@@ -54,15 +54,6 @@ def read_token(path: str | os.PathLike[str]) -> str:
     return token
 
 
-def requiring_token(token: str, open_stream: OpenStream) -> OpenStream:
-    """Returns what opens streams for clients that send a token, and refuses all others.
-
-    Raises:
-      SpecError: `token` is not a token.
-    """
-    return _TokenRequired(token, open_stream)
-
-
 class Token:
     """A token that is required.
 
@@ -83,12 +74,15 @@ class Token:
         return hmac.compare_digest(_hash(sent), self._expected)
 
 
-class _TokenRequired:
-    def __init__(self, token: str, open_stream: OpenStream):
-        self._token = Token(token)
-        self._open_stream = open_stream
+def requiring_token(token: str, open_stream: OpenStream) -> OpenStream:
+    """Returns what opens streams for clients that send a token, and refuses all others.
 
-    def __call__(self, peer: Peer) -> ServerStream:
+    Raises:
+      SpecError: `token` is not a token.
+    """
+    required = Token(token)
+
+    def open_admitted(peer: Peer) -> ServerStream:
         sent = [value for key, value in peer.metadata if key == _KEY]
         if not sent:
             raise StreamStatusError(
@@ -98,12 +92,14 @@ class _TokenRequired:
             )
         value = sent[0] if isinstance(sent[0], str) else sent[0].decode("latin-1")
         is_bearer = value[: len(_SCHEME)].lower() == _SCHEME.lower()
-        is_right = self._token.is_equal(value[len(_SCHEME) :].strip())
+        is_right = required.is_equal(value[len(_SCHEME) :].strip())
         if len(sent) > 1 or not is_bearer or not is_right:
             raise StreamStatusError(
                 "UNAUTHENTICATED", "the token in the metadata 'authorization' is not valid here"
             )
-        return self._open_stream(peer)
+        return open_stream(peer)
+
+    return open_admitted
 
 
 def _hash(token: str) -> bytes:

@@ -25,6 +25,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.client.connection_group import ConnectionGroup
 from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.transports.endpoint import Endpoint
+from dm_env_rpc_client.transports.http2.client.connecting import open_connection
 from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
 from dm_env_rpc_client.transports.streams import plain_memory
 from tests.environments import Echo
@@ -47,7 +48,7 @@ def server() -> Iterator[Server]:
 
 
 def test_no_stream_is_opened_on_a_connection_that_its_last_one_ends(server: Server) -> None:
-    connection = ClientConnection(Endpoint(server.address), 10.0, plain_memory)
+    connection = open_connection(Endpoint(server.address), 10.0, plain_memory)
     first, second = connection.open_call(), connection.open_call()
     assert first is not None
     assert second is not None

@@ -7,8 +7,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from dm_env_rpc_client.transports.endpoint import Endpoint
+from dm_env_rpc_client.transports.http2.client.connecting import open_connection
+from dm_env_rpc_client.transports.http2.client.stream import Http2Stream
 from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 from dm_env_rpc_client.transports.server_streams import ListenerOptions, OpenStream, Peer
+from dm_env_rpc_client.transports.streams import plain_memory
 from tests.scripted import settles
 from tests.transports.raw_client import RawClient, request, requests
 
@@ -23,6 +27,10 @@ def listener(
     **options: Any,
 ) -> Http2Listener:
     return Http2Listener(ListenerOptions(open_stream, max_streams, **options), address, tls)
+
+
+def open_http2_stream(address: str) -> Http2Stream:
+    return Http2Stream(open_connection(Endpoint(address), 10.0, plain_memory))
 
 
 class Scripted:

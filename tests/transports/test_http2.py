@@ -31,13 +31,13 @@ from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.http2 import sockets
 from dm_env_rpc_client.transports.http2.client import keepalive
 from dm_env_rpc_client.transports.http2.client.async_stream import open_http2_stream_async
-from dm_env_rpc_client.transports.http2.client.stream import Http2Stream
 from dm_env_rpc_client.transports.http2.client.target import Target, can_reach
 from tests.certificates import openssl
 from tests.scripted import descriptor_count, extension, settles, thread_count
 from tests.stopwatch import time_limit
 from tests.transports import frames
 from tests.transports.frames import data, greeting, grpc_message
+from tests.transports.hosts import open_http2_stream
 
 Script: TypeAlias = Callable[[socket.socket], None]
 
@@ -349,7 +349,7 @@ def test_ipv6(is_async: bool) -> None:
         if is_async:
             asyncio.run(main(address))
         else:
-            stream = Http2Stream.open(Endpoint(address))
+            stream = open_http2_stream(address)
             assert stream.read(5)
             stream.close(0.1)
 
@@ -661,7 +661,7 @@ def test_row_38_a_server_that_freezes_late_in_a_step_is_noticed(is_async: bool) 
 def test_aborting_wakes_a_thread_that_reads() -> None:
     with raw_server(silent) as address:
         descriptors = descriptor_count()
-        stream = Http2Stream.open(Endpoint(address))
+        stream = open_http2_stream(address)
         outcome: list[BaseException] = []
 
         def read() -> None:

@@ -15,12 +15,10 @@ import grpc.aio
 import pytest
 
 from dm_env_rpc_client.transports import status
-from dm_env_rpc_client.transports.endpoint import Endpoint
-from dm_env_rpc_client.transports.http2.client.stream import Http2Stream
 from dm_env_rpc_client.transports.http2.server import stream_threads
 from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
 from tests.scripted import settles
-from tests.transports.hosts import listener
+from tests.transports.hosts import listener, open_http2_stream
 from tests.transports.raw_client import RawClient, request, requests
 from tests.transports.test_server_streams import Call
 
@@ -120,7 +118,7 @@ def messages_of(seed: int, count: int) -> list[bytes]:
 
 def play_http2(address: str, messages: list[bytes], depth: int) -> None:
     """Sends `depth` ahead on the package's own stream, and checks each answer."""
-    stream = Http2Stream.open(Endpoint(address))
+    stream = open_http2_stream(address)
     try:
         stream.write(*messages[:depth])
         for index, message in enumerate(messages):

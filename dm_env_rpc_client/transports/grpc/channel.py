@@ -19,8 +19,9 @@ from dm_env_rpc_client.transports.http2.client.keepalive import (
     KEEPALIVE_TIMEOUT_SECONDS,
 )
 from dm_env_rpc_client.transports.http2.client.tls_probe import explain_end
+from dm_env_rpc_client.transports.services.health import CHECK
 
-_PING = "/grpc.health.v1.Health/Check"
+_PING = CHECK
 """Every gRPC server answers this, at least with UNIMPLEMENTED. The alternative, to watch the
 state of the channel, takes a thread that makes closing the channel wait for 0.2 s."""
 
@@ -63,25 +64,18 @@ def open_channel(
       ConnectionLostError: there was no connection within `timeout`; says why.
       DeadlineExceededError: nothing was received within `timeout`.
     """
-    options = _options(address, max_message_bytes)
-    if credentials is None:
-        channel = grpc.insecure_channel(address, options)
-    else:
-        channel = grpc.secure_channel(address, credentials, options)
+    channel: grpc.Channel = _channel(grpc, address, credentials, max_message_bytes)
     ping: Any = channel.unary_unary(_PING)
     attempts = Attempts(address, timeout)
-    is_tls = credentials is not None and not is_local_credentials(credentials)
     try:
         while True:
             failure = None
             try:
                 ping(b"", timeout=_probe_seconds(attempts))
             except grpc.RpcError as answer:
-                failure = _failure(answer, is_tls)
+                failure = _failure(answer, credentials, attempts)
             if failure is None:
                 return channel
-            if _is_broken_off(failure, is_tls):
-                failure = explain_end(failure, address, attempts)
             attempts.failed(failure)
             time.sleep(RETRY_SECONDS)
     except BaseException:
@@ -96,25 +90,18 @@ async def open_channel_async(
     max_message_bytes: int,
 ) -> grpc.aio.Channel:
     """`open_channel` for an event loop."""
-    options = _options(address, max_message_bytes)
-    if credentials is None:
-        channel = grpc.aio.insecure_channel(address, options)
-    else:
-        channel = grpc.aio.secure_channel(address, credentials, options)
+    channel: grpc.aio.Channel = _channel(grpc.aio, address, credentials, max_message_bytes)
     ping: Any = channel.unary_unary(_PING)
     attempts = Attempts(address, timeout)
-    is_tls = credentials is not None and not is_local_credentials(credentials)
     try:
         while True:
             failure = None
             try:
                 await ping(b"", timeout=_probe_seconds(attempts))
             except grpc.RpcError as answer:
-                failure = _failure(answer, is_tls)
+                failure = await asyncio.to_thread(_failure, answer, credentials, attempts)
             if failure is None:
                 return channel
-            if _is_broken_off(failure, is_tls):
-                failure = await asyncio.to_thread(explain_end, failure, address, attempts)
             attempts.failed(failure)
             await asyncio.sleep(RETRY_SECONDS)
     except BaseException:
@@ -122,7 +109,13 @@ async def open_channel_async(
         raise
 
 
-def _options(address: str, max_message_bytes: int) -> list[tuple[str, Any]]:
+def _channel(
+    module: Any,
+    address: str,
+    credentials: grpc.ChannelCredentials | None,
+    max_message_bytes: int,
+) -> Any:
+    """Returns a channel of `grpc` or of `grpc.aio`."""
     options: list[tuple[str, Any]] = [
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", max_message_bytes),
@@ -138,7 +131,9 @@ def _options(address: str, max_message_bytes: int) -> list[tuple[str, Any]]:
     ]
     if is_loopback(address):
         options.append(("grpc.enable_http_proxy", 0))
-    return options
+    if credentials is None:
+        return module.insecure_channel(address, options)
+    return module.secure_channel(address, credentials, options)
 
 
 def _probe_seconds(attempts: Attempts) -> float | None:
@@ -146,25 +141,26 @@ def _probe_seconds(attempts: Attempts) -> float | None:
     return None if remaining is None else max(remaining, _LEAST_PROBE_SECONDS)
 
 
-def _failure(answer: grpc.RpcError, is_tls: bool) -> OSError | None:
+def _failure(
+    answer: grpc.RpcError, credentials: grpc.ChannelCredentials | None, attempts: Attempts
+) -> OSError | None:
     """Returns why a probe was not answered; None if the server has answered it."""
     details = answer.details() or ""
     if answer.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return TimeoutError()
     if answer.code() is not grpc.StatusCode.UNAVAILABLE:
         return None
-    if is_tls and details.startswith(_NOT_CONNECTED):
-        if "ALPN" in details:
-            return HandshakeError(NO_HTTP2)
-        if "Unwrap failed" in details:
-            return HandshakeError("the server ended the TLS connection with an alert")
-        if _FINAL.search(details):
-            return HandshakeError(details)
-        if _BROKEN_OFF.search(details):
-            return HandshakeError(ConnectionResetError())
-    return ConnectionError(details)
-
-
-def _is_broken_off(failure: OSError, is_tls: bool) -> bool:
-    text = str(failure)
-    return not is_tls and text.startswith(_NOT_CONNECTED) and bool(_BROKEN_OFF.search(text))
+    failure = ConnectionError(details)
+    if not details.startswith(_NOT_CONNECTED):
+        return failure
+    if credentials is None or is_local_credentials(credentials):
+        return explain_end(failure, attempts) if _BROKEN_OFF.search(details) else failure
+    if "ALPN" in details:
+        return HandshakeError(NO_HTTP2)
+    if "Unwrap failed" in details:
+        return HandshakeError("the server ended the TLS connection with an alert")
+    if _FINAL.search(details):
+        return HandshakeError(details)
+    if _BROKEN_OFF.search(details):
+        return HandshakeError(ConnectionResetError())
+    return failure

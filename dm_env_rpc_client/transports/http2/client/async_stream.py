@@ -39,7 +39,7 @@ async def open_http2_stream_async(
     attempts = Attempts(address, timeout)
     while True:
         half = ClientHalf(address, endpoint.max_message_bytes, allocate)
-        stream = AsyncHttp2Stream(address, half, headers)
+        stream = AsyncHttp2Stream(half, headers)
         try:
             await asyncio.wait_for(
                 _open(stream, target, tls, attempts, endpoint.stays_on_loopback), attempts.remaining
@@ -50,7 +50,7 @@ async def open_http2_stream_async(
             if tls is not None:
                 failure: OSError = HandshakeError(stream.alert or error)
             else:
-                failure = await asyncio.to_thread(explain_end, error, address, attempts)
+                failure = await asyncio.to_thread(explain_end, error, attempts)
             attempts.failed(failure)
         except (OSError, asyncio.TimeoutError) as error:
             stream.abort()
@@ -120,8 +120,8 @@ class AsyncHttp2Stream(asyncio.BufferedProtocol):
       alert: what the server said in TLS when it ended the connection.
     """
 
-    def __init__(self, address: str, half: ClientHalf, headers: list[Header]):
-        self.address = address
+    def __init__(self, half: ClientHalf, headers: list[Header]):
+        self.address = half.address
         self._half = half
         self._framing = half.framing
         self._sending = half.framing.sending

@@ -63,13 +63,14 @@ class Attempts:
       timeout: seconds until there must be a connection; None for any time.
 
     Attributes:
+      address: as the argument.
       deadline: when that is, on the monotonic clock.
     """
 
     def __init__(self, address: str, timeout: float | None):
         self._begun = time.monotonic()
         self.deadline = None if timeout is None else self._begun + timeout
-        self._address = address
+        self.address = address
         self._timeout = timeout
         self._cause: DmEnvRpcClientError | None = None
         self._broken_off_since: float | None = None
@@ -105,7 +106,7 @@ class Attempts:
 
     def _not_connected(self, error: OSError, timeout: float | None) -> DmEnvRpcClientError:
         code = "DEADLINE_EXCEEDED" if isinstance(error, TimeoutError) else "UNAVAILABLE"
-        return not_connected(self._address, timeout, code, _reason(error))
+        return not_connected(self.address, timeout, code, _reason(error))
 
     def _tell(self, error: OSError) -> None:
         """Logs, once, that there is no connection yet: a program that waits looks as if it hung."""
@@ -116,7 +117,7 @@ class Attempts:
             limit = "" if math.isinf(left) else f" for {left:.0f} s more"
             _log.warning(
                 "no connection to %s yet: %s; trying again%s",
-                self._address,
+                self.address,
                 _reason(error) or "no reply",
                 limit,
             )

@@ -17,7 +17,6 @@ import select
 import socket
 import ssl
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -25,17 +24,12 @@ from typing import Any
 
 from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError
 from dm_env_rpc_client.system import busy_wait, locks
-from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS, Endpoint
-from dm_env_rpc_client.transports.http2.client.attempts import Attempts, HandshakeError
 from dm_env_rpc_client.transports.http2.client.keepalive import LOOK_SECONDS, Keepalive, Verdict
-from dm_env_rpc_client.transports.http2.client.request import request_headers
-from dm_env_rpc_client.transports.http2.client.target import Target
-from dm_env_rpc_client.transports.http2.client.tls_probe import explain_end
-from dm_env_rpc_client.transports.http2.dial_in.incoming import DialedIn
+from dm_env_rpc_client.transports.http2.client.receiver import Receiver
+from dm_env_rpc_client.transports.http2.client.request import Header
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientHalf, ClientStream
-from dm_env_rpc_client.transports.http2.sockets import WOULD_BLOCK, connect_socket, tls_context
+from dm_env_rpc_client.transports.http2.sockets import WOULD_BLOCK
 from dm_env_rpc_client.transports.status import silent
-from dm_env_rpc_client.transports.streams import Allocate
 
 _DISPOSE_SECONDS = 1.0
 """How long the end waits for a thread that is sending. On a busy machine 0.1 s were not enough once
@@ -46,96 +40,63 @@ _BUFFERS_AT_ONCE = 64
 _FIRST_HELD_BACK = 2
 """Buffers that are written before the first are sent, while a connection is corked."""
 
-_FROM_0 = (0,)
-
 
 class ClientConnection:
     """An open connection.
 
     Args:
-      endpoint: the server; its address is `host:port`, `unix:path` or `unix-abstract:name`, its
-        credentials are a Tls or an ssl.SSLContext, or None (or gRPC's local credentials) for
-        plaintext.
-      timeout: seconds until the server must have accepted the connection; None for no limit.
-      allocate: gives the memory for large messages.
-      *more: headers that are sent beside the metadata of the endpoint.
-      dialed: the connection that the server has opened; None to open one.
+      connected: its socket, not blocking; an ssl.SSLSocket for TLS, after the handshake.
+      half: the state of the connection.
+      request: the headers of each stream.
+      most_streams: how many streams the server has room for; it may allow fewer.
 
     Attributes:
       address: the server's.
-      most_streams: how many streams the server has room for; it may allow fewer.
+      most_streams: as the argument.
       lock: held while the state of the connection is changed, and while a TLS socket is used,
         which only one thread at a time may do.
       is_closed: whether it was closed on this side.
-      is_shared: whether several streams are open.
       is_corked: whether what is written is held back, see `cork`.
       sending: what waits to be sent.
-
-    Raises:
-      SpecError: an address or credentials that this transport does not support.
-      ConnectionLostError: there was no connection within `timeout`; says why.
-      DeadlineExceededError: nothing at all came back within `timeout`.
-      ProtocolError: something else than an HTTP/2 server listens there.
+      alert: what the server said in TLS when it ended the connection.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        timeout: float | None,
-        allocate: Allocate,
-        *more: tuple[str, str],
-        dialed: DialedIn | None = None,
-    ):
-        address = self.address = endpoint.address
-        self.most_streams = sys.maxsize
-        self._allocate = allocate
-        self._max_message_bytes = endpoint.max_message_bytes
-        target = Target.parse(address)
-        tls = tls_context(endpoint.credentials, address)
-        self._is_tls = tls is not None
-        if dialed is not None:
-            self.address = f"{dialed.address} (dialed in to {address})"
-            self.most_streams = dialed.environments
-            self._is_tls = isinstance(dialed.socket, ssl.SSLSocket)
-        self._request = request_headers(target, self._is_tls, endpoint.metadata)
-        self._request.extend(more)
+    def __init__(self, connected: Any, half: ClientHalf, request: list[Header], most_streams: int):
+        self.address = half.address
+        self.most_streams = most_streams
         self.lock = threading.Lock()
+        self.is_closed = self.is_corked = False
+        self.sending = half.framing.sending
+        self.alert: ssl.SSLError | None = None
+        self._half = half
+        self._framing = half.framing
+        self._request = request
+        self._socket = connected
+        self._is_tls = isinstance(connected, ssl.SSLSocket)
+        # What TLS receives and sends is not what the socket does: that one never waits.
+        self._at_once = 0 if self._is_tls else socket.MSG_DONTWAIT
+        if self._at_once:
+            connected.settimeout(None)
+            look = struct.pack("ll", int(LOOK_SECONDS), int(LOOK_SECONDS % 1 * 1e6))
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, look)
         # Held by the thread that receives.
         self._receiving = threading.Lock()
+        self._receiver = Receiver(connected, half.framing)
         self._waiters = 0
         self._busy_wait = busy_wait.BusyWait()
-        self.is_closed = False
-        self.is_corked = self.is_shared = False
+        self._keepalive = Keepalive(half.framing)
+        # Three, because two threads cannot use one at the same time.
+        self._readable = _poll(connected, select.POLLIN)
+        self._either = _poll(connected, select.POLLIN | select.POLLOUT)
+        look_now = select.poll()
+        look_now.register(connected, select.POLLIN)
+        self._look = look_now.poll
         # Whether a thread is changing what streams have in common, or was interrupted while it did.
         self._is_torn = False
-        # What was received and is not parsed: the result of the system call, or nothing.
-        self._counts: list[Any] = []
         self._held_back = _FIRST_HELD_BACK
-        self._users: set[ClientStream] = set()
-        self._first: ClientStream | None = None
-        # What the server said in TLS when it ended the connection.
-        self._alert: ssl.SSLError | None = None
-        attempts = Attempts(address, timeout)
-        if dialed is not None:
-            self._open(dialed.socket)
-            self._wait_until_accepted(attempts.deadline)
-            return
-        while True:
-            try:
-                self._open(
-                    connect_socket(target, tls, attempts.deadline, endpoint.stays_on_loopback)
-                )
-                self._wait_until_accepted(attempts.deadline)
-                return
-            except ConnectionLostError as error:
-                if tls is not None:
-                    failure: OSError = HandshakeError(self._alert or error)
-                else:
-                    failure = explain_end(error, address, attempts)
-                attempts.failed(failure)
-            except OSError as error:
-                attempts.failed(error)
-            time.sleep(RETRY_SECONDS)
+        # With the greeting, so that the first stream costs no round trip.
+        self._first: ClientStream | None = half.open(request)
+        self._users = {self._first}
 
     def send_always(self, header: tuple[str, str]) -> None:
         """Sends a header with all streams from here on."""
@@ -153,7 +114,6 @@ class ClientConnection:
             elif self._users and self.is_usable and self._half.may_open:
                 call = self._half.open(self._request)
                 self._users.add(call)
-                self.is_shared = True
                 opened.append(call)
 
         self._change(open_one)
@@ -265,7 +225,7 @@ class ClientConnection:
                 return False
             with self.lock:
                 is_readable = (self._is_tls and self._socket.pending()) or self._look(0)
-            return bool(is_readable or self._counts) and self._receive(self._at_once)
+            return bool(is_readable or self._receiver.counts) and self._receive(self._at_once)
         finally:
             if held:
                 self._receiving.release()
@@ -293,11 +253,12 @@ class ClientConnection:
 
     def has_unread(self, call: ClientStream) -> bool:
         """Whether something has arrived for a stream, or it has ended; see `Stream.has_unread`."""
-        if self.is_shared and not self.is_corked:
+        is_shared = len(self._users) > 1
+        if is_shared and not self.is_corked:
             self.take_all_arrived()  # It may be for other streams.
         if call.messages or call.failure is not None or self.is_closed:
             return True
-        if self.is_shared:
+        if is_shared:
             return False
         with self.lock:  # One at a time; any thread may ask.
             waiting = self._is_tls and self._socket.pending()
@@ -322,35 +283,21 @@ class ClientConnection:
 
         After the last one no other is opened: the caller ends the connection.
         """
-        held: list[bool] = []
 
         def leave() -> None:
             self._users.discard(call)
-            self.is_shared = len(self._users) > 1
             if self._users:
                 call.cancel()
                 call.fail(ConnectionClosedError(f"the connection to {self.address} was closed"))
 
-        try:
-            locks.take(self.lock, held, _DISPOSE_SECONDS)
-            if held:
-                self._change_locked(leave)
-            return bool(self._users - {call})
-        finally:
-            if held:
-                self.lock.release()
+        locks.run(self.lock, lambda: self._change_locked(leave), _DISPOSE_SECONDS)
+        return bool(self._users - {call})
 
     def shut_down(self) -> None:
         """Ends the connection; may be called again after an interrupt."""
-        # Only if no other thread is in the middle of sending.
-        held: list[bool] = []
-        try:
-            locks.take(self.lock, held)
-            if held and not self.is_closed:
-                self._change_locked(self._half.shut_down)
-        finally:
-            if held:
-                self.lock.release()
+        if not self.is_closed:
+            # Only if no other thread is in the middle of sending.
+            locks.run(self.lock, lambda: self._change_locked(self._half.shut_down))
         self.is_closed = True
         try:
             # Wakes a thread that waits for the socket, which closing it would not.
@@ -363,56 +310,22 @@ class ClientConnection:
 
     def _dispose_unless_receiving(self) -> None:
         """Closes the socket, unless a thread receives: that one calls this when it is done."""
-        held: list[bool] = []
-        try:
-            locks.take(self._receiving, held)
-            if held:
-                self._dispose()
-        finally:
-            if held:
-                self._receiving.release()
+        locks.run(
+            self._receiving, lambda: locks.run(self.lock, self._socket.close, _DISPOSE_SECONDS)
+        )
 
-    def _dispose(self) -> None:
-        """Closes the socket; called with the right to receive."""
-        held: list[bool] = []
-        try:
-            locks.take(self.lock, held, _DISPOSE_SECONDS)
-            if held:
-                self._socket.close()
-        finally:
-            if held:
-                self.lock.release()
+    def wait_until_accepted(self, deadline: float | None) -> None:
+        """Returns when the server has shown itself; otherwise closes the socket.
 
-    def _open(self, connected: Any) -> None:
-        self._socket = connected
-        self._recvmsg_into: Any = None if self._is_tls else connected.recvmsg_into
-        # What TLS receives and sends is not what the socket does: that one never waits.
-        self._at_once = 0 if self._is_tls else socket.MSG_DONTWAIT
-        if self._at_once:
-            connected.settimeout(None)
-            look = struct.pack("ll", int(LOOK_SECONDS), int(LOOK_SECONDS % 1 * 1e6))
-            connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, look)
-        self._half = ClientHalf(self.address, self._max_message_bytes, self._allocate)
-        self._framing = self._half.framing
-        self.sending = self._framing.sending
-        # With the greeting, so that the first stream costs no round trip.
-        first = self._first = self._half.open(self._request)
-        self._users = {first}
-        self._keepalive = Keepalive(self._framing)
-        # Three, because two threads cannot use one at the same time.
-        self._readable = _poll(connected, select.POLLIN)
-        self._either = _poll(connected, select.POLLIN | select.POLLOUT)
-        look_now = select.poll()
-        look_now.register(connected, select.POLLIN)
-        self._look = look_now.poll
-
-    def _wait_until_accepted(self, deadline: float | None) -> None:
-        """Returns when the server has shown itself; otherwise closes the socket."""
-        framing, first = self._framing, self._first
+        Raises:
+          TimeoutError: not by the deadline.
+          DmEnvRpcClientError: another one than an HTTP/2 server, or none any more.
+        """
+        first = self._first
         assert first is not None
         try:
             self._change()
-            while not framing.control.is_ready:
+            while not self._framing.control.is_ready:
                 if first.failure is not None:
                     raise first.failure
                 if not self.advance(first, deadline):
@@ -458,7 +371,7 @@ class ClientConnection:
         Returns:
           False if the deadline has passed and no message was received.
         """
-        is_shared = self.is_shared
+        is_shared = len(self._users) > 1
         if self.is_corked:
             self.uncork()  # What this waits for may be held back.
         waits = False
@@ -489,17 +402,19 @@ class ClientConnection:
                 time.sleep(_YIELD_SECONDS)
 
     def _advance_alone(self, call: ClientStream, deadline: float | None) -> bool:
+        if self._is_torn:
+            self._change()  # Before it waits for what may never come.
+            return True
         if not (self._is_tls and self._pending()):
             wait = LOOK_SECONDS
             if deadline is not None:
                 wait = min(wait, deadline - time.monotonic())
             unsent = bool(self.sending.outbound)
-            if (
-                wait > busy_wait.SPIN_SECONDS
-                and not unsent
-                and self._busy_wait.spin(self._receive, self._at_once)
-            ):
-                return True
+            if wait > busy_wait.SPIN_SECONDS and not unsent:
+                look = self._receive_tls if self._is_tls else self._receiver.receive
+                if self._busy_wait.spin(look, self._at_once):
+                    self._parse()
+                    return True
             if self._at_once and not unsent and wait > 0.99 * LOOK_SECONDS:
                 # Waits and receives in one system call.
                 if not self._receive(0):
@@ -510,8 +425,7 @@ class ClientConnection:
                 return deadline is None or time.monotonic() < deadline
             if unsent:
                 self._change()
-        if not self._receive(self._at_once):
-            return deadline is None or time.monotonic() < deadline
+        self._receive(self._at_once)
         # A peer may go on sending for ever without a message being among it.
         return bool(call.messages) or deadline is None or time.monotonic() < deadline
 
@@ -521,40 +435,25 @@ class ClientConnection:
         Args:
           flags: `_at_once`, or 0 to wait on a plain socket, for up to `LOOK_SECONDS`.
         """
-        if self._is_tls:
-            return self._receive_tls()
-        framing, counts = self._framing, self._counts
-        was_interrupted = self._is_torn
-        if was_interrupted:
-            self._change()  # Before it waits for what may never come.
-            return True
-        if not counts:
-            buffers = framing.buffers()
-            # In one call of C, in which no interrupt is raised behind the system call: either bytes
-            # were received, and their number is in the list, or none. 0.3 us more than a call of
-            # `recv_into`; it is one for many answers, or beside the time of a round trip.
-            try:
-                if len(buffers) == 1:
-                    counts.extend(map(self._socket.recv_into, buffers, _FROM_0, (flags,)))
-                else:
-                    counts.extend(map(self._recvmsg_into, (buffers,), _FROM_0, (flags,)))
-            except WOULD_BLOCK:
-                return False
-            except (OSError, ValueError):
-                counts.append(0)
+        has_received = self._receive_tls() if self._is_tls else self._receiver.receive(flags)
+        if has_received:
+            self._parse()
+        return has_received
+
+    def _parse(self) -> None:
+        """Parses what was received from a plain socket."""
         with self.lock:
             if self._is_torn:
                 self._give_up()
             self._is_torn = True  # As `_change`, without a call.
-            count = counts.pop()
-            framing.received(count if isinstance(count, int) else count[0])
+            if self._receiver.counts:
+                self._receiver.parse()
             if self.sending.outbound:
                 self.flush()
             self._is_torn = False
-        return True
 
-    def _receive_tls(self) -> bool:
-        """`_receive` for TLS, which never waits."""
+    def _receive_tls(self, _: int = 0) -> bool:
+        """Receives and parses once, with TLS, which never waits; False if there was nothing."""
         with self.lock:
             if self._is_torn:
                 self._give_up()
@@ -567,7 +466,7 @@ class ClientConnection:
             except (OSError, ValueError) as error:
                 if isinstance(error, ssl.SSLError):
                     # Without the traceback, which would refer to this stream.
-                    self._alert = error.with_traceback(None)
+                    self.alert = error.with_traceback(None)
                 count = 0
             self._framing.received(count)
             self.flush()

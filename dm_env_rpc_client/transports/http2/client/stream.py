@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable
 
 from dm_env_rpc_client.errors import DmEnvRpcClientError
-from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientStream
-from dm_env_rpc_client.transports.streams import Allocate, Buffer, plain_memory
+from dm_env_rpc_client.transports.streams import Buffer
 
 
 class Http2Stream:
@@ -18,10 +17,13 @@ class Http2Stream:
 
     Args:
       connection: the connection. It is closed with the last of its streams.
-      call: an open call on it.
+      call: an open call on it; None for its first one.
     """
 
-    def __init__(self, connection: ClientConnection, call: ClientStream):
+    def __init__(self, connection: ClientConnection, call: ClientStream | None = None):
+        if call is None:
+            call = connection.open_call()
+            assert call is not None, "the first call is opened with the connection"
         self.address = connection.address
         self._connection = connection
         self._call = call
@@ -31,19 +33,6 @@ class Http2Stream:
         self.has_unread: Callable[[], bool] = functools.partial(connection.has_unread, call)
         self.has_unsent = connection.has_unsent
         self._is_closed = self._is_aborted = False
-
-    @classmethod
-    def open(
-        cls,
-        endpoint: Endpoint,
-        timeout: float | None = 10.0,
-        allocate: Allocate = plain_memory,
-    ) -> Http2Stream:
-        """Opens a stream on a connection of its own; arguments and errors as ClientConnection."""
-        connection = ClientConnection(endpoint, timeout, allocate)
-        call = connection.open_call()
-        assert call is not None, "the first call is opened with the connection"
-        return cls(connection, call)
 
     def fileno(self) -> int:
         """See `Stream.fileno`."""
@@ -72,7 +61,7 @@ class Http2Stream:
     def shared_socket(self) -> tuple[ClientConnection, int] | None:
         """See `Stream.shared_socket`."""
         connection = self._connection
-        return (connection, self._call.number) if connection.is_shared else None
+        return (connection, self._call.number) if connection.stream_count > 1 else None
 
     def close(self, timeout: float) -> None:
         """See `Stream.close`."""

@@ -19,20 +19,19 @@ _TLS_RECORDS = (b"\x15", b"\x16")
 """How an alert and an answer to a handshake begin (RFC 8446, section 5.1)."""
 
 
-def explain_end(error: OSError, address: str, attempts: Attempts) -> OSError:
+def explain_end(error: OSError, attempts: Attempts) -> OSError:
     """Returns the error for a server that closed a plaintext connection before it said anything.
 
     Args:
       error: the error without an explanation.
-      address: the server.
-      attempts: with the time that is left.
+      attempts: to reach the server, with the time that is left.
 
     Returns:
       A HandshakeError, which is final, if the server answers the beginning of a TLS handshake;
       otherwise `error`.
     """
     try:
-        target = Target.parse(address)
+        target = Target.parse(attempts.address)
         is_tls = _answers_tls(target, attempts)
     except (OSError, SpecError):
         return error

@@ -25,7 +25,7 @@ from dm_env_rpc_client.transports.http2.protocol.violations import (
     check_header,
     spoken,
 )
-from dm_env_rpc_client.transports.status import HTTP2_ERRORS, code_of_http_status, stream_error
+from dm_env_rpc_client.transports.status import code_of_http_status, http2_error, stream_error
 from dm_env_rpc_client.transports.streams import Allocate
 
 # hpack logs all headers at the level DEBUG, and a token may be among them.
@@ -113,6 +113,7 @@ class ClientHalf:
       allocate: gives the memory for large messages.
 
     Attributes:
+      address: as the argument.
       framing: the connection.
       arrived: the streams that have received a message or ended; whoever looks removes them.
     """
@@ -122,7 +123,7 @@ class ClientHalf:
     def __init__(self, address: str, max_message_bytes: int, allocate: Allocate):
         self.framing = Framing(self, _GREETING)
         self.arrived: dict[int, None] = {}
-        self._address = address
+        self.address = address
         self._max_message_bytes = max_message_bytes
         self._allocate = allocate
         self._streams: dict[int, ClientStream] = {}
@@ -202,27 +203,27 @@ class ClientHalf:
         call = self._streams.get(stream)
         if call is None:
             raise ViolationError(f"sent a broken RST_STREAM on stream {stream}")
-        name, status = HTTP2_ERRORS.get(code, (f"error {code}", "INTERNAL"))
+        name, status = http2_error(code)
         text = f"the server reset the stream with {name}{self._going_away}"
-        call.fail(stream_error(self._address, status, text))
+        call.fail(stream_error(self.address, status, text))
 
     def refuse_message(self, stream: int, error: RefusedMessageError) -> None:
         """See `Role.refuse_message`."""
         call = self._streams[stream]
         call.cancel()
         if error.code == "RESOURCE_EXHAUSTED":
-            call.fail(stream_error(self._address, error.code, f"the server {error.what}"))
+            call.fail(stream_error(self.address, error.code, f"the server {error.what}"))
         else:
             call.fail(self.violated(ViolationError(error.what)))
 
     def go_away(self, last_stream: int, code: int, text: str) -> None:
         """See `Role.go_away`: the server finishes streams up to `last_stream` (section 6.8)."""
-        name, status = HTTP2_ERRORS.get(code, (f"error {code}", "INTERNAL"))
+        name, status = http2_error(code)
         self._going_away = f"; it said GOAWAY with {name}" + (f" ({text})" if text else "")
         for number, call in self._streams.items():
             if number > last_stream or code != frames.NO_ERROR:
                 status = "UNAVAILABLE" if code == frames.NO_ERROR else status
-                call.fail(stream_error(self._address, status, self._going_away.strip("; ")))
+                call.fail(stream_error(self.address, status, self._going_away.strip("; ")))
 
     def begin(self, first: bytes) -> None:
         """See `Role.begin`: whatever listens there is not an HTTP/2 server."""
@@ -236,17 +237,17 @@ class ClientHalf:
 
     def violated(self, violation: ViolationError) -> DmEnvRpcClientError:
         """See `Role.violated`."""
-        return ProtocolError(f"the server at {self._address} broke HTTP/2: it {violation.what}")
+        return ProtocolError(f"the server at {self.address} broke HTTP/2: it {violation.what}")
 
     def close(self, unparsed: bytes) -> DmEnvRpcClientError:
         """See `Role.close`."""
         if self.framing.control.is_ready:
             text = f"the server closed the connection{self._going_away}"
-            return stream_error(self._address, "UNAVAILABLE", text)
+            return stream_error(self.address, "UNAVAILABLE", text)
         if unparsed:
             return self._not_http2(unparsed)
         return ConnectionLostError(
-            f"the server at {self._address} closed the connection before it said anything",
+            f"the server at {self.address} closed the connection before it said anything",
             "UNAVAILABLE",
         )
 
@@ -262,10 +263,10 @@ class ClientHalf:
         content_type = fields.get("content-type", "")
         if status != "200":
             text = f"HTTP status {status or 'missing'}"
-            return stream_error(self._address, code_of_http_status(status), text)
+            return stream_error(self.address, code_of_http_status(status), text)
         if not content_type.startswith("application/grpc"):
             return ProtocolError(
-                f"what listens at {self._address} is not a gRPC server: it answers with content "
+                f"what listens at {self.address} is not a gRPC server: it answers with content "
                 f"type {content_type!r}; expected application/grpc"
             )
         if ends_stream:
@@ -276,11 +277,11 @@ class ClientHalf:
         details = urllib.parse.unquote(trailers.get("grpc-message", ""))
         if call.assembler.is_in_message:
             details = f"in the middle of a message; {details}"
-        call.fail(stream_error(self._address, trailers.get("grpc-status", ""), details))
+        call.fail(stream_error(self.address, trailers.get("grpc-status", ""), details))
 
     def _not_http2(self, first: bytes) -> DmEnvRpcClientError:
         if first.startswith(b"\x15\x03"):
             hint = "it expects TLS, and this connection is plaintext"
         else:
             hint = f"it speaks {spoken(first[:60])}"
-        return ProtocolError(f"what listens at {self._address} is not a gRPC server: {hint}")
+        return ProtocolError(f"what listens at {self.address} is not a gRPC server: {hint}")

@@ -1,0 +1,57 @@
+"""Receives so that an interrupt tears nothing: bytes are either received and counted, or not."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from dm_env_rpc_client.transports.http2.protocol.framing import Framing
+from dm_env_rpc_client.transports.http2.sockets import WOULD_BLOCK
+
+_FROM_0 = (0,)
+
+
+class Receiver:
+    """Receives from a plain socket into the memory of a framing; for one thread at a time.
+
+    Args:
+      connected: the socket.
+      framing: what parses the bytes.
+    """
+
+    def __init__(self, connected: socket.socket, framing: Framing):
+        self._recv_into = connected.recv_into
+        self._recvmsg_into: Any = connected.recvmsg_into
+        self._framing = framing
+        # Where bytes are received until some have been.
+        self._buffers: list[memoryview] | None = None
+        # What was received and is not parsed: the result of the system call, or nothing.
+        self.counts: list[Any] = []
+
+    def receive(self, flags: int) -> bool:
+        """Receives once, unless there are bytes to `parse`; False if there was nothing."""
+        counts = self.counts
+        if counts:
+            return True
+        buffers = self._buffers
+        if buffers is None:
+            buffers = self._buffers = self._framing.buffers()
+        # In one call of C, in which no interrupt is raised behind the system call: either bytes
+        # were received, and their number is in the list, or none. 0.3 us more than a call of
+        # `recv_into`; it is one for many answers, or beside the time of a round trip.
+        try:
+            if len(buffers) == 1:
+                counts.extend(map(self._recv_into, buffers, _FROM_0, (flags,)))
+            else:
+                counts.extend(map(self._recvmsg_into, (buffers,), _FROM_0, (flags,)))
+        except WOULD_BLOCK:
+            return False
+        except (OSError, ValueError):
+            counts.append(0)
+        return True
+
+    def parse(self) -> None:
+        """Has the framing parse what was received."""
+        self._buffers = None
+        count = self.counts.pop()
+        self._framing.received(count if isinstance(count, int) else count[0])
