@@ -136,8 +136,7 @@ class ClientConnection:
 
     def fileno(self) -> int:
         """Returns the descriptor of the socket; -1 if it was closed on this side."""
-        descriptor: int = -1 if self.is_closed else self._socket.fileno()
-        return descriptor
+        return -1 if self.is_closed else int(self._socket.fileno())
 
     def cork(self) -> None:
         """Begins to hold back what one thread writes on several streams, until `uncork`.
@@ -225,7 +224,7 @@ class ClientConnection:
                 return False
             with self.lock:
                 is_readable = (self._is_tls and self._socket.pending()) or self._look(0)
-            return bool(is_readable or self._receiver.counts) and self._receive(self._at_once)
+            return bool(is_readable or self._receiver.counts) and self._receive()
         finally:
             if held:
                 self._receiving.release()
@@ -261,8 +260,7 @@ class ClientConnection:
         if is_shared:
             return False
         with self.lock:  # One at a time; any thread may ask.
-            waiting = self._is_tls and self._socket.pending()
-            return bool(waiting or self._look(0))
+            return bool((self._is_tls and self._socket.pending()) or self._look(0))
 
     def wait_to_send(self, timeout: float) -> None:
         """Waits up to `timeout` seconds until the socket takes more, and sends that."""
@@ -389,7 +387,24 @@ class ClientConnection:
                         return True  # Another thread has received it.
                 if self.is_closed:
                     raise ConnectionClosedError(f"the connection to {self.address} was closed")
-                return self._advance_alone(call, deadline)
+                wait = LOOK_SECONDS
+                if deadline is not None:
+                    wait = min(wait, deadline - time.monotonic())
+                if wait > busy_wait.SPIN_SECONDS and not (self.sending.outbound or self._is_torn):
+                    look = self._receive_tls if self._is_tls else self._receiver.receive
+                    if self._busy_wait.spin(look, self._at_once):
+                        self._parse()
+                        return True
+                    if self._at_once and wait > 0.99 * LOOK_SECONDS:
+                        # Waits and receives in one system call.
+                        if look(0):
+                            self._parse()
+                        else:
+                            self._judge()
+                        return (
+                            bool(call.messages) or deadline is None or time.monotonic() < deadline
+                        )
+                return self._poll_and_receive(call, wait, deadline)
         finally:
             busy_wait.threads.discard(me)
             # After the lock was released: `shut_down` may have failed to get it just before.
@@ -401,41 +416,28 @@ class ClientConnection:
                 # Locks are not fair: let those receive whose messages this thread received.
                 time.sleep(_YIELD_SECONDS)
 
-    def _advance_alone(self, call: ClientStream, deadline: float | None) -> bool:
+    def _poll_and_receive(self, call: ClientStream, wait: float, deadline: float | None) -> bool:
+        """Waits so many seconds for the socket, and sends and receives; returns as `advance`."""
         if self._is_torn:
             self._change()  # Before it waits for what may never come.
             return True
-        if not (self._is_tls and self._pending()):
-            wait = LOOK_SECONDS
-            if deadline is not None:
-                wait = min(wait, deadline - time.monotonic())
+        with self.lock:
+            is_ready = self._is_tls and self._socket.pending()
+        if not is_ready:
             unsent = bool(self.sending.outbound)
-            if wait > busy_wait.SPIN_SECONDS and not unsent:
-                look = self._receive_tls if self._is_tls else self._receiver.receive
-                if self._busy_wait.spin(look, self._at_once):
-                    self._parse()
-                    return True
-            if self._at_once and not unsent and wait > 0.99 * LOOK_SECONDS:
-                # Waits and receives in one system call.
-                if not self._receive(0):
-                    self._judge()
-                return bool(call.messages) or deadline is None or time.monotonic() < deadline
             if not (self._either if unsent else self._readable)(wait):
                 self._judge()
                 return deadline is None or time.monotonic() < deadline
             if unsent:
                 self._change()
-        self._receive(self._at_once)
+        self._receive()
         # A peer may go on sending for ever without a message being among it.
         return bool(call.messages) or deadline is None or time.monotonic() < deadline
 
-    def _receive(self, flags: int) -> bool:
-        """Receives once; False if there was nothing.
-
-        Args:
-          flags: `_at_once`, or 0 to wait on a plain socket, for up to `LOOK_SECONDS`.
-        """
-        has_received = self._receive_tls() if self._is_tls else self._receiver.receive(flags)
+    def _receive(self) -> bool:
+        """Receives once, without waiting, and parses it; False if there was nothing."""
+        look = self._receive_tls if self._is_tls else self._receiver.receive
+        has_received = look(self._at_once)
         if has_received:
             self._parse()
         return has_received
@@ -446,13 +448,16 @@ class ClientConnection:
             if self._is_torn:
                 self._give_up()
             self._is_torn = True  # As `_change`, without a call.
-            if self._receiver.counts:
-                self._receiver.parse()
+            receiver = self._receiver
+            if receiver.counts:
+                receiver.buffers = None
+                count = receiver.counts.pop()
+                self._framing.received(count if isinstance(count, int) else count[0])
             if self.sending.outbound:
                 self.flush()
             self._is_torn = False
 
-    def _receive_tls(self, _: int = 0) -> bool:
+    def _receive_tls(self, _: int) -> bool:
         """Receives and parses once, with TLS, which never waits; False if there was nothing."""
         with self.lock:
             if self._is_torn:
@@ -481,11 +486,6 @@ class ClientConnection:
             error = silent(self.address)
             self._half.fail(error)
             raise error
-
-    def _pending(self) -> int:
-        with self.lock:
-            pending: int = self._socket.pending()
-        return pending
 
 
 def _poll(polled: Any, events: int) -> Callable[[float], bool]:

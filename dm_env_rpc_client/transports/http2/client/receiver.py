@@ -17,25 +17,27 @@ class Receiver:
     Args:
       connected: the socket.
       framing: what parses the bytes.
+
+    Attributes:
+      counts: the result of the system call that has received bytes that are not parsed, or nothing.
+      buffers: where bytes are received; None to ask the framing, after it has parsed some.
     """
 
     def __init__(self, connected: socket.socket, framing: Framing):
         self._recv_into = connected.recv_into
         self._recvmsg_into: Any = connected.recvmsg_into
         self._framing = framing
-        # Where bytes are received until some have been.
-        self._buffers: list[memoryview] | None = None
-        # What was received and is not parsed: the result of the system call, or nothing.
         self.counts: list[Any] = []
+        self.buffers: list[memoryview] | None = None
 
     def receive(self, flags: int) -> bool:
-        """Receives once, unless there are bytes to `parse`; False if there was nothing."""
+        """Receives once, unless there are bytes that are not parsed; False if there was nothing."""
         counts = self.counts
         if counts:
             return True
-        buffers = self._buffers
+        buffers = self.buffers
         if buffers is None:
-            buffers = self._buffers = self._framing.buffers()
+            buffers = self.buffers = self._framing.buffers()
         # In one call of C, in which no interrupt is raised behind the system call: either bytes
         # were received, and their number is in the list, or none. 0.3 us more than a call of
         # `recv_into`; it is one for many answers, or beside the time of a round trip.
@@ -49,9 +51,3 @@ class Receiver:
         except (OSError, ValueError):
             counts.append(0)
         return True
-
-    def parse(self) -> None:
-        """Has the framing parse what was received."""
-        self._buffers = None
-        count = self.counts.pop()
-        self._framing.received(count if isinstance(count, int) else count[0])
