@@ -28,7 +28,7 @@ from tests.tensors import strategies
 from tests.tensors.strategies import counts, mutated, same_bits, varint
 from tests.transports.client_call import feed
 from tests.transports.frames import data, greeting, grpc_message
-from tests.transports.test_http2_framing import framing
+from tests.transports.http2.protocol.test_client_half import framing
 
 Array: TypeAlias = strategies.Array
 StepRequest = dm_env_rpc_pb2.StepRequest

@@ -34,8 +34,7 @@ from tests.transports.frames import (
     WINDOW_UPDATE,
     frame,
 )
-from tests.transports.raw_client import REQUEST, RawClient, request, requests
-from tests.transports.test_http2_server import (
+from tests.transports.http2.protocol.test_server_half import (
     ALLOWED,
     CALM,
     COMPRESSION,
@@ -43,6 +42,7 @@ from tests.transports.test_http2_server import (
     FLOW,
     STREAM_ERRORS,
 )
+from tests.transports.raw_client import REQUEST, RawClient, request, requests
 
 pytestmark = pytest.mark.row(42)
 

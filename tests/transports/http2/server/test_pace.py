@@ -98,7 +98,7 @@ def test_environments_that_compute_share_a_thread_if_there_are_enough_processes(
     processes: int, sleeps: int
 ) -> None:
     settings = {"seconds": 0.0012, "sleeps": sleeps}
-    command = [sys.executable, "-m", "tests.transports.pace_server", str(processes)]
+    command = [sys.executable, "-m", "tests.transports.http2.server.pace_server", str(processes)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     with contextlib.ExitStack() as stack:
