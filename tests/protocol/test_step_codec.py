@@ -26,9 +26,8 @@ from dm_env_rpc_client.protocol.step_codec import StepCodec
 from dm_env_rpc_client.protocol.step_layout import StepAnswer, UnreadStep
 from tests.tensors import strategies
 from tests.tensors.strategies import counts, mutated, same_bits, varint
-from tests.transports.client_call import feed
+from tests.transports.client_call import feed, framing
 from tests.transports.frames import data, greeting, grpc_message
-from tests.transports.http2.protocol.test_client_half import framing
 
 Array: TypeAlias = strategies.Array
 StepRequest = dm_env_rpc_pb2.StepRequest

@@ -23,12 +23,12 @@ from tests.scripted import settles
 from tests.standalone.interpreters import NEWEST, OLDEST, interpreter, served
 from tests.transports import frames
 from tests.transports.frames import DATA, PREFACE, RST_STREAM, WINDOW_UPDATE, frame, grpc_message
-from tests.transports.http2.protocol.test_server_half import (
+from tests.transports.raw_client import RawClient, request, requests
+from tests.transports.violations import (
     ALLOWED,
     CONNECTION_ERRORS,
     STREAM_ERRORS,
 )
-from tests.transports.raw_client import RawClient, request, requests
 
 pytestmark = pytest.mark.row(56)
 

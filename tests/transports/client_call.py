@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dm_env_rpc_client import DmEnvRpcClientError
 from dm_env_rpc_client.protocol.step_codec import answer_memory
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientHalf
+from tests.transports import frames
 
 
 class ClientCall:
@@ -30,18 +31,29 @@ class ClientCall:
     def failure(self) -> DmEnvRpcClientError | None:
         return self.call.failure
 
-    @property
     def has_unsent(self) -> bool:
         return self.sending.has_unsent
+
+
+LIMIT = 1 << 20
+
+
+def framing(limit: int = LIMIT) -> ClientCall:
+    return ClientCall(frames.REQUEST, "localhost:1", limit)
 
 
 def feed(client: ClientCall, contents: bytes) -> None:
     """Puts bytes where the framing wants them, as many at a time as there is room for."""
     while contents and client.failure is None:
-        taken = 0
-        for buffer in client.buffers():
-            part = contents[taken : taken + len(buffer)]
-            buffer[: len(part)] = part
-            taken += len(part)
-        client.received(taken)
-        contents = contents[taken:]
+        contents = frames.received(client.framing, contents)
+
+
+def take_outbound(client: ClientCall) -> bytes:
+    sent = b"".join(bytes(part) for part in client.outbound)
+    client.sent(len(sent))
+    assert not client.outbound
+    return sent
+
+
+def received(client: ClientCall) -> list[bytes]:
+    return [bytes(message) for message in client.messages]

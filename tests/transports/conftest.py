@@ -1,4 +1,4 @@
-"""What the tests of the listener have in common."""
+"""What tests of transports have in common."""
 
 from __future__ import annotations
 
@@ -6,10 +6,35 @@ from collections.abc import Iterator
 
 import pytest
 
+from dm_env_rpc_client import Tls
+from tests.certificates import Authority, Issued
 from tests.transports.hosts import Host
+from tests.transports.raw_client import RawClient
 
 
 @pytest.fixture
 def host() -> Iterator[Host]:
     with Host() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls") / "own")
+
+
+@pytest.fixture(scope="session")
+def issued(authority: Authority) -> Issued:
+    return authority.issue("server")
+
+
+@pytest.fixture
+def tls(issued: Issued) -> Tls:
+    """The credentials of a server."""
+    return Tls(cert=issued.cert, key=issued.key)
+
+
+@pytest.fixture
+def client(host: Host) -> Iterator[RawClient]:
+    with RawClient(host.address) as made:
         yield made

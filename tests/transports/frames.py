@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import hpack
 
+from dm_env_rpc_client.transports.http2.protocol.framing import Framing
+
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE = range(9)
 CONTINUATION = 9
 ACK = END_STREAM = 0x1
@@ -20,7 +22,7 @@ REQUEST = [
     (":method", "POST"),
     (":scheme", "http"),
     (":path", "/dm_env_rpc.v1.Environment/Process"),
-    (":authority", "localhost:1"),
+    (":authority", "localhost"),
     ("te", "trailers"),
     ("content-type", "application/grpc"),
 ]
@@ -62,6 +64,17 @@ def greeting() -> bytes:
     return settings() + frame(SETTINGS, flags=ACK) + headers(*RESPONSE)
 
 
+def received(framing: Framing, contents: bytes) -> bytes:
+    """Has a framing receive what it has room for; returns the rest."""
+    taken = 0
+    for buffer in framing.buffers():
+        part = contents[taken : taken + len(buffer)]
+        buffer[: len(part)] = part
+        taken += len(part)
+    framing.received(taken)
+    return contents[taken:]
+
+
 def mutated(contents: bytes, rng: random.Random) -> bytes:
     """A copy with up to four places in which up to two bytes are others, more or fewer."""
     changed = bytearray(contents)
@@ -78,14 +91,25 @@ class Frame(NamedTuple):
     payload: bytes
 
 
+def next_frame(contents: bytes) -> tuple[Frame, bytes] | None:
+    """The first frame, and what is behind it; None if it is not whole."""
+    if len(contents) < 9:
+        return None
+    (size,) = struct.unpack(">I", b"\0" + contents[:3])
+    kind, flags, stream = struct.unpack(">BBI", contents[3:9])
+    payload = contents[9 : 9 + size]
+    if len(payload) < size:
+        return None
+    return Frame(kind, flags, stream, payload), contents[9 + size :]
+
+
 def taken_apart(contents: bytes) -> list[Frame]:
     """The frames of a client, after its preface if that is there; all of them whole."""
     contents = contents.removeprefix(PREFACE)
     found = []
     while contents:
-        (size,) = struct.unpack(">I", b"\0" + contents[:3])
-        kind, flags, stream = struct.unpack(">BBI", contents[3:9])
-        assert len(contents) >= 9 + size, "a frame is not whole"
-        found.append(Frame(kind, flags, stream, contents[9 : 9 + size]))
-        contents = contents[9 + size :]
+        taken = next_frame(contents)
+        assert taken is not None, "a frame is not whole"
+        found.append(taken[0])
+        contents = taken[1]
     return found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from dm_env_rpc_client.transports.endpoint import Endpoint
@@ -47,6 +48,7 @@ class Scripted:
         assert self._inside.acquire(blocking=False), "two threads answer one stream"
         try:
             assert "close" not in self.events
+            self._host.answering.stream = self
             name, _, rest = message.partition(b":")
             return self._host.scripts[name.decode()](rest)
         finally:
@@ -70,6 +72,9 @@ class Host:
         self.scripts: dict[str, Callable[[bytes], bytes]] = {"echo": lambda rest: rest}
         self.on_close: Callable[[], None] = lambda: None
         self.opened: list[Scripted] = []
+        self.answering = threading.local()
+        """Has the stream that this thread answers, for scripts."""
+
         self.listener = listener(self._open, "127.0.0.1:0", tls, **{"max_streams": 20, **options})
         self.address = self.listener.address
 
@@ -86,6 +91,16 @@ class Host:
     def __exit__(self, *exception: object) -> None:
         self.listener.stop(0.0)
         assert self.listener.wait(WAIT_SECONDS)
+
+    @contextlib.contextmanager
+    def blocking(self) -> Iterator[threading.Event]:
+        """Requests "block:" are answered when the event is set, at the end at the latest."""
+        go_on = threading.Event()
+        self.scripts["block"] = lambda rest: str(go_on.wait(WAIT_SECONDS)).encode()
+        try:
+            yield go_on
+        finally:
+            go_on.set()
 
     def all_closed_once(self) -> bool:
         return settles(lambda: all(one.events.count("close") == 1 for one in self.opened))

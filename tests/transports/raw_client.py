@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import hpack
 
-from dm_env_rpc_client.transports import status
 from tests.transports import frames
 from tests.transports.frames import (
     ACK,
@@ -23,19 +22,14 @@ from tests.transports.frames import (
     PREFACE,
     RST_STREAM,
     SETTINGS,
+    WINDOW_UPDATE,
     Frame,
     frame,
     grpc_message,
+    next_frame,
 )
 
-REQUEST = (
-    (":method", "POST"),
-    (":scheme", "http"),
-    (":path", status.PROCESS),
-    (":authority", "localhost"),
-    ("te", "trailers"),
-    ("content-type", "application/grpc"),
-)
+REQUEST = frames.REQUEST
 
 
 def request(stream: int, *more: tuple[str, str], flags: int = END_HEADERS) -> bytes:
@@ -50,6 +44,10 @@ def requests(stream: int, *messages: bytes, end: bool = False) -> bytes:
         frame(DATA, grpc_message(message), END_STREAM if end and index == 0 else 0, stream)
         for index, message in reversed(list(enumerate(reversed(messages))))
     )
+
+
+def window_update(stream: int, increment: int) -> bytes:
+    return frame(WINDOW_UPDATE, struct.pack(">I", increment), 0, stream)
 
 
 class RawClient:
@@ -87,6 +85,11 @@ class RawClient:
             return False
         return True
 
+    def begin(self, stream: int = 1) -> None:
+        """Opens a stream to a `Host`, and waits for an answer on it."""
+        self.send(request(stream) + requests(stream, b"echo:x"))
+        assert self.read_until(lambda: self.answers(stream) == [b"x"])
+
     def read(self, seconds: float) -> bool:
         """Receives something; False if nothing came."""
         self.socket.settimeout(max(seconds, 0.001))
@@ -102,15 +105,10 @@ class RawClient:
         if not received:
             self.is_over = True
             return False
-        contents = self._unparsed + received
-        while len(contents) >= 9:
-            (size,) = struct.unpack(">I", b"\0" + contents[:3])
-            if len(contents) < 9 + size:
-                break
-            kind, flags, stream = struct.unpack(">BBI", contents[3:9])
-            self.frames.append(Frame(kind, flags, stream, contents[9 : 9 + size]))
-            contents = contents[9 + size :]
-        self._unparsed = contents
+        self._unparsed += received
+        while taken := next_frame(self._unparsed):
+            self.frames.append(taken[0])
+            self._unparsed = taken[1]
         return True
 
     def read_until(self, condition: Callable[[], bool], seconds: float = 10.0) -> bool:

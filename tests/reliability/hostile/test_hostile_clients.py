@@ -34,7 +34,8 @@ from tests.transports.frames import (
     WINDOW_UPDATE,
     frame,
 )
-from tests.transports.http2.protocol.test_server_half import (
+from tests.transports.raw_client import REQUEST, RawClient, request, requests
+from tests.transports.violations import (
     ALLOWED,
     CALM,
     COMPRESSION,
@@ -42,7 +43,6 @@ from tests.transports.http2.protocol.test_server_half import (
     FLOW,
     STREAM_ERRORS,
 )
-from tests.transports.raw_client import REQUEST, RawClient, request, requests
 
 pytestmark = pytest.mark.row(42)
 

@@ -16,6 +16,7 @@ from dm_env_rpc_client.transports.http2.protocol.header_decoder import (
     HeaderDecoder,
 )
 from dm_env_rpc_client.transports.http2.protocol.violations import ViolationError
+from tests.transports.violations import BLOCKS
 
 LIMIT = 1 << 16
 
@@ -101,30 +102,12 @@ def test_the_documents_requests() -> None:
     ]
 
 
-REFUSED = {
-    "entry 0": b"\x80",
-    "an entry that is not there": b"\xbe",
-    "a name that is not there": b"\x7e\x01a",
-    "half an integer": b"\x7f\xff",
-    "a large integer": b"\x7f" + b"\xff" * 4 + b"\x0f",
-    "an endless integer": b"\x7f" + b"\xff" * 200,
-    "half a name": b"\x40\x0aabc",
-    "no value": b"\x40\x01a",
-    "half a value": b"\x40\x01a\x05abc",
-    "a size behind a header": b"\x82\x20",
-    "a size beyond the limit": b"\x3f\xe2\x1f",
-    "padding of zeros": b"\x40\x01a\x81\x00",
-    "padding of eight ones": b"\x40\x01a\x82\x1f\xff",
-    "the end of strings": b"\x40\x01a\x84\xff\xff\xff\xff",
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", BLOCKS)
 def test_malformed_blocks_are_refused(name: str) -> None:
     with pytest.raises(ViolationError) as refused:
-        HeaderDecoder(LIMIT).decode(REFUSED[name])
+        HeaderDecoder(LIMIT).decode(BLOCKS[name])
     assert refused.value.code == COMPRESSION_ERROR
-    assert theirs(hpack.Decoder(LIMIT), REFUSED[name]) is None
+    assert theirs(hpack.Decoder(LIMIT), BLOCKS[name]) is None
 
 
 def test_a_list_of_limited_size_is_taken() -> None:

@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import socket
 import struct
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from dm_env_rpc_client.transports.http2.protocol import server_half
-from dm_env_rpc_client.transports.http2.server import clients, leader, stream_threads
+from dm_env_rpc_client.transports.http2.server import leader, stream_threads
 from dm_env_rpc_client.transports.server_streams import StreamStatusError
 from tests.scripted import settles
 from tests.transports import frames
-from tests.transports.frames import DATA, END_STREAM, HEADERS, RST_STREAM, WINDOW_UPDATE, frame
+from tests.transports.frames import DATA, END_STREAM, HEADERS, RST_STREAM, frame
 from tests.transports.hosts import WAIT_SECONDS, Host, Scripted, is_served
-from tests.transports.raw_client import RawClient, request, requests
+from tests.transports.raw_client import RawClient, request, requests, window_update
 
 
-@pytest.fixture
-def client(host: Host) -> Iterator[RawClient]:
-    with RawClient(host.address) as made:
-        yield made
-
-
-def window_update(stream: int, increment: int) -> bytes:
-    return frame(WINDOW_UPDATE, struct.pack(">I", increment), 0, stream)
-
-
-def test_after_a_status_nothing_of_the_stream_is_answered_and_it_is_closed(host: Host) -> None:
+@pytest.mark.parametrize("seconds", [0.0, 0.05])
+def test_after_a_status_nothing_of_the_stream_is_answered_and_it_is_closed(
+    host: Host, client: RawClient, seconds: float
+) -> None:
     asked: list[bytes] = []
 
     def ask(rest: bytes) -> bytes:
@@ -44,35 +34,17 @@ def test_after_a_status_nothing_of_the_stream_is_answered_and_it_is_closed(host:
         return b""
 
     def fail(rest: bytes) -> bytes:
+        time.sleep(seconds)
         raise StreamStatusError("ABORTED", "over")
 
     host.scripts |= {"fail": fail, "ask": ask}
-    with RawClient(host.address) as client:
-        client.send(request(1) + requests(1, b"echo:a", b"fail:", b"ask:b", b"ask:c"))
-        assert client.read_until(lambda: client.status(1) == "10")
-        assert client.answers(1) == [b"a"]
-        # The place is free, though the client has not ended its half.
-        assert host.all_closed_once()
-        assert not asked
-        assert client.ping()
-
-
-def test_after_a_slow_status_too(host: Host, client: RawClient) -> None:
-    asked: list[bytes] = []
-
-    def ask(rest: bytes) -> bytes:
-        asked.append(rest)
-        return b""
-
-    def fail(rest: bytes) -> bytes:
-        time.sleep(0.05)
-        raise StreamStatusError("ABORTED", "over")
-
-    host.scripts |= {"fail": fail, "ask": ask}
-    client.send(request(1) + requests(1, b"fail:", b"ask:b", b"ask:c"))
+    client.send(request(1) + requests(1, b"echo:a", b"fail:", b"ask:b", b"ask:c"))
     assert client.read_until(lambda: client.status(1) == "10")
+    assert client.answers(1) == [b"a"]
+    # The place is free, though the client has not ended its half.
     assert host.all_closed_once()
     assert not asked
+    assert client.ping()
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, MemoryError, GeneratorExit])
@@ -113,8 +85,7 @@ def test_whatever_abandoning_a_stream_raises_too(
     def fail(self: Scripted) -> None:
         raise RuntimeError("not now")
 
-    client.send(request(1) + requests(1, b"echo:x"))
-    assert client.read_until(lambda: client.answers(1) == [b"x"])
+    client.begin()
     with monkeypatch.context() as patched:
         patched.setattr(Scripted, "abandon", fail)
         client.send(frame(RST_STREAM, struct.pack(">I", 8), 0, 1))
@@ -139,8 +110,7 @@ def test_any_status_reaches_the_client(
 
 def test_a_slow_close_delays_nobody_also_after_a_rest(host: Host, client: RawClient) -> None:
     go_on = threading.Event()
-    client.send(request(1) + requests(1, b"echo:x"))
-    assert client.read_until(lambda: client.answers(1) == [b"x"])
+    client.begin()
     # The watcher rests after half a second without answers.
     assert settles(lambda: host.listener._leader.is_resting)
     host.on_close = lambda: assert_(go_on.wait(WAIT_SECONDS))
@@ -169,8 +139,7 @@ def test_the_watcher_does_not_rest_through_an_answer_that_begins_at_that_moment(
         time.sleep(0.05)
         enter(*arguments)
 
-    client.send(request(1) + requests(1, b"echo:x"))
-    assert client.read_until(lambda: client.answers(1) == [b"x"])
+    client.begin()
     with monkeypatch.context() as patched:
         patched.setattr(leader.Leader, "enter", slowly)
         client.send(requests(1, b"block:"))
@@ -265,8 +234,7 @@ def test_a_stream_that_ends_at_the_moment_when_its_thread_gives_up_is_closed(
         return rest
 
     host.scripts["slow"] = slow
-    client.send(request(1) + requests(1, b"echo:x"))
-    assert client.read_until(lambda: client.answers(1) == [b"x"])
+    client.begin()
     (connection,) = host.listener._clients.connections.values()
     (served,) = connection.served
     served.condition = TimedOut(threading.Lock())
@@ -314,96 +282,12 @@ def test_streams_change_between_threads_without_losing_or_reordering_anything(
     host.listener.stop(0.0)
 
 
-def test_who_reads_nothing_gets_no_further_answers(host: Host) -> None:
-    """The answers would take 400 MB."""
-    answered = 0
-
-    def large(rest: bytes) -> bytes:
-        nonlocal answered
-        answered += 1
-        return bytes(200_000)
-
-    host.scripts["large"] = large
-    with RawClient(host.address, window=(1 << 31) - 1) as client:
-        client.send(window_update(0, (1 << 31) - 1 - 65_535) + request(1))
-        client.send(requests(1, *[b"large:"] * 2_000))
-        assert settles(lambda: answered > 10)
-        assert is_served(host)
-        time.sleep(0.2)
-        assert answered < 100
-        # All come when they are read.
-        count = 0
-
-        def taken() -> bool:
-            nonlocal count
-            count += sum(len(one.payload) for one in client.found(DATA, 1))
-            client.frames.clear()
-            return count == 2_000 * 200_005
-
-        assert client.read_until(taken, 30.0)
-
-
-def test_who_sends_requests_only_is_ended(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_threads, "_MAX_AHEAD_BYTES", 1 << 16)
-    go_on = threading.Event()
-    host.scripts["block"] = lambda rest: str(go_on.wait(WAIT_SECONDS)).encode()
-    with RawClient(host.address) as client:
-        client.send(request(1) + requests(1, b"block:", *[b"echo:"] * 3_000))
-        assert client.read_until(lambda: client.status(1) == "8")
-        assert client.ping()
-        go_on.set()
-        assert host.all_closed_once()
-
-
-def test_many_requests_of_one_client_do_not_delay_others(host: Host, client: RawClient) -> None:
-    def busy(rest: bytes) -> bytes:
-        until = time.perf_counter() + 0.0005
-        while time.perf_counter() < until:
-            pass
-        return b""
-
-    host.scripts["busy"] = busy
-    client.send(request(1) + requests(1, *[b"busy:"] * 4_000))
-    assert client.read_until(lambda: bool(client.answers(1)))
-    assert is_served(host, 0.5)
-    assert len(client.answers(1)) < 2_000
-
-
-def test_a_connection_with_hundreds_of_streams_ends(caplog: pytest.LogCaptureFixture) -> None:
-    host = Host(max_streams=500)
-    caplog.set_level(logging.ERROR)
-    with RawClient(host.address) as client:
-        client.send(b"".join(request(number) for number in range(1, 801, 2)))
-        assert settles(lambda: len(host.opened) == 400)
-    assert host.all_closed_once()
-    assert is_served(host)
-    host.listener.stop(0.0)
-    assert not caplog.records
-
-
-def test_hundreds_of_malformed_requests_end_the_connection_alone(
-    host: Host, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.ERROR)
-    with RawClient(host.address) as client:
-        client.send(request(1) + requests(1, b"echo:x"))
-        assert client.read_until(lambda: client.answers(1) == [b"x"])
-        for number in range(3, 1_003, 2):
-            client.send(request(number, ("Upper", "case")))
-        assert client.read_to_the_end()
-        assert client.goaway_code() == 11
-    assert host.all_closed_once()
-    assert is_served(host)
-    assert not caplog.records
-
-
 def test_stop_in_the_middle_of_a_slow_close_ends_all_the_same(host: Host) -> None:
     go_on = threading.Event()
     host.on_close = lambda: assert_(go_on.wait(WAIT_SECONDS))
     with RawClient(host.address) as one, RawClient(host.address) as other:
         for client in (one, other):
-            client.send(request(1) + requests(1, b"echo:x"))
-            assert client.read_until(lambda: client.answers(1) == [b"x"])  # noqa: B023  # at once
+            client.begin()
         stopping = threading.Thread(target=host.listener.stop, args=(0.0,))
         stopping.start()
         # Both are closed at the same time: each has a thread by then.
@@ -452,8 +336,7 @@ def test_no_thread_is_left_after_many_stops_at_odd_moments() -> None:
     for number in range(8):
         host = Host()
         with RawClient(host.address) as client:
-            client.send(request(1) + requests(1, b"echo:x"))
-            assert client.read_until(lambda: client.answers(1) == [b"x"])  # at once
+            client.begin()
             # The watcher rests after half a second.
             time.sleep(0.48 + 0.01 * number if number < 4 else 0)
             host.listener.stop(0.0)
@@ -462,38 +345,9 @@ def test_no_thread_is_left_after_many_stops_at_odd_moments() -> None:
         )
 
 
-def test_without_descriptors_clients_wait_and_the_processor_rests(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    accept = host.listener._clients.listening.accept
-    failures = 0
-
-    def refuse(descriptor: int) -> Any:
-        nonlocal failures
-        failures += 1
-        raise OSError(24, "Too many open files")
-
-    with RawClient(host.address) as client:
-        client.send(request(1) + requests(1, b"echo:x"))
-        assert client.read_until(lambda: client.answers(1) == [b"x"])
-        with monkeypatch.context() as patched:
-            patched.setattr(host.listener._clients.listening, "accept", refuse)
-            with RawClient(host.address) as waiting:
-                waiting.send(request(1) + requests(1, b"echo:y"))
-                begin = time.monotonic()
-                assert not waiting.read_until(lambda: waiting.is_greeted, 0.7)
-                assert failures < 30 * (time.monotonic() - begin)
-                # The others do not notice.
-                client.send(requests(1, b"echo:z"))
-                assert client.read_until(lambda: client.answers(1) == [b"x", b"z"])
-                patched.setattr(host.listener._clients.listening, "accept", accept)
-                assert waiting.read_until(lambda: waiting.answers(1) == [b"y"])
-
-
 def test_a_forked_child_keeps_no_connection_open(host: Host) -> None:
     with RawClient(host.address) as client:
-        client.send(request(1) + requests(1, b"echo:x"))
-        assert client.read_until(lambda: client.answers(1) == [b"x"])
+        client.begin()
         reader, writer = os.pipe()
         child = os.fork()
         if not child:
@@ -525,62 +379,11 @@ def test_a_forked_child_keeps_no_connection_open(host: Host) -> None:
             os.waitpid(child, 0)
 
 
-def test_a_client_that_reads_nothing_for_long_is_dropped(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(clients, "_LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(clients, "_UNREAD_SECONDS", 0.3)
-    host.scripts["large"] = lambda rest: bytes(30_000_000)
-    with RawClient(host.address, window=(1 << 31) - 1) as client:
-        client.send(window_update(0, 1 << 30) + request(1) + requests(1, b"large:"))
-        assert settles(lambda: bool(host.opened))
-        assert host.all_closed_once()
-
-
-def test_connections_of_machines_that_are_gone_are_ended_by_the_kernel(
-    host: Host, client: RawClient
-) -> None:
-    assert client.read_until(lambda: client.is_greeted)
-    (connection,) = host.listener._clients.connections.values()
-    option = connection._socket.getsockopt
-    assert option(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-    seconds = option(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
-    seconds += option(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) * option(
-        socket.IPPROTO_TCP, socket.TCP_KEEPCNT
-    )
-    assert seconds <= 30
-
-
 def test_a_client_without_a_table_for_headers_is_told_so_in_each_block(host: Host) -> None:
     with RawClient(host.address) as client:
         client.send(frames.settings(table=0) + request(1) + requests(1, b"echo:x", end=True))
         assert client.read_until(lambda: client.status(1) == "0")
         assert [one.payload[:1] for one in client.found(HEADERS, 1)] == [b"\x20"] * 2
-
-
-def test_without_threads_a_stream_ends_with_a_status(
-    host: Host, client: RawClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = threading.Thread.start
-
-    def refuse(self: threading.Thread) -> None:
-        if self.name.endswith("serves a stream"):
-            raise RuntimeError("can't start new thread")
-        start(self)
-
-    def slow(rest: bytes) -> bytes:
-        time.sleep(0.004)
-        return rest
-
-    host.scripts["slow"] = slow
-    # On a busy machine the watcher would take over before the stream is known to be slow.
-    monkeypatch.setattr(leader, "TICK_SECONDS", 1.0)
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    # The third is known to be slow.
-    client.send(request(1) + requests(1, *[b"slow:a"] * 20))
-    assert client.read_until(lambda: client.status(1) == "8")
-    assert host.all_closed_once()
-    assert is_served(host)
 
 
 PROGRAM = """

@@ -142,30 +142,20 @@ def test_a_listener_that_cannot_be_opened_leaves_nothing(streams: Streams) -> No
         assert settles(lambda: threading.active_count() <= threads)
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("tls") / "own")
-
-
-@pytest.fixture(scope="module")
-def issued(authority: Authority) -> Issued:
-    return authority.issue("server")
-
-
-def context_of(issued: Issued) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(issued.cert, issued.key)
-    return context
-
-
 @pytest.mark.parametrize("kind", ["Tls", "SSLContext"])
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_tls(
-    kind: str, version: ssl.TLSVersion, authority: Authority, issued: Issued, streams: Streams
+    kind: str,
+    version: ssl.TLSVersion,
+    authority: Authority,
+    issued: Issued,
+    tls: Tls,
+    streams: Streams,
 ) -> None:
-    credentials: Any = Tls(cert=issued.cert, key=issued.key)
+    credentials: ssl.SSLContext | Tls = tls
     if kind == "SSLContext":
-        credentials = context_of(issued)
+        credentials = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        credentials.load_cert_chain(issued.cert, issued.key)
         credentials.maximum_version = version
     listener = open_listener(ListenerOptions(streams.open, 10), "localhost:0", credentials, "http2")
     try:

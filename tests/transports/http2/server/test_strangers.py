@@ -23,8 +23,8 @@ from tests.certificates import self_signed
 from tests.scripted import descriptor_count, settles
 from tests.transports.frames import RST_STREAM, frame
 from tests.transports.hosts import WAIT_SECONDS, Host
-from tests.transports.http2.protocol.test_server_half import BEGIN, Server, headers
 from tests.transports.raw_client import REQUEST, RawClient, request, requests
+from tests.transports.server_shell import BEGIN, Server, headers
 
 CHECKED = [(name, CHECK if name == ":path" else value) for name, value in REQUEST]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import random
 import threading
 import time
@@ -16,9 +17,9 @@ import pytest
 
 from dm_env_rpc_client.transports import status
 from dm_env_rpc_client.transports.http2.server import stream_threads
-from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
+from dm_env_rpc_client.transports.server_streams import StreamStatusError
 from tests.scripted import settles
-from tests.transports.hosts import listener, open_http2_stream
+from tests.transports.hosts import Host, open_http2_stream
 from tests.transports.raw_client import RawClient, request, requests
 from tests.transports.test_server_streams import Call
 
@@ -26,84 +27,52 @@ WAIT_SECONDS = 100.0
 MILLISECONDS = [0, 0, 0, 0, 0, 0, 0, 1, 1, 20]
 
 
-class Timed:
-    """Answers `milliseconds,anything` after that time; `meet,...` when two streams do."""
+class Meetings:
+    """Where two streams wait for each other."""
 
     def __init__(self, host: Host):
-        self.may_wait = False
         self._host = host
-        self._busy = threading.Lock()
-        self.is_abandoned = threading.Event()
-        self.close_count = 0
-        self.answers_after_close = 0
-
-    def answer(self, message: bytes) -> bytes:
-        assert self._busy.acquire(blocking=False), "two threads answer one stream"
-        self.answers_after_close += self.close_count
-        try:
-            how = message.partition(b",")[0]
-            if how == b"meet":
-                self.may_wait = True
-                self._host.meet(self, message)
-            elif how == b"block":
-                assert self._host.go_on.wait(60)
-            elif how != b"0":
-                time.sleep(int(how) / 1_000)
-            return message + b"!"
-        finally:
-            self._busy.release()
-
-    def abandon(self) -> None:
-        self.is_abandoned.set()
-
-    def close(self) -> None:
-        assert self._busy.acquire(blocking=False), "closed while it answers"
-        self.close_count += 1
-        self._busy.release()
-
-
-class Host:
-    """The listener and its streams."""
-
-    def __init__(self) -> None:
-        self.go_on = threading.Event()
-        self.streams: list[Timed] = []
         self._met = threading.Condition()
         self._waiting: dict[bytes, threading.Event] = {}
-        self.listener = listener(self._open, max_streams=300)
-        self.address = self.listener.address
 
-    def _open(self, peer: Peer) -> Timed:
-        self.streams.append(Timed(self))
-        return self.streams[-1]
-
-    def meet(self, stream: Timed, message: bytes) -> None:
-        """Waits until another stream has the same message."""
+    def meet(self, place: bytes) -> bytes:
+        """Waits until another stream has come to the same place."""
+        stream = self._host.answering.stream
+        stream.may_wait = True
         with self._met:
-            met = self._waiting.pop(message, None)
+            met = self._waiting.pop(place, None)
             if met is not None:
                 met.set()
-                return
-            met = self._waiting[message] = threading.Event()
+                return place
+            met = self._waiting[place] = threading.Event()
         while not met.wait(0.01):
-            if stream.is_abandoned.is_set():
+            if "abandon" in stream.events:
                 with self._met:
-                    if self._waiting.get(message) is met:
-                        del self._waiting[message]
+                    if self._waiting.get(place) is met:
+                        del self._waiting[place]
                 raise StreamStatusError("CANCELLED", "the client is gone")
+        return place
 
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     # So that streams change hands more often.
     monkeypatch.setattr(stream_threads, "_LINGER_SECONDS", 0.01)
-    made = Host()
-    yield made
-    made.go_on.set()
-    made.listener.stop(0.0)
-    assert made.listener.wait(WAIT_SECONDS)
-    assert settles(lambda: all(one.close_count == 1 for one in made.streams))
-    assert not any(one.answers_after_close for one in made.streams)
+    with Host(max_streams=300) as made:
+
+        def sleep(milliseconds: int, rest: bytes) -> bytes:
+            time.sleep(milliseconds / 1_000)
+            return rest
+
+        made.scripts["meet"] = Meetings(made).meet
+        made.scripts |= {str(each): functools.partial(sleep, each) for each in (1, 20)}
+        made.scripts["0"] = lambda rest: rest
+        yield made
+    assert made.all_closed_once()
+
+
+def answer_to(message: bytes) -> bytes:
+    return message.partition(b":")[2]
 
 
 def messages_of(seed: int, count: int) -> list[bytes]:
@@ -111,7 +80,7 @@ def messages_of(seed: int, count: int) -> list[bytes]:
     rng = random.Random(seed)
     sizes = [5, 5, 5, 300, 70_000]
     return [
-        b"%d,%d,%d,%s" % (rng.choice(MILLISECONDS), seed, number, bytes(rng.choice(sizes)))
+        b"%d:%d,%d,%s" % (rng.choice(MILLISECONDS), seed, number, bytes(rng.choice(sizes)))
         for number in range(count)
     ]
 
@@ -124,7 +93,7 @@ def play_http2(address: str, messages: list[bytes], depth: int) -> None:
         for index, message in enumerate(messages):
             answer = stream.read(WAIT_SECONDS, False)
             assert answer is not None, "no answer in time"
-            assert bytes(answer) == message + b"!"
+            assert bytes(answer) == answer_to(message)
             if index + depth < len(messages):
                 stream.write(messages[index + depth])
     finally:
@@ -134,7 +103,7 @@ def play_http2(address: str, messages: list[bytes], depth: int) -> None:
 def play_grpc(channel: grpc.Channel, messages: list[bytes]) -> None:
     stub: Any = channel.stream_stream(status.PROCESS)
     answers = list(stub(iter(messages), timeout=WAIT_SECONDS))
-    assert answers == [message + b"!" for message in messages]
+    assert answers == list(map(answer_to, messages))
 
 
 async def play_aio(channel: grpc.aio.Channel, messages: list[bytes]) -> None:
@@ -144,7 +113,7 @@ async def play_aio(channel: grpc.aio.Channel, messages: list[bytes]) -> None:
 
     stub: Any = channel.stream_stream(status.PROCESS)
     answers = [answer async for answer in stub(ask(), timeout=WAIT_SECONDS)]
-    assert answers == [message + b"!" for message in messages]
+    assert answers == list(map(answer_to, messages))
 
 
 def play_aio_streams(address: str, seeds: range, count: int) -> None:
@@ -162,7 +131,7 @@ def vanish(address: str, seed: int) -> None:
             streams = range(1, 9, 2)
             for number in streams:
                 client.send(request(number) + requests(number, *messages_of(seed + turn, 20)))
-            client.send(requests(1, b"meet,nobody"))
+            client.send(requests(1, b"meet:nobody"))
             client.read(0.001 * (turn % 5))
 
 
@@ -171,7 +140,7 @@ def vanish(address: str, seed: int) -> None:
 )
 def test_all_kinds_of_clients_at_once(host: Host, clients: int, count: int) -> None:
     address = host.address
-    of_http2, of_grpc = ([b"meet,%d,%d" % (pair, n) for n in range(count)] for pair in range(2))
+    of_http2, of_grpc = ([b"meet:%d,%d" % (pair, n) for n in range(count)] for pair in range(2))
     with (
         concurrent.futures.ThreadPoolExecutor(200) as pool,
         grpc.insecure_channel(address) as shared,
@@ -189,26 +158,28 @@ def test_all_kinds_of_clients_at_once(host: Host, clients: int, count: int) -> N
         for task in tasks:
             task.result(WAIT_SECONDS)
         # The streams that vanished wait for nobody any more.
-        assert settles(lambda: len([one for one in host.streams if not one.close_count]) == 0)
+        assert host.all_closed_once()
         pairs = [pool.submit(play_http2, address, of_http2, 1) for _ in range(2)]
         pairs += [pool.submit(play_grpc, shared, of_grpc) for _ in range(2)]
         for task in pairs:
             task.result(WAIT_SECONDS)
-    assert settles(lambda: all(one.close_count == 1 for one in host.streams))
+    assert host.all_closed_once()
     assert settles(lambda: host.listener._streams.count == 0)
 
 
 @pytest.mark.parametrize("seconds", [1.5, pytest.param(45.0, marks=pytest.mark.soak)])
 def test_a_long_step_delays_no_other_stream_of_its_connection(host: Host, seconds: float) -> None:
     """Both calls are on one channel of grpcio; a PING is answered at once, too."""
+    go_on = threading.Event()
+    host.scripts["block"] = lambda rest: str(go_on.wait(60)).encode()
     slowest = 0.0
     with (
         grpc.insecure_channel(host.address) as channel,
         RawClient(host.address) as client,
     ):
         long, other = Call(channel), Call(channel)
-        client.send(request(1) + request(3) + requests(1, b"block,"))
-        long.send(b"block,")
+        client.send(request(1) + request(3) + requests(1, b"block:"))
+        long.send(b"block:")
         until = time.monotonic() + min(seconds, 25.0)
         ends = time.monotonic() + seconds
         number = 0
@@ -220,19 +191,19 @@ def test_a_long_step_delays_no_other_stream_of_its_connection(host: Host, second
                 other, until = Call(channel), time.monotonic() + 25.0
             number += 1
             begin = time.monotonic()
-            other.send(b"0,%d" % number)
-            assert next(other.answers) == b"0,%d!" % number
-            client.send(requests(3, b"0,%d" % number))
+            other.send(b"0:%d" % number)
+            assert next(other.answers) == b"%d" % number
+            client.send(requests(3, b"0:%d" % number))
             assert client.read_until(lambda: len(client.answers(3)) == number)  # noqa: B023
             assert client.ping()
             times.append(time.monotonic() - begin)
             client.frames = [one for one in client.frames if one.kind == 0]
         # Other programs on this machine delay some of them.
         slowest = sorted(times)[int(len(times) * 0.9)]
-        host.go_on.set()
-        assert client.read_until(lambda: client.answers(1) == [b"block,!"])
+        go_on.set()
+        assert client.read_until(lambda: client.answers(1) == [b"True"])
         if seconds < 5:
-            assert next(long.answers) == b"block,!"
+            assert next(long.answers) == b"True"
         long.ended()
         other.ended()
     assert slowest < 0.05, f"{slowest * 1e3:.1f} ms"

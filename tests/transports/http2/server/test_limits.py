@@ -1,0 +1,177 @@
+"""What one client may make a listener hold, and how long it may let others wait."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from dm_env_rpc_client.transports.http2.server import clients, leader, stream_threads
+from tests.scripted import settles
+from tests.transports.frames import DATA
+from tests.transports.hosts import WAIT_SECONDS, Host, is_served
+from tests.transports.raw_client import RawClient, request, requests, window_update
+
+
+def test_who_reads_nothing_gets_no_further_answers(host: Host) -> None:
+    """The answers would take 400 MB."""
+    answered = 0
+
+    def large(rest: bytes) -> bytes:
+        nonlocal answered
+        answered += 1
+        return bytes(200_000)
+
+    host.scripts["large"] = large
+    with RawClient(host.address, window=(1 << 31) - 1) as client:
+        client.send(window_update(0, (1 << 31) - 1 - 65_535) + request(1))
+        client.send(requests(1, *[b"large:"] * 2_000))
+        assert settles(lambda: answered > 10)
+        assert is_served(host)
+        time.sleep(0.2)
+        assert answered < 100
+        # All come when they are read.
+        count = 0
+
+        def taken() -> bool:
+            nonlocal count
+            count += sum(len(one.payload) for one in client.found(DATA, 1))
+            client.frames.clear()
+            return count == 2_000 * 200_005
+
+        assert client.read_until(taken, 30.0)
+
+
+def test_who_sends_requests_only_is_ended(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_threads, "_MAX_AHEAD_BYTES", 1 << 16)
+    go_on = threading.Event()
+    host.scripts["block"] = lambda rest: str(go_on.wait(WAIT_SECONDS)).encode()
+    with RawClient(host.address) as client:
+        client.send(request(1) + requests(1, b"block:", *[b"echo:"] * 3_000))
+        assert client.read_until(lambda: client.status(1) == "8")
+        assert client.ping()
+        go_on.set()
+        assert host.all_closed_once()
+
+
+def test_many_requests_of_one_client_do_not_delay_others(host: Host, client: RawClient) -> None:
+    def busy(rest: bytes) -> bytes:
+        until = time.perf_counter() + 0.0005
+        while time.perf_counter() < until:
+            pass
+        return b""
+
+    host.scripts["busy"] = busy
+    client.send(request(1) + requests(1, *[b"busy:"] * 4_000))
+    assert client.read_until(lambda: bool(client.answers(1)))
+    assert is_served(host, 0.5)
+    assert len(client.answers(1)) < 2_000
+
+
+def test_a_connection_with_hundreds_of_streams_ends(caplog: pytest.LogCaptureFixture) -> None:
+    host = Host(max_streams=500)
+    caplog.set_level(logging.ERROR)
+    with RawClient(host.address) as client:
+        client.send(b"".join(request(number) for number in range(1, 801, 2)))
+        assert settles(lambda: len(host.opened) == 400)
+    assert host.all_closed_once()
+    assert is_served(host)
+    host.listener.stop(0.0)
+    assert not caplog.records
+
+
+def test_hundreds_of_malformed_requests_end_the_connection_alone(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    with RawClient(host.address) as client:
+        client.begin()
+        for number in range(3, 1_003, 2):
+            client.send(request(number, ("Upper", "case")))
+        assert client.read_to_the_end()
+        assert client.goaway_code() == 11
+    assert host.all_closed_once()
+    assert is_served(host)
+    assert not caplog.records
+
+
+def test_without_descriptors_clients_wait_and_the_processor_rests(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept = host.listener._clients.listening.accept
+    failures = 0
+
+    def refuse(descriptor: int) -> Any:
+        nonlocal failures
+        failures += 1
+        raise OSError(24, "Too many open files")
+
+    with RawClient(host.address) as client:
+        client.begin()
+        with monkeypatch.context() as patched:
+            patched.setattr(host.listener._clients.listening, "accept", refuse)
+            with RawClient(host.address) as waiting:
+                waiting.send(request(1) + requests(1, b"echo:y"))
+                begin = time.monotonic()
+                assert not waiting.read_until(lambda: waiting.is_greeted, 0.7)
+                assert failures < 30 * (time.monotonic() - begin)
+                # The others do not notice.
+                client.send(requests(1, b"echo:z"))
+                assert client.read_until(lambda: client.answers(1) == [b"x", b"z"])
+                patched.setattr(host.listener._clients.listening, "accept", accept)
+                assert waiting.read_until(lambda: waiting.answers(1) == [b"y"])
+
+
+def test_a_client_that_reads_nothing_for_long_is_dropped(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(clients, "_UNREAD_SECONDS", 0.3)
+    host.scripts["large"] = lambda rest: bytes(30_000_000)
+    with RawClient(host.address, window=(1 << 31) - 1) as client:
+        client.send(window_update(0, 1 << 30) + request(1) + requests(1, b"large:"))
+        assert settles(lambda: bool(host.opened))
+        assert host.all_closed_once()
+
+
+def test_connections_of_machines_that_are_gone_are_ended_by_the_kernel(
+    host: Host, client: RawClient
+) -> None:
+    assert client.read_until(lambda: client.is_greeted)
+    (connection,) = host.listener._clients.connections.values()
+    option = connection._socket.getsockopt
+    assert option(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    seconds = option(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+    seconds += option(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) * option(
+        socket.IPPROTO_TCP, socket.TCP_KEEPCNT
+    )
+    assert seconds <= 30
+
+
+def test_without_threads_a_stream_ends_with_a_status(
+    host: Host, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(self: threading.Thread) -> None:
+        if self.name.endswith("serves a stream"):
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    def slow(rest: bytes) -> bytes:
+        time.sleep(0.004)
+        return rest
+
+    host.scripts["slow"] = slow
+    # On a busy machine the watcher would take over before the stream is known to be slow.
+    monkeypatch.setattr(leader, "TICK_SECONDS", 1.0)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    # The third is known to be slow.
+    client.send(request(1) + requests(1, *[b"slow:a"] * 20))
+    assert client.read_until(lambda: client.status(1) == "8")
+    assert host.all_closed_once()
+    assert is_served(host)

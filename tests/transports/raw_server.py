@@ -1,0 +1,105 @@
+"""A server of HTTP/2 that sends whatever bytes a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+from dm_env_rpc_client import connect, connect_async, dm_env_rpc_pb2
+from tests.scripted import extension
+from tests.transports import frames
+from tests.transports.frames import data, greeting, grpc_message
+
+Script: TypeAlias = Callable[[socket.socket], None]
+
+
+@contextlib.contextmanager
+def raw_server(script: Script, family: int = socket.AF_INET) -> Iterator[str]:
+    """A server that does with each connection what the script says; yields its address."""
+    listener = socket.socket(family)
+    listener.bind(("::1" if family == socket.AF_INET6 else "127.0.0.1", 0))
+    listener.listen()
+    threads: list[threading.Thread] = []
+    errors: list[BaseException] = []
+
+    def run(connection: socket.socket) -> None:
+        with connection:
+            connection.settimeout(30)
+            try:
+                script(connection)
+            except (BrokenPipeError, ConnectionResetError):
+                pass
+            except BaseException as error:
+                errors.append(error)
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threads.append(threading.Thread(target=run, args=(connection,)))
+            threads[-1].start()
+
+    accepting = threading.Thread(target=accept)
+    accepting.start()
+    host = "[::1]" if family == socket.AF_INET6 else "127.0.0.1"
+    try:
+        yield f"{host}:{listener.getsockname()[1]}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        accepting.join()
+        for thread in threads:
+            thread.join(30)
+    assert errors == []
+
+
+def read_exactly(connection: socket.socket, count: int) -> bytes:
+    contents = b""
+    while len(contents) < count:
+        part = connection.recv(count - len(contents))
+        if not part:
+            raise ConnectionResetError
+        contents += part
+    return contents
+
+
+def next_frame(connection: socket.socket) -> frames.Frame:
+    head = read_exactly(connection, 9)
+    (size,) = struct.unpack(">I", b"\0" + head[:3])
+    kind, flags, stream = struct.unpack(">BBI", head[3:])
+    return frames.Frame(kind, flags, stream, read_exactly(connection, size))
+
+
+def greet(connection: socket.socket) -> None:
+    assert read_exactly(connection, len(frames.PREFACE)) == frames.PREFACE
+    connection.sendall(greeting())
+
+
+def echoed(number: int) -> bytes:
+    response = dm_env_rpc_pb2.EnvironmentResponse(extension=extension(number))
+    return data(grpc_message(response.SerializeToString()))
+
+
+def until_closed(connection: socket.socket) -> None:
+    while connection.recv(65_536):
+        pass
+
+
+def ask(address: str, is_async: bool, number: int | None = None, **options: Any) -> Any:
+    """Connects in either way, and sends an extension if there is a number."""
+
+    async def main() -> Any:
+        async with await connect_async(address, **options) as connection:
+            return None if number is None else await connection.send(extension(number))
+
+    if is_async:
+        return asyncio.run(main())
+    with connect(address, **options) as connection:
+        return None if number is None else connection.send(extension(number))
