@@ -45,8 +45,6 @@ from dm_env_rpc_client.transports.server_streams import Peer
 from tests.adaptors.collected import Collected, context_of, names
 from tests.environments import Echo
 
-OK = "OK"
-
 
 @pytest.fixture
 def collected() -> Iterator[Collected]:
@@ -98,7 +96,7 @@ def test_durations_are_in_seconds_and_the_server_s_are_within_the_client_s(
             for point in collected.points(f"{end}.request.duration")
             if point.attributes["dm_env_rpc.request"] == "step"
         )
-        assert point.attributes["rpc.response.status_code"] == OK
+        assert point.attributes["rpc.response.status_code"] == "OK"
         assert point.attributes["rpc.system.name"] == "grpc"
         assert "error.type" not in point.attributes
         return point
@@ -185,14 +183,11 @@ def test_errors_are_counted_by_their_status_and_class(collected: Collected, serv
             connection.send(dm_env_rpc_pb2.StepRequest())
     error = "dm_env_rpc_client.errors.DmEnvRpcError"
     refusal = "dm_env_rpc_client.server.request_errors.RequestError"
-    assert collected.errors("client") == [
-        ("create_world", "INVALID_ARGUMENT", error),
-        ("step", "FAILED_PRECONDITION", error),
-    ]
-    assert collected.errors("server") == [
-        ("create_world", "INVALID_ARGUMENT", refusal),
-        ("step", "FAILED_PRECONDITION", refusal),
-    ]
+    for end, raised in (("client", error), ("server", refusal)):
+        assert collected.errors(end) == [
+            ("create_world", "INVALID_ARGUMENT", raised),
+            ("step", "FAILED_PRECONDITION", raised),
+        ]
     (asked,) = collected.spans(SpanKind.CLIENT, "create_world")
     assert asked.status.status_code is StatusCode.ERROR
     # The conventions for gRPC count it as the client's error, not as the server's.

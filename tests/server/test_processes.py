@@ -40,8 +40,7 @@ from dm_env_rpc_client import (
     reset_world,
 )
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
-from dm_env_rpc_client.extensions.properties import PropertiesExtension
-from dm_env_rpc_client.server import Properties, Race, Server, serve
+from dm_env_rpc_client.server import Race, Server, serve
 from dm_env_rpc_client.tensors.limits import Limits
 from dm_env_rpc_client.transports.services.health import CHECK
 from tests.certificates import self_signed
@@ -326,29 +325,6 @@ def test_limits_count_all_processes() -> None:
         assert settles(lambda: server.stats().streams == 0)
         with make(server.address) as env:
             pid_of(env)
-
-
-def test_properties_of_the_server_are_those_of_its_own_process() -> None:
-    values = {"level": 1}
-
-    def fail() -> int:
-        raise OSError("no value")
-
-    properties = Properties()
-    properties.add("level", lambda: values["level"], lambda level: values.update(level=level))
-    properties.add("failing", fail)
-    with (
-        serve(Where, processes=2, properties=properties) as server,
-        connect(server.address) as one,
-        connect(server.address) as other,
-    ):
-        first, second = PropertiesExtension(one), PropertiesExtension(other)
-        first["level"] = 7
-        assert (second["level"], values["level"]) == (7, 7)
-        assert set(second.specs()) == {"level", "failing"}
-        for key, text in (("nothing", "no property"), ("failing", "OSError: no value")):
-            with pytest.raises(DmEnvRpcError, match=text):
-                second.read(key)
 
 
 def test_tls_and_tokens(tmp_path: Path) -> None:

@@ -25,6 +25,9 @@ from dm_env_rpc_client import (
     dm_env_rpc_pb2,
     join_world,
 )
+from dm_env_rpc_client.extensions.properties import PropertiesExtension
+from dm_env_rpc_client.protocol import envelopes
+from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.server import Properties
 from dm_env_rpc_client.server.activity import COUNTED
 from dm_env_rpc_client.server.options import ServeOptions
@@ -54,6 +57,7 @@ class Workers:
       address: of the door.
       board: that of the workers.
       said: what they said, but for links.
+      values: of the server's properties.
     """
 
     def __init__(self, max_connections: int):
@@ -64,6 +68,10 @@ class Workers:
         )
         self.board = Board(COUNT)
         self.said: list[Any] = []
+        self.values = {"level": 1}
+        properties = Properties()
+        properties.add("level", lambda: self.values["level"], self._set_level)
+        properties.add("failing", lambda: 1 / 0)
         self._controls: list[MessagePipe] = []
         self._questions: list[MessagePipe] = []
         self._pipes: list[tuple[MessagePipe, MessagePipe, threading.Thread]] = []
@@ -75,7 +83,7 @@ class Workers:
             self.board.rows[index].serial = index + 1
             self._controls.append(mine)
             self._start(made.run)
-            self._start(answer_questions, Properties(), answers)
+            self._start(answer_questions, properties, answers)
             self._questions.append(questions)
             hearing = threading.Thread(target=self._hear, args=(mine,))
             hearing.start()
@@ -98,11 +106,16 @@ class Workers:
         """Returns what all workers have counted."""
         return sum(row.counted[COUNTED.index(name)] for row in self.board.rows)
 
+    def end(self, index: int) -> None:
+        """Ends a worker."""
+        self.board.rows[index].clear()
+        self._say(index, "levels", {})
+        self._say(index, "stop", 0.0)
+
     def stop(self) -> None:
         """Ends the workers."""
         for index in range(COUNT):
-            self._say(index, "levels", {})
-            self._say(index, "stop", 0.0)
+            self.end(index)
             self._questions[index].close()
         for thread in self._threads:
             thread.join(SECONDS)
@@ -113,6 +126,9 @@ class Workers:
             hearing.join(SECONDS)
             mine.close()
             its.close()
+
+    def _set_level(self, level: int) -> None:
+        self.values["level"] = level
 
     def _start(self, target: Any, *arguments: Any) -> None:
         thread = threading.Thread(target=target, args=arguments)
@@ -192,9 +208,13 @@ def test_a_worker_that_is_gone_is_told(workers: Workers) -> None:
     with workers.connect(0) as first, workers.connect(0) as second:
         names = [create_world(first, {"environment": "echo"}) for _ in range(2)]
         far = next(name for name in names if name.startswith("world-2"))
-        workers.board.rows[1].clear()
+        env = join_world(first, far)
+        workers.end(1)
         with pytest.raises(DmEnvRpcError, match="the process that it was in has ended"):
             second.send(dm_env_rpc_pb2.JoinWorldRequest(world_name=far))
+        with pytest.raises(ConnectionLostError, match="stream's world was in has ended") as lost:
+            env.reset()
+        assert lost.value.code == "UNAVAILABLE"
 
 
 def test_a_client_that_leaves_frees_its_place_at_the_other_worker(workers: Workers) -> None:
@@ -205,3 +225,25 @@ def test_a_client_that_leaves_frees_its_place_at_the_other_worker(workers: Worke
     assert workers.board.total("agents") == 1
     first.close()
     assert settles(lambda: workers.board.total("agents") == 0)
+
+
+def test_a_message_that_is_no_request_ends_a_forwarded_stream(workers: Workers) -> None:
+    with workers.connect(0) as first:
+        names = [create_world(first, {"environment": "echo"}) for _ in range(2)]
+        join_world(first, next(name for name in names if name.startswith("world-2")))
+        encoded = envelopes.encode_request(dm_env_rpc_pb2.StepRequest())
+        pending = Pending(encoded._replace(message=encoded.message[:1] + b"\xff"))
+        with pytest.raises(ConnectionLostError, match="not an EnvironmentRequest") as lost:
+            first._pipeline.call(pending)
+        assert lost.value.code == "INVALID_ARGUMENT"
+
+
+def test_properties_are_those_of_the_servers_own_process(workers: Workers) -> None:
+    with workers.connect(0) as one, workers.connect(1) as other:
+        first, second = PropertiesExtension(one), PropertiesExtension(other)
+        first["level"] = 7
+        assert (second["level"], workers.values["level"]) == (7, 7)
+        assert set(second.specs()) == {"level", "failing"}
+        for key, text in (("nothing", "no property"), ("failing", "ZeroDivisionError: division")):
+            with pytest.raises(DmEnvRpcError, match=text):
+                second.read(key)
