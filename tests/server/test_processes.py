@@ -95,26 +95,25 @@ def test_connections_are_spread_over_the_processes(server: Server) -> None:
         assert set(pids) == set(processes_of(server))
 
 
-@pytest.mark.parametrize("kind", [BatchedEnvironment, RemoteVectorEnv])
-def test_environments_of_one_client_are_spread_without_forwarding(
-    server: Server, kind: Any
-) -> None:
-    board = workers_of(server)._board
-    before = board.total("handed")
-    batch = kind(server.address, 8, {"environment": "where"})
-    try:
-        begun = batch.reset()
-        # A space of one array is that array.
-        observed = begun.observation["pid"] if kind is BatchedEnvironment else begun[0]
-        pids = observed.tolist()
+def test_environments_of_one_client_are_spread_without_forwarding(server: Server) -> None:
+    before = workers_of(server)._board.total("handed")
+    with contextlib.closing(RemoteVectorEnv(server.address, 8, {"environment": "where"})) as envs:
+        pids = envs.reset()[0].tolist()
         assert sorted(pids.count(pid) for pid in set(pids)) == [4, 4]
         # A connection to each, on which the streams of four environments are.
-        assert board.total("handed") - before == 2
+        assert workers_of(server)._board.total("handed") - before == 2
         stats = server.stats()
         assert (stats.streams, stats.worlds, stats.agents) == (8, 8, 8)
         assert own_forwarded(server) == 0
-    finally:
-        batch.close()
+
+
+def test_batches_of_one_client_are_spread_without_forwarding(server: Server) -> None:
+    with BatchedEnvironment(server.address, 8, {"environment": "where"}) as batch:
+        pids = batch.reset().observation["pid"].tolist()
+        assert sorted(pids.count(pid) for pid in set(pids)) == [4, 4]
+        stats = server.stats()
+        assert (stats.streams, stats.worlds, stats.agents) == (2, 2, 2)
+        assert own_forwarded(server) == 0
 
 
 def own_forwarded(server: Server) -> int:
