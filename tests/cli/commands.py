@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +13,10 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import typer.testing
+
+from dm_env_rpc_client.cli.app import app
 
 COMMAND = [sys.executable, "-m", "dm_env_rpc_client"]
 ROOT = str(Path(__file__).resolve().parents[2])
@@ -38,6 +44,16 @@ def command(
         check=False,
         **options,
     )
+
+
+def invoke(
+    *arguments: str, code: int = 0, environment: dict[str, str] | None = None
+) -> typer.testing.Result:
+    """Runs a command in this process, which ends with a code and without a traceback."""
+    result = typer.testing.CliRunner().invoke(app, arguments, env=environment)
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result
 
 
 def is_one_line_with(finished: subprocess.CompletedProcess[str], code: int, *said: str) -> None:
@@ -105,6 +121,24 @@ def started(*arguments: str, **options: Any) -> subprocess.Popen[str]:
     )
     _started.append(process)
     return process
+
+
+def address_of(process: subprocess.Popen[str]) -> str:
+    """Returns the address that a server says first: on stdout as JSON, on stderr otherwise."""
+    stream = process.stdout if "--json" in process.args else process.stderr  # type: ignore[operator]
+    assert stream is not None
+    line = stream.readline()
+    found = re.search(r"[\w.]+:\d+", line)
+    assert found is not None, (line, process.communicate(timeout=10))
+    return found[0]
+
+
+def ended(process: subprocess.Popen[str], number: int = signal.SIGTERM, code: int = 0) -> str:
+    """Sends a signal to a command, and returns what it then prints, once it has ended in order."""
+    process.send_signal(number)
+    said = "".join(process.communicate(timeout=30))
+    assert (process.returncode, "Traceback" in said) == (code, False), said
+    return said
 
 
 def end_started() -> None:

@@ -6,25 +6,20 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-import typer.testing
-
-from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.compliance import CHECKS, Outcome
 from dm_env_rpc_client.server import Server
+from tests.cli.commands import invoke
 from tests.cli.terminals import COMMAND, Terminal
 from tests.compliance import playground
 from tests.compliance.broken_servers import BROKEN
 
 
-def invoke(*args: str, code: int) -> Any:
-    result = typer.testing.CliRunner().invoke(app, ["check", *args])
-    assert result.exit_code == code, result.output
-    return result
+def checked(*arguments: str, code: int) -> Any:
+    return invoke("check", *arguments, code=code)
 
 
 def test_a_good_server(catch_server: Server) -> None:
-    result = invoke(
+    result = checked(
         catch_server.address,
         "--create=rows=4",
         "--invalid-create=rows=-1",
@@ -41,8 +36,8 @@ def test_a_good_server(catch_server: Server) -> None:
 def test_a_broken_server_as_json() -> None:
     check, session_class = BROKEN["sends errors without a message"]
     with playground.serve(session_class) as address:
-        summary = json.loads(invoke(address, "--json", "--only=errors", code=0).stdout)
-        strict = json.loads(invoke(address, "--json", "--only=errors", "--strict", code=1).stdout)
+        summary = json.loads(checked(address, "--json", "--only=errors", code=0).stdout)
+        strict = json.loads(checked(address, "--json", "--only=errors", "--strict", code=1).stdout)
     assert summary["address"] == address
     assert (summary["failed"], summary["warned"]) == (0, 1)
     assert (strict["failed"], strict["warned"]) == (1, 0)
@@ -60,7 +55,7 @@ def test_a_broken_server_as_json() -> None:
 def test_a_failure_is_shown_with_what_was_sent() -> None:
     check, session_class = BROKEN["sends what is no message"]
     with playground.serve(session_class) as address:
-        result = invoke(address, f"--only={check}", code=1)
+        result = checked(address, f"--only={check}", code=1)
     for part in ("failed  " + check, "clause: ", "sent: StepRequest", "received: ", "expected: "):
         assert part in result.stdout
     assert "0 passed, 1 failed, 0 warned, 2 skipped" in result.stdout
@@ -72,7 +67,7 @@ def test_nothing_can_be_checked() -> None:
             raise playground.RequestError("the seed is missing")
 
     with playground.serve(Refuses) as address:
-        result = invoke(address, code=1)
+        result = checked(address, code=1)
     first, *_, last = result.stdout.splitlines()
     assert first == "failed  the_server_can_be_checked"
     assert "the seed is missing" in result.stdout
@@ -99,25 +94,6 @@ def test_on_a_terminal_the_bar_and_the_results_do_not_overwrite_each_other(
     first = shown.index(kept[0])
     assert shown[first : first + len(kept)] == kept
     assert shown[first + len(kept)] == "code 0"
-
-
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (["--only=nonsense"], "no check has 'nonsense' in its name"),
-        (["--policy=clever"], "unknown policy 'clever'"),
-        (["--policy=builtins:__name__"], "is not a function"),
-        (["--create=rows"], "a setting looks like rows=6"),
-        (["--required-create=rows"], "'rows' is not among the create settings"),
-    ],
-)
-def test_wrong_usage(catch_server: Server, args: list[str], said: str) -> None:
-    assert said in invoke(catch_server.address, *args, code=2).stderr
-
-
-def test_no_server() -> None:
-    result = invoke("localhost:1", "--timeout=0.3", code=3)
-    assert "localhost:1" in result.stderr
 
 
 def test_names_of_checks_and_clauses_are_all_there() -> None:

@@ -13,30 +13,20 @@ from typing import Any
 import dm_env
 import numpy as np
 import pytest
-import typer.testing
 from dm_env import specs
 
-from dm_env_rpc_client import SpecError, make
+from dm_env_rpc_client import SpecError, connect, create_world, make
 from dm_env_rpc_client.cli import entry
-from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.cli.stepping import policies
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.tensors.sampling import sample
 from dm_env_rpc_client.tensors.setting_text import parse_settings
 from dm_env_rpc_client.tensors.variable_specs import VariableArray
-from tests.cli.commands import started
+from tests.cli.commands import address_of, ended, invoke, started
 from tests.environments import Robot
 from tests.launch.processes import is_alive
 from tests.scripted import settles
 from tests.stopwatch import time_limit
-
-
-def invoke(*arguments: str, code: int = 0) -> typer.testing.Result:
-    """Runs a command in this process."""
-    result = typer.testing.CliRunner().invoke(app, arguments)
-    assert result.exit_code == code, result.output
-    assert "Traceback" not in result.output
-    return result
 
 
 def test_run_without_an_address_serves_catch_itself() -> None:
@@ -115,15 +105,10 @@ def test_run_with_a_policy_of_ones_own(
 
 
 def test_run_joins_a_world_that_exists(catch_server: Server) -> None:
-    env = make(catch_server.address, {"rows": 5})
-    env.close()
-    from dm_env_rpc_client import connect, create_world, destroy_world
-
     with connect(catch_server.address) as connection:
         name = create_world(connection, {"rows": 5})
         result = invoke("run", catch_server.address, "--world", name, "-n", "1", "--json")
         assert json.loads(result.stdout)["steps"] == 4
-        destroy_world(connection, name)
 
 
 def test_inspect_shows_every_spec() -> None:
@@ -142,71 +127,20 @@ def test_inspect_shows_every_spec() -> None:
         assert described["observations"]["heard"]["shape"] == [2]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "text"),
-    [
-        (["run", "localhost:1", "--timeout", "0.5"], 3, "refused"),
-        (["inspect", "localhost:1", "--timeout", "0.5"], 3, "refused"),
-        (["run", "192.0.2.1:1"], 2, "insecure"),
-        (["run", "{address}", "--policy", "clever"], 2, "unknown policy 'clever'"),
-        (["run", "{address}", "--policy", "nowhere:act"], 2, "cannot import 'nowhere'"),
-        (["run", "{address}", "--policy", "os:nothing"], 2, "has no 'nothing'"),
-        (["run", "{address}", "--policy", "os:sep"], 2, "not a function"),
-        (["run", "{address}", "--create", "rows"], 2, "looks like rows=6"),
-        (["run", "{address}", "--create", "rows=null"], 2, "no value"),
-        (["run", "{address}", "--create", 'rows={"a": [1, "b"]}'], 2, "mixes"),
-        (["run", "{address}", "--create", "rows=0"], 1, "at least 2 rows"),
-        (["run", "{address}", "--create", "colour=red"], 1, "settings: rows, columns, seed"),
-        (["run", "{address}", "--world", "nowhere"], 1, "no world 'nowhere'"),
-        (["run", "{address}", "--world", "x", "--create", "a=1"], 2, "--create is for"),
-        (["serve", "nonsense"], 2, "MODULE:FACTORY"),
-        (["serve", "os:sep"], 2, "not callable"),
-        (["serve", "catch", "--address", "0.0.0.0:0"], 2, "insecure"),
-        (["serve", "catch", "--address", "{address}"], 1, "cannot listen"),
-        (["run", "--episodes", "0"], 2, "episodes"),
-        (["fly"], 2, "fly"),
-    ],
-)
-def test_errors_are_one_line_with_a_cause_and_an_exit_code(
-    catch_server: Server, arguments: list[str], code: int, text: str
-) -> None:
-    filled = [argument.replace("{address}", catch_server.address) for argument in arguments]
-    result = invoke(*filled, code=code)
-    assert text in result.stderr
-    assert (catch_server.agent_count, catch_server.world_count) == (0, 0)
-
-
 def test_settings_are_json_or_text() -> None:
     parsed = parse_settings(["a=1", "b=2.5", "c=true", "d=[1, 2]", "e=hello", "f=a=b"])
     assert parsed == {"a": 1, "b": 2.5, "c": True, "d": [1, 2], "e": "hello", "f": "a=b"}
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("as_json", [True, False])
-def test_serve_runs_until_it_is_told_to_stop(stop: signal.Signals, as_json: bool) -> None:
-    command = [sys.executable, "-m", "dm_env_rpc_client", "serve"]
-    command += ["tests.environments:Echo", "--address", "localhost:0"]
-    process = subprocess.Popen(
-        [*command, *(["--json"] if as_json else [])],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        address = json.loads(line)["address"] if as_json else line.split(" at ")[1].split(";")[0]
-        with make(address, {"length": 3}) as env:
-            env.reset()
-            assert env.step({"value": 5}).observation["value"] == 5
-            with time_limit(5):
-                process.send_signal(stop)
-                assert process.wait(10) == 0
-        assert "Traceback" not in process.stdout.read()
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+@pytest.mark.parametrize("options", [["--json"], []])
+def test_serve_runs_until_it_is_told_to_stop(stop: signal.Signals, options: list[str]) -> None:
+    process = started("serve", "tests.environments:Echo", "--address=localhost:0", *options)
+    with make(address_of(process), {"length": 3}) as env:
+        env.reset()
+        assert env.step({"value": 5}).observation["value"] == 5
+        with time_limit(5):
+            ended(process, stop)
 
 
 ACTING = """
@@ -272,11 +206,6 @@ def test_commands_start_servers_that_end_with_them(line: str) -> None:
 def test_a_server_that_does_not_start_is_told() -> None:
     result = invoke("run", "process:false {port}", code=3)
     assert "the server ended with exit code 1: false" in result.stderr
-
-
-def test_without_an_address_it_is_catch() -> None:
-    result = invoke("run", "-n", "1", "--json")
-    assert json.loads(result.stdout)["episodes"]
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

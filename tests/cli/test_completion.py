@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,9 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.terminals import ROOT, Terminal
+from tests.cli.commands import COMMAND, ROOT
+from tests.cli.terminals import Terminal
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+
+
+def run(*command: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": ROOT, **variables},
+        timeout=60,
+        check=False,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -20,25 +33,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Has `dm-env-rpc` in it, as an installation puts it into the path, and its script for bash."""
     folder = tmp_path_factory.mktemp("bin")
     command = folder / "dm-env-rpc"
-    command.write_text(
-        f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m dm_env_rpc_client "$@"\n'
-    )
+    command.write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')
     command.chmod(0o755)
     (folder / "script").write_text(
-        subprocess.run(
-            [command],
-            capture_output=True,
-            text=True,
-            env=environment(folder, _DM_ENV_RPC_COMPLETE="source_bash"),
-            timeout=60,
-            check=True,
-        ).stdout
+        run(command, PATH=path_with(folder), _DM_ENV_RPC_COMPLETE="source_bash").stdout
     )
     return folder
 
 
-def environment(folder: Path, **more: str) -> dict[str, str]:
-    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", **more}
+def path_with(folder: Path) -> str:
+    return f"{folder}:{os.environ['PATH']}"
 
 
 def completed(folder: Path, line: str) -> list[str]:
@@ -52,15 +56,8 @@ def completed(folder: Path, line: str) -> list[str]:
     $(complete -p dm-env-rpc | sed 's/.*-F \\([^ ]*\\).*/\\1/') dm-env-rpc
     printf '%s\\n' "${COMPREPLY[@]}"
     """
-    finished = subprocess.run(
-        ["bash", "-c", script, "bash", line, str(folder / "script")],
-        capture_output=True,
-        text=True,
-        env=environment(folder),
-        timeout=60,
-        check=True,
-    )
-    assert finished.stderr == ""
+    finished = run("bash", "-c", script, "bash", line, folder / "script", PATH=path_with(folder))
+    assert (finished.returncode, finished.stderr) == (0, "")
     return finished.stdout.split()
 
 
@@ -113,41 +110,22 @@ def test_what_cannot_be_completed_is_met_with_silence(folder: Path, line: str) -
     ],
 )
 def test_a_shell_that_asks_wrongly_is_met_with_silence(variables: dict[str, str]) -> None:
-    finished = subprocess.run(
-        [sys.executable, "-m", "dm_env_rpc_client"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **variables},
-        timeout=60,
-        check=False,
-    )
+    finished = run(*COMMAND, **variables)
     assert finished.stderr == ""
     assert "Traceback" not in finished.stdout
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
 def test_there_is_a_script_for_each_shell(shell: str) -> None:
-    finished = subprocess.run(
-        [sys.executable, "-m", "dm_env_rpc_client"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "_DM_ENV_RPC_COMPLETE": f"source_{shell}"},
-        timeout=60,
-        check=True,
-    )
-    assert "dm-env-rpc" in finished.stdout
+    finished = run(*COMMAND, _DM_ENV_RPC_COMPLETE=f"source_{shell}")
+    assert finished.returncode == 0
     assert f"complete_{shell}" in finished.stdout
 
 
 def test_installing_touches_the_home_it_is_given(tmp_path: Path) -> None:
-    finished = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m dm_env_rpc_client --install-completion; exit $?"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
-        timeout=60,
-        check=False,
-    )
+    # The shell is the parent process.
+    script = f"{shlex.join(COMMAND)} --install-completion; exit $?"
+    finished = run("bash", "-c", script, HOME=str(tmp_path))
     assert finished.returncode == 0, finished.stderr
     assert "completion installed in" in finished.stdout
     assert "dm-env-rpc" in (tmp_path / ".bashrc").read_text()
@@ -155,19 +133,10 @@ def test_installing_touches_the_home_it_is_given(tmp_path: Path) -> None:
 
 def test_it_is_quick_for_it_imports_nothing_heavy() -> None:
     """NumPy and grpc take most of the time that a command takes to start."""
-    finished = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "dm_env_rpc_client"],
-        capture_output=True,
-        text=True,
-        env={
-            **os.environ,
-            "_DM_ENV_RPC_COMPLETE": "complete_bash",
-            "COMP_WORDS": "dm-env-rpc run --po",
-            "COMP_CWORD": "2",
-        },
-        timeout=60,
-        check=True,
-    )
+    finished = run(
+        sys.executable, "-X", "importtime", *COMMAND[1:],
+        _DM_ENV_RPC_COMPLETE="complete_bash", COMP_WORDS="dm-env-rpc run --po", COMP_CWORD="2",
+    )  # fmt: skip
     assert finished.stdout.split() == ["--policy"]
     imported = {line.rpartition("|")[2].strip() for line in finished.stderr.splitlines()}
     assert "dm_env_rpc_client.cli.stepping.run" in imported
@@ -176,7 +145,7 @@ def test_it_is_quick_for_it_imports_nothing_heavy() -> None:
 
 @pytest.mark.terminal
 def test_tab_in_a_terminal(folder: Path, tmp_path: Path) -> None:
-    with Terminal(tmp_path, environment={"PATH": f"{folder}:{os.environ['PATH']}"}) as terminal:
+    with Terminal(tmp_path, environment={"PATH": path_with(folder)}) as terminal:
         terminal.run('eval "$(_DM_ENV_RPC_COMPLETE=source_bash dm-env-rpc)"; echo loaded')
         terminal.waits_for("\nloaded")
         terminal.press("dm-env-rpc", "Space", "insp", "Tab")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import typer
-import typer.testing
+import typer.main
 from google.rpc import status_pb2
 
 from dm_env_rpc_client import (
@@ -30,7 +30,7 @@ from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.cli.failures import Terminated, UsageError, one_line_errors
 from dm_env_rpc_client.cli.group import Commands
 from dm_env_rpc_client.server import Server
-from tests.cli.commands import command
+from tests.cli.commands import command, invoke
 
 
 @contextlib.contextmanager
@@ -146,12 +146,6 @@ def test_warnings_are_lines() -> None:
     assert first == "warning: two lines here"
     assert second.startswith("error: it failed: ValueError: why (")
     assert second.endswith(")")
-
-
-def invoke(*arguments: str, code: int) -> typer.testing.Result:
-    result = typer.testing.CliRunner().invoke(app, arguments)
-    assert result.exit_code == code, result.output
-    return result
 
 
 def test_without_arguments_there_is_help() -> None:

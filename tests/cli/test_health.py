@@ -6,20 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
-import typer.testing
 
 from dm_env_rpc_client import Tls
-from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.server import Catch, serve
 from tests.certificates import Authority
-from tests.cli.commands import Peers, command, is_one_line_with
+from tests.cli.commands import Peers, command, invoke, is_one_line_with
 from tests.transports.test_health_check import answering
 
 
 def health(*arguments: str, code: int = 0) -> str:
-    result = typer.testing.CliRunner().invoke(app, ["health", *arguments])
-    assert result.exit_code == code, result.output
-    return result.output
+    return invoke("health", *arguments, code=code).output
 
 
 def test_a_server_that_serves_is_a_line_and_success(peers: Peers) -> None:

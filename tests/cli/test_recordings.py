@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from dm_env_rpc_client.recording import Recorder, read
 from dm_env_rpc_client.server import Catch, Server, serve
-from tests.cli.commands import command, is_one_line_with, started
+from tests.cli.commands import address_of, command, ended, is_one_line_with, started
 from tests.cli.terminals import COMMAND, Terminal
 from tests.forks import run_command
 from tests.groups import need_package
@@ -34,41 +34,25 @@ def recorded(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_record_and_replay(server: Server, tmp_path: Path, number: int) -> None:
-    path = tmp_path / "run.mcap"
-    recording = started(
-        "record", str(path), "--upstream", server.address, "--address", "localhost:0", "--json"
-    )
-    assert recording.stdout is not None
-    address = json.loads(recording.stdout.readline())["address"]
+    path = str(tmp_path / "run.mcap")
+    code = 143 if number == signal.SIGTERM else 0
+    here = ("--address", "localhost:0", "--json")
+    recording = started("record", path, "--upstream", server.address, *here)
     expected = play(server.address, 30)
-    assert_same(expected, play(address, 30))
-    recording.send_signal(number)
-    _, errors = recording.communicate(timeout=30)
-    assert "Traceback" not in errors
-    assert recording.returncode == (143 if number == signal.SIGTERM else 0)
+    assert_same(expected, play(address_of(recording), 30))
+    ended(recording, number, code)
     assert read(path).is_complete
-
-    replaying = started("replay", str(path), "--address", "localhost:0", "--json")
-    assert replaying.stdout is not None
-    address = json.loads(replaying.stdout.readline())["address"]
-    assert_same(expected, play(address, 30))
-    replaying.send_signal(number)
-    _, errors = replaying.communicate(timeout=30)
-    assert "Traceback" not in errors
+    replaying = started("replay", path, *here)
+    assert_same(expected, play(address_of(replaying), 30))
+    ended(replaying, number, code)
 
 
 def test_record_starts_the_server_if_it_is_told_to(tmp_path: Path) -> None:
-    path = tmp_path / "run.mcap"
+    path = str(tmp_path / "run.mcap")
     upstream = "python:dm_env_rpc_client.server:Catch"
-    recording = started(
-        "record", str(path), "--upstream", upstream, "--address", "localhost:0", "--json"
-    )
-    assert recording.stdout is not None
-    address = json.loads(recording.stdout.readline())["address"]
-    assert len(play(address, 3)) == 4
-    recording.send_signal(signal.SIGTERM)
-    _, errors = recording.communicate(timeout=30)
-    assert "Traceback" not in errors
+    recording = started("record", path, "--upstream", upstream, "--address=localhost:0", "--json")
+    assert len(play(address_of(recording), 3)) == 4
+    ended(recording, code=143)
     assert read(path).connections[1].address.startswith("unix:")
 
 

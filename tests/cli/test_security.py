@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,10 +12,17 @@ import pytest
 import typer.testing
 
 from dm_env_rpc_client import ConnectionLostError, Tls, connect, dm_env_rpc_pb2
-from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.certificates import Authority
-from tests.cli.commands import command, is_one_line_with, listening, started
+from tests.cli.commands import (
+    address_of,
+    command,
+    ended,
+    invoke,
+    is_one_line_with,
+    listening,
+    started,
+)
 
 TOKEN = "tok-91c3aa07e4"
 
@@ -68,12 +74,11 @@ def secured(files: Files) -> Iterator[Server]:
         assert server.errors == []
 
 
-def invoke(
+def run(
     *arguments: str, code: int = 0, variables: dict[str, str] | None = None
 ) -> typer.testing.Result:
-    """Runs a command in this process; no output has the token."""
-    result = typer.testing.CliRunner().invoke(app, arguments, env=variables)
-    assert result.exit_code == code, result.output
+    """Runs a command; no output has the token."""
+    result = invoke(*arguments, code=code, environment=variables)
     assert TOKEN not in result.output
     assert "PRIVATE KEY" not in result.output
     return result
@@ -97,13 +102,13 @@ def test_every_command_reaches_a_server_with_tls_and_a_token(
 ) -> None:
     filled = [word.format(secured.address) for word in words]
     if by_flags:
-        invoke(*filled, *files.client_flags)
+        run(*filled, *files.client_flags)
     else:
-        invoke(*filled, variables=files.variables)
+        run(*filled, variables=files.variables)
 
 
 def test_play_takes_the_flags() -> None:
-    shown = invoke("play", "--help", variables={"COLUMNS": "200", "TERMINAL_WIDTH": "200"}).output
+    shown = run("play", "--help", variables={"COLUMNS": "200", "TERMINAL_WIDTH": "200"}).output
     for name in ("tls-ca", "tls-cert", "tls-key", "token-file"):
         assert f"--{name}" in shown
 
@@ -114,7 +119,7 @@ def test_a_wrong_token_is_an_error_that_does_not_show_it(
     wrong = tmp_path / "wrong"
     wrong.write_text("another-token")
     flags = [*files.client_flags[:-1], str(wrong)]
-    result = invoke("inspect", secured.address, *flags, code=3)
+    result = run("inspect", secured.address, *flags, code=3)
     assert "UNAUTHENTICATED" in result.output
     assert "another-token" not in result.output
 
@@ -122,7 +127,7 @@ def test_a_wrong_token_is_an_error_that_does_not_show_it(
 def test_the_authorities_of_the_machine_do_not_trust_the_server(
     files: Files, secured: Server
 ) -> None:
-    result = invoke("inspect", secured.address, "--tls-ca", "system", code=3)
+    result = run("inspect", secured.address, "--tls-ca", "system", code=3)
     assert "certificate verify failed" in result.output
 
 
@@ -131,23 +136,19 @@ def test_serve_with_tls_and_a_token(files: Files) -> None:
         "serve", "catch", "--address", "localhost:0", "--json", "--tls-ca", files.ca,
         "--tls-cert", files.server_cert, "--tls-key", files.server_key, "--token-file", files.token,
     )  # fmt: skip
-    assert process.stdout is not None
-    address = json.loads(process.stdout.readline())["address"]
-    invoke("inspect", address, *files.client_flags)
+    address = address_of(process)
+    run("inspect", address, *files.client_flags)
     credentials = Tls(ca=files.ca, cert=files.client_cert, key=files.client_key)
     with (
         connect(address, credentials=credentials) as connection,
         pytest.raises(ConnectionLostError, match="UNAUTHENTICATED"),
     ):
         connection.send(dm_env_rpc_pb2.CreateWorldRequest())
-    process.terminate()
-    output = "".join(process.communicate(timeout=30))
-    assert TOKEN not in output
-    assert process.returncode == 0
+    assert TOKEN not in ended(process)
 
 
 def test_a_server_that_the_command_starts_itself_is_reached_in_plaintext(files: Files) -> None:
-    assert "1 episodes" in invoke("run", "-n", "1", variables=files.variables).output
+    assert "1 episodes" in run("run", "-n", "1", variables=files.variables).output
 
 
 WRONG_FILES = [
@@ -192,20 +193,20 @@ def test_a_wrong_file_is_an_error_before_anything_is_sent(
     connected: list[socket.socket] = []
     with listening(connected.append) as address:
         filled = [flag.format(**places) for flag in flags]
-        result = invoke(*base, address, *filled, code=2)
+        result = run(*base, address, *filled, code=2)
     output = " ".join(result.output.split())
     assert said.format(**places) in output
     assert connected == []
 
 
 def test_serve_with_authorities_alone_has_no_certificate(files: Files) -> None:
-    result = invoke("serve", "catch", "--tls-ca", files.ca, code=2)
+    result = run("serve", "catch", "--tls-ca", files.ca, code=2)
     assert "a server with TLS needs a certificate" in result.output
 
 
 def test_gym_socket_has_no_tls_and_no_tokens(files: Files) -> None:
     for flags in (["--token-file", files.token], ["--tls-ca", files.ca]):
-        result = invoke("serve", "catch", "--protocol", "gym-socket", *flags, code=2)
+        result = run("serve", "catch", "--protocol", "gym-socket", *flags, code=2)
         assert "gym-socket has neither TLS nor tokens" in " ".join(result.output.split())
 
 
@@ -225,7 +226,7 @@ def test_another_machine_is_reached_with_tls_but_not_in_plaintext(
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     words = ["inspect", "env.invalid:1", "--timeout", "0.2"]
-    assert "--tls-ca FILE" in " ".join(invoke(*words, code=2).output.split())
+    assert "--tls-ca FILE" in " ".join(run(*words, code=2).output.split())
     assert not looked_up.is_set()
-    invoke(*words, "--tls-ca", files.ca, code=3)
+    run(*words, "--tls-ca", files.ca, code=3)
     assert looked_up.is_set()

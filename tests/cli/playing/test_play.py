@@ -224,10 +224,3 @@ def test_signals_end_an_event_loop_in_order() -> None:
     finally:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
-
-
-def test_rates_that_are_none() -> None:
-    for rate in ("0", "-1", "nan", "2000"):
-        result = typer.testing.CliRunner().invoke(app, ["play", "--rate", rate])
-        assert result.exit_code == 2
-        assert "steps per second" in result.stderr

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -14,16 +10,13 @@ from typing import ClassVar
 import gymnasium
 import numpy as np
 import pytest
-import typer.testing
 
 import dm_env_rpc_client
 from dm_env_rpc_client.bridges import gym_socket
-from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.cli.serving import sources
 from dm_env_rpc_client.server import Catch, Server
 from tests.bridges.gym_socket import hosted
-
-ROOT = Path(__file__).parents[3]
+from tests.cli.commands import ROOT, address_of, ended, invoke, started
 
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 
@@ -31,26 +24,10 @@ REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 @contextlib.contextmanager
 def served(*arguments: str) -> Iterator[str]:
     """Runs the command and yields the address; it ends properly when it is told to."""
-    python = [sys.executable, "-W", "error"]
-    options = ["--json"] if "--dial" in arguments else ["--address", "localhost:0", "--json"]
-    process = subprocess.Popen(
-        [*python, "-m", "dm_env_rpc_client", "serve", *arguments, *options],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, process.communicate(timeout=10)
-        yield json.loads(line)["address"]
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=20)
-        assert (process.returncode, "Traceback" in said) == (0, False), said
-    finally:
-        process.kill()
-        process.communicate()
+    place = () if "--dial" in arguments else ("--address", "localhost:0")
+    process = started("serve", *arguments, *place, "--json", cwd=ROOT)
+    yield address_of(process)
+    ended(process)
 
 
 def test_a_gym_socket_server_re_served_over_dm_env_rpc() -> None:
@@ -123,9 +100,7 @@ def test_environments_dial_in(processes: list[str], tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_go_with_dialing(options: list[str], reason: str) -> None:
-    arguments = ["serve", "catch", "--dial", "trainer.example:5000", *options]
-    result = typer.testing.CliRunner().invoke(app, arguments)
-    assert result.exit_code == 2
+    result = invoke("serve", "catch", "--dial", "trainer.example:5000", *options, code=2)
     assert reason in " ".join(result.output.split())
 
 
@@ -166,24 +141,6 @@ def test_sources_of_other_servers(catch_server: Server) -> None:
             assert environment.reset().first()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["ftp://somewhere"], "unknown scheme ftp://"),
-        (["gym-socket://localhost:5001"], "looks like gym-socket://HOST:PORT/NAME"),
-        (["gym-socket://localhost:5001/E?colour=red"], "looks like gym-socket://HOST:PORT/NAME"),
-        (["catch", "--protocol", "gopher"], "gopher"),
-        (["catch", "--protocol", "gym-socket", "--dialect", "middle"], "middle"),
-        (["catch", "--protocol", "gym-socket", "--address", "0.0.0.0:0"], "--insecure"),
-        (["catch", "--protocol", "gym-socket", "--address", "5001"], "looks like localhost:50051"),
-    ],
-)
-def test_wrong_usage(arguments: list[str], text: str) -> None:
-    result = typer.testing.CliRunner().invoke(app, ["serve", *arguments])
-    assert result.exit_code == 2
-    assert text in result.output
-
-
 class Level(Catch):
     """An environment with a setting that has no default."""
 
@@ -193,8 +150,7 @@ class Level(Catch):
 
 def test_what_clients_have_to_send_is_not_tried_if_told_so() -> None:
     reference = f"{__name__}:Level"
-    result = typer.testing.CliRunner().invoke(app, ["serve", reference])
-    assert result.exit_code == 2
+    result = invoke("serve", reference, code=2)
     assert "missing a required argument: 'level'" in result.output
     assert "--no-try" in result.output
     with (
@@ -232,6 +188,4 @@ class Closing(Catch):
 
 def test_gymnasium_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    result = typer.testing.CliRunner().invoke(app, ["serve", "gymnasium://CartPole-v1"])
-    assert result.exit_code == 2
-    assert "[gymnasium]" in result.output
+    assert "[gymnasium]" in invoke("serve", "gymnasium://CartPole-v1", code=2).output

@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import json
 import re
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from dm_env_rpc_client import (
     make,
 )
 from dm_env_rpc_client.cli.serving import reports
-from tests.cli.commands import end_started, started
+from tests.cli.commands import address_of, ended, started
 from tests.cli.terminals import COMMAND, Terminal
 from tests.scripted import settles
 
@@ -105,19 +104,9 @@ def logged(*options: str) -> Iterator[tuple[str, list[str]]]:
     """The command away from terminals: its address, and at the end the lines on stderr."""
     process = started("serve", BROKEN, "--no-try", "--address", "localhost:0", *options)
     lines: list[str] = []
-    try:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        first = (process.stdout if "--json" in options else process.stderr).readline()
-        found = re.search(r"localhost:\d+", first)
-        assert found is not None, first
-        yield found[0], lines
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=20)
-        assert process.returncode == 0
-        lines += said.splitlines()
-    finally:
-        end_started()
+    yield address_of(process), lines
+    lines += ended(process).splitlines()
+    lines.remove("stopping")  # A client may be seen to go after it.
 
 
 def use(address: str) -> None:
@@ -141,7 +130,6 @@ EXPECTED = [
 def test_away_from_a_terminal_clients_refusals_and_failures_are_logged() -> None:
     with logged() as (address, lines):
         use(address)
-    lines.remove("stopping")  # A client may be seen to go after it.
     assert len(lines) == len(EXPECTED), lines
     for line, (level, text) in zip(lines, EXPECTED, strict=True):
         assert re.match(rf"\d\d:\d\d:\d\d {level}: {text}", line), line
@@ -152,7 +140,6 @@ def test_the_log_as_json_lines() -> None:
     begun = datetime.datetime.now(datetime.timezone.utc)
     with logged("--json") as (address, lines):
         use(address)
-    lines.remove("stopping")  # A client may be seen to go after it.
     records = [json.loads(line) for line in lines]
     assert len(records) == len(EXPECTED), lines
     for record, (level, text) in zip(records, EXPECTED, strict=True):

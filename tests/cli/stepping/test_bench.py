@@ -4,37 +4,31 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import typer.testing
 from google.rpc import status_pb2
 
 from dm_env_rpc_client import connect, create_world, destroy_world, dm_env_rpc_pb2, make
-from dm_env_rpc_client.cli.app import app
-from dm_env_rpc_client.cli.stepping import bench
+from dm_env_rpc_client.cli.stepping import bench as command
 from dm_env_rpc_client.cli.stepping.stopwatch import Stopwatch
 from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.testing import ScriptedServer
+from tests.cli.commands import invoke
 from tests.environments import Echo
 
 PHASES = ("encode", "send", "wait", "decode")
 
 
-def invoke(*arguments: str, code: int = 0) -> typer.testing.Result:
-    result = typer.testing.CliRunner().invoke(app, ["bench", *arguments])
-    assert result.exit_code == code, result.output
-    assert "Traceback" not in result.output
-    return result
+def bench(*arguments: str, code: int = 0) -> typer.testing.Result:
+    return invoke("bench", *arguments, code=code)
 
 
 def measured(*arguments: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(invoke(*arguments, "--json").stdout)
+    found: dict[str, Any] = json.loads(bench(*arguments, "--json").stdout)
     return found
 
 
@@ -95,7 +89,7 @@ def test_actions_are_taken_in_turn_by_waiting_and_ahead(echo_environment_server:
 
 
 def test_people_get_tables(catch_server: Server) -> None:
-    text = invoke(catch_server.address, "--seconds", "0.3", "--policy", "constant").stdout
+    text = bench(catch_server.address, "--seconds", "0.3", "--policy", "constant").stdout
     for expected in (*PHASES, "p99.9", "steps/s", "MB/s", "pending", "share of the wait is"):
         assert expected in text
 
@@ -118,56 +112,47 @@ def of_one_scalar(at_extension: Callable[[], Any]) -> Any:
     """A server of one scalar, and what it answers to an extension: an error, or None to end."""
     spec = dm_env_rpc_pb2.TensorSpec(name="x", dtype=dm_env_rpc_pb2.FLOAT)
     specs = dm_env_rpc_pb2.ActionObservationSpecs(actions={1: spec}, observations={1: spec})
-    floats = dm_env_rpc_pb2.Tensor.FloatArray(array=[0])
 
     def run(requests: Iterator[Any], context: Any) -> Iterator[Any]:
         for request in requests:
             response = dm_env_rpc_pb2.EnvironmentResponse()
-            if request.HasField("extension"):
+            kind = request.WhichOneof("payload")
+            if kind == "extension":
                 error = at_extension()
                 if error is None:
                     return
                 response.error.CopyFrom(error)
-            elif request.HasField("step"):
-                response.step.state = dm_env_rpc_pb2.RUNNING
-                response.step.observations[1].floats.CopyFrom(floats)
-            elif request.HasField("join_world"):
-                response.join_world.specs.CopyFrom(specs)
-            elif request.HasField("reset"):
-                response.reset.specs.CopyFrom(specs)
             else:
-                getattr(response, request.WhichOneof("payload")).SetInParent()
+                answer = getattr(response, kind)
+                answer.SetInParent()
+                if kind == "step":
+                    answer.state = dm_env_rpc_pb2.RUNNING
+                    answer.observations[1].floats.array.append(0)
+                elif kind in ("join_world", "reset"):
+                    answer.specs.CopyFrom(specs)
             yield response
 
     return run
 
 
-def ends_the_stream() -> None:
-    return None
-
-
-def test_a_server_that_ends_the_stream_at_what_it_does_not_know_is_measured_all_the_same() -> None:
-    with ScriptedServer(of_one_scalar(ends_the_stream)) as server:
-        found = measured(server.address, "--seconds", "0.3")
-        assert found["server"]["estimate_us"] is None
-        assert "ended" in found["server"]["reason"]
-        assert found["steps"] > 0
-        assert "is unknown" in invoke(server.address, "--seconds", "0.2").stdout
-
-
 def refuses_slowly() -> Any:
-    time.sleep(0.01)
+    time.sleep(0.01)  # This server takes longer for it than for a step.
     return status_pb2.Status(code=12, message="unknown")
 
 
-def test_there_is_no_estimate_if_the_request_for_it_takes_longer_than_a_step() -> None:
-    with ScriptedServer(of_one_scalar(refuses_slowly)) as server:
-        found = measured(server.address, "--seconds", "0.5")["server"]
-        assert found["estimate_us"] is None
-        assert found["round_trip_us"] > found["wait_us"]
-        assert "waits longer" in found["reason"]
-        text = invoke(server.address, "--seconds", "0.3").stdout
-        assert "the server's share of the wait is unknown: a request that the server only" in text
+@pytest.mark.parametrize(
+    ("at_extension", "reason"), [(lambda: None, "ended"), (refuses_slowly, "waits longer")]
+)
+def test_there_is_no_estimate_without_an_answer_that_is_quicker_than_a_step(
+    at_extension: Callable[[], Any], reason: str
+) -> None:
+    with ScriptedServer(of_one_scalar(at_extension)) as server:
+        found = measured(server.address, "--seconds", "0.5")
+        assert found["steps"] > 0
+        assert found["server"]["estimate_us"] is None
+        assert reason in found["server"]["reason"]
+        text = bench(server.address, "--seconds", "0.2").stdout
+        assert "the server's share of the wait is unknown: " in text
 
 
 ESTIMATE = {"estimate_us": 123456.0, "wait_us": 234567.0, "round_trip_us": 111111.0}
@@ -185,7 +170,7 @@ def test_lines_end_between_words_on_a_terminal(
     for variables in ({}, {"TTY_COMPATIBLE": "1", "COLUMNS": str(width), "NO_COLOR": "1"}):
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        bench._print(result)
+        command._print(result)
         texts.append(re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out))
     to_file, to_terminal = texts
     assert to_terminal.split() == to_file.split()
@@ -193,51 +178,7 @@ def test_lines_end_between_words_on_a_terminal(
     assert max(map(len, to_file.splitlines())) > 150
 
 
-def refuses_steps(requests: Iterator[Any], context: Any) -> Iterator[Any]:
-    for request in requests:
-        response = dm_env_rpc_pb2.EnvironmentResponse()
-        if request.HasField("step"):
-            response.error.CopyFrom(status_pb2.Status(code=9, message="it is broken"))
-        else:
-            getattr(response, request.WhichOneof("payload")).SetInParent()
-        yield response
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "text"),
-    [
-        (["localhost:1", "--timeout", "0.5"], 3, "refused"),
-        (["{address}", "--transport", "pigeon"], 2, "pigeon"),
-        (["{address}", "--policy", "os:sep"], 2, "random or constant"),
-        (["{address}", "--seconds", "0"], 2, "seconds"),
-        (["{address}", "--create", "rows=0"], 1, "at least 2 rows"),
-        (["{address}", "--world", "x", "--create", "a=1"], 2, "--create is for"),
-        (["{address}", "--world", "nowhere"], 1, "no world 'nowhere'"),
-        (["192.0.2.1:1"], 2, "insecure"),
-    ],
-)
-def test_errors_are_one_line(
-    catch_server: Server, arguments: list[str], code: int, text: str
-) -> None:
-    given = [each.replace("{address}", catch_server.address) for each in arguments]
-    result = invoke(*given, code=code)
-    assert text in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
-
-
-def test_a_server_that_refuses_steps_is_told() -> None:
-    with ScriptedServer(refuses_steps) as server:
-        assert "it is broken" in invoke(server.address, code=1).stderr
-
-
-def test_the_command_itself_leaves_stdout_to_the_result(catch_server: Server) -> None:
-    finished = subprocess.run(
-        [sys.executable, "-m", "dm_env_rpc_client", "bench", catch_server.address,
-         "--seconds", "0.2", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )  # fmt: skip
-    assert finished.stderr == ""
-    assert np.isfinite(json.loads(finished.stdout)["latency_us"]["mean"])
+def test_it_refuses_policies_that_need_answers(catch_server: Server) -> None:
+    refused = bench(catch_server.address, "--policy", "os:sep", code=2)
+    assert "random or constant" in refused.stderr
+    assert "pigeon" in bench(catch_server.address, "--transport", "pigeon", code=2).stderr

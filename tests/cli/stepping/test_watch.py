@@ -13,7 +13,7 @@ import pytest
 from dm_env_rpc_client import DmEnvRpcError, connect, create_world, join_world
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import Catch, Race, Server, serve
-from tests.cli.commands import end_started, started
+from tests.cli.commands import started
 from tests.scripted import settles
 
 
@@ -22,12 +22,6 @@ def race() -> Iterator[Server]:
     with serve({"race": Race, "catch": Catch}) as server:
         yield server
         assert server.errors == []
-
-
-@pytest.fixture(autouse=True)
-def end() -> Iterator[None]:
-    yield
-    end_started()
 
 
 CREATE = ("--create", "environment=race", "--create", "length=3")
