@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -70,6 +71,57 @@ class StrictFewRequests(FewRequests):
         if kind in _OPTIONAL:
             raise playground.RequestError(f"unsupported request {kind}", code_pb2.UNIMPLEMENTED)
         return super().carry_out(kind, request)
+
+
+class TheWorld(playground.Worlds):
+    """One world, which has no name and is there from the start; for one agent."""
+
+    max_agents = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.worlds[""] = playground.World()
+
+
+class Minimal(playground.Session):
+    """Knows only what every server must: to join the one world, step and leave."""
+
+    worlds_class = TheWorld
+
+    def carry_out(self, kind: str | None, request: Any) -> Any:
+        if kind not in ("join_world", "step", "leave_world"):
+            raise playground.RequestError(f"{kind} is not known here", code_pb2.UNIMPLEMENTED)
+        return super().carry_out(kind, request)
+
+
+class EndsAfterErrors(Minimal):
+    """The error for each of the requests that it does not know ends the stream, too."""
+
+    def stream(self, requests: Iterator[Any]) -> Iterator[Any]:
+        for response in super().stream(requests):
+            yield response
+            if response.HasField("error"):
+                return
+
+
+class OneConnection(Minimal):
+    """Has a thread for one stream: others wait for their answers until that one has ended."""
+
+    is_gone = False
+
+    def stream(self, requests: Iterator[Any]) -> Iterator[Any]:
+        turn = vars(self.worlds).setdefault("turn", threading.Lock())
+        while not turn.acquire(timeout=0.01):
+            if self.is_gone:
+                return
+        try:
+            yield from super().stream(requests)
+        finally:
+            turn.release()
+
+    def gone(self) -> None:
+        self.is_gone = True
+        super().gone()
 
 
 # What is found on each.

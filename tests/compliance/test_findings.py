@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pytest
@@ -28,11 +28,16 @@ from dm_env_rpc_client.compliance.facts import Facts, Takes
 from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.probe import Probe
 from dm_env_rpc_client.compliance.table import FOUNDATIONS
-from dm_env_rpc_client.testing import Request, Response, ScriptedServer, answering
+from dm_env_rpc_client.testing import ScriptedServer, answering
 from tests.compliance import playground
 from tests.compliance.broken_servers import BROKEN
-from tests.compliance.limited_servers import LIMITED, OneClient, OneJoined, OnePerWorld
-from tests.compliance.minimal_server import MinimalServer
+from tests.compliance.limited_servers import (
+    LIMITED,
+    EndsAfterErrors,
+    OneClient,
+    OneJoined,
+    OnePerWorld,
+)
 from tests.reliability.recording import Seen
 from tests.scripted import ServerProcess
 
@@ -69,20 +74,10 @@ def test_a_server_that_ends_the_stream_after_an_error(seen: Seen) -> None:
     assert len(because) <= 10
 
 
-class EndsAfterErrors(MinimalServer):
-    """Implements few requests; the error for each of the others ends the stream, too."""
-
-    def _serve(self, requests: Iterator[Request], context: Any) -> Iterator[Response]:
-        for response in super()._serve(requests, context):
-            yield response
-            if response.WhichOneof("payload") == "error":
-                return
-
-
 def test_a_minimal_server_that_ends_the_stream_after_an_error() -> None:
     options = Options(world_name="", timeout=2.0, quiet_seconds=0.05)
-    with EndsAfterErrors() as server:
-        finding, _ = the_finding(server.address, options)
+    with playground.serve(EndsAfterErrors) as address:
+        finding, _ = the_finding(address, options)
     assert (finding.name, finding.outcome) == ("the_stream_survives_errors", Outcome.WARNED)
 
 

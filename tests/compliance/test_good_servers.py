@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import dm_env
@@ -16,9 +15,8 @@ from google.protobuf import any_pb2
 from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, Result, run
 from dm_env_rpc_client.server import Catch, Race, serve
 from dm_env_rpc_client.tensors.variable_specs import VariableArray, VariableBoundedArray
-from dm_env_rpc_client.testing import Request, Response
 from tests.compliance import playground
-from tests.compliance.minimal_server import MinimalServer
+from tests.compliance.limited_servers import Minimal, OneConnection
 from tests.reliability.recording import Seen
 
 
@@ -188,9 +186,8 @@ def test_a_server_on_the_references_modules(claims: bool | None) -> None:
 
 def test_a_minimal_server() -> None:
     options = Options(world_name="", several_worlds=False, several_agents=False, **QUICK)
-    with MinimalServer() as server:
-        passed = outcomes(server.address, options)
-    assert server.errors == []
+    with playground.serve(Minimal) as address:
+        passed = outcomes(address, options)
     assert "states_follow_each_other" in passed
     assert "a_world_for_one_agent_refuses_another" in passed
     assert "a_reset_ends_the_sequence" not in passed
@@ -209,28 +206,11 @@ def test_our_server_with_room_for_one_connection(told: int) -> None:
     assert time.monotonic() - started < 60
 
 
-class OneConnection(MinimalServer):
-    """Has a thread for one stream: others wait for their answers until that one has ended."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._stream = threading.Lock()
-
-    def _serve(self, requests: Iterator[Request], context: Any) -> Iterator[Response]:
-        while not self._stream.acquire(timeout=0.01):
-            if not context.is_active():
-                return
-        try:
-            yield from super()._serve(requests, context)
-        finally:
-            self._stream.release()
-
-
 def test_a_minimal_server_with_room_for_one_connection() -> None:
     options = Options(world_name="", timeout=2.0, quiet_seconds=0.1)
     started = time.monotonic()
-    with OneConnection() as server:
-        passed = outcomes(server.address, options)
+    with playground.serve(OneConnection) as address:
+        passed = outcomes(address, options)
     assert len(passed) >= 30
     assert "states_follow_each_other" in passed
     assert time.monotonic() - started < 60

@@ -117,40 +117,50 @@ def test_parquet_has_a_row_for_each_timestep(
         export_parquet(recorded, out)
 
 
-class Words(dm_env.Environment):
-    """Arrays of any length, and of texts."""
+class Constant(dm_env.Environment):
+    """Observes the same in each step, of which its episodes have one."""
 
-    def __init__(self, dtype: str = "int64"):
-        self._dtype = dtype
+    def __init__(
+        self,
+        observations: dict[str, specs.Array],
+        values: dict[str, Any] | None = None,
+        actions: dict[str, specs.Array] | None = None,
+    ):
+        self._specs = observations
+        self._values = values or {
+            name: spec.generate_value() for name, spec in observations.items()
+        }
+        self._actions = actions or {}
 
     def action_spec(self) -> dict[str, specs.Array]:
-        return {}
+        return self._actions
 
     def observation_spec(self) -> dict[str, specs.Array]:
-        return {
-            "words": specs.StringArray((2,)),
-            "nothing": specs.Array((2, 0), np.float32),
-            "flags": specs.Array((2, 2), bool),
-            "number": specs.Array((), np.dtype(self._dtype)),
-        }
+        return self._specs
 
     def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(
-            {
-                "words": np.array(["one", "two"], object),
-                "nothing": np.empty((2, 0), np.float32),
-                "flags": np.eye(2, dtype=bool),
-                "number": np.dtype(self._dtype).type(7),
-            }
-        )
+        return dm_env.restart(self._values)
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        return self.reset()
+        return dm_env.termination(1.0, self._values)
 
 
 def test_texts_flags_and_empty_arrays_in_parquet(tmp_path: Path) -> None:
     path, out = tmp_path / "run.mcap", tmp_path / "run.parquet"
-    with serve(Words) as server, dm_env_rpc_client.make(server.address, record=path) as env:
+    values: dict[str, Any] = {
+        "words": np.array(["one", "two"], object),
+        "nothing": np.empty((2, 0), np.float32),
+        "flags": np.eye(2, dtype=bool),
+        "number": np.int64(7),
+    }
+    words = {
+        name: specs.StringArray((2,)) if name == "words" else specs.Array(value.shape, value.dtype)
+        for name, value in values.items()
+    }
+    with (
+        serve(lambda: Constant(words, values)) as server,
+        dm_env_rpc_client.make(server.address, record=path) as env,
+    ):
         env.reset()
     assert export_parquet(path, out) == 1
     (row,) = parquet.read_table(out).to_pylist()
@@ -195,40 +205,25 @@ def test_minari_has_the_episodes(path: Path, export_minari: Callable[..., int]) 
         export_minari(path, "catch/run-v0")
 
 
-class Numbers(dm_env.Environment):
-    """Numbers of all sorts, bounded as far as their types go."""
-
-    DTYPES = ("int8", "int64", "uint64", "float32")
-
-    def __init__(self, acts: bool = True):
-        self._acts = acts
-
-    def action_spec(self) -> dict[str, specs.Array]:
-        return self.observation_spec() if self._acts else {}
-
-    def observation_spec(self) -> dict[str, specs.Array]:
-        limits = {name: np.iinfo(name) for name in self.DTYPES if "int" in name}
-        return {
-            "float32": specs.BoundedArray((2,), np.float32, -1, 1),
-            "flag": specs.Array((), bool),
-            "flags": specs.Array((2,), bool),
-            **{
-                name: specs.BoundedArray((), np.dtype(name), limit.min, limit.max)
-                for name, limit in limits.items()
-            },
-        }
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart({n: s.generate_value() for n, s in self.observation_spec().items()})
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return dm_env.termination(1.0, self.reset().observation)
+LIMITS = {name: np.iinfo(name) for name in ("int8", "int64", "uint64")}
+NUMBERS = {
+    "float32": specs.BoundedArray((2,), np.float32, -1, 1),
+    "flag": specs.Array((), bool),
+    "flags": specs.Array((2,), bool),
+    **{
+        name: specs.BoundedArray((), np.dtype(name), limit.min, limit.max)
+        for name, limit in LIMITS.items()
+    },
+}
 
 
 def test_minari_takes_numbers_of_all_sorts(path: Path, export_minari: Callable[..., int]) -> None:
     import minari
 
-    with serve(Numbers) as server, dm_env_rpc_client.make(server.address, record=path) as env:
+    with (
+        serve(lambda: Constant(NUMBERS, actions=NUMBERS)) as server,
+        dm_env_rpc_client.make(server.address, record=path) as env,
+    ):
         env.reset()
         env.step({name: spec.generate_value() for name, spec in env.action_spec().items()})
     assert export_minari(path, "numbers-v0") == 1
@@ -240,8 +235,8 @@ def test_minari_takes_numbers_of_all_sorts(path: Path, export_minari: Callable[.
     assert list(exported.rewards) == [1.0]
     path = path.with_name("idle.mcap")
     with (
-        serve(Numbers) as server,
-        dm_env_rpc_client.make(server.address, {"acts": False}, record=path) as env,
+        serve(lambda: Constant(NUMBERS)) as server,
+        dm_env_rpc_client.make(server.address, record=path) as env,
     ):
         env.reset()
         env.step({})

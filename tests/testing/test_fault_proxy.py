@@ -36,10 +36,25 @@ def through(
     script: Callable[[socket.socket], None] = echo, **faults: Any
 ) -> Iterator[tuple[FaultProxy, socket.socket]]:
     """A client's socket that leads to a server's through a proxy."""
-    with answering_socket(script) as address, FaultProxy(address, **faults) as proxy:
-        host, port = proxy.address.split(":")
-        with socket.create_connection((host, int(port)), 10) as client:
-            yield proxy, client
+    with (
+        answering_socket(script) as address,
+        FaultProxy(address, **faults) as proxy,
+        connected(proxy) as client,
+    ):
+        yield proxy, client
+
+
+def connected(proxy: FaultProxy) -> socket.socket:
+    host, port = proxy.address.split(":")
+    return socket.create_connection((host, int(port)), 10)
+
+
+def hears_nothing(client: socket.socket) -> bool:
+    client.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        client.recv(1)
+    client.settimeout(10)
+    return True
 
 
 def received(client: socket.socket, size: int) -> bytes:
@@ -128,8 +143,7 @@ def test_reset_reaches_both_ends_and_new_connections_are_accepted() -> None:
         with pytest.raises(ConnectionResetError):
             client.recv(1)
         assert settles(lambda: [type(error) for error in errors] == [ConnectionResetError])
-        host, port = proxy.address.split(":")
-        with socket.create_connection((host, int(port)), 10) as second:
+        with connected(proxy) as second:
             assert ask(second, b"y") == b"y"
 
 
@@ -138,12 +152,9 @@ def test_nothing_passes_a_blackhole_and_nothing_is_lost_in_it() -> None:
         assert ask(client, b"x") == b"x"
         proxy.blackhole()
         client.sendall(b"abc")
-        client.settimeout(0.2)
-        with pytest.raises(TimeoutError):
-            client.recv(1)
+        assert hears_nothing(client)
         assert proxy.bytes_to_server == len(b"x")
         proxy.resume()
-        client.settimeout(10)
         assert received(client, 3) == b"abc"
 
 
@@ -159,11 +170,8 @@ def test_a_blackhole_may_swallow_answers_only_and_hides_the_end_of_the_server() 
         proxy.blackhole("to_client")
         client.sendall(b"request")
         assert heard.wait(10)
-        client.settimeout(0.2)
-        with pytest.raises(TimeoutError):
-            client.recv(1)
+        assert hears_nothing(client)
         proxy.resume()
-        client.settimeout(10)
         assert received(client, 100) == b"answer"
 
 
@@ -229,16 +237,16 @@ def test_bytes_of_each_direction_are_changed() -> None:
 
 
 def test_a_client_of_a_server_that_is_not_there_is_reset() -> None:
-    def try_it(port: int) -> None:
+    def try_it(proxy: FaultProxy) -> None:
         # The reset may come before `connect` has returned.
-        with socket.create_connection(("127.0.0.1", port), 10) as client:
+        with connected(proxy) as client:
             client.recv(1)
 
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         with FaultProxy(f"127.0.0.1:{unused.getsockname()[1]}") as proxy:
             with pytest.raises(ConnectionResetError):
-                try_it(int(proxy.address.split(":")[1]))
+                try_it(proxy)
             assert settles(lambda: proxy.connection_count == 0)
 
 
@@ -276,8 +284,7 @@ def test_what_is_closed_is_gone() -> None:
         threads, descriptors = thread_count(), descriptor_count()
         for _ in range(20):
             proxy = FaultProxy(address)
-            host, port = proxy.address.split(":")
-            with socket.create_connection((host, int(port)), 10) as client:
+            with connected(proxy) as client:
                 assert ask(client, b"x") == b"x"
                 proxy.close()
                 proxy.close()
@@ -287,7 +294,7 @@ def test_what_is_closed_is_gone() -> None:
         assert settles(lambda: thread_count() <= threads + 20)  # The server's.
         assert settles(lambda: descriptor_count() <= descriptors + 1)
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection((host, int(port)), 10)
+            connected(proxy)
 
 
 @pytest.mark.parametrize(
