@@ -153,19 +153,14 @@ class Options:
         """
         from dm_env_rpc_client.tensors.setting_text import parse_settings
 
-        values: dict[str, Any] = {}
-        for field, value in given.items():
-            kind = FLAGS[field].kind
-            if value is None:
-                continue
-            if kind is Kind.SETTINGS:
-                values[field] = parse_settings(value)
-            elif kind is Kind.NAMES:
-                values[field] = tuple(value)
-            elif kind is Kind.YES_OR_NO:
-                values[field] = {"yes": True, "no": False}.get(value, value)
-            else:
-                values[field] = value
+        read: dict[Kind, Callable[[Any], Any]] = {
+            Kind.SETTINGS: parse_settings,
+            Kind.NAMES: tuple,
+            Kind.YES_OR_NO: lambda value: {"yes": True, "no": False}.get(value, value),
+        }
+        values = {field: value for field, value in given.items() if value is not None}
+        for field, value in values.items():
+            values[field] = read.get(FLAGS[field].kind, lambda value: value)(value)
         return cls(**values)
 
     def __post_init__(self) -> None:

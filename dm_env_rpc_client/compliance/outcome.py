@@ -44,12 +44,6 @@ class ViolationError(Exception):
         self.received = received
         self.is_unanswered = is_unanswered
 
-    def __str__(self) -> str:
-        return (
-            f"sent: {self.sent or 'nothing'}\nreceived: {self.received or 'nothing'}\n"
-            f"expected: {self.expected}"
-        )
-
 
 class NotOfferedError(Exception):
     """The server lacks what the check needs; the message says what."""

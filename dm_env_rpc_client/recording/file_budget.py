@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.tensors.limits import Limits
@@ -33,22 +34,12 @@ class FileBudget:
         self._records = self._most_records = _RECORDS + size // _RECORD_BYTES
         self._left = self._most_held = max(limits.chunk_bytes, _HELD * size)
 
-    def check_chunk(self, size: int) -> None:
-        """Raises RecordingError if a chunk, or another record, is too large."""
-        if size > self._limits.chunk_bytes:
-            raise self._error(
-                f"it has a chunk of {size} bytes; at most {self._limits.chunk_bytes} are allowed",
-                "chunk_bytes",
-            )
-
-    def check_message(self, size: int) -> None:
-        """Raises RecordingError if a message is too large."""
-        if size > self._limits.message_bytes:
-            raise self._error(
-                f"it has a message of {size} bytes; at most {self._limits.message_bytes} are "
-                "allowed",
-                "message_bytes",
-            )
+    def check(self, kind: Literal["chunk", "message"], size: int) -> None:
+        """Raises RecordingError if a chunk (or another record), or a message, is too large."""
+        name = f"{kind}_bytes"
+        most = getattr(self._limits, name)
+        if size > most:
+            raise self._error(f"it has a {kind} of {size} bytes; at most {most} are allowed", name)
 
     def take_record(self) -> None:
         """Counts a record; RecordingError if there are too many for the size of the file."""

@@ -140,7 +140,7 @@ def unpack(content: bytes, budget: FileBudget) -> Buffer:
     """
     fixed, compression, data = split(Opcode.CHUNK, content)
     _, _, size, checksum = _CHUNK.unpack(fixed)
-    budget.check_chunk(size)
+    budget.check("chunk", size)
     decompress = _DECOMPRESSIONS.get(bytes(compression[:8]))
     if decompress is None:
         raise Damage(f"a chunk has the compression {bytes(compression[:8])!r}")
@@ -175,7 +175,7 @@ def records(data: Buffer, budget: FileBudget) -> Iterator[tuple[int, bytes, byte
         if not begin <= end <= len(view):
             raise Damage(f"a record in a chunk has {length} bytes")
         if opcode == Opcode.MESSAGE:
-            budget.check_message(end - begin)
+            budget.check("message", end - begin)
         head = bytes(view[place:begin])
         rest = bytes(view[begin:end]) if opcode in _LAYOUTS else b""
         place = end
@@ -242,7 +242,7 @@ class RecordFile:
                 block = self._file.read(min(_BLOCK, begin + length - self._file.tell()))
                 self._following = zlib.crc32(block, self._following)
             return opcode, b""
-        self._budget.check_chunk(length)
+        self._budget.check("chunk", length)
         content = self._file.read(length)
         if len(content) < length:
             self._check_may_end("it became shorter while it was read")

@@ -174,7 +174,7 @@ class Scan:
                 entry, rest = None, b""
             elif opcode == Opcode.MESSAGE:
                 head, content = content[: _MESSAGE.size], content[_MESSAGE.size :]
-                self.budget.check_message(len(content))
+                self.budget.check("message", len(content))
                 entry = self._take(opcode, head, content)
                 if entry is not None:
                     yield entry

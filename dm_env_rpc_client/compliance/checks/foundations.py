@@ -5,7 +5,8 @@ A check that needs one of these is skipped if that one finds something.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from typing import TypeAlias
 
 from google.rpc import status_pb2
 
@@ -68,24 +69,17 @@ def a_world_can_be_joined(trial: Trial) -> None:
     )
 
 
-_Refusal = Callable[[Probe], dm_env_rpc_pb2.StepRequest | dm_env_rpc_pb2.JoinWorldRequest]
+_Invalid: TypeAlias = dm_env_rpc_pb2.StepRequest | dm_env_rpc_pb2.JoinWorldRequest
 
 
-def _refusals(trial: Trial) -> tuple[tuple[_Refusal, str], ...]:
-    """Requests that should be refused, each with what its answer may be."""
-
-    def unknown_observation(probe: Probe) -> dm_env_rpc_pb2.StepRequest:
-        agent = trial.join(probe)
-        return agent.request({}, requested=[unknown_uid(agent.specs.observations)])
-
-    def unknown_world(probe: Probe) -> dm_env_rpc_pb2.JoinWorldRequest:
-        return dm_env_rpc_pb2.JoinWorldRequest(world_name=trial.options.unknown_world_name)
-
-    return (
-        (lambda probe: dm_env_rpc_pb2.StepRequest(), "an error, because no world is joined"),
-        (unknown_world, "an error, because there is no such world"),
-        (unknown_observation, "an error, because there is no such observation"),
-    )
+def _invalid_requests(trial: Trial) -> Iterator[tuple[Probe, _Invalid, str]]:
+    """Yields connections, each with a request that should be refused, and why."""
+    yield trial.connect(), dm_env_rpc_pb2.StepRequest(), "an error, because no world is joined"
+    join = dm_env_rpc_pb2.JoinWorldRequest(world_name=trial.options.unknown_world_name)
+    yield trial.connect(), join, "an error, because there is no such world"
+    agent = trial.join()
+    step = agent.request({}, requested=[unknown_uid(agent.specs.observations)])
+    yield agent.probe, step, "an error, because there is no such observation"
 
 
 def _is_error(answer: object) -> bool:
@@ -103,9 +97,8 @@ def a_failed_request_is_answered(trial: Trial) -> None:
 
     An error: a client that waits for the answer gets none, or loses its stream without a reason.
     """
-    for make_request, expected in _refusals(trial):
-        probe = trial.connect()
-        if _is_error(probe.ask(make_request(probe), expected)):
+    for probe, request, expected in _invalid_requests(trial):
+        if _is_error(probe.ask(request, expected)):
             return
         probe.close()
     raise NotOfferedError("no request was refused")
@@ -181,10 +174,9 @@ def the_stream_survives_errors(trial: Trial) -> None:
     A warning: the server decides which errors are fatal, and may close the stream after those.
     """
     refused = 0
-    for make_request, expected in _refusals(trial):
-        probe = trial.connect()
+    for probe, request, expected in _invalid_requests(trial):
         try:
-            answer = probe.ask(make_request(probe), expected)
+            answer = probe.ask(request, expected)
         except ViolationError:
             continue  # Another check reports it.
         if _is_error(answer):
