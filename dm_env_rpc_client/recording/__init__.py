@@ -3,10 +3,11 @@
 It needs the extra `record`. The guide is `docs/how-to/record-and-replay.md`.
 """
 
-# Read `container.py` first, the file, then `tape.py`, which fills it without delaying steps, and
-# `recorder.py`, which says what goes to which file; `streams.py` is where messages are seen.
-# `reading.py` reads a file, also one whose recorder was killed, and `episodes.py` makes TimeSteps
-# of it. `replaying.py` and `proxying.py` are servers; `parquet.py` and `minari.py` export.
+# Read `container.py` first, the file, then `connection_recording.py`, which fills it without
+# delaying steps, and `recorder.py`, which says what goes to which file; `streams.py` is where
+# messages are seen. `reading.py` reads a file, also one whose recorder was killed, and
+# `episodes.py` makes TimeSteps of it. `replaying.py` and `proxying.py` are servers; `parquet.py`
+# and `minari.py` export.
 
 from dm_env_rpc_client.errors import install_command
 

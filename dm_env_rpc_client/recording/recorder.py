@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dm_env_rpc_client.errors import RecordingError, SpecError
+from dm_env_rpc_client.recording.connection_recording import ConnectionRecording, FileWriter
 from dm_env_rpc_client.recording.container import (
     COMPRESSIONS,
     MAX_CONNECTIONS,
     Container,
 )
 from dm_env_rpc_client.recording.streams import AsyncRecordedStream, RecordedStream
-from dm_env_rpc_client.recording.tape import Tape, Writing
 from dm_env_rpc_client.system.version import __version__
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.streams import AsyncStream, Stream
@@ -62,14 +62,14 @@ class Recorder:
             names = ", ".join(map(repr, COMPRESSIONS))
             raise SpecError(f"no compression {compression!r}; choose one of {names}")
         self.path = Path(path)
-        self._writing = Writing(Container(self.path, compression))
+        self._writer = FileWriter(Container(self.path, compression))
         self._pid = os.getpid()
-        self._tapes = 0
+        self._connections = 0
         # Runs when the recorder is garbage-collected, and at the exit of the interpreter, after
         # those of the connections, which are younger.
-        self._finalizer = weakref.finalize(self, self._writing.stop)
+        self._finalizer = weakref.finalize(self, self._writer.stop)
 
-    def tape(self, address: str, settings: Mapping[str, str]) -> Tape:
+    def connection(self, address: str, settings: Mapping[str, str]) -> ConnectionRecording:
         """Begins to record a connection.
 
         Args:
@@ -90,44 +90,44 @@ class Recorder:
             )
         if not self._finalizer.alive:
             raise RecordingError(f"the recorder of {self.path} is closed")
-        self._writing.check()
+        self._writer.check()
         with _opening:
-            if self._tapes >= MAX_CONNECTIONS:
+            if self._connections >= MAX_CONNECTIONS:
                 raise RecordingError(
-                    f"the recording {self.path} has {self._tapes} connections, as many as a file "
-                    "can have; record further ones to another file"
+                    f"the recording {self.path} has {self._connections} connections, as many as a "
+                    "file can have; record further ones to another file"
                 )
-            self._tapes += 1
-            number = self._tapes
+            self._connections += 1
+            number = self._connections
         metadata = {
             "connection": str(number),
             "address": address,
             "version": __version__,
             **settings,
         }
-        return Tape(self, self._writing, number, metadata)
+        return ConnectionRecording(self, self._writer, number, metadata)
 
     def recorded(self, stream: Stream, endpoint: Endpoint) -> Stream:
         """Returns a stream that records what passes `stream`; see `transports.endpoint.Tap`."""
-        return RecordedStream(stream, self._tape_of(endpoint))
+        return RecordedStream(stream, self._recording_of(endpoint))
 
     def recorded_async(self, stream: AsyncStream, endpoint: Endpoint) -> AsyncStream:
         """Returns a stream to `endpoint` that records what passes `stream`, for an event loop."""
-        return AsyncRecordedStream(stream, self._tape_of(endpoint))
+        return AsyncRecordedStream(stream, self._recording_of(endpoint))
 
-    def _tape_of(self, endpoint: Endpoint) -> Tape:
+    def _recording_of(self, endpoint: Endpoint) -> ConnectionRecording:
         settings = {  # Not the metadata, which may be secret.
             "transport": endpoint.transport,
             "tls": str(endpoint.credentials is not None).lower(),
             "insecure": str(endpoint.insecure).lower(),
             "max_message_bytes": str(endpoint.max_message_bytes),
         }
-        return self.tape(endpoint.address, settings)
+        return self.connection(endpoint.address, settings)
 
     def settle(self) -> None:
         """Returns when the file has all that was recorded so far; what fails is logged."""
         if os.getpid() == self._pid:
-            self._writing.settle()
+            self._writer.settle()
 
     def close(self) -> None:
         """Completes the file; a second call does nothing. What fails is logged.
@@ -138,7 +138,7 @@ class Recorder:
 
     def discard(self) -> None:
         """Closes it, and removes the file if no connection was recorded."""
-        self._writing.leaves_unused = False
+        self._writer.leaves_unused = False
         self.close()
 
     def __enter__(self) -> Recorder:
@@ -161,8 +161,8 @@ def recorder_of(record: str | os.PathLike[str] | Recorder) -> Recorder:
     path = os.path.realpath(record)
     with _opening:
         found = _recorders.get(path)
-        if found is None or not found._writing.takes_more():
+        if found is None or not found._writer.takes_more():
             found = _recorders[path] = Recorder(record)
             # A connection that cannot be opened leaves no file in the way of the next attempt.
-            found._writing.leaves_unused = False
+            found._writer.leaves_unused = False
         return found

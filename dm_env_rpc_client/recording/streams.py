@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from dm_env_rpc_client.recording.tape import Tape
+from dm_env_rpc_client.recording.connection_recording import ConnectionRecording
 from dm_env_rpc_client.transports.streams import AsyncStream, Buffer, Stream
 
 _FULL_SECONDS = 0.01
@@ -21,18 +21,18 @@ class _Recorded:
 
     Args:
       stream: the other stream.
-      tape: the recording.
+      recording: the recording.
     """
 
-    def __init__(self, stream: Stream | AsyncStream, tape: Tape):
+    def __init__(self, stream: Stream | AsyncStream, recording: ConnectionRecording):
         self.address = stream.address
-        self._tape = tape
+        self._recording = recording
         self._abandon = stream.abandon
         self._abort = stream.abort
 
     def abandon(self) -> None:
         """Abandons the stream and the recording, in a forked child."""
-        self._tape.abandon()
+        self._recording.abandon()
         self._abandon()
 
     def abort(self) -> None:
@@ -40,7 +40,7 @@ class _Recorded:
         try:
             self._abort()
         finally:
-            self._tape.end()
+            self._recording.end()
 
 
 class RecordedStream(_Recorded):
@@ -48,11 +48,11 @@ class RecordedStream(_Recorded):
 
     Args:
       stream: the other.
-      tape: the recording.
+      recording: the recording.
     """
 
-    def __init__(self, stream: Stream, tape: Tape):
-        super().__init__(stream, tape)
+    def __init__(self, stream: Stream, recording: ConnectionRecording):
+        super().__init__(stream, recording)
         self._stream = stream
         self.fileno = stream.fileno
         self.has_unread = stream.has_unread
@@ -63,14 +63,14 @@ class RecordedStream(_Recorded):
     def write(self, *messages: bytes) -> bool:
         """Records messages and sends them together."""
         for message in messages:
-            self._tape.request(message)
+            self._recording.request(message)
         return self._stream.write(*messages)
 
     def read(self, timeout: float | None, until_sent: bool = False) -> Buffer | None:
         """Returns the next message, recorded; None if none came in time."""
         message = self._stream.read(timeout, until_sent)
         if message is not None:
-            self._tape.answer(message)
+            self._recording.answer(message)
         return message
 
     def close(self, timeout: float) -> None:
@@ -78,7 +78,7 @@ class RecordedStream(_Recorded):
         try:
             self._stream.close(timeout)
         finally:
-            self._tape.end()
+            self._recording.end()
 
 
 class AsyncRecordedStream(_Recorded):
@@ -86,24 +86,24 @@ class AsyncRecordedStream(_Recorded):
 
     Args:
       stream: the other.
-      tape: the recording.
+      recording: the recording.
     """
 
-    def __init__(self, stream: AsyncStream, tape: Tape):
-        super().__init__(stream, tape)
+    def __init__(self, stream: AsyncStream, recording: ConnectionRecording):
+        super().__init__(stream, recording)
         self._stream = stream
 
     async def write(self, message: bytes) -> None:
         """Records a message and sends it."""
         await self._wait_for_room()
-        self._tape.request(message, may_block=False)
+        self._recording.request(message, may_block=False)
         await self._stream.write(message)
 
     async def read(self) -> Buffer:
         """Returns the next message, recorded."""
         message = await self._stream.read()
         await self._wait_for_room()
-        self._tape.answer(message, may_block=False)
+        self._recording.answer(message, may_block=False)
         return message
 
     async def close(self, timeout: float) -> None:
@@ -111,9 +111,9 @@ class AsyncRecordedStream(_Recorded):
         try:
             await self._stream.close(timeout)
         finally:
-            self._tape.end()
+            self._recording.end()
 
     async def _wait_for_room(self) -> None:
         since = time.monotonic()
-        while self._tape.must_wait(since):
+        while self._recording.must_wait(since):
             await asyncio.sleep(_FULL_SECONDS)

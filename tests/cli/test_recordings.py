@@ -83,10 +83,10 @@ def test_inspect_says_that_a_recorder_was_killed(recorded: Path, tmp_path: Path)
 def test_inspect_shows_what_is_not_broken(server: Server, tmp_path: Path) -> None:
     path = tmp_path / "run.mcap"
     with Recorder(path) as recorder:
-        tape = recorder.tape("localhost:1", {})
-        tape.request(b"")
-        tape.answer(b"")
-        tape.answer(b"")
+        recording = recorder.connection("localhost:1", {})
+        recording.request(b"")
+        recording.answer(b"")
+        recording.answer(b"")
         play(server.address, 22, record=recorder)
     finished = run_command("inspect", str(path))
     assert finished.returncode == 1

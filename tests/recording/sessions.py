@@ -50,7 +50,7 @@ def messages(path: Path) -> list[tuple[int, bool, int, bytes]]:
 def record(path: Path, *exchanges: tuple[bytes, bytes]) -> None:
     """Records a connection with these requests and answers."""
     with Recorder(path) as recorder:
-        tape = recorder.tape("localhost:1", {})
+        recording = recorder.connection("localhost:1", {})
         for request, answer in exchanges:
-            tape.request(request)
-            tape.answer(answer)
+            recording.request(request)
+            recording.answer(answer)

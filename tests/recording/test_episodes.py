@@ -126,7 +126,7 @@ def test_what_breaks_the_protocol_is_named(
 
 def test_a_connection_that_breaks_the_protocol_hides_no_other(server: Server, path: Path) -> None:
     with Recorder(path) as recorder:
-        broken = recorder.tape("localhost:1", {})
+        broken = recorder.connection("localhost:1", {})
         broken.request(dm_env_rpc_pb2.EnvironmentRequest(create_world={}).SerializeToString())
         broken.answer(b"\xff\xff")
         broken.answer(b"")

@@ -25,7 +25,7 @@ import pytest
 import dm_env_rpc_client
 from dm_env_rpc_client.errors import ConnectionLostError
 from dm_env_rpc_client.recording import proxy, read, replay
-from dm_env_rpc_client.recording.tape import FLUSH_SECONDS
+from dm_env_rpc_client.recording.connection_recording import FLUSH_SECONDS
 from dm_env_rpc_client.server import Catch, Server
 from tests.forks import context, end
 from tests.recording.sessions import SETTINGS, assert_same, move

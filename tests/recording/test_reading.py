@@ -33,10 +33,10 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(containers, "_CHUNK_BYTES", 500)
         with Recorder(path, compression=request.param) as recorder:
-            tapes = [recorder.tape("localhost:1", {}) for _ in range(2)]
+            recordings = [recorder.connection("localhost:1", {}) for _ in range(2)]
             for index in range(COUNT):
-                tapes[index % 2].request(content.randbytes(index))
-                tapes[index % 2].answer(content.randbytes(2 * index))
+                recordings[index % 2].request(content.randbytes(index))
+                recordings[index % 2].answer(content.randbytes(2 * index))
     return path
 
 

@@ -28,10 +28,9 @@ from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import ConnectionLostError, RecordingError, SpecError
 from dm_env_rpc_client.launch import Launch, from_python
-from dm_env_rpc_client.recording import Recorder, read
+from dm_env_rpc_client.recording import Recorder, connection_recording, read
 from dm_env_rpc_client.recording import container as containers
 from dm_env_rpc_client.recording import recorder as recorders
-from dm_env_rpc_client.recording import tape as tapes
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.launch.processes import kill
 from tests.recording.sessions import SETTINGS, assert_same, entries, play
@@ -327,7 +326,7 @@ def test_an_observation_that_the_caller_changes_is_recorded_as_it_came(
 
 def test_a_recording_of_one_message(path: Path) -> None:
     with Recorder(path) as recorder:
-        recorder.tape("localhost:1", {}).request(b"")
+        recorder.connection("localhost:1", {}).request(b"")
     (entry,) = entries(path)
     assert (entry.is_request, entry.message) == (True, b"")
 
@@ -437,8 +436,8 @@ def test_a_disk_that_takes_nothing_ends_the_connection(
         takes_again.wait(60)
         write(self, data)
 
-    monkeypatch.setattr(tapes, "MAX_WAITING_BYTES", 2_000)
-    monkeypatch.setattr(tapes, "_STALLED_SECONDS", 0.2)
+    monkeypatch.setattr(connection_recording, "MAX_WAITING_BYTES", 2_000)
+    monkeypatch.setattr(connection_recording, "_STALLED_SECONDS", 0.2)
     with Recorder(path) as recorder:
         monkeypatch.setattr(containers._Output, "write", stuck)
         try:
@@ -480,7 +479,7 @@ def test_a_disk_that_is_slow_delays_and_drops_nothing(
         time.sleep(0.05)
         write(self, data)
 
-    monkeypatch.setattr(tapes, "MAX_WAITING_BYTES", 2_000)
+    monkeypatch.setattr(connection_recording, "MAX_WAITING_BYTES", 2_000)
     monkeypatch.setattr(containers._Output, "write", slow)
     play(server.address, 200, record=path)
     assert len(entries(path)) == 410
@@ -516,7 +515,7 @@ def test_a_slow_disk_delays_coroutines_that_record_and_no_others(
         ticking.cancel()
 
     with Recorder(path) as recorder:
-        monkeypatch.setattr(tapes, "MAX_WAITING_BYTES", 1_000)
+        monkeypatch.setattr(connection_recording, "MAX_WAITING_BYTES", 1_000)
         monkeypatch.setattr(containers._Output, "write", slow)
         asyncio.run(run())
     assert len(entries(recorder.path)) == 50

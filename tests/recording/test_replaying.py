@@ -130,10 +130,10 @@ def test_after_the_last_request_and_without_an_answer(path: Path) -> None:
     answered = dm_env_rpc_pb2.CreateWorldResponse(world_name="arena")
     answer = dm_env_rpc_pb2.EnvironmentResponse(create_world=answered).SerializeToString()
     with Recorder(path) as recorder:
-        tape = recorder.tape("localhost:1", {})
-        tape.request(request)
-        tape.request(request)
-        tape.answer(answer)
+        recording = recorder.connection("localhost:1", {})
+        recording.request(request)
+        recording.request(request)
+        recording.answer(answer)
     with replay(path) as replayed, dm_env_rpc_client.connect(replayed.address) as connection:
         assert connection.send(create).world_name == "arena"
         for _ in range(2):

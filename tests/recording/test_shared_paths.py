@@ -114,7 +114,7 @@ def test_a_file_that_is_replaced_after_a_connection_was_opened(server: Server, p
             # It was open already, so that the renamed file goes on.
             env.reset()
         with pytest.raises(RecordingError, match="is not the file any more"):
-            recorder.tape("localhost:1", {})
+            recorder.connection("localhost:1", {})
     assert path.read_bytes() == b"something else"
     assert len(read(path.with_name("renamed.mcap")).connections) == 2
 

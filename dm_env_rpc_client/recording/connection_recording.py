@@ -46,20 +46,20 @@ _SETTLE_SECONDS = 30.0
 _STALLED_SECONDS = 60.0
 """How long sending and receiving wait for a disk that takes nothing, a network's for instance."""
 
-_Message: TypeAlias = "tuple[Tape, str, int, int, bytes]"
-"""A message: its tape, direction, number and time, and its bytes."""
+_Message: TypeAlias = "tuple[ConnectionRecording, str, int, int, bytes]"
+"""A message: its recording, direction, number and time, and its bytes."""
 
 
 _Item: TypeAlias = "_Message | Callable[[], None] | None"
 """A message, something else that the thread does in its turn, or the end."""
 
 
-class Tape:
+class ConnectionRecording:
     """The recording of one connection. One thread at a time records requests, one answers.
 
     Args:
-      recorder: is kept alive until the tape ends.
-      writing: its queue.
+      recorder: is kept alive until the recording ends.
+      writer: of the file.
       number: of the connection, from 1.
       metadata: what the recording says about the connection.
 
@@ -70,15 +70,15 @@ class Tape:
     """
 
     def __init__(
-        self, recorder: object, writing: Writing, number: int, metadata: Mapping[str, str]
+        self, recorder: object, writer: FileWriter, number: int, metadata: Mapping[str, str]
     ):
         self.number = number
         self.metadata = metadata
         self.channels: dict[str, int] = {}
         self._recorder: object | None = recorder
-        self._writing = writing
+        self._writer = writer
         self._requests = self._answers = 0
-        writing.queue.put(functools.partial(writing.begin, number))
+        writer.queue.put(functools.partial(writer.begin, number))
 
     def request(self, message: bytes, may_block: bool = True) -> None:
         """Records a request that is about to be sent. Errors are raised by `answer`.
@@ -88,7 +88,7 @@ class Tape:
           may_block: whether to wait if the disk does not keep up; otherwise see `must_wait`.
         """
         self._requests += 1
-        self._writing.put(self, REQUESTS, self._requests, message, may_block)
+        self._writer.put(self, REQUESTS, self._requests, message, may_block)
 
     def answer(self, message: Buffer, may_block: bool = True) -> None:
         """Records a received answer.
@@ -101,17 +101,17 @@ class Tape:
           RecordingError: the file cannot be written.
         """
         self._answers += 1
-        self._writing.put(self, ANSWERS, self._answers, bytes(message), may_block)
-        failure = self._writing.failure
+        self._writer.put(self, ANSWERS, self._answers, bytes(message), may_block)
+        failure = self._writer.failure
         if failure is not None:
             raise RecordingError(
-                f"the recording {self._writing.path} cannot be written, so that the connection to "
+                f"the recording {self._writer.path} cannot be written, so that the connection to "
                 f"{self.metadata['address']} ends: {failure}"
             ) from failure
 
     def must_wait(self, since: float) -> bool:
-        """Whether as much waits to be written as may wait; see `Writing.must_wait`."""
-        return self._writing.must_wait(since)
+        """Whether as much waits to be written as may wait; see `FileWriter.must_wait`."""
+        return self._writer.must_wait(since)
 
     def end(self) -> None:
         """Ends the recording of the connection; a second call does nothing.
@@ -120,14 +120,14 @@ class Tape:
         """
         if self._recorder is not None:
             self._recorder = None
-            self._writing.queue.put(functools.partial(self._writing.end, self.number))
+            self._writer.queue.put(functools.partial(self._writer.end, self.number))
 
     def abandon(self) -> None:
         """Forgets the recording in a forked child: it is the parent's."""
         self._recorder = None
 
 
-class Writing:
+class FileWriter:
     """The queue, and the thread that empties it. It does not refer to the recorder.
 
     Args:
@@ -195,19 +195,24 @@ class Writing:
         return True
 
     def put(
-        self, tape: Tape, direction: str, sequence: int, message: bytes, may_block: bool
+        self,
+        recording: ConnectionRecording,
+        direction: str,
+        sequence: int,
+        message: bytes,
+        may_block: bool,
     ) -> None:
         """Puts a message into the queue, with the current time.
 
         Args:
-          tape: the recording of its connection.
+          recording: the recording of its connection.
           direction: REQUESTS or ANSWERS.
           sequence: its number.
           message: its bytes.
           may_block: whether to wait until there is room in the queue.
         """
         # A plain tuple: one with names takes as long as all the rest.
-        self.queue.put((tape, direction, sequence, self._epoch + time.monotonic_ns(), message))
+        self.queue.put((recording, direction, sequence, self._epoch + time.monotonic_ns(), message))
         with self._mutex:
             self._waiting_bytes += len(message) + _MESSAGE_BYTES
         if self._waiting_bytes > MAX_WAITING_BYTES and may_block:
@@ -293,14 +298,19 @@ class Writing:
         done.set()
 
     def _add(
-        self, tape: Tape, direction: str, sequence: int, nanoseconds: int, message: bytes
+        self,
+        recording: ConnectionRecording,
+        direction: str,
+        sequence: int,
+        nanoseconds: int,
+        message: bytes,
     ) -> None:
-        if not tape.channels:
+        if not recording.channels:
             for each in (REQUESTS, ANSWERS):
-                tape.channels[each] = self._container.add_channel(
-                    tape.number, each, {**tape.metadata, "direction": each}
+                recording.channels[each] = self._container.add_channel(
+                    recording.number, each, {**recording.metadata, "direction": each}
                 )
-        self._container.add(tape.channels[direction], sequence, nanoseconds, message)
+        self._container.add(recording.channels[direction], sequence, nanoseconds, message)
         if self._unflushed_since is None:
             self._unflushed_since = time.monotonic()
 
