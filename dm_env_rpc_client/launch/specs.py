@@ -19,15 +19,7 @@ from dm_env_rpc_client.launch.processes import (
 )
 from dm_env_rpc_client.system import launch_text
 
-__all__ = [
-    "CONNECT_SECONDS",
-    "Address",
-    "DefaultSeconds",
-    "Launcher",
-    "Progress",
-    "is_address",
-    "launcher_of",
-]
+__all__ = ["CONNECT_SECONDS", "Address", "Launcher", "Progress", "is_address", "launcher_of"]
 
 
 class DefaultSeconds(float):

@@ -75,7 +75,13 @@ def open_context(
       ProtocolError: the context is null, a function is missing, or the struct is of another
         version.
     """
-    loaded = None if library is None else _load(library)
+    loaded = None
+    if library is not None:
+        path = os.path.abspath(library)
+        try:
+            loaded = ctypes.CDLL(path)
+        except OSError as error:
+            raise SpecError(f"cannot load the library {path}: {error}") from error
     if isinstance(connect, _CFunction):
         connect = ctypes.cast(connect, ctypes.c_void_p).value or 0
     elif isinstance(connect, layout.ffi.CData):
@@ -90,18 +96,15 @@ def open_context(
         params = None if launch_params is None else _as_params(layout, launch_params)
         address = _address(loaded, connect)
         api, handle, keep_alive = _connect(layout, address, params)
-    _check_functions(layout, api)
+    missing = [name for name in layout.functions if not getattr(api, name)]
+    if missing:
+        raise ProtocolError(
+            f"the library leaves {', '.join(missing)} null; version {layout.version} has no "
+            "optional functions, so it is incomplete or was compiled with another version"
+        )
     if not handle:
         raise ProtocolError("the connect function succeeded, but its context is null")
     return Context(layout, api, handle, [loaded, *keep_alive], limits)
-
-
-def _load(library: str | os.PathLike[str]) -> ctypes.CDLL:
-    path = os.path.abspath(library)
-    try:
-        return ctypes.CDLL(path)
-    except OSError as error:
-        raise SpecError(f"cannot load the library {path}: {error}") from error
 
 
 def _address(loaded: ctypes.CDLL | None, connect: str | int) -> int:
@@ -223,12 +226,3 @@ def _as_pointer(layout: Layout, context: Any) -> Any:
             f"the connect callable returned {type(context).__name__} for the context; expected a "
             "cffi pointer, a ctypes.c_void_p, or an address"
         ) from error
-
-
-def _check_functions(layout: Layout, api: Any) -> None:
-    missing = [name for name in layout.functions if not getattr(api, name)]
-    if missing:
-        raise ProtocolError(
-            f"the library leaves {', '.join(missing)} null; version {layout.version} has no "
-            "optional functions, so it is incomplete or was compiled with another version"
-        )

@@ -70,14 +70,7 @@ class PacketConnection:
         # used this object, so a reference to it would keep this object alive.
         self._finalizer = weakref.finalize(self, self._stream.close)
 
-    def shake_hands(self, env_name: str) -> None:
-        """Names the environment; DmEnvRpcError if the server refuses it."""
-        data = packet_codec.encode_request(packets.Handshake(env_name), self._dialect)
-        _raise_refusal(
-            self._exchange(data, lambda: packet_codec.read_error(self._stream, self._limits))
-        )
-
-    def ask(self, request: packets.Request) -> Any:
+    def ask(self, request: packets.Handshake | packets.Request) -> Any:
         """Sends a packet and returns its answer (see `packet_codec.read_answer`).
 
         Returns:
@@ -97,14 +90,17 @@ class PacketConnection:
 
         return self._exchange(packet_codec.encode_request(request, self._dialect), read)
 
-    def command(self, request: packets.Request) -> None:
+    def command(self, request: packets.Handshake | packets.Request) -> None:
         """Sends a packet that is answered with an error string, or not at all.
 
         Raises:
           DmEnvRpcError: the server refused.
           DmEnvRpcClientError: otherwise as `ask`.
         """
-        _raise_refusal(self.ask(request))
+        message = self.ask(request)
+        if message:
+            # The protocol has error texts, but no codes.
+            raise DmEnvRpcError(status_pb2.Status(code=code_pb2.UNKNOWN, message=message))
 
     def poison(self, cause: BaseException) -> BaseException:
         """Makes the connection unusable, unless it is already, and returns `cause`."""
@@ -172,9 +168,3 @@ class PacketConnection:
                 f"the session with {self._address} cannot match answers to packets any more after "
                 f"{reason}; open a new one"
             ) from cause
-
-
-def _raise_refusal(message: str | None) -> None:
-    if message:
-        # The protocol has error texts, but no codes.
-        raise DmEnvRpcError(status_pb2.Status(code=code_pb2.UNKNOWN, message=message))

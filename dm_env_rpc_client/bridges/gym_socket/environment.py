@@ -21,8 +21,6 @@ from dm_env_rpc_client.bridges.gym_socket.fields import Limits, ObservationBound
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.transports import addresses
 
-__all__ = ["GymSocketEnvironment"]
-
 
 class GymSocketEnvironment(dm_env.Environment):
     """Steps an environment that a gym-socket-api server hosts.
@@ -90,7 +88,7 @@ class GymSocketEnvironment(dm_env.Environment):
         self._info: Mapping[str, Any] = {}
         self._connection = PacketConnection(host_port, timeout, request_timeout, dialect, limits)
         try:
-            self._connection.shake_hands(env_name)
+            self._connection.command(packets.Handshake(env_name))
             if env_name:
                 self._read_spaces(observation_dtype, action_dtype)
         except BaseException:

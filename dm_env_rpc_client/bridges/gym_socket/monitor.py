@@ -15,8 +15,6 @@ import dm_env
 
 from dm_env_rpc_client.errors import SpecError
 
-__all__ = ["EPISODES", "EpisodeRecorder", "folder_below"]
-
 EPISODES = "episodes.jsonl"
 
 
@@ -36,26 +34,22 @@ class EpisodeRecorder:
     def __init__(self, folder: pathlib.Path, resume: bool, force: bool):
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / EPISODES
-        self._count = 0
         if force:
             self._path.unlink(missing_ok=True)
-        elif self._path.exists():
-            if not resume:
-                raise SpecError(
-                    f"{folder.name!r} has a recording already; send resume to append to it, or "
-                    "force to remove it"
-                )
-            with self._path.open(encoding="utf-8") as lines:
-                self._count = sum(1 for _ in lines)
+        elif self._path.exists() and not resume:
+            raise SpecError(
+                f"{folder.name!r} has a recording already; send resume to append to it, or "
+                "force to remove it"
+            )
         self._path.touch()
+        with self._path.open(encoding="utf-8") as lines:
+            self._count = sum(1 for _ in lines)
         self._start: float | None = None
 
     def record(self, timestep: dm_env.TimeStep) -> None:
         """Records a step; the steps before the first reset are left out."""
         if timestep.first():
-            self._start = time.monotonic()
-            self._reward = 0.0
-            self._length = 0
+            self._start, self._reward, self._length = time.monotonic(), 0.0, 0
             return
         if self._start is None:
             return

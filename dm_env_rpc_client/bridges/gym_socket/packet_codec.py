@@ -159,7 +159,7 @@ def read_request(reader: Reader, dialect: Dialect, limits: Limits) -> packets.Re
     return kind(**values)
 
 
-def has_answer(request: packets.Request, dialect: Dialect) -> bool:
+def has_answer(request: packets.Handshake | packets.Request, dialect: Dialect) -> bool:
     """Whether a packet has an answer."""
     if isinstance(request, packets.Monitor):
         return dialect == "latest"
@@ -168,7 +168,7 @@ def has_answer(request: packets.Request, dialect: Dialect) -> bool:
 
 def read_answer(
     reader: Reader,
-    request: packets.Request,
+    request: packets.Handshake | packets.Request,
     limits: Limits,
     bounds: ObservationBounds | None = None,
 ) -> Any:
@@ -186,11 +186,6 @@ def read_answer(
         return read_json(reader, limits.space, "the space", MAX_SPACE_VALUES)
     if isinstance(request, packets.SampleAction):
         return _read_action(reader, limits)
-    return read_error(reader, limits)
-
-
-def read_error(reader: Reader, limits: Limits) -> str:
-    """Reads an error string, "" for success, such as the answer to a handshake."""
     return read_string(reader, limits.field, "the error message")
 
 

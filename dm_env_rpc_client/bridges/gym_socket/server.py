@@ -24,8 +24,6 @@ from dm_env_rpc_client.system.deadline import Deadline
 from dm_env_rpc_client.system.waiting import wait_in_parts
 from dm_env_rpc_client.transports import addresses
 
-__all__ = ["Server", "serve"]
-
 _log = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
@@ -49,16 +47,12 @@ class Server:
         listener: Listener,
         factories: Mapping[str, server_session.EnvironmentFactory],
         options: server_session.Options,
-        max_connections: int,
-        processes: bool,
     ):
         self.address = str(listener.address)
         self.errors: collections.deque[BaseException] = collections.deque(maxlen=100)
         self._listener = listener
         self._factories = factories
         self._options = options
-        self._max_connections = max_connections
-        self._processes = processes
         self._lock = threading.Lock()
         self._sessions: dict[TcpStream, threading.Thread] = {}
         self._children: set[multiprocessing.process.BaseProcess] = set()
@@ -68,7 +62,7 @@ class Server:
         # The accepting thread has only a weak reference, so that it does not keep the server
         # alive.
         self._finalizer = weakref.finalize(self, listener.close)
-        if processes:
+        if options.processes:
             # Before multiprocessing waits for its processes, at the exit, to end by SIGTERM.
             self._finalizer.atexit = False
             multiprocessing.util.Finalize(self, _stop_at_exit, (weakref.ref(self),), exitpriority=0)
@@ -130,10 +124,11 @@ class Server:
         """Starts the session of a new client, over its stream."""
         with self._lock:
             count = len(self._sessions)
-            if count >= self._max_connections + REFUSALS or self._finalizer.peek() is None:
+            if count >= self._options.max_connections + REFUSALS or self._finalizer.peek() is None:
                 stream.close()
                 return
-            serve_one = functools.partial(self._serve, stream, count >= self._max_connections)
+            is_full = count >= self._options.max_connections
+            serve_one = functools.partial(self._serve, stream, is_full)
             thread = threading.Thread(target=serve_one, name="gym-socket session", daemon=True)
             self._sessions[stream] = thread
             thread.start()
@@ -176,14 +171,14 @@ class Server:
             return
         name = handshake.env_name
         if is_full:
-            limit = self._max_connections
+            limit = options.max_connections
             session_runner.refuse(
                 stream, f"the server has {limit} clients, its limit; try again later"
             )
         elif name and name not in self._factories:
             known = ", ".join(map(repr, self._factories)) or "none"
             session_runner.refuse(stream, f"no environment {name!r}; environments: {known}")
-        elif name and self._processes:
+        elif name and options.processes:
             self._host_in_process(stream, self._factories[name])
         else:
             session_runner.host(stream, self._factories[name] if name else None, options)
@@ -292,6 +287,8 @@ def serve(
             raise SpecError(f"environment name {name!r} is not 1 to {limits.name} bytes long")
     options = server_session.Options(
         dialect=dialect,
+        processes=processes,
+        max_connections=max_connections,
         limits=limits,
         handshake_timeout=handshake_timeout,
         idle_timeout=idle_timeout,
@@ -303,7 +300,7 @@ def serve(
     factories = dict(environments)
     if processes:
         _check_picklable((factories, options))
-    return Server(Listener(host_port), factories, options, max_connections, processes)
+    return Server(Listener(host_port), factories, options)
 
 
 def _check_picklable(what: object) -> None:

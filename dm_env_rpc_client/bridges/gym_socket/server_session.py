@@ -8,6 +8,7 @@ would describe a step that never happened.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -27,14 +28,6 @@ from dm_env_rpc_client.bridges.gym_socket.fields import Limits
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.system.conversions import converted
 
-__all__ = [
-    "EnvironmentFactory",
-    "Options",
-    "RefusedPacketError",
-    "ServerSession",
-    "make_environment",
-]
-
 EnvironmentFactory = Callable[[], Any]
 """Makes a dm_env.Environment or a gymnasium.Env."""
 
@@ -45,9 +38,11 @@ WrapHandler = Callable[[dm_env.Environment, str, Any], dm_env.Environment]
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How sessions are served; see the arguments of `serve`."""
+    """How to serve; see the arguments of `serve`."""
 
     dialect: packet_codec.Dialect = "first"
+    processes: bool = False
+    max_connections: int = 64
     limits: Limits = dataclasses.field(default_factory=Limits)
     handshake_timeout: float = 5.0
     idle_timeout: float = 600.0
@@ -55,6 +50,9 @@ class Options:
     upload: UploadHandler | None = None
     configure_universe: ConfigureHandler | None = None
     wrap_universe: WrapHandler | None = None
+
+
+_SUCCESS = packet_codec.encode_error("")
 
 
 class RefusedPacketError(Exception):
@@ -157,17 +155,11 @@ class ServerSession:
 
     def _monitor(self, request: packets.Monitor) -> bytes:
         self._hosted()
-        try:
-            if request.video:
-                raise SpecError("this server records rewards and lengths, not video")
-            folder = self._monitor_folder(request.directory)
-            self._recorder = monitor.EpisodeRecorder(folder, request.resume, request.force)
-        except (SpecError, OSError) as error:
-            if self._options.dialect == "first":
-                # Monitor has no answer in this dialect.
-                raise RefusedPacketError(f"Monitor is refused: {error}") from error
-            return packet_codec.encode_error(_one_line(error))
-        return packet_codec.encode_error("")
+        answer = self._attempt(functools.partial(self._start_recorder, request))
+        if answer != _SUCCESS and self._options.dialect == "first":
+            # Monitor has no answer in this dialect.
+            raise RefusedPacketError(f"Monitor is refused: {answer[4:].decode()}")
+        return answer
 
     def _render(self, request: packets.Render) -> bytes:
         render = getattr(self._hosted(), "render", None)
@@ -213,8 +205,8 @@ class ServerSession:
         try:
             action()
         except Exception as error:
-            return packet_codec.encode_error(_one_line(error))
-        return packet_codec.encode_error("")
+            return packet_codec.encode_error(f"{type(error).__name__}: {error}"[:1000])
+        return _SUCCESS
 
     def _hosted(self) -> dm_env.Environment:
         if self._environment is None:
@@ -245,6 +237,12 @@ class ServerSession:
         return samples.to_jsonable(
             self._observation_spec, timestep.observation, "the observation", check_bounds=False
         )
+
+    def _start_recorder(self, request: packets.Monitor) -> None:
+        if request.video:
+            raise SpecError("this server records rewards and lengths, not video")
+        folder = self._monitor_folder(request.directory)
+        self._recorder = monitor.EpisodeRecorder(folder, request.resume, request.force)
 
     def _record(self, timestep: dm_env.TimeStep) -> None:
         if self._recorder is not None:
@@ -279,7 +277,3 @@ def _info(environment: dm_env.Environment, timestep: dm_env.TimeStep) -> dict[st
     if timestep.last() and (timestep.discount or packets.TRUNCATED in said):
         said[packets.TRUNCATED] = bool(timestep.discount)
     return said
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:1000]

@@ -31,14 +31,17 @@ from tests.alarms import Alarm
 from tests.bridges.gym_socket import hosted, interrupts
 from tests.bridges.gym_socket.peers import Peer, ScriptedPeer
 from tests.reliability.recording import Seen
+from tests.scripted import descriptor_count, settles
 from tests.stopwatch import Stopwatch
 
 OK = b"\x00\x00\x00\x00"
+GREETING = b"\x00\x02\x00\x00\x00ab"
 RESET = b"\x00"
 STEP_1 = b"\x01\x00\x01\x00\x00\x001"
 OBSERVED = b"\x00\x0a\x00\x00\x00[0.5,-1.0]"
 INFO = b"\x02\x00\x00\x00{}"
 STEPPED = OBSERVED + b"\x00\x00\x00\x00\x00\x00\xf8\x3f\x00" + INFO
+DONE = STEPPED[: -len(INFO) - 1] + b"\x01"
 
 
 def sized(text: bytes) -> bytes:
@@ -49,20 +52,35 @@ DISCRETE = sized(b'{"type":"Discrete","n":2}')
 BOX = sized(b'{"type":"Box","shape":[2],"low":[-1,-1],"high":[1,1e30]}')
 
 
+def exchanging(*exchanges: tuple[bytes, bytes]) -> Callable[[Peer], None]:
+    """Returns the script of a server: what it waits for each time, and answers."""
+
+    def script(peer: Peer) -> None:
+        for expected, answer in exchanges:
+            peer.expect(expected)
+            peer.send(answer)
+
+    return script
+
+
 def begin(peer: Peer, action: bytes = DISCRETE, observation: bytes = BOX) -> None:
-    peer.expect(b"\x00\x02\x00\x00\x00ab")
-    peer.send(OK)
-    peer.expect(b"\x02\x00")
-    peer.send(action)
-    peer.expect(b"\x02\x01")
-    peer.send(observation)
+    exchanging((GREETING, OK), (b"\x02\x00", action), (b"\x02\x01", observation))(peer)
 
 
 @contextmanager
-def environment_of(script: Callable[[Peer], None], **kwargs: Any) -> Iterator[GymSocketEnvironment]:
+def environment_of(
+    *exchanges: tuple[bytes, bytes] | Callable[[Peer], None],
+    action: bytes = DISCRETE,
+    observation: bytes = BOX,
+    **kwargs: Any,
+) -> Iterator[GymSocketEnvironment]:
+    """Yields a client of a server that begins with two spaces and goes on with exchanges."""
+
     def whole(peer: Peer) -> None:
-        begin(peer)
-        script(peer)
+        begin(peer, action, observation)
+        for each in exchanges:
+            script = each if callable(each) else exchanging(each)
+            script(peer)
 
     with (
         ScriptedPeer(whole) as server,
@@ -81,20 +99,13 @@ def assert_unusable(environment: GymSocketEnvironment, cause: type[BaseException
 
 
 def test_an_episode() -> None:
-    def script(peer: Peer) -> None:
-        peer.expect(RESET)
-        peer.send(OBSERVED)
-        peer.expect(STEP_1)
-        peer.send(STEPPED)
-        peer.expect(STEP_1)
-        peer.send(OBSERVED + b"\x00\x00\x00\x00\x00\x00\xf8\x3f\x01" + sized(b'{"lives":0}'))
-        peer.expect(RESET)
-        peer.send(OBSERVED)
-        peer.expect(STEP_1)
-        truncated = sized(b'{"TimeLimit.truncated":true}')
-        peer.send(OBSERVED + b"\x00\x00\x00\x00\x00\x00\xf8\x3f\x01" + truncated)
-
-    with environment_of(script) as environment:
+    with environment_of(
+        (RESET, OBSERVED),
+        (STEP_1, STEPPED),
+        (STEP_1, DONE + sized(b'{"lives":0}')),
+        (RESET, OBSERVED),
+        (STEP_1, DONE + sized(b'{"TimeLimit.truncated":true}')),
+    ) as environment:
         assert environment.action_space == spaces.Discrete(2)
         assert environment.observation_space == spaces.Box([-1, -1], [1, np.inf])
         assert environment.action_spec().num_values == 2
@@ -115,17 +126,13 @@ def test_an_episode() -> None:
 
 
 def test_packets_without_an_answer_wait_for_none() -> None:
-    def script(peer: Peer) -> None:
-        peer.expect(b"\x05")
-        peer.expect(b"\x04\x01\x00\x01\x00\x00\x00m")
-        peer.expect(b"\x03")
-        peer.send(b"\x00\x01\x00\x00\x001")
-        peer.expect(b"\x06\x01\x00\x00\x00m\x01\x00\x00\x00k\x01\x00\x00\x00a")
-        peer.send(sized(b"no network"))
-        peer.expect(RESET)
-        peer.send(OBSERVED)
-
-    with environment_of(script) as environment:
+    with environment_of(
+        (b"\x05", b""),
+        (b"\x04\x01\x00\x01\x00\x00\x00m", b""),
+        (b"\x03", b"\x00\x01\x00\x00\x001"),
+        (b"\x06\x01\x00\x00\x00m\x01\x00\x00\x00k\x01\x00\x00\x00a", sized(b"no network")),
+        (RESET, OBSERVED),
+    ) as environment:
         environment.render()
         environment.monitor("m", resume=True)
         assert environment.sample_action() == 1
@@ -139,21 +146,15 @@ def test_packets_without_an_answer_wait_for_none() -> None:
 
 
 def test_the_latest_dialect() -> None:
-    def script(peer: Peer) -> None:
-        peer.expect(b"\x04\x00\x01\x01\x01\x00\x00\x00m")
-        peer.send(sized(b"no folder"))
-        peer.expect(b"\x04\x00\x00\x00\x01\x00\x00\x00m")
-        peer.send(OK)
-        peer.expect(b"\x07\x02\x00\x00\x00{}")
-        peer.send(OK)
-        peer.expect(b"\x08\x01\x00\x00\x00W\x04\x00\x00\x00null")
-        peer.send(OK)
-        peer.expect(b"\x02\x00")
-        peer.send(sized(b'{"type":"Discrete","n":7}'))
-        peer.expect(b"\x02\x01")
-        peer.send(BOX)
-
-    with environment_of(script, dialect="latest") as environment:
+    with environment_of(
+        (b"\x04\x00\x01\x01\x01\x00\x00\x00m", sized(b"no folder")),
+        (b"\x04\x00\x00\x00\x01\x00\x00\x00m", OK),
+        (b"\x07\x02\x00\x00\x00{}", OK),
+        (b"\x08\x01\x00\x00\x00W\x04\x00\x00\x00null", OK),
+        (b"\x02\x00", sized(b'{"type":"Discrete","n":7}')),
+        (b"\x02\x01", BOX),
+        dialect="latest",
+    ) as environment:
         with pytest.raises(DmEnvRpcError, match="no folder"):
             environment.monitor("m", force=True, video=True)
         environment.monitor("m")
@@ -165,20 +166,15 @@ def test_the_latest_dialect() -> None:
 def test_frames_are_the_callers_own() -> None:
     box = sized(b'{"type":"Box","shape":[1,2],"low":[0,0],"high":[255,255]}')
     frame = b"\x01\x0e\x00\x00\x00\x02\x00\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00\x07\xff"
-
-    def script(peer: Peer) -> None:
-        begin(peer, observation=box)
-        for answer in (frame, frame, b"\x00\x0a\x00\x00\x00[[7, 255]]"):
-            peer.expect(RESET)
-            peer.send(answer)
-
-    with ScriptedPeer(script) as server, GymSocketEnvironment(server.address, "ab") as environment:
-        first, second, as_json = (environment.reset().observation for _ in range(3))
-        for observation in (first, second, as_json):
+    as_json = b"\x00\x0a\x00\x00\x00[[7, 255]]"
+    answers = [(RESET, answer) for answer in (frame, frame, as_json)]
+    with environment_of(*answers, observation=box) as environment:
+        observations = [environment.reset().observation for _ in answers]
+        for observation in observations:
             environment.observation_spec().validate(observation)
             np.testing.assert_array_equal(observation, [[7, 255]])
-        first[:] = 0
-        np.testing.assert_array_equal(second, [[7, 255]])
+        observations[0][:] = 0
+        np.testing.assert_array_equal(observations[1], [[7, 255]])
 
 
 def test_true_and_false_are_numbers_where_a_space_is_discrete() -> None:
@@ -187,14 +183,11 @@ def test_true_and_false_are_numbers_where_a_space_is_discrete() -> None:
     several = b'{"type":"MultiDiscrete","low":[0,0],"high":[1,1]}'
     box = b'{"type":"Box","shape":[],"low":[0],"high":[1]}'
     parts = b",".join((discrete, discrete, several, box))
-
-    def script(peer: Peer) -> None:
-        begin(peer, observation=sized(b'{"type":"Tuple","subspaces":[' + parts + b"]}"))
-        for answer in (b"[6,false,[true,false],0.5]", b"[6,false,[1,0],true]"):
-            peer.expect(RESET)
-            peer.send(b"\x00" + sized(answer))
-
-    with ScriptedPeer(script) as server, GymSocketEnvironment(server.address, "ab") as environment:
+    with environment_of(
+        (RESET, b"\x00" + sized(b"[6,false,[true,false],0.5]")),
+        (RESET, b"\x00" + sized(b"[6,false,[1,0],true]")),
+        observation=sized(b'{"type":"Tuple","subspaces":[' + parts + b"]}"),
+    ) as environment:
         observation = environment.reset().observation
         for spec, part in zip(environment.observation_spec(), observation, strict=True):
             spec.validate(part)
@@ -204,32 +197,20 @@ def test_true_and_false_are_numbers_where_a_space_is_discrete() -> None:
 
 
 def test_dtypes_may_be_chosen() -> None:
-    def script(peer: Peer) -> None:
-        begin(peer, action=sized(b'{"type":"Box","shape":[1],"low":[-1],"high":[1]}'))
-        peer.expect(RESET)
-        peer.send(OBSERVED)
-        peer.expect(b"\x01\x00\x05\x00\x00\x00[0.5]")
-        peer.send(STEPPED)
-
-    with (
-        ScriptedPeer(script) as server,
-        GymSocketEnvironment(
-            server.address, "ab", observation_dtype=np.float32, action_dtype="float32"
-        ) as environment,
-    ):
+    with environment_of(
+        (RESET, OBSERVED),
+        (b"\x01\x00\x05\x00\x00\x00[0.5]", STEPPED),
+        action=sized(b'{"type":"Box","shape":[1],"low":[-1],"high":[1]}'),
+        observation_dtype=np.float32,
+        action_dtype="float32",
+    ) as environment:
         assert environment.reset().observation.dtype == np.float32
         assert environment.action_spec().dtype == np.float32
         environment.step(np.array([0.5]))
 
 
 def test_actions_are_checked_before_anything_is_sent() -> None:
-    def script(peer: Peer) -> None:
-        peer.expect(RESET)
-        peer.send(OBSERVED)
-        peer.expect(STEP_1)
-        peer.send(STEPPED)
-
-    with environment_of(script) as environment:
+    with environment_of((RESET, OBSERVED), (STEP_1, STEPPED)) as environment:
         environment.reset()
         for action in (2, -1, 0.5, [0, 1], None, "1"):
             with pytest.raises(SpecError, match="the action"):
@@ -253,12 +234,8 @@ def test_actions_are_checked_before_anything_is_sent() -> None:
 def test_doubt_about_an_answer_is_the_end(
     answer: bytes, error: type[Exception], message: str
 ) -> None:
-    def script(peer: Peer) -> None:
-        peer.expect(RESET)
-        peer.send(answer)
-
     timeout = 0.3 if error is DeadlineExceededError else 30.0
-    with environment_of(script, request_timeout=timeout) as environment:
+    with environment_of((RESET, answer), request_timeout=timeout) as environment:
         start = Stopwatch()
         with pytest.raises(error, match=message):
             environment.reset()
@@ -284,13 +261,7 @@ def test_dripping_bytes_do_not_move_the_deadline() -> None:
 
 
 def test_an_info_is_an_object() -> None:
-    def script(peer: Peer) -> None:
-        peer.expect(RESET)
-        peer.send(OBSERVED)
-        peer.expect(STEP_1)
-        peer.send(STEPPED[: -len(INFO)] + sized(b"[]"))
-
-    with environment_of(script) as environment:
+    with environment_of((RESET, OBSERVED), (STEP_1, DONE + sized(b"[]"))) as environment:
         environment.reset()
         with pytest.raises(ProtocolError, match="info is a JSON object"):
             environment.step(1)
@@ -298,38 +269,20 @@ def test_an_info_is_an_object() -> None:
 
 
 def test_an_answer_that_nothing_asked_for_is_the_end() -> None:
-    sent = threading.Event()
-
-    def script(peer: Peer) -> None:
-        peer.expect(RESET)
-        peer.send(OBSERVED)
-        peer.send(OBSERVED)
-        sent.set()
-
-    with environment_of(script) as environment:
+    with environment_of((RESET, OBSERVED * 2)) as environment:
         environment.reset()
-        assert sent.wait(5)
-        time.sleep(0.1)  # Until it has come through.
+        assert settles(environment._connection._stream.has_unread)
         with pytest.raises(ProtocolError, match="an answer without a request"):
             environment.reset()
         assert_unusable(environment, ProtocolError)
 
 
-def test_a_server_that_ends_the_connection() -> None:
-    def script(peer: Peer) -> None:
-        peer.expect(RESET)
-        peer.close()
-
-    with environment_of(script) as environment:
+@pytest.mark.parametrize("expected", [RESET, b""], ids=["in a request", "between requests"])
+def test_a_server_that_ends_the_connection(expected: bytes) -> None:
+    with environment_of((expected, b""), lambda peer: peer.close()) as environment:
+        if not expected:
+            assert settles(environment._connection._stream.has_unread)
         with pytest.raises(ConnectionLostError, match="ended the connection"):
-            environment.reset()
-        assert_unusable(environment, ConnectionLostError)
-
-
-def test_a_server_that_ended_the_connection_between_packets() -> None:
-    with environment_of(lambda peer: peer.close()) as environment:
-        time.sleep(0.2)
-        with pytest.raises(ConnectionLostError):
             environment.reset()
         assert_unusable(environment, ConnectionLostError)
 
@@ -342,7 +295,7 @@ def test_an_interrupted_wait_is_the_end() -> None:
     def interrupt(*_: Any) -> None:
         raise InterruptError
 
-    with environment_of(lambda peer: peer.expect(RESET)) as environment:
+    with environment_of((RESET, b"")) as environment:
         with pytest.raises(InterruptError), Alarm(0.2, interrupt):
             environment.reset()
         assert_unusable(environment, InterruptError)
@@ -377,7 +330,7 @@ def test_close_frees_a_thread_that_waits() -> None:
         except BaseException as error:
             caught.append(error)
 
-    with environment_of(lambda peer: peer.expect(RESET)) as environment:
+    with environment_of((RESET, b"")) as environment:
         thread = threading.Thread(target=wait, args=(environment,))
         thread.start()
         time.sleep(0.2)
@@ -392,11 +345,7 @@ def test_close_frees_a_thread_that_waits() -> None:
 
 
 def test_a_forked_child_cannot_use_the_session() -> None:
-    def script(peer: Peer) -> None:
-        peer.expect(RESET)
-        peer.send(OBSERVED)
-
-    with environment_of(script) as environment:
+    with environment_of((RESET, OBSERVED)) as environment:
         read_end, write_end = os.pipe()
         child = os.fork()
         if child == 0:
@@ -416,12 +365,8 @@ def test_a_forked_child_cannot_use_the_session() -> None:
 
 
 def test_a_refused_name() -> None:
-    def script(peer: Peer) -> None:
-        peer.expect(b"\x00\x02\x00\x00\x00ab")
-        peer.send(sized(b"no environment ab"))
-
     with (
-        ScriptedPeer(script) as server,
+        ScriptedPeer(exchanging((GREETING, sized(b"no environment ab")))) as server,
         pytest.raises(DmEnvRpcError, match="no environment ab") as raised,
     ):
         GymSocketEnvironment(server.address, "ab")
@@ -429,12 +374,10 @@ def test_a_refused_name() -> None:
 
 
 def test_a_session_without_an_environment() -> None:
-    def script(peer: Peer) -> None:
-        peer.expect(b"\x00\x00\x00\x00\x00")
-        peer.send(OK)
-        peer.expect(b"\x06\x01\x00\x00\x00m\x01\x00\x00\x00k\x00\x00\x00\x00")
-        peer.send(OK)
-
+    script = exchanging(
+        (b"\x00\x00\x00\x00\x00", OK),
+        (b"\x06\x01\x00\x00\x00m\x01\x00\x00\x00k\x00\x00\x00\x00", OK),
+    )
     with ScriptedPeer(script) as server, GymSocketEnvironment(server.address, "") as environment:
         environment.upload("m", "k")
         acts: list[Callable[[], Any]] = [
@@ -501,14 +444,8 @@ def test_nobody_answers_the_handshake() -> None:
 
 
 def test_limits_are_the_callers_to_set() -> None:
-    def script(peer: Peer) -> None:
-        peer.expect(b"\x00\x02\x00\x00\x00ab")
-        peer.send(OK)
-        peer.expect(b"\x02\x00")
-        peer.send(DISCRETE)
-
     with (
-        ScriptedPeer(script) as server,
+        ScriptedPeer(exchanging((GREETING, OK), (b"\x02\x00", DISCRETE))) as server,
         pytest.raises(ProtocolError, match="has a length of 25 bytes; at most 10"),
     ):
         GymSocketEnvironment(server.address, "ab", limits=Limits(space=10))
@@ -517,14 +454,13 @@ def test_limits_are_the_callers_to_set() -> None:
 def test_environments_leave_no_descriptors_behind() -> None:
     with ScriptedPeer(begin) as server:
         GymSocketEnvironment(server.address, "ab").close()
-        before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+        before = descriptor_count()
         for _ in range(100):
             GymSocketEnvironment(server.address, "ab").close()
             with pytest.raises(ConnectionLostError):
                 GymSocketEnvironment("localhost:1", "ab")
         GymSocketEnvironment(server.address, "ab")  # Forgotten without close().
-        after = len(os.listdir("/proc/self/fd")) if before else 0
-        assert after <= before + 1
+        assert descriptor_count() <= before + 1
 
 
 def test_an_environment_that_went_wrong_can_be_forgotten() -> None:
