@@ -90,7 +90,9 @@ def test_a_batch_that_is_forgotten() -> None:
     assert settles(lambda: not supervisors(), 20)
 
 
-@pytest.mark.parametrize("end", ["", "os._exit(0)", "raise SystemExit", "1 / 0"])
+@pytest.mark.parametrize(
+    "end", ["", "os._exit(0)", "os.kill(os.getpid(), 9)", "raise SystemExit", "1 / 0"]
+)
 def test_the_interpreter_that_exits_ends_it_and_prints_nothing(end: str) -> None:
     program = f"""
 import os

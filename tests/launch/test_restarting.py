@@ -6,9 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import subprocess
-import sys
-import textwrap
 import warnings
 from collections.abc import Iterator
 from typing import Any, cast
@@ -73,8 +70,8 @@ class Lossy:
     """A server in this process, whose connections can be reset: cheaper than one to kill."""
 
     def __init__(self) -> None:
-        self._server = serve(Echo)
-        self._proxy = FaultProxy(self._server.address)
+        self.server = serve(Echo)
+        self._proxy = FaultProxy(self.server.address)
         self.address = self._proxy.address
 
     def kill(self) -> None:
@@ -82,13 +79,21 @@ class Lossy:
 
     def close(self) -> None:
         self._proxy.close()
-        self._server.stop(0.0)
+        self.server.stop(0.0)
 
 
 @pytest.fixture
 def lossy() -> Iterator[Lossy]:
     with contextlib.closing(Lossy()) as server:
         yield server
+
+
+@pytest.fixture
+def env(lossy: Lossy) -> Iterator[DmEnvAdaptor]:
+    """An environment of the lossy server, in a sequence."""
+    with make(lossy.address, restart=RESTART) as env:
+        env.reset()
+        yield env
 
 
 def seen(env: DmEnvAdaptor) -> tuple[int, type, State]:
@@ -117,54 +122,35 @@ def test_a_lost_step_ends_the_sequence_and_the_next_begins_another(
     assert not any(launch.is_running for launch in launcher.launches)
 
 
-def test_each_loss_that_was_mended_is_a_warning(lossy: Lossy) -> None:
-    program = textwrap.dedent(
-        f"""
-        import sys
-        from dm_env_rpc_client import Restart, make
-        with make({lossy.address!r}, restart=Restart(backoff=0.01)) as env:
-            for _ in range(3):
-                env.reset()
-                print(flush=True)
-                input()
-                env.step({{"value": 1}})
-        """
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        assert process.stdin is not None
-        assert process.stdout is not None
+def test_each_loss_that_was_mended_is_a_warning(lossy: Lossy, env: DmEnvAdaptor) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
         for _ in range(3):
-            process.stdout.readline()
             lossy.kill()
-            process.stdin.write("\n")
-            process.stdin.flush()
-        _, printed = process.communicate(timeout=60)
-    assert process.returncode == 0
-    said = [line for line in printed.splitlines() if "RestartWarning" in line]
-    # The last one is not mended: nothing follows it.
-    assert [
-        f"for the {number}. time; the sequence" in line for number, line in enumerate(said, 1)
-    ] == [True, True]
-    assert all(lossy.address in line and "was lost" in line for line in said)
+            assert env.step({"value": 1}).last()
+            env.reset()
+    texts = [str(each.message) for each in caught if each.category is RestartWarning]
+    assert len(texts) == 3
+    for number, text in enumerate(texts, 1):
+        assert f"for the {number}. time; the sequence" in text
+        assert lossy.address in text
+        assert "was lost" in text
 
 
-def test_a_warning_that_is_an_error_is_raised_when_all_is_in_order(lossy: Lossy) -> None:
-    with make(lossy.address, restart=RESTART) as env:
-        env.reset()
-        lossy.kill()
-        assert env.step({"value": 1}).last()
-        with pytest.warns(RestartWarning, match=r"was lost and started again, for the 1\. time"):
-            assert env.step({"value": 1}).first()
-        lossy.kill()
-        assert env.step({"value": 1}).last()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            with pytest.raises(RestartWarning, match=r"the 2\. time"):
-                env.step({"value": 1})
+def test_a_warning_that_is_an_error_is_raised_when_all_is_in_order(
+    lossy: Lossy, env: DmEnvAdaptor
+) -> None:
+    lossy.kill()
+    assert env.step({"value": 1}).last()
+    with pytest.warns(RestartWarning, match=r"was lost and started again, for the 1\. time"):
         assert env.step({"value": 1}).first()
+    lossy.kill()
+    assert env.step({"value": 1}).last()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RestartWarning, match=r"the 2\. time"):
+            env.step({"value": 1})
+    assert env.step({"value": 1}).first()
 
 
 def test_the_last_observation_is_a_copy() -> None:
@@ -183,21 +169,19 @@ def test_the_last_observation_is_a_copy() -> None:
         assert seen.observation["camera"]["rgb"].any()
 
 
-def test_reset_begins_a_sequence_at_once(lossy: Lossy) -> None:
-    with make(lossy.address, restart=RESTART) as env:
-        env.reset()
-        env.step({"value": 7})
-        lossy.kill()
-        assert env.reset().first()
-        assert env.restarts == 1
-        lossy.kill()
-        assert env.reset({"length": 1}).first()
-        assert env.restarts == 2
-        assert env.step({"value": 7}).last()
-        lossy.kill()
-        # There is no sequence that could end.
-        assert env.step({"value": 8}).first()
-        assert env.restarts == 3
+def test_reset_begins_a_sequence_at_once(lossy: Lossy, env: DmEnvAdaptor) -> None:
+    env.step({"value": 7})
+    lossy.kill()
+    assert env.reset().first()
+    assert env.restarts == 1
+    lossy.kill()
+    assert env.reset({"length": 1}).first()
+    assert env.restarts == 2
+    assert env.step({"value": 7}).last()
+    lossy.kill()
+    # There is no sequence that could end.
+    assert env.step({"value": 8}).first()
+    assert env.restarts == 3
 
 
 def test_the_settings_are_those_of_make(lossy: Lossy) -> None:
@@ -229,17 +213,15 @@ def test_a_frozen_server_is_replaced(launcher: Launcher) -> None:
         assert len(launcher.launches) == 2
 
 
-def test_a_server_that_was_there_is_connected_to_again() -> None:
-    with serve(Echo) as server, FaultProxy(server.address) as proxy:
-        with make(proxy.address, restart=RESTART) as env:
-            env.reset()
-            for count in range(1, 4):
-                assert env.step({"value": count}).mid()
-                proxy.reset()
-                assert env.step({"value": 0}).last()
-                assert env.step({"value": 0}).first()
-                assert env.restarts == count
-        assert settles(lambda: server.agent_count == 0)
+def test_a_server_that_was_there_is_connected_to_again(lossy: Lossy, env: DmEnvAdaptor) -> None:
+    for count in range(1, 4):
+        assert env.step({"value": count}).mid()
+        lossy.kill()
+        assert env.step({"value": 0}).last()
+        assert env.step({"value": 0}).first()
+        assert env.restarts == count
+    env.close()
+    assert settles(lambda: lossy.server.agent_count == 0)
 
 
 def test_attempts_are_used_up_by_a_server_that_is_gone(caplog: pytest.LogCaptureFixture) -> None:
@@ -337,21 +319,19 @@ def test_extensions_and_callbacks_follow(lossy: Lossy) -> None:
         cast("Any", env).properties.list()
 
 
-def test_steps_ahead_of_a_lost_one(lossy: Lossy) -> None:
-    with make(lossy.address, restart=RESTART) as env:
-        env.reset()
-        steps = env.rollout(({"value": value} for value in range(60)), ahead=8)
-        seen = [next(steps) for _ in range(20)]
-        lossy.kill()
-        seen += list(steps)
-        types = [timestep.step_type.name for timestep in seen]
-        assert len(seen) == 60
-        assert types.count("LAST") == types.count("FIRST") == env.restarts == 1
-        lost = types.index("LAST")
-        assert types[lost + 1] == "FIRST"
-        for value, timestep in enumerate(seen):
-            expected = {lost: lost - 1, lost + 1: -1}.get(value, value)
-            assert timestep.observation["value"] == expected
+def test_steps_ahead_of_a_lost_one(lossy: Lossy, env: DmEnvAdaptor) -> None:
+    steps = env.rollout(({"value": value} for value in range(60)), ahead=8)
+    seen = [next(steps) for _ in range(20)]
+    lossy.kill()
+    seen += list(steps)
+    types = [timestep.step_type.name for timestep in seen]
+    assert len(seen) == 60
+    assert types.count("LAST") == types.count("FIRST") == env.restarts == 1
+    lost = types.index("LAST")
+    assert types[lost + 1] == "FIRST"
+    for value, timestep in enumerate(seen):
+        expected = {lost: lost - 1, lost + 1: -1}.get(value, value)
+        assert timestep.observation["value"] == expected
 
 
 def test_asyncio(lossy: Lossy) -> None:
@@ -435,9 +415,7 @@ def test_a_batch_of_which_one_cannot_be_restarted() -> None:
             envs.step({"value": np.arange(2)})
 
 
-def test_closing_a_lost_environment_restarts_nothing(lossy: Lossy) -> None:
-    env = make(lossy.address, restart=RESTART)
-    env.reset()
+def test_closing_a_lost_environment_restarts_nothing(lossy: Lossy, env: DmEnvAdaptor) -> None:
     lossy.kill()
     assert env.step({"value": 1}).last()
     env.close()

@@ -285,8 +285,6 @@ def test_properties(make: MakeEnvironment, isolated: bool) -> None:
     assert environment.list_properties(recursive=True) == {**listed, **below}
     with pytest.raises(PropertyError, match="its attributes do not allow it to be written"):
         environment.write_property("violations", "0")
-    with pytest.raises(PropertyError, match="there is no such property"):
-        environment.read_property("depth")
     environment.reset()
     environment.write_property("speed", "26")
     assert environment.step({}).mid()

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import dm_env
@@ -22,6 +23,7 @@ from dm_env_rpc_client.bridges.gym_socket import (
     Server,
     serve,
 )
+from dm_env_rpc_client.bridges.gym_socket.packet_codec import Dialect
 from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError, SpecError
 from dm_env_rpc_client.server import Catch
 from tests.bridges.gym_socket import hosted
@@ -51,9 +53,27 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def test_a_session_byte_for_byte(server: Server) -> None:
+@contextmanager
+def hosting(
+    factory: Any = hosted.Counter, dialect: Dialect = "first", **kwargs: Any
+) -> Iterator[tuple[Server, GymSocketEnvironment]]:
+    """Yields a server of an environment, and a client of it."""
+    with (
+        serve({"C": factory}, "localhost:0", dialect=dialect, **kwargs) as server,
+        GymSocketEnvironment(server.address, "C", dialect=dialect) as environment,
+    ):
+        yield server, environment
+
+
+@contextmanager
+def greeted(server: Server, greeting: bytes = COUNTER) -> Iterator[Peer]:
     with Peer.connect(server.address) as client:
-        client.ask(COUNTER, OK)
+        client.ask(greeting, OK)
+        yield client
+
+
+def test_a_session_byte_for_byte(server: Server) -> None:
+    with greeted(server) as client:
         client.ask(b"\x02\x00", b'\x19\x00\x00\x00{"type":"Discrete","n":5}')
         client.ask(b"\x02\x01", b'\x2d\x00\x00\x00{"type":"MultiDiscrete","low":[0],"high":[9]}')
         client.ask(RESET, ZERO)
@@ -89,10 +109,7 @@ def test_packets_may_come_byte_by_byte(server: Server) -> None:
 
 def test_a_time_limit_is_told_from_an_end() -> None:
     factory = functools.partial(hosted.Counter, length=1, discount=1.0)
-    with (
-        serve({"C": factory}, "localhost:0") as server,
-        GymSocketEnvironment(server.address, "C") as environment,
-    ):
+    with hosting(factory) as (_, environment):
         environment.reset()
         last = environment.step(0)
         assert last.last()
@@ -102,10 +119,7 @@ def test_a_time_limit_is_told_from_an_end() -> None:
 
 
 def test_frames_and_structures() -> None:
-    with (
-        serve({"Frames": hosted.Frames}, "localhost:0") as server,
-        GymSocketEnvironment(server.address, "Frames") as environment,
-    ):
+    with hosting(hosted.Frames) as (_, environment):
         assert environment.observation_spec().dtype == np.uint8
         grip, torque = environment.action_spec()
         assert (grip.num_values, torque.shape) == (2, (2,))
@@ -117,10 +131,7 @@ def test_frames_and_structures() -> None:
 
 
 def test_an_environments_own_render_and_samples_are_used() -> None:
-    with (
-        serve({"Rendered": hosted.Rendered}, "localhost:0") as server,
-        GymSocketEnvironment(server.address, "Rendered") as environment,
-    ):
+    with hosting(hosted.Rendered) as (_, environment):
         environment.render()
         environment.render()
         environment.reset()
@@ -160,9 +171,7 @@ def test_names_are_looked_up_and_nothing_is_imported(server: Server, name: str) 
     ],
 )
 def test_clients_that_break_the_protocol_are_cut_off(server: Server, packets: bytes) -> None:
-    with Peer.connect(server.address) as other, Peer.connect(server.address) as client:
-        other.ask(COUNTER, OK)
-        client.ask(COUNTER, OK)
+    with greeted(server) as other, greeted(server) as client:
         client.send(packets)
         if packets.startswith(RESET):
             client.expect(ZERO)
@@ -173,11 +182,7 @@ def test_clients_that_break_the_protocol_are_cut_off(server: Server, packets: by
 
 def test_a_step_after_the_last_needs_a_reset() -> None:
     factory = functools.partial(hosted.Counter, length=1)
-    with (
-        serve({"Counter": factory}, "localhost:0") as server,
-        Peer.connect(server.address, COUNTER) as client,
-    ):
-        client.expect(OK)
+    with serve({"Counter": factory}, "localhost:0") as server, greeted(server) as client:
         client.ask(RESET, ZERO)
         client.ask(step(0), b"\x00\x03\x00\x00\x00[1]")
         client.send(step(0))
@@ -274,10 +279,9 @@ def test_silent_clients_are_cut_off() -> None:
             start = Stopwatch()
             assert client.is_cut_off()
             assert start.within(1.5)
-        with Peer.connect(server.address, COUNTER) as client:
-            client.expect(OK)
-            time.sleep(0.6)
-            client.ask(RESET, ZERO)  # Which takes the idle time back to nothing.
+        with greeted(server) as client:
+            time.sleep(0.6)  # Less than the idle time, of which it takes more than half.
+            client.ask(RESET, ZERO)
             time.sleep(0.6)
             client.ask(RESET, ZERO)
             client.send(b"\x01\x00")
@@ -285,20 +289,14 @@ def test_silent_clients_are_cut_off() -> None:
         assert not server.errors
 
 
-def flood(client: Peer) -> None:
-    """Asks for more than the buffers of two sockets hold."""
-    for _ in range(2000):
-        client.send(RESET * 10_000)
-
-
 def test_a_client_that_does_not_read_is_cut_off() -> None:
     with (
         serve({"Frames": hosted.LargeFrames}, "localhost:0", idle_timeout=0.3) as server,
-        Peer.connect(server.address, b"\x00\x06\x00\x00\x00Frames") as client,
+        greeted(server, b"\x00\x06\x00\x00\x00Frames") as client,
     ):
-        client.expect(OK)
+        # Its answers are more than the buffers of two sockets hold.
         with pytest.raises(OSError, match=r"timed out|reset|[Bb]roken"):
-            flood(client)
+            client.send(RESET * 20_000_000)
         assert settles(lambda: server.session_count == 0)
 
 
@@ -306,12 +304,7 @@ def test_monitor_records_below_the_operators_folder_only(tmp_path: pathlib.Path)
     root = tmp_path / "recordings"
     root.mkdir()
     (root / "way-out").symlink_to(tmp_path)
-    with (
-        serve(
-            {"Counter": hosted.Counter}, "localhost:0", dialect="latest", monitor_directory=root
-        ) as server,
-        GymSocketEnvironment(server.address, "Counter", dialect="latest") as environment,
-    ):
+    with hosting(dialect="latest", monitor_directory=root) as (_, environment):
         for path in ("..", "../other", "/tmp", "way-out/other", "", ".", "a/../../b", "nul\0"):
             with pytest.raises(DmEnvRpcError, match=r"not below the folder|is not a path"):
                 environment.monitor(path)
@@ -319,35 +312,31 @@ def test_monitor_records_below_the_operators_folder_only(tmp_path: pathlib.Path)
             environment.monitor("run", video=True)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["recordings"]
 
+        def recorded(episodes: int) -> list[Any]:
+            for _ in range(4 * episodes):  # The step after the last of three begins an episode.
+                environment.step(0)
+            text = (root / "a/run/episodes.jsonl").read_text()
+            return [json.loads(line) for line in text.splitlines()]
+
         environment.reset()
         environment.step(0)
         environment.monitor("a/run")
         environment.step(0)  # Of an episode that was under way before.
-        for _ in range(2):
-            environment.reset()
-            for _ in range(3):
-                environment.step(0)
-        lines = [json.loads(x) for x in (root / "a/run/episodes.jsonl").read_text().splitlines()]
+        environment.step(0)
+        lines = recorded(2)
         assert [(x["episode"], x["reward"], x["length"]) for x in lines] == [(0, 3, 3), (1, 3, 3)]
         assert lines[0]["is_terminated"] is True
 
         with pytest.raises(DmEnvRpcError, match="has a recording already"):
             environment.monitor(str(root / "a/run"))
         environment.monitor("a/run", resume=True)
-        environment.reset()
-        for _ in range(3):
-            environment.step(0)
-        lines = [json.loads(x) for x in (root / "a/run/episodes.jsonl").read_text().splitlines()]
-        assert [line["episode"] for line in lines] == [0, 1, 2]
+        assert [line["episode"] for line in recorded(1)] == [0, 1, 2]
         environment.monitor("a/run", force=True)
         assert (root / "a/run/episodes.jsonl").read_text() == ""
 
 
 def test_monitor_in_the_first_dialect_has_no_answer(tmp_path: pathlib.Path) -> None:
-    with (
-        serve({"C": hosted.Counter}, "localhost:0", monitor_directory=tmp_path) as server,
-        GymSocketEnvironment(server.address, "C") as environment,
-    ):
+    with hosting(monitor_directory=tmp_path) as (_, environment):
         environment.monitor("run")
         assert environment.reset().first()
         assert (tmp_path / "run/episodes.jsonl").exists()
@@ -357,10 +346,7 @@ def test_monitor_in_the_first_dialect_has_no_answer(tmp_path: pathlib.Path) -> N
 
 
 def test_the_latest_dialect_refuses_what_the_operator_did_not_turn_on() -> None:
-    with (
-        serve({"C": hosted.Counter}, "localhost:0", dialect="latest") as server,
-        GymSocketEnvironment(server.address, "C", dialect="latest") as environment,
-    ):
+    with hosting(dialect="latest") as (_, environment):
         with pytest.raises(DmEnvRpcError, match="does not record"):
             environment.monitor("run")
         with pytest.raises(DmEnvRpcError, match="does not upload"):
@@ -380,18 +366,13 @@ def test_upload_and_universe_go_to_the_operators_handlers(tmp_path: pathlib.Path
             raise ValueError(f"no wrapper {wrapper}")
         return hosted.Frames()
 
-    with (
-        serve(
-            {"C": hosted.Counter},
-            "localhost:0",
-            dialect="latest",
-            monitor_directory=tmp_path,
-            upload=lambda *arguments: calls.append(arguments),
-            configure_universe=lambda environment, settings: calls.append(settings),
-            wrap_universe=wrap,
-        ) as server,
-        GymSocketEnvironment(server.address, "C", dialect="latest") as environment,
-    ):
+    with hosting(
+        dialect="latest",
+        monitor_directory=tmp_path,
+        upload=lambda *arguments: calls.append(arguments),
+        configure_universe=lambda environment, settings: calls.append(settings),
+        wrap_universe=wrap,
+    ) as (_, environment):
         environment.upload("run", "key", "algorithm")
         environment.configure_universe({"remotes": 1})
         assert calls == [(tmp_path / "run", "key", "algorithm"), {"remotes": 1}]
@@ -434,9 +415,8 @@ def test_an_open_address_takes_an_explicit_yes() -> None:
 def test_limits_are_the_operators_to_set() -> None:
     with (
         serve({"Counter": hosted.Counter}, "localhost:0", limits=Limits(field=3)) as server,
-        Peer.connect(server.address, COUNTER) as client,
+        greeted(server) as client,
     ):
-        client.expect(OK)
         client.ask(RESET, ZERO)
         client.send(b"\x01\x00\x04\x00\x00\x001   ")
         assert client.is_cut_off()
@@ -444,19 +424,16 @@ def test_limits_are_the_operators_to_set() -> None:
 
 def test_stop_ends_every_session_and_thread(server: Server) -> None:
     before = threading.active_count()
-    clients = [Peer.connect(server.address, COUNTER) for _ in range(5)]
-    for client in clients:
-        client.expect(OK)
-    assert repr(server) == f"<Server at {server.address}: 5 sessions>"
-    assert not server.wait(0.01)
-    start = Stopwatch()
-    server.stop()
-    server.stop()
-    assert start.within(2.0)
-    assert server.wait(0)
-    for client in clients:
-        assert client.is_cut_off()
-        client.close()
+    with ExitStack() as stack:
+        clients = [stack.enter_context(greeted(server)) for _ in range(5)]
+        assert repr(server) == f"<Server at {server.address}: 5 sessions>"
+        assert not server.wait(0.01)
+        start = Stopwatch()
+        server.stop()
+        server.stop()
+        assert start.within(2.0)
+        assert server.wait(0)
+        assert all(client.is_cut_off() for client in clients)
     assert settles(lambda: threading.active_count() < before)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("localhost", int(server.address.rpartition(":")[2])), 1)
@@ -465,12 +442,11 @@ def test_stop_ends_every_session_and_thread(server: Server) -> None:
 def test_stop_does_not_wait_for_a_step_that_hangs() -> None:
     with (
         serve({"Counter": hosted.Counter}, "localhost:0") as server,
-        Peer.connect(server.address, COUNTER) as client,
+        greeted(server) as client,
     ):
-        client.expect(OK)
         client.ask(RESET, ZERO)
         client.send(step(4))
-        time.sleep(0.1)
+        time.sleep(0.1)  # Usually it is in the step then; nothing tells when.
         start = Stopwatch()
         server.stop(0.2)
         assert start.within(2.0)
