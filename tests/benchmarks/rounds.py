@@ -9,14 +9,40 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-__all__ = ["Contender", "Sample", "alternate"]
+__all__ = ["Contender", "Sample", "alternate", "timed"]
 
 Contender = Callable[[], float]
 """Takes its turn in one round, and returns the seconds of one operation in it."""
+
+
+def timed(
+    call: Callable[[], object],
+    count: int,
+    each: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Contender:
+    """Returns a contender that calls `count` times in a round, after one call that warms up.
+
+    Args:
+      call: does `each` operations.
+      count: how often.
+      each: operations.
+      clock: in seconds.
+    """
+
+    def turn() -> float:
+        call()
+        begin = clock()
+        for _ in range(count):
+            call()
+        return (clock() - begin) / (count * each)
+
+    return turn
 
 
 @dataclasses.dataclass(frozen=True)

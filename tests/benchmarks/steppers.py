@@ -126,7 +126,34 @@ class Ours:
         self._env.close()
 
 
-class BareGrpcio:
+class _Bare:
+    """Writes the same request, and reads an answer.
+
+    `write` and `read` are one each.
+    """
+
+    write: Callable[[], object]
+    read: Callable[[], object]
+
+    def wait(self, count: int) -> float:
+        return self.ahead(count, 1)
+
+    def ahead(self, count: int, depth: int) -> float:
+        for _ in range(_WARM_UP):
+            self.write()
+            self.read()
+
+        def run() -> None:
+            for number in range(count + depth):
+                if number >= depth:
+                    self.read()
+                if number < count:
+                    self.write()
+
+        return _timed(run)
+
+
+class BareGrpcio(_Bare):
     """grpcio's Python stream of bytes, of which nobody makes anything."""
 
     def __init__(self, address: str, settings: Mapping[str, Any]):
@@ -152,26 +179,11 @@ class BareGrpcio:
         self._requests.put(STEP)
         return len(next(self._answers))
 
-    def _step(self, count: int) -> None:
-        for _ in range(count):
-            self._requests.put(STEP)
-            next(self._answers)
+    def write(self) -> None:
+        self._requests.put(STEP)
 
-    def wait(self, count: int) -> float:
-        self._step(_WARM_UP)
-        return _timed(lambda: self._step(count))
-
-    def ahead(self, count: int, depth: int) -> float:
-        self._step(_WARM_UP)
-
-        def run() -> None:
-            for number in range(count + depth):
-                if number < count:
-                    self._requests.put(STEP)
-                if number >= depth:
-                    next(self._answers)
-
-        return _timed(run)
+    def read(self) -> None:
+        next(self._answers)
 
     def close(self) -> None:
         self._requests.put(None)
@@ -197,7 +209,7 @@ class BareCpp:
         self._client.stop()
 
 
-class PlainTcp:
+class PlainTcp(_Bare):
     """As many bytes there and back over a socket, into one buffer, by Python."""
 
     def __init__(self, address: str, request_size: int, answer_size: int):
@@ -208,31 +220,13 @@ class PlainTcp:
         self._request = bytes(request_size)
         self._buffer = memoryview(bytearray(answer_size))
 
-    def _receive(self) -> None:
+    def write(self) -> None:
+        self._socket.sendall(self._request)
+
+    def read(self) -> None:
         received = 0
         while received < len(self._buffer):
             received += self._socket.recv_into(self._buffer[received:])
-
-    def _step(self, count: int) -> None:
-        for _ in range(count):
-            self._socket.sendall(self._request)
-            self._receive()
-
-    def wait(self, count: int) -> float:
-        self._step(_WARM_UP)
-        return _timed(lambda: self._step(count))
-
-    def ahead(self, count: int, depth: int) -> float:
-        self._step(_WARM_UP)
-
-        def run() -> None:
-            for number in range(count + depth):
-                if number < count:
-                    self._socket.sendall(self._request)
-                if number >= depth:
-                    self._receive()
-
-        return _timed(run)
 
     def close(self) -> None:
         self._socket.close()

@@ -18,8 +18,7 @@ from tests.benchmarks import results, steppers, table
 from tests.benchmarks.__main__ import SECTIONS, main
 from tests.benchmarks.picture import MAX_BYTES, draw, figure
 from tests.benchmarks.rounds import Sample, alternate
-from tests.benchmarks.sections import many_environments, recording, serving, stepping
-from tests.benchmarks.sections.codec import OURS
+from tests.benchmarks.sections import stepping
 from tests.benchmarks.settings import Settings
 from tests.benchmarks.steppers import BARE_CPP, BEST, PLAIN_TCP, REFERENCE, TRANSPORTS, our_name
 from tests.groups import skip
@@ -47,97 +46,17 @@ def quick(addresses: tuple[str, str]) -> Settings:
     return Settings(*addresses, QUICK_ROUNDS, is_quick=True, shows_progress=False)
 
 
-def test_a_step_is_not_slower_than_the_references(quick: Settings) -> None:
-    section = SECTIONS["waiting"](quick)
-    assert section.rows[0].name == "float32 scalar"
-    for row in section.rows:
-        names = {REFERENCE, steppers.BARE_GRPCIO, BARE_CPP, PLAIN_TCP}
-        assert set(row.samples) == names | set(map(our_name, TRANSPORTS))
-        assert row.ratio(REFERENCE, BEST_NAME) > 0.4
-        assert row.ratio(BEST_NAME, PLAIN_TCP) > 0.3
-    assert section.row("float32 84x84x4").ratio(REFERENCE, BEST_NAME) > 2
-
-
-def test_steps_in_flight_are_faster_than_waiting(quick: Settings) -> None:
-    section = SECTIONS["pipelined"](quick)
-    waiting = f"{REFERENCE}, waiting"
-    assert section.row("float32 scalar").ratio(waiting, BEST_NAME) > 0.5
-    assert section.row("float32 84x84x4").ratio(waiting, BEST_NAME) > 3
-
-
-# A few rounds on a machine that may be busy: the ratios are 50 and more on a quiet one.
-
-
-def test_the_codec_is_faster_than_the_references(quick: Settings) -> None:
-    image = SECTIONS["codec"](quick).row("float32 84x84x4")
-    assert image.ratio(f"decode, {REFERENCE}", f"decode, {OURS}") > 3
-    assert image.ratio(f"encode, {REFERENCE}", f"encode, {OURS}") > 3
-
-
-def test_tensors_are_packed_faster_than_by_the_reference(quick: Settings) -> None:
-    image = SECTIONS["tensors"](quick).row("float32 84x84x4")
-    assert image.ratio(f"pack_tensor, {REFERENCE}", f"pack_tensor, {OURS}") > 3
-    assert image.ratio(f"unpack_tensor, {REFERENCE}", f"unpack_tensor, {OURS}") > 3
-
-
-def test_16_environments_are_faster_together(quick: Settings) -> None:
-    section = SECTIONS["environments"](quick)
-    together = many_environments.vector_name(BEST)
-    for row in section.rows:
-        assert row.ratio(many_environments.LOOP, together) > 0.3
-
-
-def test_a_served_environment_is_faster_than_the_references(quick: Settings) -> None:
-    section = SECTIONS["served"](quick)
-    for row in section.rows:
-        assert set(row.samples) == {
-            serving.OURS,
-            serving.OURS_UNIX,
-            serving.OURS_GRPC,
-            serving.REFERENCE_PAIR,
-            serving.ASYNC,
-            serving.PIPE,
-        }
-        assert row.ratio(serving.REFERENCE_PAIR, serving.OURS) > 1
-
-
-def test_a_cpp_client_is_served_about_as_fast_as_by_cpp(quick: Settings) -> None:
-    section = SECTIONS["served-to-cpp"](quick)
-    (target,) = section.targets
-    assert 0.2 < target.value < 3 * target.limit
-
-
-def test_served_environments_share_a_socket_and_are_compared(quick: Settings) -> None:
-    section = SECTIONS["served-together"](quick)
-    for row in section.rows:
-        assert set(row.samples) == {serving.BATCHED, serving.VECTOR, serving.ASYNC}
-        assert row.ratio(serving.ASYNC, serving.BATCHED) > 0.1
-
-
-def test_environments_that_compute_are_compared(quick: Settings) -> None:
-    section = SECTIONS["served-computing"](quick)
-    (row,) = section.rows
-    assert len(row.samples) == 5
-    assert row.ratio(serving.ASYNC, f"{serving.BATCHED}, 2 processes") > 0.1
-
-
-def test_a_recorded_step_is_compared_with_one_that_is_not(quick: Settings) -> None:
-    section = SECTIONS["recording"](quick)
-    (row,) = section.rows
-    assert set(row.samples) == {recording.PLAIN, recording.RECORDED, recording.PROXY}
-    assert row.ratio(recording.RECORDED, recording.PLAIN) < 3
-
-
-@pytest.mark.parametrize("name", ["growth", "growth-environments"])
-def test_cost_grows_about_linearly(quick: Settings, name: str) -> None:
-    for target in SECTIONS[name](quick).targets:
-        assert target.value < 3 * target.limit
-
-
-def test_frames_are_let_go_of(quick: Settings) -> None:
-    for target in SECTIONS["memory"](quick).targets:
-        # grpcio has buffers of its own; 100 frames that are kept would be 100.
-        assert 0.5 < target.value < 40
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_section_measures_the_same_contenders_in_each_row(quick: Settings, name: str) -> None:
+    section = SECTIONS[name](quick)
+    assert section.name == name
+    first, *others = section.rows
+    assert len(first.samples) > 1
+    assert all(row.samples.keys() == first.samples.keys() for row in others)
+    # A few rounds on a machine that may be busy say little.
+    for target in section.targets:
+        times = target.limit / target.value if target.is_minimum else target.value / target.limit
+        assert times < 30, target
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from dm_env_rpc_client.protocol.envelopes import EncodedRequest, decode_response
 from tests.fuzz.wire import flipped
 from tests.reliability.hostile import attacking, bombs
 from tests.reliability.hostile.served import Honest, Served
-from tests.reliability.hostile.test_hostile_clients import ATTACKS, SOAKED
+from tests.reliability.hostile.test_hostile_clients import attacks, malformed_frames
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.scripted import settles
@@ -24,11 +24,6 @@ from tests.standalone.interpreters import NEWEST, OLDEST, interpreter, served
 from tests.transports import frames
 from tests.transports.frames import DATA, PREFACE, RST_STREAM, WINDOW_UPDATE, frame, grpc_message
 from tests.transports.raw_client import RawClient, request, requests
-from tests.transports.violations import (
-    ALLOWED,
-    CONNECTION_ERRORS,
-    STREAM_ERRORS,
-)
 
 pytestmark = pytest.mark.row(56)
 
@@ -58,29 +53,7 @@ def is_as_before(server: Served) -> Iterator[None]:
 
 def test_row_56_malformed_frames(server: Served, seen: Seen) -> None:
     """Row 56: each malformed frame, header block and stream gets the code of RFC 9113."""
-    wrong: list[object] = []
-    memory = server.watch_memory()
-    for name, (contents, code) in CONNECTION_ERRORS.items():
-        with RawClient(server.address, greets=False) as client:
-            client.send(contents)
-            if not client.read_to_the_end() or client.goaway_code() != (code or None):
-                wrong.append((name, client.goaway_code(), code))
-    for name, (contents, code) in STREAM_ERRORS.items():
-        with RawClient(server.address, greets=False) as client:
-            client.send(contents)
-            client.read_until(lambda of=client: of.reset_code(1) is not None, 3.0)  # type: ignore
-            if client.reset_code(1) != code or not client.ping() or client.goaway_code():
-                wrong.append((name, client.reset_code(1), client.goaway_code(), code))
-    for name, contents in ALLOWED.items():
-        with RawClient(server.address, greets=False) as client:
-            client.send(contents)
-            if not client.ping() or client.goaway_code() is not None:
-                wrong.append((name, client.goaway_code()))
-    grown = server.peak() - memory
-    malformed = len(CONNECTION_ERRORS) + len(STREAM_ERRORS)
-    seen(malformed=malformed, allowed=len(ALLOWED), memory_mib=grown / MIB)
-    assert wrong == []
-    assert grown <= attacking.SLACK
+    malformed_frames(server, seen)
 
 
 @pytest.mark.parametrize(
@@ -89,20 +62,12 @@ def test_row_56_malformed_frames(server: Served, seen: Seen) -> None:
 def test_row_56_attacks(server: Served, scale: int, seen: Seen) -> None:
     """Row 56: floods end with the right code; memory is bounded; an honest client goes on."""
     where = server.address
-    wrong: list[str] = []
     with (
         attacking.attacker(scale) as program,
         Honest(where, attacking.pause(scale)) as honest,
     ):
         compared = attacking.Comparison(server, program, honest, where, scale)
-        for attack, expected in ATTACKS.items():
-            if attack in SOAKED and scale != 1:
-                continue
-            outcomes, broken = compared.beside(attack, seen)
-            wrong += broken
-            if expected is not None and set(outcomes) != {expected}:
-                wrong.append(f"{attack.__name__}: {set(outcomes)}, expected {expected}")
-    assert wrong == []
+        assert attacks(compared, scale, seen) == []
 
 
 @pytest.mark.parametrize("name", list(bombs.requests(4)))

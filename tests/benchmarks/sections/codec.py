@@ -18,7 +18,7 @@ from google.protobuf import any_pb2
 from dm_env_rpc_client import SpecManager, dm_env_rpc_pb2, pack_tensor, unpack_tensor
 from dm_env_rpc_client.protocol.step_codec import StepCodec
 from tests.benchmarks.results import Row, Section, Target
-from tests.benchmarks.rounds import Contender, alternate
+from tests.benchmarks.rounds import Contender, alternate, timed
 from tests.benchmarks.settings import Settings
 from tests.benchmarks.steppers import REFERENCE
 
@@ -30,17 +30,7 @@ ENCODE, DECODE, PACK, UNPACK = "encode", "decode", "pack_tensor", "unpack_tensor
 _IMAGE = (84, 84, 4)
 _SHAPES: tuple[tuple[int, ...], ...] = ((), (256,), _IMAGE)
 _OBJECT_SHAPES: tuple[tuple[int, ...], ...] = ((), (64,))
-_DTYPES = (
-    "float32",
-    "float64",
-    "int8",
-    "int32",
-    "int64",
-    "uint8",
-    "uint32",
-    "uint64",
-    "bool",
-)
+_DTYPES = ("float32", "float64", "int8", "int32", "int64", "uint8", "uint32", "uint64", "bool")
 _TURN_SECONDS = 1e-3
 
 _DECODE_IMAGE = 50.0
@@ -128,15 +118,7 @@ def _contender(call: Callable[[], object]) -> Contender:
     call()
     begin = time.perf_counter()
     call()
-    count = max(1, min(1000, int(_TURN_SECONDS / (time.perf_counter() - begin))))
-
-    def turn() -> float:
-        begin = time.perf_counter()
-        for _ in range(count):
-            call()
-        return (time.perf_counter() - begin) / count
-
-    return turn
+    return timed(call, max(1, min(1000, int(_TURN_SECONDS / (time.perf_counter() - begin)))))
 
 
 def codec(settings: Settings) -> Section:

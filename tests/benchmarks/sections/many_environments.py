@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from tests.benchmarks.results import Row, Section, Target
-from tests.benchmarks.rounds import Contender, alternate
+from tests.benchmarks.rounds import Contender, alternate, timed
 from tests.benchmarks.sections.stepping import PAYLOADS
 from tests.benchmarks.settings import Settings
 from tests.benchmarks.steppers import BEST, REFERENCE, TRANSPORTS, Reference, our_name
@@ -44,38 +44,18 @@ def _vector(
     return envs
 
 
-def _contender(envs: RemoteVectorEnv, clock: Callable[[], float]) -> Contender:
-    actions = np.ones(envs.num_envs, np.int32)
-    steps = _steps(envs.num_envs)
-
-    def turn() -> float:
-        envs.step(actions)
-        begin = clock()
-        for _ in range(steps):
-            envs.step(actions)
-        return (clock() - begin) / (steps * envs.num_envs)
-
-    return turn
-
-
 def _loop(stack: contextlib.ExitStack, address: str, number: int, payload: str) -> Contender:
     adaptors = []
     for _ in range(number):
         adaptors.append(Reference(address, {"payload": payload}))
         stack.callback(adaptors[-1].close)
         adaptors[-1].step(2)
-    steps = max(1, _steps(number) // 2)
 
-    def turn() -> float:
+    def step() -> None:
         for adaptor in adaptors:
             adaptor.step()
-        begin = time.perf_counter()
-        for _ in range(steps):
-            for adaptor in adaptors:
-                adaptor.step()
-        return (time.perf_counter() - begin) / (steps * number)
 
-    return turn
+    return timed(step, max(1, _steps(number) // 2), number)
 
 
 def _steps(number: int) -> int:
@@ -93,9 +73,10 @@ def _contenders(
     made: dict[str, Contender] = {LOOP: _loop(stack, settings.address, number, payload)}
     for transport in TRANSPORTS:
         envs = _vector(stack, settings.address, number, payload, transport)
-        made[vector_name(transport)] = _contender(envs, time.perf_counter)
+        step, steps = functools.partial(envs.step, np.ones(number, np.int32)), _steps(number)
+        made[vector_name(transport)] = timed(step, steps, number)
         if transport == BEST:
-            made[_cpu_name(BEST)] = _contender(envs, time.thread_time)
+            made[_cpu_name(BEST)] = timed(step, steps, number, time.thread_time)
     return made
 
 

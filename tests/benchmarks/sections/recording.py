@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import tempfile
-import time
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
-from typing import Any
 
 from dm_env_rpc_client import make
 from dm_env_rpc_client.recording import proxy
 from tests.benchmarks.results import Row, Section, Target
-from tests.benchmarks.rounds import Contender, alternate
+from tests.benchmarks.rounds import Contender, alternate, timed
+from tests.benchmarks.sections.serving import process
 from tests.benchmarks.sections.stepping import PAYLOADS
 from tests.benchmarks.settings import Settings
 
@@ -29,7 +27,6 @@ _STEPS = 300
 """Steps of one turn: in some turns a chunk is written."""
 
 _MOST = 1.1
-_CONTEXT = multiprocessing.get_context("spawn")
 
 
 def _be_a_proxy(told: Pipe, upstream: str, path: str) -> None:
@@ -43,14 +40,7 @@ def _contender(
 ) -> Contender:
     env = stack.enter_context(make(address, {"payload": payload}, record=record))
     env.reset()
-
-    def turn() -> float:
-        begin = time.perf_counter()
-        for _ in range(_STEPS):
-            env.step({"action": 1})
-        return (time.perf_counter() - begin) / _STEPS
-
-    return turn
+    return timed(lambda: env.step({"action": 1}), _STEPS)
 
 
 def recording(settings: Settings) -> Section:
@@ -59,16 +49,12 @@ def recording(settings: Settings) -> Section:
     for payload in _QUICK_PAYLOADS if settings.is_quick else _PAYLOADS:
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            mine, its = _CONTEXT.Pipe()
-            process = _CONTEXT.Process(
-                target=_be_a_proxy, args=(its, settings.address, str(folder / "proxy.mcap"))
-            )
-            process.start()
-            stack.callback(_end, process, mine)
+            path = str(folder / "proxy.mcap")
+            running = stack.enter_context(process(_be_a_proxy, settings.address, path))
             contenders = {
                 PLAIN: _contender(stack, settings.address, payload),
                 RECORDED: _contender(stack, settings.address, payload, folder / "run.mcap"),
-                PROXY: _contender(stack, mine.recv(), payload),
+                PROXY: _contender(stack, running.recv(), payload),
             }
             name = PAYLOADS[payload]
             progress = settings.progress(f"recording, {name}")
@@ -81,11 +67,3 @@ def recording(settings: Settings) -> Section:
         is_minimum=False,
     )
     return Section("recording", "One step, recorded and not", rows, [target])
-
-
-def _end(process: Any, told: Pipe) -> None:
-    with contextlib.suppress(BrokenPipeError):
-        told.send(None)
-    process.join(10)
-    process.kill()
-    told.close()

@@ -10,7 +10,6 @@ import contextlib
 import functools
 import multiprocessing
 import tempfile
-import time
 import timeit
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection as Pipe
@@ -25,12 +24,12 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import serve
 from tests.benchmarks.cheap import PAYLOADS, Cheap, compute
 from tests.benchmarks.results import Row, Section, Target
-from tests.benchmarks.rounds import Contender, alternate
+from tests.benchmarks.rounds import Contender, alternate, timed
 from tests.benchmarks.sections.reference_serving import serve_reference
 from tests.benchmarks.settings import Settings
 from tests.benchmarks.steppers import REFERENCE, BareCpp, Reference
 
-__all__ = ["served", "served_computing", "served_to_cpp", "served_together"]
+__all__ = ["process", "served", "served_computing", "served_to_cpp", "served_together"]
 
 _CONTEXT = multiprocessing.get_context("spawn")
 
@@ -95,8 +94,7 @@ def _cheap(payload: str, bytes: int = 0) -> Cheap:
     return Cheap({"scalar": "float32 [1]"}.get(payload, payload))
 
 
-def _be_our_server(told: Pipe, where: tuple[str, Any]) -> None:
-    address, transport = where
+def _be_our_server(told: Pipe, address: str, transport: Any) -> None:
     with serve(_cheap, address, transport=transport, max_connections=64) as server:
         told.send(server.address)
         told.recv()
@@ -116,10 +114,10 @@ def _be_behind_a_pipe(told: Pipe, payload: str) -> None:
 
 
 @contextlib.contextmanager
-def _process(target: Callable[..., None], argument: Any) -> Iterator[Pipe]:
+def process(target: Callable[..., None], *arguments: Any) -> Iterator[Pipe]:
     """A process; ends it. What it says first is left to be read."""
     mine, its = _CONTEXT.Pipe()
-    process = _CONTEXT.Process(target=target, args=(its, argument), daemon=True)
+    process = _CONTEXT.Process(target=target, args=(its, *arguments), daemon=True)
     process.start()
     its.close()
     try:
@@ -132,19 +130,8 @@ def _process(target: Callable[..., None], argument: Any) -> Iterator[Pipe]:
         mine.close()
 
 
-def _timed(step: Callable[[], Any], count: int, each: int = 1) -> Contender:
-    def turn() -> float:
-        step()
-        begin = time.perf_counter()
-        for _ in range(count):
-            step()
-        return (time.perf_counter() - begin) / (count * each)
-
-    return turn
-
-
 def _through_a_pipe(stack: contextlib.ExitStack, payload: str) -> Callable[[], Any]:
-    pipe = stack.enter_context(_process(_be_behind_a_pipe, payload))
+    pipe = stack.enter_context(process(_be_behind_a_pipe, payload))
     pipe.recv()
 
     def step() -> None:
@@ -176,7 +163,7 @@ def served(settings: Settings) -> Section:
     with contextlib.ExitStack() as servers:
         folder = servers.enter_context(tempfile.TemporaryDirectory())
         addresses = {
-            name: servers.enter_context(_process(_be_our_server, where)).recv()
+            name: servers.enter_context(process(_be_our_server, *where)).recv()
             for name, where in {
                 OURS: ("localhost:0", "http2"),
                 OURS_UNIX: (f"unix:{folder}/server", "http2"),
@@ -191,13 +178,13 @@ def served(settings: Settings) -> Section:
                     stack.callback(env.close)
                     env.reset()
                     step = functools.partial(env.step, {"action": 1})
-                    contenders[name] = _timed(step, _STEPS)
-                pipe = stack.enter_context(_process(_be_the_reference_server, payload))
+                    contenders[name] = timed(step, _STEPS)
+                pipe = stack.enter_context(process(_be_the_reference_server, payload))
                 reference = Reference(pipe.recv(), {})
                 stack.callback(reference.close)
-                contenders[REFERENCE_PAIR] = _timed(reference.step, _STEPS // 4)
-                contenders[ASYNC] = _timed(_async_vector(stack, payload, 1), _STEPS)
-                contenders[PIPE] = _timed(_through_a_pipe(stack, payload), _STEPS)
+                contenders[REFERENCE_PAIR] = timed(reference.step, _STEPS // 4)
+                contenders[ASYNC] = timed(_async_vector(stack, payload, 1), _STEPS)
+                contenders[PIPE] = timed(_through_a_pipe(stack, payload), _STEPS)
                 progress = settings.progress(f"served, {payload}")
                 rows.append(Row(payload, alternate(contenders, settings.rounds, progress)))
     targets = []
@@ -215,7 +202,7 @@ def served(settings: Settings) -> Section:
 def served_to_cpp(settings: Settings) -> Section:
     """A step of a client in C++, with this package's server and with one in C++."""
     with contextlib.ExitStack() as stack:
-        pipe = stack.enter_context(_process(_be_our_server, ("localhost:0", "http2")))
+        pipe = stack.enter_context(process(_be_our_server, "localhost:0", "http2"))
         contenders: dict[str, Contender] = {}
         for name, address in {OURS: pipe.recv(), CPP: settings.address}.items():
             client = BareCpp(address, "scalar", 0)
@@ -236,7 +223,7 @@ def served_together(settings: Settings) -> Section:
     """A step of one of many environments in other processes; one server process has all of ours."""
     rows = []
     count = _QUICK_TOGETHER if settings.is_quick else _TOGETHER
-    with _process(_be_our_server, ("localhost:0", "http2")) as pipe:
+    with process(_be_our_server, "localhost:0", "http2") as pipe:
         address = pipe.recv()
         for payload in _payloads(settings):
             with contextlib.ExitStack() as stack:
@@ -253,7 +240,7 @@ def served_together(settings: Settings) -> Section:
                     ASYNC: _async_vector(stack, payload, count),
                 }
                 contenders = {
-                    name: _timed(step, _STEPS_TOGETHER, count) for name, step in steps.items()
+                    name: timed(step, _STEPS_TOGETHER, count) for name, step in steps.items()
                 }
                 progress = settings.progress(f"served together, {payload}")
                 rows.append(Row(payload, alternate(contenders, settings.rounds, progress)))
@@ -291,7 +278,7 @@ def served_computing(settings: Settings) -> Section:
             steps[_of(VECTOR, processes)] = functools.partial(vector.step, actions)
         steps[ASYNC] = _async_vector(stack, payload, _COMPUTING, work)
         contenders = {
-            name: _timed(step, _STEPS_COMPUTING, _COMPUTING) for name, step in steps.items()
+            name: timed(step, _STEPS_COMPUTING, _COMPUTING) for name, step in steps.items()
         }
         progress = settings.progress("served, computing")
         row = Row("1 ms in Python", alternate(contenders, settings.rounds, progress))
