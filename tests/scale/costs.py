@@ -70,8 +70,10 @@ class _Turns(NamedTuple):
 
 @contextlib.contextmanager
 def opened(address: str, count: int, payload: str, **settings: Any) -> Iterator[BatchedEnvironment]:
-    """Opens environments with a payload, and begins a sequence in each."""
-    envs = BatchedEnvironment(address, count, {"payload": payload, **settings}, timeout=60.0)
+    """Opens environments with a payload, a stream each, and begins a sequence in each."""
+    envs = BatchedEnvironment(
+        address, count, {"payload": payload, **settings}, timeout=60.0, num_batches=0
+    )
     try:
         envs.reset()
         yield envs

@@ -84,7 +84,7 @@ def test_a_fake_waits_before_it_answers() -> None:
 
 def test_the_default_of_max_connections_refuses_the_257th_environment() -> None:
     with serve(Cheap) as server, pytest.raises(EnvironmentsFailedError, match="limit of 256"):
-        BatchedEnvironment(server.address, 257, {"payload": SCALAR})
+        BatchedEnvironment(server.address, 257, {"payload": SCALAR}, num_batches=0)
 
 
 @pytest.mark.parametrize("count", [300, pytest.param(1000, marks=pytest.mark.slow)])
