@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import timeit
 from typing import Literal
 
 import pytest
@@ -19,8 +18,6 @@ from dm_env_rpc_client import (
     make,
 )
 from dm_env_rpc_client.server import Catch, Server, ServerStats, serve
-from dm_env_rpc_client.server.activity import STEPS, Counts
-from dm_env_rpc_client.server.processes.board import Board
 from tests.environments import Broken
 from tests.scripted import settles
 
@@ -156,21 +153,3 @@ def test_clients_that_come_and_go_do_not_fill_the_log(caplog: pytest.LogCaptureF
         assert settles(lambda: server.stats().streams == 0)
         assert server.stats().all_streams == 60
     assert 1 <= sum(record.name in LOGGERS for record in caplog.records) <= 30
-
-
-def test_counting_a_step_takes_next_to_nothing() -> None:
-    counts = Counts(Board(1).rows[0].counted)
-
-    def count() -> None:
-        with counts.lock:
-            counts.numbers[STEPS] += 1
-
-    def nothing() -> None:
-        counts.numbers  # noqa: B018
-
-    number = 20_000
-    costs = [
-        min(timeit.repeat(each, number=number, repeat=5)) / number for each in (count, nothing)
-    ]
-    print(f"counting a step takes {(costs[0] - costs[1]) * 1e9:.0f} ns")
-    assert costs[0] < 2e-6

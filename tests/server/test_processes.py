@@ -16,12 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import numpy as np
 import pytest
-from dm_env_rpc.v1 import connection as reference_connection
-from dm_env_rpc.v1 import dm_env_adaptor as reference_adaptor
-from dm_env_rpc.v1 import dm_env_rpc_pb2 as reference_pb2
-from dm_env_rpc.v1 import tensor_utils
 
 from dm_env_rpc_client import (
     BatchedEnvironment,
@@ -48,6 +43,7 @@ from tests.scripted import settles
 from tests.server import hosted
 from tests.server.hosted import Where
 from tests.server.worker_processes import (
+    elsewhere,
     pid_of,
     processes_of,
     workers_of,
@@ -68,20 +64,6 @@ def server(_server: Server) -> Iterator[Server]:
     yield _server
     assert settles(lambda: (_server.world_count, _server.agent_count) == (0, 0))
     assert settles(lambda: _server.stats().streams == 0)
-
-
-@contextlib.contextmanager
-def elsewhere(address: str, environment: str = "where") -> Iterator[tuple[Connection, str]]:
-    """A connection, and the name of a world that is in the other process."""
-    with connect(address) as mine, connect(address) as other:
-        # On connections without worlds the first is made where the connection is.
-        first, name = (
-            create_world(connection, {"environment": environment}) for connection in (mine, other)
-        )
-        assert first.split("-")[1] != name.split("-")[1]
-        destroy_world(mine, first)
-        yield mine, name
-        destroy_world(mine, name)
 
 
 def test_connections_are_spread_over_the_processes(server: Server) -> None:
@@ -142,24 +124,6 @@ def test_streams_on_one_connection_of_grpcio_are_spread_by_forwarding(server: Se
             assert env.step({"do": 0}).observation["pid"] == pids[-1]
         assert sorted(pids.count(pid) for pid in set(pids)) == [4, 4]
         assert own_forwarded(server) == 4
-
-
-def test_a_client_on_the_references_modules_plays(server: Server) -> None:
-    # grpcio gives all of its channels in a process one socket.
-    created = {"environment": tensor_utils.pack_tensor("where")}
-    with contextlib.ExitStack() as stack:
-        pids = []
-        for _ in range(2):
-            channel = stack.enter_context(grpc.insecure_channel(server.address))
-            connection = reference_connection.Connection(channel)
-            stack.callback(connection.close)
-            env, name = reference_adaptor.create_and_join_world(connection, created, {})
-            stack.callback(connection.send, reference_pb2.DestroyWorldRequest(world_name=name))
-            stack.callback(connection.send, reference_pb2.LeaveWorldRequest())
-            pids.append(int(env.reset().observation["pid"]))
-            for _ in range(3):
-                assert env.step({"do": np.int32(0)}).observation["pid"] == pids[-1]
-        assert set(pids) == set(processes_of(server))
 
 
 def test_a_world_of_another_process_is_used_as_any_other(server: Server) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dm_env_rpc_client import (
-    DmEnvAdaptor,
-)
+import contextlib
+from collections.abc import Iterator
+
+from dm_env_rpc_client import Connection, DmEnvAdaptor, connect, create_world, destroy_world
 from dm_env_rpc_client.server import Server
 from dm_env_rpc_client.server.processes.workers import Workers
 from tests.launch.processes import is_alive
@@ -35,3 +36,17 @@ def index_of(server: Server, pid: int) -> int:
 
 def have_ended(pids: list[int]) -> bool:
     return not any(is_alive(pid) for pid in pids)
+
+
+@contextlib.contextmanager
+def elsewhere(address: str, environment: str = "where") -> Iterator[tuple[Connection, str]]:
+    """A connection, and the name of a world that is in the other process."""
+    with connect(address) as mine, connect(address) as other:
+        # On connections without worlds the first is made where the connection is.
+        first, name = (
+            create_world(connection, {"environment": environment}) for connection in (mine, other)
+        )
+        assert first.split("-")[1] != name.split("-")[1]
+        destroy_world(mine, first)
+        yield mine, name
+        destroy_world(mine, name)
