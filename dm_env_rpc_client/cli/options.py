@@ -179,19 +179,14 @@ class Server(Access):
           UsageError: the form is wrong, or it is not on this machine and the connection would be
             plaintext that was not asked for.
         """
-        from dm_env_rpc_client.transports.addresses import is_loopback
-
-        if not _is_address(self.address, lowest_port=1):
-            raise UsageError(
-                "an address looks like localhost:50051, [::1]:50051 or unix:/tmp/socket, and a "
-                "server to start like process:COMMAND, docker:IMAGE or python:MODULE:NAME; got "
-                f"{self.address!r}"
-            )
-        if self.is_plain and not is_loopback(self.address):
-            raise UsageError(
-                f"{self.address} is not on this machine; pass --tls-ca FILE to connect with TLS, "
-                "or --insecure to connect in plaintext, which others on the network can read"
-            )
+        _check(
+            self.address,
+            self.is_plain,
+            "an address looks like localhost:50051, [::1]:50051 or unix:/tmp/socket, and a server "
+            "to start like process:COMMAND, docker:IMAGE or python:MODULE:NAME",
+            f"{self.address} is not on this machine; pass --tls-ca FILE to connect with TLS, or "
+            "--insecure to connect in plaintext, which others on the network can read",
+        )
 
     def _connecting(self, **options: Any) -> dict[str, Any]:
         """Returns the arguments of `connect`; raises as `check_address` and `secured`."""
@@ -323,23 +318,24 @@ def check_listening_address(address: str, access: Access) -> None:
       UsageError: the form is wrong, or other machines can reach it and the server would be
         plaintext that was not asked for.
     """
+    _check(
+        address,
+        access.is_plain,
+        "an address to listen at looks like localhost:50051, localhost:0 for a free port, or "
+        "unix:/tmp/socket",
+        f"other machines can reach {address}; pass --tls-cert FILE and --tls-key FILE to serve "
+        "them with TLS, or --insecure to serve them in plaintext, which others on the network can "
+        "read",
+        lowest_port=0,
+    )
+
+
+def _check(address: str, is_plain: bool, form: str, refusal: str, lowest_port: int = 1) -> None:
     from dm_env_rpc_client.transports.addresses import is_loopback
 
-    if not _is_address(address, lowest_port=0):
-        raise UsageError(
-            "an address to listen at looks like localhost:50051, localhost:0 for a free port, or "
-            f"unix:/tmp/socket, got {address!r}"
-        )
-    if access.is_plain and not is_loopback(address):
-        raise UsageError(
-            f"other machines can reach {address}; pass --tls-cert FILE and --tls-key FILE to serve "
-            "them with TLS, or --insecure to serve them in plaintext, which others on the network "
-            "can read"
-        )
-
-
-def _is_address(address: str, lowest_port: int) -> bool:
     found = _HOST_PORT.fullmatch(address)
-    if found is not None:
-        return lowest_port <= int(found[1]) < 65536
-    return address.startswith(_SCHEMES)
+    is_valid = lowest_port <= int(found[1]) < 65536 if found else address.startswith(_SCHEMES)
+    if not is_valid:
+        raise UsageError(f"{form}; got {address!r}")
+    if is_plain and not is_loopback(address):
+        raise UsageError(refusal)

@@ -133,10 +133,10 @@ class Explorer(ipywidgets.VBox):
         self, labels: Mapping[str, Sequence[str]], action: Any
     ) -> dict[str, Control]:
         first = {} if action is None else checked_action(action, self._specs, _ROOT)
-        for name in labels:
-            if name not in self._specs:
-                known = ", ".join(map(repr, self._specs)) or "none"
-                raise SpecError(f"labels for the unknown action {name!r}; actions: {known}")
+        unknown = labels.keys() - self._specs.keys()
+        if unknown:
+            known = ", ".join(map(repr, self._specs)) or "none"
+            raise SpecError(f"labels for the unknown action {min(unknown)!r}; actions: {known}")
         controls = {}
         for name, spec in self._specs.items():
             control = control_for(spec, f"action {name!r}", labels.get(name))

@@ -128,9 +128,9 @@ def address_of(process: subprocess.Popen[str]) -> str:
     stream = process.stdout if "--json" in process.args else process.stderr  # type: ignore[operator]
     assert stream is not None
     line = stream.readline()
-    found = re.search(r"[\w.]+:\d+", line)
-    assert found is not None, (line, process.communicate(timeout=10))
-    return found[0]
+    found = re.findall(r"[\w.]+:\d+", line)
+    assert found, (line, process.communicate(timeout=10))
+    return str(found[-1])
 
 
 def ended(process: subprocess.Popen[str], number: int = signal.SIGTERM, code: int = 0) -> str:

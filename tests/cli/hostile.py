@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
 import re
-import struct
-import subprocess
-import termios
-import threading
 from collections.abc import Iterator
 
 import grpc
@@ -18,7 +11,6 @@ from google.rpc import error_details_pb2, status_pb2
 
 from dm_env_rpc_client import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.testing import Request, Response, Script
-from tests.cli.commands import COMMAND, ROOT
 
 # C0, DEL and C1 controls, marks of direction, separators of lines and paragraphs.
 _CODES = [
@@ -106,49 +98,3 @@ def _property(request: Request) -> Response:
     response = Response()
     response.extension.Pack(told)
     return response
-
-
-def on_a_terminal(
-    *arguments: str,
-    until: str = "",
-    keys: bytes = b"",
-    environment: dict[str, str] | None = None,
-) -> str:
-    """Runs a command on a terminal of its own and returns all that it wrote there.
-
-    Args:
-      *arguments: of the command.
-      until: the text after which `keys` are typed.
-      keys: what is typed.
-      environment: variables beside those of the test.
-    """
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 50, 400, 4000, 1000))
-    variables = {
-        **os.environ, "PYTHONPATH": ROOT, "TERM": "xterm-256color",
-        "LC_ALL": "C.UTF-8", **(environment or {}),
-    }  # fmt: skip
-    process = subprocess.Popen(
-        [*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=variables,
-        start_new_session=True,
-    )  # fmt: skip
-    os.close(theirs)
-    stuck = threading.Timer(60, process.kill)
-    stuck.start()
-    written = b""
-    try:
-        while True:
-            try:
-                written += os.read(ours, 1 << 16)
-            except OSError:  # The command has ended.
-                break
-            if until and until in written.decode(errors="replace"):
-                os.write(ours, keys)
-                until = ""
-    finally:
-        stuck.cancel()
-        process.kill()
-        process.wait()
-        os.close(ours)
-    assert process.returncode in range(4), (process.returncode, written)
-    return written.decode()

@@ -1,19 +1,23 @@
-"""Real terminals: tmux, with a socket of its own, and what is on their screens."""
+"""Real terminals: tmux, with a socket of its own, or alone; and what is on their screens."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
 import re
 import shlex
+import struct
 import subprocess
-import sys
+import termios
+import threading
 from pathlib import Path
 
+from tests.cli import commands
 from tests.scripted import settles
 
-ROOT = Path(__file__).resolve().parents[2]
 PROMPT = "ready> "
-COMMAND = f"{shlex.quote(sys.executable)} -m dm_env_rpc_client"
+COMMAND = shlex.join(commands.COMMAND)
 
 
 class Terminal:
@@ -40,7 +44,7 @@ class Terminal:
         variables = {
             **kept,
             "PS1": PROMPT,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": commands.ROOT,
             "LC_ALL": "C.UTF-8",
             "COLORTERM": "truecolor",
         }
@@ -113,3 +117,52 @@ class Terminal:
         return subprocess.run(
             [*self._tmux, *arguments], capture_output=True, text=True, check=True, timeout=20
         ).stdout
+
+
+def on_a_terminal(
+    *arguments: str,
+    first: bytes = b"",
+    until: str = "",
+    keys: bytes = b"",
+    environment: dict[str, str] | None = None,
+) -> str:
+    """Runs a command on a terminal of its own and returns all that it wrote there.
+
+    Args:
+      *arguments: of the command.
+      first: what is typed before it starts.
+      until: the text after which `keys` are typed.
+      keys: what is typed.
+      environment: variables beside those of the test.
+    """
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 50, 400, 4000, 1000))
+    os.write(ours, first)
+    variables = {
+        **os.environ, "PYTHONPATH": commands.ROOT, "TERM": "xterm-256color",
+        "LC_ALL": "C.UTF-8", **(environment or {}),
+    }  # fmt: skip
+    process = subprocess.Popen(
+        [*commands.COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=variables,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    stuck = threading.Timer(60, process.kill)
+    stuck.start()
+    written = b""
+    try:
+        while True:
+            try:
+                written += os.read(ours, 1 << 16)
+            except OSError:  # The command has ended.
+                break
+            if until and until in written.decode(errors="replace"):
+                os.write(ours, keys)
+                until = ""
+    finally:
+        stuck.cancel()
+        process.kill()
+        process.wait()
+        os.close(ours)
+    assert process.returncode in range(4), (process.returncode, written)
+    return written.decode()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import logging
 import re
 import signal
 import socket
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -29,18 +27,7 @@ from dm_env_rpc_client.cli import consoles, failures
 from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.cli.failures import Terminated, UsageError, one_line_errors
 from dm_env_rpc_client.cli.group import Commands
-from dm_env_rpc_client.server import Server
 from tests.cli.commands import command, invoke
-
-
-@contextlib.contextmanager
-def signals_as_they_are() -> Iterator[None]:
-    kept = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
 
 
 def interrupted_import() -> ImportError:
@@ -115,13 +102,17 @@ def test_an_error_that_nobody_can_read_keeps_its_code(monkeypatch: pytest.Monkey
 
 
 def test_the_first_signal_to_end_is_raised_and_others_are_ignored() -> None:
-    with signals_as_they_are():
+    kept = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         failures.end_in_order()
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         with pytest.raises(Terminated):
             signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
 
 
 def test_warnings_are_lines() -> None:
@@ -153,32 +144,21 @@ def test_without_arguments_there_is_help() -> None:
     assert "list" in invoke("properties", code=0).stdout
 
 
-COMMANDS = ["run", "serve", "inspect", "play", "check", "health", "bench"]
-COMMANDS += ["record", "replay", "export", "standalone", "init"]
-COMMANDS += [f"properties {name}" for name in ("list", "get", "set")]
+GROUP: Any = typer.main.get_command(app)
+COMMANDS = [*(GROUP.commands.keys() - {"properties"})]
+COMMANDS += [f"properties {name}" for name in GROUP.commands["properties"].commands]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_help_has_examples_of_the_command(command: str) -> None:
     text = invoke(*command.split(), "--help", code=0).stdout
     assert f"dm-env-rpc {command}" in text.split("Examples:")[1]
 
 
-@pytest.mark.parametrize("command", ["", "properties", *COMMANDS])
+@pytest.mark.parametrize("command", ["", "properties", *sorted(COMMANDS)])
 def test_h_is_help(command: str) -> None:
     words = command.split()
     assert invoke(*words, "-h", code=0).stdout == invoke(*words, "--help", code=0).stdout
-
-
-def test_no_command_is_missing_from_these() -> None:
-    group = typer.main.get_command(app)
-    assert isinstance(group, Commands)
-    properties = group.commands["properties"]
-    assert isinstance(properties, Commands)
-    names = {*group.commands} - {"properties"} | {
-        f"properties {name}" for name in properties.commands
-    }
-    assert names == set(COMMANDS)
 
 
 def test_the_version() -> None:
@@ -210,31 +190,6 @@ def test_output_that_cannot_be_flushed(monkeypatch: pytest.MonkeyPatch, tmp_path
         with pytest.raises(SystemExit) as ended:
             app(args=["--help"])
     assert ended.value.code == 1
-
-
-@pytest.mark.parametrize("protocol", ["dm-env-rpc", "gym-socket"])
-@pytest.mark.parametrize("as_json", [True, False])
-def test_serving_until_it_is_interrupted(
-    protocol: str, as_json: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from dm_env_rpc_client.bridges import gym_socket
-
-    def interrupted(self: object, timeout: float | None = None) -> bool:
-        signal.raise_signal(signal.SIGTERM)
-        return True
-
-    monkeypatch.setattr(Server, "wait", interrupted)
-    monkeypatch.setattr(gym_socket.Server, "wait", interrupted)
-    with signals_as_they_are():
-        failures.end_in_order()  # The command does; `invoke` calls what comes after that.
-        result = invoke(
-            *("serve", "catch", "--address=localhost:0", f"--protocol={protocol}"),
-            *(["--json"] if as_json else []),
-            code=0,
-        )
-    assert "stopping" in result.stderr
-    assert ('{"address": "localhost:' in result.stdout) == as_json
-    assert ("Ctrl-C stops" in result.stderr) != as_json
 
 
 def test_a_command_says_after_a_second_that_nobody_answers() -> None:

@@ -31,8 +31,9 @@ from dm_env_rpc_client.displays.plain_text import printable
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.testing import ScriptedServer
-from tests.cli.commands import command, started
-from tests.cli.hostile import CLIPBOARD, EVIL, SPEC, evil_error, leftover, on_a_terminal, serving
+from tests.cli.commands import address_of, command, ended, started
+from tests.cli.hostile import CLIPBOARD, EVIL, SPEC, evil_error, leftover, serving
+from tests.cli.terminals import on_a_terminal
 from tests.scripted import settles
 from tests.test_errors import ERRORS
 
@@ -139,19 +140,12 @@ def test_serve_and_record_and_replay(addresses: dict[str, str], tmp_path: Path) 
             if name == "record":
                 Path(recorded).unlink(missing_ok=True)
             process = started(name, *words, *more, "--address", "localhost:0")
-            first = process.stdout if more else process.stderr
-            assert first is not None
-            line = first.readline()
-            found = re.search(r"localhost:\d+", line)
-            assert found is not None, line
+            address = address_of(process)
             for ask in (create_world, reset_world, join_world):
                 arguments = [{EVIL: EVIL}] if ask is create_world else [EVIL, {EVIL: EVIL}]
-                with connect(found[0]) as own, contextlib.suppress(DmEnvRpcClientError):
+                with connect(address) as own, contextlib.suppress(DmEnvRpcClientError):
                     ask(own, *arguments)
-            process.send_signal(signal.SIGINT)
-            shown = line + "".join(process.communicate(timeout=30))
-            assert leftover(shown, on_terminal=False) == []
-            assert "Traceback" not in shown
+            assert leftover(ended(process, signal.SIGINT), on_terminal=False) == []
 
 
 def test_errors_escape_what_they_quote() -> None:

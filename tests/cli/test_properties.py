@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -216,45 +216,39 @@ def test_a_server_without_properties_says_so() -> None:
         assert "UNIMPLEMENTED: not here" in refused.stderr
 
 
-def test_a_property_that_is_not_listed_can_be_set() -> None:
-    answers = properties_pb2.PropertyResponse()
-    answers.list_property.SetInParent()
-    sent = []
+def answering(answer: Callable[[Any, Any], None]) -> Callable[..., Iterator[Any]]:
+    """A server that answers a PropertyRequest with a PropertyResponse, which a function fills."""
 
     def script(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
         for request in requests:
-            asked = properties_pb2.PropertyRequest()
+            asked, told = properties_pb2.PropertyRequest(), properties_pb2.PropertyResponse()
             request.extension.Unpack(asked)
-            answer = properties_pb2.PropertyResponse()
-            getattr(answer, asked.WhichOneof("payload")).SetInParent()
-            sent.append(asked)
+            getattr(told, asked.WhichOneof("payload")).SetInParent()
+            answer(asked, told)
             response = dm_env_rpc_pb2.EnvironmentResponse()
-            response.extension.Pack(answer)
+            response.extension.Pack(told)
             yield response
 
-    with ScriptedServer(script) as server:
+    return script
+
+
+def test_a_property_that_is_not_listed_can_be_set() -> None:
+    sent: list[Any] = []
+    with ScriptedServer(answering(lambda asked, told: sent.append(asked))) as server:
         run("set", server.address, "hidden=[1, 2]", "spoken=hello")
-    writes = [each.write_property for each in sent if each.HasField("write_property")]
-    written = {write.key: write for write in writes}
-    assert list(written["hidden"].value.int64s.array) == [1, 2]
-    assert list(written["spoken"].value.strings.array) == ["hello"]
+    written = {each.write_property.key: each.write_property.value for each in sent}
+    assert list(written["hidden"].int64s.array) == [1, 2]
+    assert list(written["spoken"].strings.array) == ["hello"]
 
 
 def test_a_tree_without_an_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "_MOST", 20)
 
-    def script(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
-        for request in requests:
-            asked, answer = properties_pb2.PropertyRequest(), properties_pb2.PropertyResponse()
-            request.extension.Unpack(asked)
-            entry = answer.list_property.values.add()
-            entry.spec.name = f"{asked.list_property.key}.x"
-            entry.is_listable = True
-            response = dm_env_rpc_pb2.EnvironmentResponse()
-            response.extension.Pack(answer)
-            yield response
+    def answer(asked: Any, told: Any) -> None:
+        entry = told.list_property.values.add()
+        entry.spec.name, entry.is_listable = f"{asked.list_property.key}.x", True
 
-    with ScriptedServer(script) as server:
+    with ScriptedServer(answering(answer)) as server:
         listed = run("list", server.address)
     assert "stopped after 20 properties" in listed.stderr
     assert len(listed.stdout.splitlines()) == 21

@@ -99,14 +99,6 @@ def test_arguments_that_are_no_text(peers: Peers) -> None:
     is_one_line_with(finished, 2, "an address looks like")
 
 
-def test_what_a_server_says_does_not_control_the_terminal(peers: Peers) -> None:
-    finished = command("run", peers.broken, "--create=at=step", "--create=kind=\x1b[2J\x07")
-    assert "\x1b" not in finished.stderr
-    finished = command("run", peers.catch, "--world", "\x1b[2J\x07")
-    is_one_line_with(finished, 1, "no world")
-    assert "\x1b" not in finished.stderr
-
-
 @pytest.mark.parametrize(
     ("number", "code", "said"),
     [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],

@@ -44,14 +44,9 @@ def test_texts_are_no_images() -> None:
 
 
 def test_red_green_and_blue_are_shown_as_they_are() -> None:
-    array = np.random.default_rng(0).integers(256, size=(6, 7, 3), dtype=np.uint8)
+    array = np.random.default_rng(0).integers(256, size=(16, 17, 3), dtype=np.uint8)
     assert np.array_equal(pixels(images.picture(array)), array)
     assert np.array_equal(pixels(images.picture(np.moveaxis(array, -1, 0))), array)
-
-
-def test_channels_may_come_first() -> None:
-    array = np.random.default_rng(0).integers(256, size=(3, 20, 30), dtype=np.uint8)
-    assert np.array_equal(pixels(images.picture(array)), np.moveaxis(array, 0, -1))
 
 
 def test_bytes_are_shades_of_grey() -> None:

@@ -100,15 +100,19 @@ def test_odd_values_are_a_valid_plot(values: list[Any]) -> None:
     parse(plots.bars(values))
 
 
-def test_the_axis_names_the_lowest_and_the_highest_value() -> None:
-    texts = [text.text for text in parse(plots.line([-1.5, 2.5])).iter(f"{SVG}text")]
-    assert texts == ["-1.5", "2.5", "0"]
-    texts = [text.text for text in parse(plots.line([0, 5, 2])).iter(f"{SVG}text")]
-    assert texts == ["0", "5"]
-    texts = [text.text for text in parse(plots.line([7, 7])).iter(f"{SVG}text")]
-    assert texts == ["7"]
-    texts = [text.text for text in parse(plots.line([-0.01, 5])).iter(f"{SVG}text")]
-    assert texts == ["-0.01", "5"]
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([-1.5, 2.5], ["-1.5", "2.5", "0"]),
+        ([0, 5, 2], ["0", "5"]),
+        ([7, 7], ["7"]),
+        ([-0.01, 5], ["-0.01", "5"]),
+    ],
+)
+def test_the_axis_names_the_lowest_and_the_highest_value(
+    values: list[float], ticks: list[str]
+) -> None:
+    assert [text.text for text in parse(plots.line(values)).iter(f"{SVG}text")] == ticks
 
 
 def test_an_axis_counts_names_and_marks_where_episodes_begin() -> None:

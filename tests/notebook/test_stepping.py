@@ -76,7 +76,7 @@ def test_a_run_goes_on_through_episodes_until_it_is_stopped(
     stepper.stop()
     wait_for(lambda: not reports.progress.is_running, "the report of the stop")
     stopped_at = reports.progress.episode, reports.progress.steps
-    time.sleep(0.05)
+    time.sleep(0.05)  # Fifty steps at this rate, none of which may be taken.
     assert (reports.progress.episode, reports.progress.steps) == stopped_at
 
 
@@ -104,7 +104,7 @@ def test_reports_of_a_fast_run_are_few_and_large_ones_fewer() -> None:
         stepper.rate = 1000.0
         started = time.monotonic()
         stepper.run()
-        time.sleep(0.6)
+        time.sleep(0.6)  # What is reported in this time is counted.
         stepper.close()
         seconds = time.monotonic() - started
         counts.append(len(reports.times) / seconds)
@@ -186,15 +186,6 @@ def test_a_report_that_fails_does_not_end_the_stepping(
     wait_for(lambda: steps[-1:] == [1], "the step")
     stepper.close()
     assert "the page is gone" in caplog.text
-
-
-def test_calls_take_their_turn(stepper: Stepper, reports: Reports) -> None:
-    seen: list[int] = []
-    stepper.reset()
-    stepper.step(stay)
-    stepper.call(lambda: seen.append(reports.progress.steps))
-    wait_for(lambda: seen, "the call")
-    assert seen == [1]
 
 
 def test_memory_of_long_runs_is_bounded() -> None:

@@ -48,11 +48,6 @@ def flag(value: Any) -> str:
     return "☑ on" if value else "☐ off"
 
 
-def sent_text(value: Any) -> str:
-    """Returns the value of a control as text."""
-    return ("on" if value else "off") if isinstance(value, bool) else str(value)
-
-
 @dataclasses.dataclass
 class Control(abc.ABC):
     """One scalar of an action.
@@ -114,7 +109,7 @@ class Choice(Control):
             by_value.setdefault(value, []).append(_SYMBOLS.get(key, key))
         # A key that is the same as its value needs no explanation.
         return "  ".join(
-            "/".join(names) + ("" if names == [str(value)] else f":{sent_text(value)}")
+            "/".join(names) + ("" if names == [str(value)] else f":{_plain(value)}")
             for value, names in by_value.items()
         )
 
@@ -131,15 +126,14 @@ class Level(Control):
     increment: Any
 
     def press(self, key: str) -> bool:
-        if key in ("+", "=", "up", "right"):
-            self.value = self._within(self.value + self.increment)
-        elif key in ("-", "_", "down", "left"):
-            self.value = self._within(self.value - self.increment)
-        elif key == "0":
-            self.value = self._within(type(self.value)(0))
-        else:
-            return False
-        return True
+        changed = {
+            **dict.fromkeys(("+", "=", "up", "right"), self.value + self.increment),
+            **dict.fromkeys(("-", "_", "down", "left"), self.value - self.increment),
+            "0": type(self.value)(0),
+        }
+        if key in changed:
+            self.value = self._within(changed[key])
+        return key in changed
 
     def parse(self, change: str, text: str) -> Any:
         kind = type(self.value)
@@ -228,6 +222,10 @@ def control_for(action: str, index: tuple[int, ...], spec: specs.Array) -> Contr
         increment = max(1, round(increment))
     neutral = min(max(number(0), low), high)
     return Level(action, index, neutral, None, low, high, increment)
+
+
+def _plain(value: Any) -> str:
+    return flag(value).split()[-1] if isinstance(value, bool) else str(value)
 
 
 def _choice(action: str, index: tuple[int, ...], values: list[Any]) -> Choice:

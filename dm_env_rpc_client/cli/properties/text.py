@@ -87,14 +87,9 @@ _SCALARS: dict[str, Callable[[str], Any]] = {
 
 def describe_property(spec: PropertySpec) -> dict[str, Any]:
     """Returns the specs and access rights of a property as JSON."""
-    return {
-        "key": spec.key,
-        "readable": spec.readable,
-        "writable": spec.writable,
-        "listable": spec.listable,
-        "description": spec.description,
-        **({} if spec.spec is None else describe(spec.spec)),
-    }
+    names = ("key", "readable", "writable", "listable", "description")
+    described = {} if spec.spec is None else describe(spec.spec)
+    return {**{name: getattr(spec, name) for name in names}, **described}
 
 
 def show_spec(spec: PropertySpec) -> str:

@@ -69,12 +69,13 @@ def find_source(reference: str, insecure: bool) -> Source:
         return Source(reference, _SHIPPED[reference])
     scheme, found, rest = reference.partition("://")
     if found:
-        if scheme not in _SCHEMES:
-            meant = did_you_mean(scheme, _SCHEMES)
-            raise UsageError(
-                f"unknown scheme {scheme}://{meant or '; known: ' + ', '.join(_SCHEMES)}"
-            )
-        return _SCHEMES[scheme](rest, insecure)
+        if scheme in _LIBRARIES:
+            return _of_library(scheme, rest)
+        if scheme in _SERVERS:
+            return _SERVERS[scheme](rest, insecure)
+        known = (*_LIBRARIES, *_SERVERS)
+        meant = did_you_mean(scheme, known) or f"; known: {', '.join(known)}"
+        raise UsageError(f"unknown scheme {scheme}://{meant}")
     if ":" not in reference:
         meant = did_you_mean(reference, _SHIPPED)
         raise UsageError(f"there is no environment {reference!r}{meant or '; ' + WHAT_THERE_IS}")
@@ -152,35 +153,18 @@ def _call(function: str, *arguments: str, **settings: Any) -> Any:
     return pkgutil.resolve_name(function)(*arguments, **settings)
 
 
-def _needing(library: str, package: str, rest: str, function: str, *arguments: str) -> Source:
-    """Returns the source that calls a function; UsageError if its library is not installed."""
+def _of_library(library: str, rest: str) -> Source:
+    """Returns an environment of a library; UsageError if that is not installed."""
+    function, needed = _LIBRARIES[library]
     if importlib.util.find_spec(library) is None:
-        raise UsageError(f"{library}:// needs the {package}")
-    return Source(rest, functools.partial(_call, function, *(arguments or (rest,))))
-
-
-def _gymnasium(rest: str, insecure: bool) -> Source:
-    return _needing("gymnasium", f"extra: {install_command('gymnasium')}", rest, "gymnasium:make")
-
-
-def _pettingzoo(rest: str, insecure: bool) -> Source:
-    made_by = "dm_env_rpc_client.adaptors.pettingzoo.game:make"
-    return _needing("pettingzoo", f"extra: {install_command('pettingzoo')}", rest, made_by)
-
-
-def _dm_control(rest: str, insecure: bool) -> Source:
-    domain, _, task = rest.partition("/")
-    if not domain or not task:
+        raise UsageError(f"{library}:// needs the {needed}")
+    names = rest.split("/", 1) if library == "dm_control" else [rest]
+    if library == "dm_control" and not (len(names) == 2 and all(names)):
         raise UsageError(
             "an environment of dm_control looks like dm_control://DOMAIN/TASK, such as "
             f"dm_control://cartpole/swingup; got dm_control://{rest}"
         )
-    package = "package: pip install dm-control"
-    return _needing("dm_control", package, rest, "dm_control.suite:load", domain, task)
-
-
-def _bsuite(rest: str, insecure: bool) -> Source:
-    return _needing("bsuite", "package: pip install bsuite", rest, "bsuite:load_from_id")
+    return Source(rest, functools.partial(_call, function, *names))
 
 
 def _gym_socket(rest: str, insecure: bool) -> Source:
@@ -209,11 +193,14 @@ def _connected(address: str, insecure: bool, **settings: Any) -> dm_env.Environm
 
 _SHIPPED: dict[str, Callable[..., Any]] = {"catch": server.Catch, "race": server.Race}
 
-_SCHEMES = {
-    "gymnasium": _gymnasium,
-    "pettingzoo": _pettingzoo,
-    "dm_control": _dm_control,
-    "bsuite": _bsuite,
-    "gym-socket": _gym_socket,
-    "dm-env-rpc": _dm_env_rpc,
+_LIBRARIES = {
+    "gymnasium": ("gymnasium:make", f"extra: {install_command('gymnasium')}"),
+    "pettingzoo": (
+        "dm_env_rpc_client.adaptors.pettingzoo.game:make",
+        f"extra: {install_command('pettingzoo')}",
+    ),
+    "dm_control": ("dm_control.suite:load", "package: pip install dm-control"),
+    "bsuite": ("bsuite:load_from_id", "package: pip install bsuite"),
 }
+
+_SERVERS = {"gym-socket": _gym_socket, "dm-env-rpc": _dm_env_rpc}

@@ -32,12 +32,6 @@ def text(picture: Picture, width: int, height: int) -> list[str]:
     return ["".join(part.text for part in line) for line in draw(picture, width, height)]
 
 
-def drawn(value: Any, **bounds: Any) -> Any:
-    picture = picture_for(np.asarray(value), spec_of(value, **bounds))
-    assert picture is not None
-    return picture.pixels
-
-
 @pytest.mark.parametrize(
     "value",
     [
@@ -53,35 +47,6 @@ def drawn(value: Any, **bounds: Any) -> Any:
 )
 def test_what_is_no_picture(value: Any) -> None:
     assert picture_for(value, spec_of(value)) is None
-
-
-def test_images_of_bytes_are_as_they_are() -> None:
-    image = np.random.default_rng(0).integers(256, size=(6, 7, 3), dtype=np.uint8)
-    np.testing.assert_array_equal(drawn(image), image)
-    np.testing.assert_array_equal(drawn(np.moveaxis(image, 2, 0)), image)
-    np.testing.assert_array_equal(drawn(image, minimum=0, maximum=255), image)
-
-
-def test_greys_are_as_they_are_and_planes_stand_side_by_side() -> None:
-    grey = np.arange(36, dtype=np.uint8).reshape(6, 6)
-    np.testing.assert_array_equal(drawn(grey), np.repeat(grey[:, :, None], 3, axis=2))
-    np.testing.assert_array_equal(drawn(grey[:, :, None])[:, :, 0], grey)
-    assert drawn(np.full((5, 5, 4), 200, np.uint8)).shape == (5, 20, 3)
-
-
-@pytest.mark.parametrize(
-    ("value", "bounds", "brightest", "darkest"),
-    [
-        (np.linspace(-3, 900, 25).reshape(5, 5), {}, 255, 0),
-        (np.linspace(0, 1, 25).reshape(5, 5), {"minimum": 0, "maximum": 2}, 127, 0),
-        (np.full((5, 5), np.nan), {}, 0, 0),
-    ],
-)
-def test_what_is_black_and_what_is_white(
-    value: Any, bounds: dict[str, Any], brightest: int, darkest: int
-) -> None:
-    pixels = drawn(value, **bounds)
-    assert (pixels.max(), pixels.min()) == (brightest, darkest)
 
 
 def picture_of(value: Any, **bounds: Any) -> Picture:

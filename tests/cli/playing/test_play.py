@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
 import re
-import select
 import signal
-import struct
 import subprocess
 import sys
-import termios
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,9 +18,8 @@ from dm_env_rpc_client.cli.failures import Terminated, UsageError, ending
 from dm_env_rpc_client.cli.options import Server as Reached
 from dm_env_rpc_client.cli.playing import play as command
 from dm_env_rpc_client.server import Race, Server, serve
-from tests.cli.commands import COMMAND as PROGRAM
 from tests.cli.commands import ROOT, Peers
-from tests.cli.terminals import COMMAND, Terminal
+from tests.cli.terminals import COMMAND, Terminal, on_a_terminal
 from tests.scripted import settles
 
 
@@ -125,38 +118,11 @@ def test_the_progress_of_a_run_is_shown_on_a_terminal_and_only_there(
 
 
 def test_a_terminal_that_shows_sixels_gets_images(catch_server: Server) -> None:
-    mine, its = pty.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 90, 900, 600))
-    before = termios.tcgetattr(its)
     # The answer to the query of Primary Device Attributes, where 4 is sixels. It is there before
     # the query, for which the answer must not take longer than 0.1 s.
-    os.write(mine, b"\x1b[?62;4c")
-    variables = {**os.environ, "PYTHONPATH": ROOT, "TERM": "xterm-256color"}
-    game = subprocess.Popen(
-        [*PROGRAM, "play", catch_server.address],
-        stdin=its,
-        stdout=its,
-        stderr=its,
-        env=variables,
-        start_new_session=True,
-    )
-    try:
-        seen = b""
-        deadline = time.monotonic() + 40
-        while game.poll() is None and time.monotonic() < deadline:
-            if not select.select([mine], [], [], 0.1)[0]:
-                continue
-            read = os.read(mine, 65536)
-            if b"\x1bP" in read and b"\x1bP" not in seen:
-                os.write(mine, b"q")
-            seen += read
-        assert game.wait(20) == 0, seen[-2000:]
-        assert b"\x1bP" in seen
-        assert termios.tcgetattr(its) == before
-    finally:
-        game.kill()
-        os.close(mine)
-        os.close(its)
+    attributes = b"\x1b[?62;4c"
+    shown = on_a_terminal("play", catch_server.address, first=attributes, until="\x1bP", keys=b"q")
+    assert "\x1bP" in shown
 
 
 def test_there_must_be_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

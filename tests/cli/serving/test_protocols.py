@@ -184,8 +184,3 @@ class Closing(Catch):
 
     def close(self) -> None:
         self.opened.remove(self)
-
-
-def test_gymnasium_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "[gymnasium]" in invoke("serve", "gymnasium://CartPole-v1", code=2).output
