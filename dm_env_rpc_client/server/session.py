@@ -220,18 +220,12 @@ class Session:
             for name, value in actions.items():
                 self._actions.field(name).conform(value)
         state, observations = self._joined_agent().step(actions, requested)
-        packed = {}
+        assert self._codec is not None, "there is one while an agent is joined"
         try:
-            for name, value in observations.items():
-                field = self._observations.field(name)
-                # Observations out of range are sent: they are information for the agent.
-                packed[field.uid] = field.pack(value, check_range=False)
+            answer = self._codec.encode(state, observations)
         except SpecError as error:
             raise _environment_error(error) from error
-        return dm_env_rpc_pb2.StepResponse(
-            state=state.number,  # type: ignore[arg-type]  # the stubs want the enum
-            observations=packed,
-        )
+        return dm_env_rpc_pb2.EnvironmentResponse.FromString(answer).step
 
     def _reset(self, request: dm_env_rpc_pb2.ResetRequest) -> dm_env_rpc_pb2.ResetResponse:
         settings = self._unpack_settings(request.settings)

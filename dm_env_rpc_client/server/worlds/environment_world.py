@@ -124,8 +124,7 @@ class EnvironmentWorld(World):
         with self._lock:
             wait_for(self._changed, lambda: not self._is_interrupted or self._is_closed)
             made = self._make_again(settings)
-            has_agent = self._agent is not None
-            if made is not None and has_agent and made.flat_specs.specs != self.specs:
+            if made is not None and self._agent and made.flat_specs.specs != self._agent.specs:
                 made.environment.close()
                 raise RequestError.not_now(
                     "these settings change the specs, and a ResetWorld cannot send new specs to "
@@ -167,57 +166,6 @@ class EnvironmentWorld(World):
             self._close_environment()
         finally:
             self._changed.release()
-
-    @property
-    def specs(self) -> dm_env_rpc_pb2.ActionObservationSpecs:
-        """The specs of the current environment."""
-        return self._made.flat_specs.specs
-
-    def step(
-        self, actions: Mapping[str, Any] | None, requested: Collection[str]
-    ) -> tuple[State, Mapping[str, Any]]:
-        """Steps the environment, or resets it if a new sequence begins; see `Agent.step`."""
-        with self._lock:
-            flat_specs = self._made.flat_specs
-            if self._is_interrupted:
-                observations = flat_specs.flat_observations(self._timestep, requested)
-                self._finish_interruption()
-                return State.INTERRUPTED, observations
-            if actions is not None:
-                if not self._is_running:
-                    raise RequestError.not_now(SEQUENCE_LOST)
-                timestep = self._made.environment.step(flat_specs.nested_action(actions))
-                if timestep.step_type is not _MID and timestep.first():
-                    raise RuntimeError(
-                        "the environment returned a FIRST step in the middle of a sequence"
-                    )
-            else:
-                timestep = self._made.environment.reset()
-            self._timestep = timestep
-            is_running = timestep.step_type is _MID or not timestep.last()
-            self._is_running = is_running
-            observations = flat_specs.flat_observations(timestep, requested)
-            if is_running:
-                return _RUNNING, observations
-            return end_state(timestep), observations
-
-    def end_sequence(self, settings: Mapping[str, Any]) -> None:
-        """Executes the agent's own Reset."""
-        with self._lock:
-            if self._is_interrupted:
-                self._finish_interruption()
-            self._end_sequence(self._configured(settings))
-
-    def leave(self) -> None:
-        """Removes the agent."""
-        with self._lock:
-            self._agent = None
-            if self._is_interrupted:
-                self._finish_interruption()
-            self._end_sequence(None)
-            if self._is_closed:
-                self._close_environment()
-            self._changed.notify_all()
 
     def _close_environment(self) -> None:
         if not self._has_closed:
@@ -294,7 +242,7 @@ def _still_in_a_step() -> TimeoutError:
 
 
 class _EnvironmentAgent(Agent):
-    """The one agent of an EnvironmentWorld."""
+    """The one agent of an EnvironmentWorld, whose attributes it uses under its lock."""
 
     may_wait = False
 
@@ -303,15 +251,50 @@ class _EnvironmentAgent(Agent):
 
     @property
     def specs(self) -> dm_env_rpc_pb2.ActionObservationSpecs:
-        return self._world.specs
+        return self._world._made.flat_specs.specs
 
     def step(
         self, actions: Mapping[str, Any] | None, requested: Collection[str]
     ) -> tuple[State, Mapping[str, Any]]:
-        return self._world.step(actions, requested)
+        world = self._world
+        with world._lock:
+            environment, flat_specs, _ = world._made
+            if world._is_interrupted:
+                observations = flat_specs.flat_observations(world._timestep, requested)
+                world._finish_interruption()
+                return State.INTERRUPTED, observations
+            if actions is not None:
+                if not world._is_running:
+                    raise RequestError.not_now(SEQUENCE_LOST)
+                timestep = environment.step(flat_specs.nested_action(actions))
+                if timestep.step_type is not _MID and timestep.first():
+                    raise RuntimeError(
+                        "the environment returned a FIRST step in the middle of a sequence"
+                    )
+            else:
+                timestep = environment.reset()
+            world._timestep = timestep
+            is_running = timestep.step_type is _MID or not timestep.last()
+            world._is_running = is_running
+            observations = flat_specs.flat_observations(timestep, requested)
+            if is_running:
+                return _RUNNING, observations
+            return end_state(timestep), observations
 
     def reset(self, settings: Mapping[str, Any]) -> None:
-        self._world.end_sequence(settings)
+        world = self._world
+        with world._lock:
+            if world._is_interrupted:
+                world._finish_interruption()
+            world._end_sequence(world._configured(settings))
 
     def leave(self) -> None:
-        self._world.leave()
+        world = self._world
+        with world._lock:
+            world._agent = None
+            if world._is_interrupted:
+                world._finish_interruption()
+            world._end_sequence(None)
+            if world._is_closed:
+                world._close_environment()
+            world._changed.notify_all()

@@ -128,55 +128,18 @@ class SharedWorld(World):
             self._changed.notify_all()
             self._game.close()
 
-    def step(
-        self,
-        agent: _SharedAgent,
-        actions: Mapping[str, Any] | None,
-        requested: Collection[str],
-    ) -> tuple[State, Mapping[str, Any]]:
-        """Waits for the other agents if necessary; see `Agent.step`."""
-        with self._changed:
-            if actions is None:
-                agent.action = None
-                if agent.is_running:
-                    # The answer to its first step could not be sent: begin a new sequence.
-                    self._end_sequence_of(agent)
-            elif agent.is_running:
-                agent.action = agent.flat_specs.nested_action(actions)
-            elif agent.outcome is None:
-                raise RequestError.not_now(SEQUENCE_LOST)
-            agent.is_waiting = True
-            try:
-                state, timestep = self._wait_for_outcome(agent)
-            finally:
-                agent.is_waiting, agent.outcome = False, None
-            return state, agent.flat_specs.flat_observations(timestep, requested)
-
-    def end_sequence(self, agent: _SharedAgent, settings: Mapping[str, Any]) -> None:
-        """Executes an agent's own Reset: its next step is FIRST, in the running sequence if any."""
-        if settings:
-            raise RequestError.invalid(
-                f"unknown reset settings {', '.join(map(repr, settings))}: this world takes "
-                "settings when it is created and with a ResetWorld"
-            )
-        with self._changed:
-            self._end_sequence_of(agent)
-
-    def leave(self, agent: _SharedAgent) -> None:
+    def _leave(self, agent: _SharedAgent) -> None:
         """Removes an agent; the others no longer wait for it."""
-        with self._changed:
-            self._agents.remove(agent)
-            self._end_sequence_of(agent)
-            self._game.leave(agent.player)
-            if self._is_running and all(other.is_out for other in self._agents):
-                self._is_running = False
-            elif (
-                self._is_running and not agent.is_out and len(self._agents) < self._game.min_players
-            ):
-                self._is_running = False
-                for other in self._agents:
-                    other.is_interrupted = other.is_running
-            self._changed.notify_all()
+        self._agents.remove(agent)
+        self._end_sequence_of(agent)
+        self._game.leave(agent.player)
+        if self._is_running and all(other.is_out for other in self._agents):
+            self._is_running = False
+        elif self._is_running and not agent.is_out and len(self._agents) < self._game.min_players:
+            self._is_running = False
+            for other in self._agents:
+                other.is_interrupted = other.is_running
+        self._changed.notify_all()
 
     def _wait_for_outcome(self, agent: _SharedAgent) -> tuple[State, dm_env.TimeStep]:
         began = time.monotonic()
@@ -318,7 +281,7 @@ class SharedWorld(World):
 
 
 class _SharedAgent(Agent):
-    """One agent of a SharedWorld; its attributes are used by the world, under its lock."""
+    """One agent of a SharedWorld; each uses the attributes of the other, under the world's lock."""
 
     def __init__(self, world: SharedWorld, player: Player, flat_specs: FlatSpecs):
         self.player = player
@@ -341,10 +304,33 @@ class _SharedAgent(Agent):
     def step(
         self, actions: Mapping[str, Any] | None, requested: Collection[str]
     ) -> tuple[State, Mapping[str, Any]]:
-        return self._world.step(self, actions, requested)
+        with self._world._changed:
+            if actions is None:
+                self.action = None
+                if self.is_running:
+                    # The answer to its first step could not be sent: begin a new sequence.
+                    self._world._end_sequence_of(self)
+            elif self.is_running:
+                self.action = self.flat_specs.nested_action(actions)
+            elif self.outcome is None:
+                raise RequestError.not_now(SEQUENCE_LOST)
+            self.is_waiting = True
+            try:
+                state, timestep = self._world._wait_for_outcome(self)
+            finally:
+                self.is_waiting, self.outcome = False, None
+            return state, self.flat_specs.flat_observations(timestep, requested)
 
     def reset(self, settings: Mapping[str, Any]) -> None:
-        self._world.end_sequence(self, settings)
+        """Has the next step begin with FIRST, in the running sequence if any."""
+        if settings:
+            raise RequestError.invalid(
+                f"unknown reset settings {', '.join(map(repr, settings))}: this world takes "
+                "settings when it is created and with a ResetWorld"
+            )
+        with self._world._changed:
+            self._world._end_sequence_of(self)
 
     def leave(self) -> None:
-        self._world.leave(self)
+        with self._world._changed:
+            self._world._leave(self)
