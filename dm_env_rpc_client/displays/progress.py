@@ -9,6 +9,8 @@ from typing import Any
 import dm_env
 import numpy as np
 
+from dm_env_rpc_client.displays.plots import number
+
 MAX_REMEMBERED = 200
 """The maximum number of rewards, and of returns, kept for plots."""
 
@@ -55,6 +57,12 @@ class Progress:
         return self.timestep is None or bool(
             np.all(np.asarray(self.timestep.step_type) == dm_env.StepType.LAST)
         )
+
+    def facts(self) -> dict[str, str]:
+        """Returns the numbers that are shown, by name."""
+        reward = {"reward": number(self.rewards[-1])} if self.steps else {}
+        counts = {"episode": str(self.episode), "step": str(self.steps)}
+        return {**counts, **reward, "return": number(self.episode_return)}
 
     def begin(self, timestep: dm_env.TimeStep) -> None:
         """Records a reset."""

@@ -291,13 +291,7 @@ def _title(text: str) -> ipywidgets.HTML:
 def _status(progress: Progress, error: str) -> str:
     facts = []
     if progress.timestep is not None:
-        facts = [
-            f"episode <b>{progress.episode}</b>",
-            f"step <b>{progress.steps}</b>",
-            f"return <b>{plots.number(progress.episode_return, 4)}</b>",
-        ]
-        if progress.rewards:
-            facts.insert(2, f"reward <b>{plots.number(progress.rewards[-1], 4)}</b>")
+        facts = [f"{name} <b>{value}</b>" for name, value in progress.facts().items()]
         if progress.action is not None:
             facts.append(f"action <b>{markup.escape(_action_text(progress.action), 120)}</b>")
         if progress.is_over:

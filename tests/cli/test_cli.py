@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.tensors.sampling import sample
 from dm_env_rpc_client.tensors.setting_text import parse_settings
 from dm_env_rpc_client.tensors.variable_specs import VariableArray
-from tests.cli.commands import address_of, ended, invoke, started
+from tests.cli.commands import address_of, command, ended, invoke, started
 from tests.environments import Robot
 from tests.launch.processes import is_alive
 from tests.scripted import settles
@@ -153,31 +152,17 @@ def act(timestep, action_spec):
 """
 
 
-def _stepping_run(folder: Path) -> subprocess.Popen[str]:
-    """Starts a run with a server of its own and returns it once it has taken a step."""
-    (folder / "acting.py").write_text(ACTING)
-    process = started("run", "-n", "1000000", "--policy=acting:act", cwd=folder)
-    assert settles((folder / "acted").exists, 60)
-    return process
-
-
-def test_ctrl_c_in_a_run_is_one_line_and_leaves_no_process(tmp_path: Path) -> None:
-    process = _stepping_run(tmp_path)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_ends_in_a_step_leaves_no_process(tmp_path: Path, number: int) -> None:
+    (tmp_path / "acting.py").write_text(ACTING)
+    process = started("run", "-n", "1000000", "--policy=acting:act", cwd=tmp_path)
+    assert settles((tmp_path / "acted").exists, 60)
     children = _children(process.pid)
     assert children
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert errors.strip() == "error: interrupted"
-    assert settles(lambda: not any(Path(f"/proc/{child}").exists() for child in children), 20)
-
-
-def test_the_embedded_server_ends_with_a_command_that_is_killed(tmp_path: Path) -> None:
-    process = _stepping_run(tmp_path)
-    children = _children(process.pid)
-    assert children
-    process.kill()
-    process.communicate(timeout=20)
+    if number == signal.SIGINT:
+        assert (process.returncode, errors.strip()) == (130, "error: interrupted")
     assert settles(lambda: not any(is_alive(child) for child in children), 20)
 
 
@@ -217,16 +202,9 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_command_is_the_module() -> None:
-    finished = subprocess.run(
-        [sys.executable, "-m", "dm_env_rpc_client", "--help"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        env={**os.environ, "COLUMNS": "100"},
-    )
-    for command in ("run", "serve", "inspect", "Exit codes"):
-        assert command in finished.stdout
+    shown = command("--help", environment={"COLUMNS": "100"}).stdout
+    for name in ("run", "serve", "inspect", "Exit codes"):
+        assert name in shown
 
 
 @pytest.fixture

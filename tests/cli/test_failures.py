@@ -115,25 +115,19 @@ def test_the_first_signal_to_end_is_raised_and_others_are_ignored() -> None:
             signal.signal(number, handler)
 
 
-def test_warnings_are_lines() -> None:
-    root = logging.getLogger()
-    kept = root.handlers[:]
-    root.handlers = []
+def test_warnings_are_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    failures.log_in_one_line()
+    log = logging.getLogger("dm_env_rpc_client.tests")
+    log.warning("two\nlines %s", "here")
     try:
-        failures.log_in_one_line()
-        (handler,) = root.handlers
-        assert isinstance(handler, logging.StreamHandler)
-        handler.setStream(out := io.StringIO())
-        log = logging.getLogger("dm_env_rpc_client.tests")
-        log.warning("two\nlines %s", "here")
-        try:
-            raise ValueError("why")
-        except ValueError:
-            log.exception("it failed")
-        log.info("not told")
-    finally:
-        root.handlers = kept
-    first, second = out.getvalue().splitlines()
+        raise ValueError("why")
+    except ValueError:
+        log.exception("it failed")
+    log.info("not told")
+    first, second = capsys.readouterr().err.splitlines()
     assert first == "warning: two lines here"
     assert second.startswith("error: it failed: ValueError: why (")
     assert second.endswith(")")

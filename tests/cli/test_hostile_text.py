@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import logging
 import pickle
@@ -196,31 +195,17 @@ class Quoting(Catch):
 
 
 @pytest.mark.parametrize("transport", ["http2", "grpc"])
-def test_the_log_of_a_server(transport: Any) -> None:
-    written = io.StringIO()
-    handler = logging.StreamHandler(written)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    # Of the root, of the package and of its parts.
-    loggers = [logging.getLogger(name) for name in ("", "dm_env_rpc_client")]
-    level = loggers[1].level
-    for logger in loggers:
-        logger.addHandler(handler)
-    loggers[1].setLevel(logging.DEBUG)
-    try:
-        with serve(Quoting, transport=transport) as server, connect(server.address) as connection:
-            for settings in ({"text": EVIL}, {EVIL: 1}):
-                with pytest.raises(DmEnvRpcClientError):
-                    create_world(connection, settings)
+def test_the_log_of_a_server(transport: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "dm_env_rpc_client")
+    with serve(Quoting, transport=transport) as server, connect(server.address) as connection:
+        for settings in ({"text": EVIL}, {EVIL: 1}):
             with pytest.raises(DmEnvRpcClientError):
-                connection.send(dm_env_rpc_pb2.DestroyWorldRequest(world_name=EVIL))
-            assert settles(lambda: "LookupError" in written.getvalue())
-    finally:
-        loggers[1].setLevel(level)
-        for logger in loggers:
-            logger.removeHandler(handler)
-    shown = written.getvalue()
-    assert SHOWN in shown
-    assert leftover(shown, on_terminal=False) == []
+                create_world(connection, settings)
+        with pytest.raises(DmEnvRpcClientError):
+            connection.send(dm_env_rpc_pb2.DestroyWorldRequest(world_name=EVIL))
+        assert settles(lambda: "LookupError" in caplog.text)
+    assert SHOWN in caplog.text
+    assert leftover(caplog.text, on_terminal=False) == []
 
 
 def test_commands_write_in_one_place_only() -> None:

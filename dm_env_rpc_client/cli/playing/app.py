@@ -288,10 +288,7 @@ class PlayApp(App[BaseException]):
         text = Text().append(f"{self.title}\n", _BOLD)
         parts: list[str] = []
         if timestep is not None:
-            parts = [f"episode {progress.episode}", f"step {progress.steps}"]
-            if progress.steps:
-                parts.append(f"reward {describe(timestep.reward)}")
-            parts.append(f"return {progress.episode_return:.6g}")
+            parts = [f"{name} {value}" for name, value in progress.facts().items()]
             if progress.steps:
                 parts.append(f"discount {describe(timestep.discount)}")
             if timestep.last():
