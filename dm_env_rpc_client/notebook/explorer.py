@@ -25,7 +25,7 @@ from dm_env_rpc_client.notebook.local_properties import LocalProperties
 from dm_env_rpc_client.notebook.observation_view import ObservationView
 from dm_env_rpc_client.notebook.property_panel import PropertyPanel
 from dm_env_rpc_client.notebook.stepping import Stepper
-from dm_env_rpc_client.server.string_properties import HasStringProperties
+from dm_env_rpc_client.server.properties.strings import HasStringProperties
 from dm_env_rpc_client.tensors.sampling import sample
 
 Policy = Callable[[dm_env.TimeStep], Any]

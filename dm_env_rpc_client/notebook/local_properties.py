@@ -7,7 +7,7 @@ from typing import Any
 
 from dm_env_rpc_client.extensions.property_access import PropertyAccess
 from dm_env_rpc_client.extensions.property_spec import PropertySpec
-from dm_env_rpc_client.server.string_properties import HasStringProperties
+from dm_env_rpc_client.server.properties.strings import HasStringProperties
 
 
 class LocalProperties(PropertyAccess):

@@ -11,7 +11,7 @@ from dm_env_rpc_client.server.activity import ServerStats
 from dm_env_rpc_client.server.games.catch import Catch
 from dm_env_rpc_client.server.games.race import Race
 from dm_env_rpc_client.server.hosting import Server, serve
-from dm_env_rpc_client.server.offered_properties import Properties
+from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.server.worlds.world import Agent, World

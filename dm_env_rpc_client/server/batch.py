@@ -17,7 +17,7 @@ from dm_env import specs
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server.batch_rows import EnvironmentRows, leaves, named
-from dm_env_rpc_client.server.offered_properties import Properties
+from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.turns import Turns
 from dm_env_rpc_client.tensors import nesting

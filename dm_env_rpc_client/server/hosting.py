@@ -14,7 +14,6 @@ from dm_env_rpc_client.server.activity import ServerStats
 from dm_env_rpc_client.server.error_log import ErrorLog
 from dm_env_rpc_client.server.host import Host
 from dm_env_rpc_client.server.observed_session import open_session
-from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.options import (
     ANYWHERE,
     Handler,
@@ -23,6 +22,7 @@ from dm_env_rpc_client.server.options import (
     factories_of,
 )
 from dm_env_rpc_client.server.processes.workers import Workers
+from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.server.worlds.world import World
 from dm_env_rpc_client.server.worlds.world_registry import make_world

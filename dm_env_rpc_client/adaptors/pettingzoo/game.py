@@ -31,7 +31,7 @@ from dm_env_rpc_client.adaptors.pettingzoo.description import (
     describe,
 )
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.server.offered_properties import Properties
+from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.tensors import nesting
 

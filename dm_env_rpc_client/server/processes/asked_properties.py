@@ -11,8 +11,8 @@ from typing import Any
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.processes.messages import hear, say
+from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.system.message_pipe import MessagePipe
 

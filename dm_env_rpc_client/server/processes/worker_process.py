@@ -11,11 +11,11 @@ import threading
 from collections.abc import Mapping
 
 from dm_env_rpc_client.errors import SpecError
-from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.processes import worker as in_worker
 from dm_env_rpc_client.server.processes.asked_properties import answer_questions
 from dm_env_rpc_client.server.processes.board import Board
 from dm_env_rpc_client.server.processes.messages import say
+from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.message_pipe import MessagePipe
 

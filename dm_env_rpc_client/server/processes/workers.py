@@ -21,7 +21,6 @@ from typing import Any
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server.activity import ERRORS, ServerStats, added_up
 from dm_env_rpc_client.server.error_log import ErrorLog
-from dm_env_rpc_client.server.offered_properties import Properties
 from dm_env_rpc_client.server.options import ServeOptions
 from dm_env_rpc_client.server.processes.board import Board
 from dm_env_rpc_client.server.processes.messages import say
@@ -30,6 +29,7 @@ from dm_env_rpc_client.server.processes.worker_process import (
     LOOK_SECONDS,
     WorkerProcess,
 )
+from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.waiting import wait_in_parts
 from dm_env_rpc_client.transports.listeners import open_acceptor

@@ -13,12 +13,12 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.server.construction import construct
-from dm_env_rpc_client.server.offered_properties import Properties
-from dm_env_rpc_client.server.request_errors import RequestError
-from dm_env_rpc_client.server.string_properties import (
+from dm_env_rpc_client.server.properties.offered import Properties
+from dm_env_rpc_client.server.properties.strings import (
     HasStringProperties,
     StringProperties,
 )
+from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.waiting import wait_for
 from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, end_state
 from dm_env_rpc_client.server.worlds.world import SEQUENCE_LOST, Agent, World

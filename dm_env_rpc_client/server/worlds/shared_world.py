@@ -27,7 +27,7 @@ from google.rpc import code_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.protocol.lifecycle import State
-from dm_env_rpc_client.server.offered_properties import Properties
+from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.server.waiting import wait, wait_for
 from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, end_state

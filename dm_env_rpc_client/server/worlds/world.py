@@ -13,7 +13,7 @@ from typing import Any
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.protocol.lifecycle import State
-from dm_env_rpc_client.server.offered_properties import Properties
+from dm_env_rpc_client.server.properties.offered import Properties
 
 __all__ = ["SEQUENCE_LOST", "Agent", "World"]
 

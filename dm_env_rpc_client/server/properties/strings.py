@@ -14,7 +14,7 @@ import numpy as np
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.errors import PropertyError, PropertyNotFoundError
-from dm_env_rpc_client.server.offered_properties import Properties
+from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.tensors import packing
 
