@@ -21,6 +21,7 @@ the environment; each connection has one that reads while no stream's thread doe
 import argparse
 import base64
 import collections
+import contextlib
 import hmac
 import importlib
 import inspect
@@ -93,17 +94,14 @@ def _check(is_right: Any, code: int, text: str) -> None:
 # Protobuf's bytes: a message is fields, a field is a tag (number << 3 | wire type) and a value.
 
 
-class _Budget:
-    """What is left of the limits for one message."""
+_Budget = Dict[str, int]  # What is left of LIMITS for one message.
 
-    def __init__(self) -> None:
-        self.left = dict(LIMITS)
 
-    def take(self, what: str, count: int = 1) -> None:
-        self.left[what] -= count
-        if self.left[what] < 0:
-            text = f"the message asks for too much: more than {LIMITS[what]} {what}"
-            raise Refusal(RESOURCE_EXHAUSTED, text)
+def _take(budget: _Budget, what: str, count: int = 1) -> None:
+    budget[what] -= count
+    if budget[what] < 0:
+        text = f"the message asks for too much: more than {LIMITS[what]} {what}"
+        raise Refusal(RESOURCE_EXHAUSTED, text)
 
 
 def _varint(number: int) -> bytes:
@@ -129,12 +127,10 @@ def _read_varint(data: Any, at: int) -> Tuple[int, int]:
 
 def _fields(data: Any, budget: _Budget) -> Iterator[Tuple[int, Any]]:
     """Yields tag and value of each field: a number for wire type 0, otherwise its bytes."""
-    at, end, left = 0, len(data), budget.left
+    at, end = 0, len(data)
     try:
         while at < end:
-            left["fields"] -= 1
-            if left["fields"] < 0:
-                budget.take("fields")
+            _take(budget, "fields")
             tag, at = (data[at], at + 1) if data[at] < 0x80 else _read_varint(data, at)
             if tag < 8 or tag >> 32 or tag & 7 not in (0, 1, 2, 5):
                 raise _Malformed(f"a field with the tag {tag}")
@@ -203,7 +199,7 @@ def _read_varints(block: Any, budget: _Budget) -> Any:
         return np.array(found, np.uint64)
     data = np.frombuffer(block, np.uint8)
     ends = np.flatnonzero(data < 0x80) + 1
-    budget.take("expanded bytes", max(0, 16 * len(ends) - len(data)))
+    _take(budget, "expanded bytes", max(0, 16 * len(ends) - len(data)))
     numbers = np.zeros(len(ends), np.uint64)
     for first in range(0, len(ends), 1 << 16):  # So that what is computed takes little memory.
         stops = ends[first : first + (1 << 16)]
@@ -282,8 +278,8 @@ def _read_payload(kind: int, payload: Any, budget: _Budget) -> Any:
             if kind in (_INT8, _UINT8):
                 blocks.clear()  # Not repeated: the last one holds.
             elif kind >= _STRING:
-                budget.left["fields"] += kind == _STRING
-                budget.take("strings", 1 if kind == _STRING else 8)
+                budget["fields"] += kind == _STRING
+                _take(budget, "strings", 1 if kind == _STRING else 8)
             blocks.append(value)
         elif tag == single and kind not in (_INT8, _UINT8, _STRING, _PROTO):
             blocks.append(_varint(value) if single == 8 else value)
@@ -319,7 +315,7 @@ def _shaped(flat: Any, sizes: List[int], budget: _Budget, where: str) -> Any:
         raise Refusal(INVALID_ARGUMENT, text)
     if count == 1 and total != 1:
         each = len(flat[0]) + 64 if flat.dtype == object else flat.itemsize
-        budget.take("expanded bytes", total * each)
+        _take(budget, "expanded bytes", total * each)
         flat = np.repeat(flat, total)
     return flat.reshape(shape)
 
@@ -1099,11 +1095,11 @@ class _Session:
         self._server, self._peer, self._is_local = server, peer, is_local
         self._state, self._world = _NOT_JOINED, None  # type: int, Any
         self._requested: Dict[bytes, List[Tuple[int, _Field]]] = {}
-        self._budget = _Budget()
+        self._budget: _Budget = {}
 
     def answer(self, message: bytes) -> bytes:
         """Returns the EnvironmentResponse for an EnvironmentRequest."""
-        budget = self._budget = _Budget()
+        budget = self._budget = dict(LIMITS)
         try:
             # Parts of a large one are not copied.
             data = message if len(message) < 1 << 16 else memoryview(message)
@@ -1260,7 +1256,7 @@ def _require_known(uid: int, fields: Dict[int, _Field], role: str) -> None:
 def _entries(parts: List[Any], budget: _Budget, key_tag: int) -> Iterator[Tuple[Any, Any]]:
     """Yields keys and tensors of the entries of a map."""
     for part in parts:
-        budget.take("entries")
+        _take(budget, "entries")
         key, tensors = 0 if key_tag == 8 else b"", []  # type: Any, List[Any]
         for tag, value in _fields(part, budget):
             if tag == key_tag:
@@ -1412,11 +1408,14 @@ class _HeaderDecoder:
         self._block, self._at = block, 0
         try:
             while self._at < len(block):
+                while (
+                    self._table and sum(len(n) + len(v) + 32 for n, v in self._table) > self._limit
+                ):
+                    self._table.pop()
                 first = block[self._at]
                 if first & 0xE0 == 0x20:
                     self._limit = self._integer(0x1F)
                     _require(not headers and self._limit <= _TABLE_BYTES, _COMPRESSION)
-                    self._evict()
                     continue
                 if first & 0x80:
                     header = self._entry(self._integer(0x7F))
@@ -1426,17 +1425,12 @@ class _HeaderDecoder:
                     header = (name, self._string())
                 if first & 0xC0 == 0x40:
                     self._table.insert(0, header)
-                    self._evict()
                 headers.append(header)
                 size += len(header[0]) + len(header[1]) + 32
                 _require(size <= MAX_HEADER_BYTES, _CALM)
         except IndexError:
             raise _Violation(_COMPRESSION, 0) from None
         return headers
-
-    def _evict(self) -> None:
-        while self._table and sum(len(n) + len(v) + 32 for n, v in self._table) > self._limit:
-            self._table.pop()
 
     def _entry(self, index: int) -> Tuple[bytes, bytes]:
         if 0 < index <= len(_TABLE):
@@ -1584,7 +1578,7 @@ class _Connection:
         finally:
             self.close()
             self.sock.close()
-            self.server.forget(self)
+            self.server.connections.discard(self)
 
     def _read(self) -> None:
         """Reads while no thread of a stream does."""
@@ -1845,7 +1839,7 @@ class _Connection:
             self._require_known(number)
             if stream is not None:
                 self.unrewarded += 1
-                self._drop(stream)
+                self._forget(stream, is_gone=True)
         elif kind == _SETTINGS:
             self._on_settings(flags, payload)
         elif kind == _PING:
@@ -2013,16 +2007,11 @@ class _Connection:
         self.unrewarded += 1
         self._reset.append(number)
         if number in self.streams:
-            self._drop(self.streams[number])
+            self._forget(self.streams[number], is_gone=True)
 
-    def _drop(self, stream: _Stream) -> None:
-        """Ends a stream of a client that is gone: what waits is not answered."""
-        stream.has_ended = True
-        self._forget(stream)
-
-    def _forget(self, stream: _Stream) -> None:
-        """Takes no more of a stream; its thread ends."""
-        stream.is_over = True
+    def _forget(self, stream: _Stream, is_gone: bool = False) -> None:
+        """Takes no more of a stream, whose client may be gone; its thread ends."""
+        stream.is_over, stream.has_ended = True, stream.has_ended or is_gone
         stream.partial = bytearray()
         if not stream.has_ended:
             self._reset.append(stream.number)
@@ -2038,7 +2027,7 @@ class _Connection:
         """Ends all streams; `run` then closes the socket."""
         self.is_over = True
         for stream in list(self.streams.values()):
-            self._drop(stream)
+            self._forget(stream, is_gone=True)
         self.changed.notify()
 
     def leave(self) -> None:
@@ -2062,10 +2051,8 @@ class _Connection:
         with self.lock:
             if not self.is_over:
                 self._end_all()
-            try:
+            with contextlib.suppress(OSError):
                 self.sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
 
 
 # The server.
@@ -2112,7 +2099,7 @@ class Server:
         self.sessions: Set[_Session] = set()
         self._factory, self._idle_seconds = factory, idle_world_seconds
         self._being_made = self._created = 0
-        self._connections: Set[_Connection] = set()
+        self.connections: Set[_Connection] = set()
         self._stopped, self._logged_at = threading.Event(), 0.0
         for target in (self._accept, self._look):
             threading.Thread(target=target, daemon=True).start()
@@ -2178,7 +2165,7 @@ class Server:
                     _log.warning("cannot accept a connection: %s", error)
                     self._drop_silent()
                 continue
-            if len(self._connections) >= self.max_streams + 64 and not self._drop_silent():
+            if len(self.connections) >= self.max_streams + 64 and not self._drop_silent():
                 sock.close()
                 continue
             is_local = sock.family == socket.AF_UNIX or _is_loopback(where)
@@ -2186,28 +2173,22 @@ class Server:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             connection = _Connection(self, sock, repr(where), is_local)
-            with self.lock:
-                self._connections.add(connection)
+            self.connections.add(connection)
             threading.Thread(target=connection.run, daemon=True).start()
 
     def _drop_silent(self) -> bool:
         """Closes the oldest connection without a stream, if there is one."""
-        with self.lock:
-            silent = [each for each in self._connections if not each.streams and not each.is_over]
+        every = list(self.connections)
+        silent = [each for each in every if not each.streams and not each.is_over]
         if silent:
             min(silent, key=lambda each: (each.last_stream > 0, each.began)).close()
         return bool(silent)
-
-    def forget(self, connection: _Connection) -> None:
-        with self.lock:
-            self._connections.discard(connection)
 
     def _look(self) -> None:
         """Looks once a second for mute clients, and worlds that nobody uses."""
         while not self._stopped.wait(1.0):
             now = time.monotonic()
             with self.lock:
-                connections = list(self._connections)
                 idle = [
                     name
                     for name, world in self.worlds.items()
@@ -2218,7 +2199,7 @@ class Server:
                 worlds = [self.worlds.pop(name) for name in idle]
             for world in worlds:
                 world.close()
-            for each in connections:
+            for each in list(self.connections):
                 each.idle_frames = max(0, each.idle_frames - 100)
                 each.unrewarded = max(0, each.unrewarded - 20)
                 if not each.last_stream and now - each.began > 10.0:
@@ -2236,17 +2217,15 @@ class Server:
         if self._stopped.is_set():
             return
         self._stopped.set()
-        try:
+        with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self._listener.close()
         deadline = time.monotonic() + grace
-        for each in list(self._connections):
+        for each in list(self.connections):
             each.leave()
         while self.sessions and time.monotonic() < deadline:
             time.sleep(0.01)
-        for each in list(self._connections):
+        for each in list(self.connections):
             each.close()
         with self.lock:
             worlds = list(self.worlds.values())
