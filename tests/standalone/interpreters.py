@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,14 +62,13 @@ def interpreter(version: str, *more: str) -> str:
         shutil.rmtree(scratch, ignore_errors=True)
         subprocess.run([python, "-m", "venv", scratch], check=True, capture_output=True)
         install = [str(scratch / "bin/python"), "-m", "pip", "install", "-q"]
-        for what in ([VERSIONS[version]], ["--no-deps", *more]):
-            if what == ["--no-deps"]:
-                continue
+        installed = subprocess.run(
+            [*install, VERSIONS[version]], capture_output=True, text=True, check=False
+        )
+        if more and not installed.returncode:
             installed = subprocess.run(
-                [*install, *what], capture_output=True, text=True, check=False
+                [*install, "--no-deps", *more], capture_output=True, text=True, check=False
             )
-            if installed.returncode:
-                break
         if installed.returncode:
             skip("old interpreters", f"{wanted} for Python {version}: {installed.stderr[-300:]}")
         (scratch / "complete").touch()
@@ -108,11 +106,9 @@ def served(
     finally:
         process.terminate()
         process.stdout.close()
-        deadline = time.monotonic() + 10
-        while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        code = process.poll()
-        if code is None:
+        try:
+            code = process.wait(10)
+        except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
             pytest.fail("the server did not stop in 10 s")

@@ -101,7 +101,7 @@ def test_grpcio_with_threads(server: Served) -> None:
 
 
 def iter_blocking() -> Iterator[Request]:
-    time.sleep(1.0)
+    time.sleep(1.0)  # Longer than the deadline.
     yield from ()
 
 
@@ -193,7 +193,7 @@ def test_a_slow_step_delays_nobody_else_and_environments_keep_their_thread(pytho
 
         slow = threading.Thread(target=play_slowly)
         slow.start()
-        time.sleep(0.1)
+        time.sleep(0.1)  # The slow stream is the first of the connection.
         play(0.0, 20)
         assert not done.is_set()
         slow.join()

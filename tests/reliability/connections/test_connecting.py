@@ -118,7 +118,7 @@ def test_failed_connects_leave_nothing_behind(count: int, seen: Seen) -> None:
             connect("localhost:1", timeout=0.02)
 
     fail()
-    time.sleep(0.5)
+    time.sleep(0.5)  # Threads that grpcio starts late count as before.
     threads, descriptors = thread_count(), descriptor_count()
     for _ in range(count):
         fail()

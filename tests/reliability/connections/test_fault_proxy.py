@@ -192,7 +192,7 @@ class Episode:
             bound(direction, self.chance.randint(1, 4), self.chance.randint(0, 500))
         elif name == "pause":
             proxy.blackhole()
-            time.sleep(0.1)
+            time.sleep(0.1)  # How long nothing passes.
             proxy.resume()
         elif name != "nothing":
             bound(*([direction] if direction else []))

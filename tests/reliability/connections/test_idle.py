@@ -35,7 +35,7 @@ def test_row_34_an_idle_connection_is_poisoned_by_the_first_message_that_it_did_
     async def scenario(address: str) -> None:
         async with await connect_async(address) as connection:
             while connection.is_usable:
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # The loop reads meanwhile.
             assert isinstance(connection.poisoned_by, ProtocolError)
             with pytest.raises(ConnectionLostError):
                 await connection.send(extension(2))
@@ -57,7 +57,7 @@ def test_row_34_forgotten_connections_are_freed_with_a_warning(
     async def scenario() -> None:
         await one(echo_environment_server.address)
         gc.collect()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # What is collected ends in the loop.
         before = descriptor_count()
         for _ in range(count):
             await one(echo_environment_server.address)

@@ -7,7 +7,6 @@ import collections
 import concurrent.futures
 import random
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 
 import grpc
@@ -28,7 +27,7 @@ from dm_env_rpc_client.testing import Request, Response, ScriptedServer
 from tests.reliability.echoing import SERVERS, Echoing, echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.scripted import extension
+from tests.scripted import extension, settles
 from tests.stopwatch import time_limit
 
 
@@ -203,9 +202,7 @@ def test_a_duplicate_answer_is_noticed_before_the_next_request_is_sent() -> None
 
     with ScriptedServer(script) as server, connect(server.address) as connection:
         assert connection.send(extension(1)) == extension(1)
-        deadline = time.monotonic() + 5
-        while not connection._pipeline._stream.has_unread() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        assert settles(connection.has_unread)
         with pytest.raises(ProtocolError, match="while no request was pending"):
             connection.send(extension(2))
         assert len(received) == 1

@@ -38,7 +38,7 @@ def be_killed(address: str, transport: Any, number: int, told: Pipe) -> None:
     told.send(name)
     while True:
         if number % 3 == 0:
-            time.sleep(60)
+            time.sleep(60)  # Until it is killed.
         elif number % 3 == 1:
             env.step({"value": 1})
         else:

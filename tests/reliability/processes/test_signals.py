@@ -311,7 +311,7 @@ def test_row_15_closing_an_environment_on_a_dead_server(how: signal.Signals) -> 
         env = make(server.address)
         env.reset()
         server.signal(how)
-        time.sleep(0.1)
+        time.sleep(0.1)  # The signal has its effect.
         with time_limit(2.2):
             env.close()
             env.close()
