@@ -1524,7 +1524,7 @@ class _Stream:
         self.length: Optional[int] = None  # What is to come, by content-length.
         self.unacknowledged = 0
         self.turn = 0  # Odd while the environment is called.
-        self.has_headers = self.has_ended = self.is_over = False
+        self.has_thread = self.has_headers = self.has_ended = self.is_over = False
 
 
 class _Connection:
@@ -1886,6 +1886,10 @@ class _Connection:
         if stream.session is not None:
             stream.queue.append(message)
             stream.changed.notify()
+            if not stream.has_thread:
+                stream.has_thread, call = True, (stream, stream.session)
+                threading.Thread(target=self._answer, args=call, daemon=True).start()
+                self._look_for_one_alone()
         elif message is not None and not stream.is_over:
             # A check of health takes few bytes, for which no thread waits.
             is_known = message[2:] in (b"", _PATH.split("/")[1].encode())
@@ -1956,13 +1960,11 @@ class _Connection:
             text = f"the server is full: it takes {server.max_streams} streams at a time"
             self._finish(stream, RESOURCE_EXHAUSTED, text)
         else:
-            session = stream.session = _Session(server, self.peer, self.is_local)
-            server.sessions.add(session)
-            threading.Thread(target=self._answer, args=(stream, session), daemon=True).start()
-            self._look_for_one_alone()
+            stream.session = _Session(server, self.peer, self.is_local)
+            server.sessions.add(stream.session)
 
     def _look_for_one_alone(self) -> None:
-        calls = [each for each in self.streams.values() if each.session is not None]
+        calls = [each for each in self.streams.values() if each.has_thread]
         self.alone = calls[0] if len(calls) == 1 else None
         self.changed.notify()
 
@@ -1971,18 +1973,19 @@ class _Connection:
         if flags & _ACK:
             return
         _require(len(payload) <= 600, _CALM)
+        before = self._initial_window
+        largest = max((each.window for each in self.streams.values()), default=0)
         for name, value in struct.iter_unpack(">HI", payload):
             _require(name != 2 or value <= 1)
             _require(name != 5 or 1 << 14 <= value < 1 << 24)
+            _require(name != 4 or value + max(0, largest - before) <= _LARGEST, _FLOW)
             if name == 5:
                 self._max_frame = value
             if name == 4:
-                change, self._initial_window = value - self._initial_window, value
-                _require(value <= _LARGEST, _FLOW)
-                for each in self.streams.values():
-                    each.window += change
-                    _require(each.window <= _LARGEST, _FLOW)
-                    each.changed.notify()
+                self._initial_window = value
+        for each in self.streams.values():
+            each.window += self._initial_window - before
+            each.changed.notify()
         self._is_greeted = True
         self._outbound += _frame(_SETTINGS, _ACK, 0)
 
@@ -2021,7 +2024,10 @@ class _Connection:
             stream.queue.clear()
             stream.queue.append(None)
             stream.changed.notify()
-            self._look_for_one_alone()
+            if stream.has_thread:
+                self._look_for_one_alone()
+            else:
+                self.server.sessions.discard(stream.session)
 
     def _end_all(self) -> None:
         """Ends all streams; `run` then closes the socket."""
