@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +13,12 @@ from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.http2.client.connecting import open_connection
 from dm_env_rpc_client.transports.http2.client.stream import Http2Stream
 from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
-from dm_env_rpc_client.transports.server_streams import ListenerOptions, OpenStream, Peer
+from dm_env_rpc_client.transports.server_streams import (
+    ListenerOptions,
+    OpenStream,
+    Peer,
+    StreamStatusError,
+)
 from dm_env_rpc_client.transports.streams import plain_memory
 from tests.scripted import settles
 from tests.transports.raw_client import RawClient, request, requests
@@ -65,11 +71,24 @@ class Scripted:
         self._inside.release()
 
 
+def _sleep(rest: bytes) -> bytes:
+    """Answers `milliseconds,text` with the text, after that time."""
+    milliseconds, _, text = rest.partition(b",")
+    time.sleep(int(milliseconds) / 1_000)
+    return text
+
+
 class Host:
     """A listener, and what its streams do."""
 
     def __init__(self, tls: ssl.SSLContext | None = None, **options: Any):
-        self.scripts: dict[str, Callable[[bytes], bytes]] = {"echo": lambda rest: rest}
+        self.error: BaseException = StreamStatusError("ABORTED", "over")
+        self.scripts: dict[str, Callable[[bytes], bytes]] = {
+            "echo": lambda rest: rest,
+            "fail": self._fail,
+            "large": lambda size: bytes(int(size)),
+            "sleep": _sleep,
+        }
         self.on_close: Callable[[], None] = lambda: None
         self.opened: list[Scripted] = []
         self.answering = threading.local()
@@ -84,6 +103,9 @@ class Host:
                 raise {"exit": SystemExit, "interrupt": KeyboardInterrupt}[str(value)]
         self.opened.append(Scripted(self))
         return self.opened[-1]
+
+    def _fail(self, rest: bytes) -> bytes:
+        raise self.error
 
     def __enter__(self) -> Host:
         return self

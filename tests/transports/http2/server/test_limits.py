@@ -13,7 +13,7 @@ import pytest
 from dm_env_rpc_client.transports.http2.server import clients, leader, stream_threads
 from tests.scripted import settles
 from tests.transports.frames import DATA
-from tests.transports.hosts import WAIT_SECONDS, Host, is_served
+from tests.transports.hosts import Host, is_served
 from tests.transports.raw_client import RawClient, request, requests, window_update
 
 
@@ -48,9 +48,7 @@ def test_who_reads_nothing_gets_no_further_answers(host: Host) -> None:
 
 def test_who_sends_requests_only_is_ended(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_threads, "_MAX_AHEAD_BYTES", 1 << 16)
-    go_on = threading.Event()
-    host.scripts["block"] = lambda rest: str(go_on.wait(WAIT_SECONDS)).encode()
-    with RawClient(host.address) as client:
+    with host.blocking() as go_on, RawClient(host.address) as client:
         client.send(request(1) + requests(1, b"block:", *[b"echo:"] * 3_000))
         assert client.read_until(lambda: client.status(1) == "8")
         assert client.ping()
@@ -131,9 +129,8 @@ def test_a_client_that_reads_nothing_for_long_is_dropped(
 ) -> None:
     monkeypatch.setattr(clients, "_LOOK_SECONDS", 0.05)
     monkeypatch.setattr(clients, "_UNREAD_SECONDS", 0.3)
-    host.scripts["large"] = lambda rest: bytes(30_000_000)
     with RawClient(host.address, window=(1 << 31) - 1) as client:
-        client.send(window_update(0, 1 << 30) + request(1) + requests(1, b"large:"))
+        client.send(window_update(0, 1 << 30) + request(1) + requests(1, b"large:30000000"))
         assert settles(lambda: bool(host.opened))
         assert host.all_closed_once()
 
@@ -162,16 +159,11 @@ def test_without_threads_a_stream_ends_with_a_status(
             raise RuntimeError("can't start new thread")
         start(self)
 
-    def slow(rest: bytes) -> bytes:
-        time.sleep(0.004)
-        return rest
-
-    host.scripts["slow"] = slow
     # On a busy machine the watcher would take over before the stream is known to be slow.
     monkeypatch.setattr(leader, "TICK_SECONDS", 1.0)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     # The third is known to be slow.
-    client.send(request(1) + requests(1, *[b"slow:a"] * 20))
+    client.send(request(1) + requests(1, *[b"sleep:4,a"] * 20))
     assert client.read_until(lambda: client.status(1) == "8")
     assert host.all_closed_once()
     assert is_served(host)

@@ -23,27 +23,16 @@ from tests.transports.hosts import WAIT_SECONDS, Host, Scripted, is_served
 from tests.transports.raw_client import RawClient, request, requests, window_update
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.05])
+@pytest.mark.parametrize("milliseconds", [0, 50])
 def test_after_a_status_nothing_of_the_stream_is_answered_and_it_is_closed(
-    host: Host, client: RawClient, seconds: float
+    host: Host, client: RawClient, milliseconds: int
 ) -> None:
-    asked: list[bytes] = []
-
-    def ask(rest: bytes) -> bytes:
-        asked.append(rest)
-        return b""
-
-    def fail(rest: bytes) -> bytes:
-        time.sleep(seconds)
-        raise StreamStatusError("ABORTED", "over")
-
-    host.scripts |= {"fail": fail, "ask": ask}
-    client.send(request(1) + requests(1, b"echo:a", b"fail:", b"ask:b", b"ask:c"))
+    sleep = b"sleep:%d," % milliseconds
+    client.send(request(1) + requests(1, b"echo:a", sleep, b"fail:", b"echo:b", b"echo:c"))
     assert client.read_until(lambda: client.status(1) == "10")
-    assert client.answers(1) == [b"a"]
+    assert client.answers(1) == [b"a", b""]
     # The place is free, though the client has not ended its half.
     assert host.all_closed_once()
-    assert not asked
     assert client.ping()
 
 
@@ -51,10 +40,7 @@ def test_after_a_status_nothing_of_the_stream_is_answered_and_it_is_closed(
 def test_whatever_a_stream_raises_it_ends_that_stream_alone(
     host: Host, client: RawClient, error: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(rest: bytes) -> bytes:
-        raise error
-
-    host.scripts["fail"] = fail
+    host.error = error()
     client.send(request(1) + request(3) + requests(1, b"fail:") + requests(3, b"echo:x"))
     assert client.read_until(lambda: client.status(1) == "13" and client.answers(3) == [b"x"])
     assert is_served(host)
@@ -98,10 +84,7 @@ def test_whatever_abandoning_a_stream_raises_too(
 def test_any_status_reaches_the_client(
     host: Host, client: RawClient, details: str, code: str
 ) -> None:
-    def fail(rest: bytes) -> bytes:
-        raise StreamStatusError(code, details)
-
-    host.scripts["fail"] = fail
+    host.error = StreamStatusError(code, details)
     client.send(request(1) + requests(1, b"fail:"))
     assert client.read_until(lambda: client.status(1) == {"INTERNAL": "13"}.get(code, "2"))
     assert len(client.found(HEADERS, 1)[0].payload) < 5_000
@@ -130,8 +113,6 @@ def assert_(condition: bool) -> None:
 def test_the_watcher_does_not_rest_through_an_answer_that_begins_at_that_moment(
     host: Host, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go_on = threading.Event()
-    host.scripts["block"] = lambda rest: str(go_on.wait(WAIT_SECONDS)).encode()
     enter = leader.Leader.enter
 
     def slowly(*arguments: Any) -> None:
@@ -140,15 +121,13 @@ def test_the_watcher_does_not_rest_through_an_answer_that_begins_at_that_moment(
         enter(*arguments)
 
     client.begin()
-    with monkeypatch.context() as patched:
+    with host.blocking(), monkeypatch.context() as patched:
         patched.setattr(leader.Leader, "enter", slowly)
         client.send(requests(1, b"block:"))
         assert settles(lambda: host.listener._leader.is_resting)
-        time.sleep(0.1)
-    try:
+        time.sleep(0.1)  # The answer has begun by then.
+        patched.undo()
         assert is_served(host)
-    finally:
-        go_on.set()
 
 
 def test_a_thread_that_was_relieved_does_not_hide_what_the_next_one_does(
@@ -195,18 +174,13 @@ def test_a_window_that_opens_while_the_thread_stops_is_not_missed(
             is_open.wait(0.5)
             super().add(served)
 
-    def slow(rest: bytes) -> bytes:
-        time.sleep(0.02)
-        return rest
-
-    host.scripts["slow"] = slow
     with RawClient(host.address, window=20) as client:
-        client.send(request(1) + requests(1, b"slow:a"))
+        client.send(request(1) + requests(1, b"sleep:20,a"))
         assert client.read_until(lambda: client.answers(1) == [b"a"])
         for connection in host.listener._clients.connections.values():
             connection.stalled = Slow()
         # Of the next two answers the first does not fit into the window.
-        client.send(requests(1, b"slow:" + b"b" * 30, b"slow:c"))
+        client.send(requests(1, b"sleep:20," + b"b" * 30, b"sleep:20,c"))
         assert has_looked.wait(WAIT_SECONDS)
         client.send(window_update(1, 1_000))
         time.sleep(0.05)
@@ -229,16 +203,11 @@ def test_a_stream_that_ends_at_the_moment_when_its_thread_gives_up_is_closed(
             self.acquire()
             return False
 
-    def slow(rest: bytes) -> bytes:
-        time.sleep(0.004)  # So that the stream gets a thread.
-        return rest
-
-    host.scripts["slow"] = slow
     client.begin()
     (connection,) = host.listener._clients.connections.values()
     (served,) = connection.served
     served.condition = TimedOut(threading.Lock())
-    client.send(requests(1, *[b"slow:a"] * 20))
+    client.send(requests(1, *[b"sleep:4,a"] * 20))  # So that the stream gets a thread.
     assert host.all_closed_once()
     assert ended == [True]
 
@@ -250,14 +219,6 @@ def test_streams_change_between_threads_without_losing_or_reordering_anything(
     monkeypatch.setattr(stream_threads, "_LINGER_SECONDS", 0.001)
     monkeypatch.setattr(leader, "TICK_SECONDS", 0.001)
     host = Host()
-
-    def sleep(rest: bytes) -> bytes:
-        milliseconds, _, _ = rest.partition(b",")
-        if milliseconds != b"0":
-            time.sleep(int(milliseconds) / 1_000)
-        return rest
-
-    host.scripts["sleep"] = sleep
     durations = [b"0", b"0", b"0", b"1", b"0", b"0", b"3", b"0"]
     with RawClient(host.address) as client:
         streams = range(1, 13, 2)
@@ -277,7 +238,7 @@ def test_streams_change_between_threads_without_losing_or_reordering_anything(
             client.send(frame(DATA, b"", END_STREAM, stream))
         for stream in streams:
             assert client.read_until(lambda: client.status(stream) == "0")  # noqa: B023  # at once
-            assert [one.partition(b",")[2] for one in client.answers(stream)] == expected
+            assert client.answers(stream) == expected
     assert host.all_closed_once()
     host.listener.stop(0.0)
 
@@ -320,8 +281,7 @@ def test_what_is_not_parsed_when_a_connection_is_closed_opens_no_stream(
 def test_stop_waits_until_the_answers_are_read(host: Host) -> None:
     with RawClient(host.address, window=1 << 30) as client:
         client.send(window_update(0, 1 << 30) + request(1))
-        host.scripts["large"] = lambda rest: bytes(30_000_000)
-        client.send(requests(1, b"large:", end=True))
+        client.send(requests(1, b"large:30000000", end=True))
         assert settles(lambda: bool(host.opened))
         assert host.all_closed_once()
         stopping = threading.Thread(target=host.listener.stop, args=(WAIT_SECONDS,))

@@ -105,7 +105,7 @@ def test_environments_that_compute_share_a_thread_if_there_are_enough_processes(
         stack.callback(process.wait)
         stack.callback(process.terminate)
         address = process.stdout.readline().strip()
-        env = stack.enter_context(BatchedEnvironment(address, 4, settings))
+        env = stack.enter_context(BatchedEnvironment(address, 4, settings, num_batches=0))
         env.reset()
 
         def threads() -> int:

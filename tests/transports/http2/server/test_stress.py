@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import functools
 import random
 import threading
 import time
@@ -59,20 +58,14 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     # So that streams change hands more often.
     monkeypatch.setattr(stream_threads, "_LINGER_SECONDS", 0.01)
     with Host(max_streams=300) as made:
-
-        def sleep(milliseconds: int, rest: bytes) -> bytes:
-            time.sleep(milliseconds / 1_000)
-            return rest
-
         made.scripts["meet"] = Meetings(made).meet
-        made.scripts |= {str(each): functools.partial(sleep, each) for each in (1, 20)}
-        made.scripts["0"] = lambda rest: rest
         yield made
     assert made.all_closed_once()
 
 
 def answer_to(message: bytes) -> bytes:
-    return message.partition(b":")[2]
+    name, _, rest = message.partition(b":")
+    return rest.partition(b",")[2] if name == b"sleep" else rest
 
 
 def messages_of(seed: int, count: int) -> list[bytes]:
@@ -80,7 +73,7 @@ def messages_of(seed: int, count: int) -> list[bytes]:
     rng = random.Random(seed)
     sizes = [5, 5, 5, 300, 70_000]
     return [
-        b"%d:%d,%d,%s" % (rng.choice(MILLISECONDS), seed, number, bytes(rng.choice(sizes)))
+        b"sleep:%d,%d,%d,%s" % (rng.choice(MILLISECONDS), seed, number, bytes(rng.choice(sizes)))
         for number in range(count)
     ]
 
@@ -191,9 +184,9 @@ def test_a_long_step_delays_no_other_stream_of_its_connection(host: Host, second
                 other, until = Call(channel), time.monotonic() + 25.0
             number += 1
             begin = time.monotonic()
-            other.send(b"0:%d" % number)
+            other.send(b"echo:%d" % number)
             assert next(other.answers) == b"%d" % number
-            client.send(requests(3, b"0:%d" % number))
+            client.send(requests(3, b"echo:%d" % number))
             assert client.read_until(lambda: len(client.answers(3)) == number)  # noqa: B023
             assert client.ping()
             times.append(time.monotonic() - begin)
