@@ -244,7 +244,8 @@ class ClientHalf:
         if self.framing.control.is_ready:
             text = f"the server closed the connection{self._going_away}"
             return stream_error(self.address, "UNAVAILABLE", text)
-        if unparsed:
+        # SETTINGS, which come first, begin with a zero: they have less than 64 KiB.
+        if unparsed and unparsed[0]:
             return self._not_http2(unparsed)
         return ConnectionLostError(
             f"the server at {self.address} closed the connection before it said anything",

@@ -241,6 +241,7 @@ def test_what_breaks_the_rules_is_named(name: str, size: int) -> None:
 
 LOST = {
     "closed at once": (b"", "UNAVAILABLE", "before it said anything"),
+    "closed in its first frame": (frames.settings()[:7], "UNAVAILABLE", "before it said anything"),
     "closed": (greeting(), "UNAVAILABLE", "closed the connection"),
     "OK": (greeting() + headers(*frames.OK, end=True), "OK", "ended the stream"),
     "a status": (
