@@ -29,6 +29,11 @@ OF_ROWS = (batches.STEP_TYPE, batches.ROW_ERRORS)
 """The observations that a batch has and its rows do not."""
 
 
+def _is_of_rows(name: str, spec: dm_env_specs.Array) -> bool:
+    """Whether an observation of a batch has a value for each row, and is one of the rows."""
+    return name not in OF_ROWS and len(spec.shape) > 0
+
+
 class RowSpecs(NamedTuple):
     """The specs of one row: of the actions and observations by flat name."""
 
@@ -140,7 +145,10 @@ class BatchAdaptor(DmEnvAdaptor):
         ends = of(observations, (REWARD, DISCOUNT))
         self._row_specs = RowSpecs(
             of(self._actions, (n for n in self._action_specs if n != batches.STEP_MASK)),
-            of(observations, (n for n in self._observation_specs if n not in OF_ROWS)),
+            of(
+                observations,
+                (n for n, spec in self._observation_specs.items() if _is_of_rows(n, spec)),
+            ),
             ends[REWARD],
             ends[DISCOUNT],
         )

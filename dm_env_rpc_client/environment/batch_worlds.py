@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import dm_env
 import numpy as np
 import numpy.typing as npt
+from dm_env import specs
 from google.rpc import code_pb2, status_pb2
 
 from dm_env_rpc_client.environment.batch_adaptor import BatchAdaptor, RowSpecs
-from dm_env_rpc_client.environment.pool import Consumer, EnvironmentPool
+from dm_env_rpc_client.environment.pool import NO_ACTION, Consumer, EnvironmentPool
 from dm_env_rpc_client.environment.row_settings import reset_settings
 from dm_env_rpc_client.environment.rows import batch_of_actions, selector
 from dm_env_rpc_client.errors import (
@@ -34,7 +35,7 @@ __all__ = ["BatchWorlds", "RowConsumer"]
 
 _Actions: TypeAlias = Mapping[str, npt.NDArray[Any]]
 
-_FIRST, _LAST = int(dm_env.StepType.FIRST), int(dm_env.StepType.LAST)
+_LAST = int(dm_env.StepType.LAST)
 
 
 class RowConsumer(Protocol):
@@ -49,12 +50,19 @@ class RowConsumer(Protocol):
     def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> None:
         """Takes those of the rows `at`, which are the rows `taken` of a world; None for all."""
 
+    def put_lost(self, index: int, timestep: dm_env.TimeStep) -> None:
+        """Takes the LAST TimeStep of a row whose world was lost."""
+
 
 class _Part(NamedTuple):
     """Some rows of a world, and their actions in the same order."""
 
     rows: list[int]
     actions: _Actions
+
+
+_Owed: TypeAlias = Callable[[RowConsumer], object]
+"""Has a consumer take a TimeStep."""
 
 
 class _World:
@@ -130,19 +138,21 @@ class BatchWorlds:
     Attributes:
       num_envs: N.
       pool: the same.
+      follows_at_once: whether the step that ends a sequence has begun the next one.
     """
 
     def __init__(self, pool: EnvironmentPool, groups: Sequence[Sequence[int]], has_step_mask: bool):
         self.pool = pool
+        self.follows_at_once = False
         self.num_envs = sum(map(len, groups))
         self._worlds = [_World(group, self.num_envs) for group in groups]
         self._of = {row: number for number, group in enumerate(groups) for row in group}
         self._has_step_mask = has_step_mask
         # What rows have answered and nobody has asked for yet: the first TimeStep of those that
         # began beside others, the last one of those that were lost beside others.
-        self._owed: dict[int, list[dm_env.TimeStep]] = {}
-        # Rows that were received; the TimeStep of one that was owed it.
-        self._arrived: dict[int, dm_env.TimeStep | None] = {}
+        self._owed: dict[int, list[_Owed]] = {}
+        # Rows that were received; with what one was owed.
+        self._arrived: dict[int, _Owed | None] = {}
         self._failures: dict[int, Exception] = {}
 
     @property
@@ -165,12 +175,15 @@ class BatchWorlds:
         """Returns the specs of one row."""
         return self.adaptors[0].row_specs()
 
-    def step(self, actions: Mapping[str, Any], consume: RowConsumer) -> None:
+    def step(
+        self, actions: Mapping[str, Any], consume: RowConsumer, idle: Collection[int] = ()
+    ) -> None:
         """Steps all rows and waits for them.
 
         Args:
           actions: arrays [N, ...] by flat name.
           consume: gets the TimeSteps.
+          idle: rows that begin a sequence, whose actions may be anything.
 
         Raises:
           SpecError: an action does not conform, or a step is under way; nothing was sent.
@@ -178,13 +191,13 @@ class BatchWorlds:
         """
         everything = range(self.num_envs)
         if self._owed or not self._is_idle():
-            self.send(actions, everything)
+            self.send(actions, everything, idle)
             while any(world.busy for world in self._worlds):
                 self._receive(consume)
             for row in everything:
                 self._deliver(row, consume)
             return self._raise()
-        batch = batch_of_actions(actions, self.adaptors[0].action_rows, self.num_envs)
+        batch = self._batch(actions, everything, idle)
         sent = {
             number: batch
             if world.at is None
@@ -202,20 +215,23 @@ class BatchWorlds:
         self._arrived.clear()
         return self._raise()
 
-    def send(self, actions: Mapping[str, Any], ids: Sequence[int]) -> None:
+    def send(
+        self, actions: Mapping[str, Any], ids: Sequence[int], idle: Collection[int] = ()
+    ) -> None:
         """Steps some rows without waiting for them.
 
         Args:
           actions: arrays [M, ...] by flat name.
           ids: the M rows.
+          idle: those of them that begin a sequence, whose actions may be anything.
 
         Raises:
           SpecError: an action does not conform, a step is under way, or only some rows of a vector
             environment would step, which steps all. Nothing was sent.
           EnvironmentsFailedError: nothing can be sent to some.
         """
-        self._check_idle(ids)
-        batch = batch_of_actions(actions, self.adaptors[0].action_rows, len(ids))
+        self.check_idle(ids)
+        batch = self._batch(actions, ids, idle)
         parts: dict[int, tuple[list[int], list[int]]] = {}
         for position, row in enumerate(ids):
             positions, rows = parts.setdefault(self._of[row], ([], []))
@@ -317,6 +333,17 @@ class BatchWorlds:
             self._arrived.pop(row, None)
         self._raise()
 
+    def begin(self, rows: Sequence[int], consume: RowConsumer) -> None:
+        """Begins the next sequence in rows whose last one has ended."""
+        self.reset(dict.fromkeys(rows, NO_ACTION), consume, lambda: None)
+
+    def running(self, ids: Iterable[int]) -> set[int]:
+        """Returns those of some rows in which a sequence is running."""
+        all_running: set[int] = set()
+        for world in self._worlds:
+            all_running.update(np.array(world.rows)[world.is_running].tolist())
+        return all_running.intersection(ids)
+
     def close(self) -> None:
         """Leaves and destroys all worlds and closes the connections; raises nothing."""
         self.pool.close()
@@ -324,13 +351,25 @@ class BatchWorlds:
     def _is_idle(self) -> bool:
         return not self._arrived and not any(world.under_way for world in self._worlds)
 
-    def _check_idle(self, ids: Iterable[int]) -> None:
+    def check_idle(self, ids: Iterable[int]) -> None:
+        """Raises SpecError if one of some rows has a step under way."""
         taken = {*self._arrived, *(row for world in self._worlds for row in world.busy)}
         busy = sorted(taken.intersection(ids))
         if busy:
             raise SpecError(
                 f"environments {busy} have steps under way; receive them first, or reset them"
             )
+
+    def _batch(
+        self, actions: Mapping[str, Any], ids: Sequence[int], idle: Collection[int]
+    ) -> dict[str, npt.NDArray[Any]]:
+        batch = batch_of_actions(actions, self.adaptors[0].action_rows, len(ids))
+        if idle:
+            is_idle = np.isin(ids, list(idle))
+            for name, values in batch.items():
+                batch[name] = values.copy()
+                batch[name][is_idle] = _any_value(self.adaptors[0].action_rows[name])
+        return batch
 
     def _blame(self, sent: Mapping[int, _Actions]) -> None:
         """Raises SpecError for the first row whose action does not conform to its spec."""
@@ -361,9 +400,9 @@ class BatchWorlds:
 
     def _deliver(self, row: int, consume: RowConsumer) -> None:
         """Takes a row from those that have arrived; what was owed to it is consumed now."""
-        timestep = self._arrived.pop(row, None)
-        if timestep is not None:
-            consume.put(row, timestep)
+        owed = self._arrived.pop(row, None)
+        if owed is not None:
+            owed(consume)
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
@@ -406,26 +445,34 @@ class BatchWorlds:
 
     def _put(self, world: _World, timestep: dm_env.TimeStep, consume: RowConsumer) -> None:
         """Takes the answer of a world."""
-        observation = timestep.observation
-        kinds = observation[batches.STEP_TYPE]
+        rows, world.under_way = world.under_way, []
+        try:
+            failed = self._take(world, rows, timestep)
+            rows = [row for row in rows if row not in failed]
+            self._failures.update(failed)
+            if len(rows) == len(world.rows):
+                consume.put_rows(world.at, None, timestep)
+            elif rows:
+                consume.put_rows(np.array(rows), world.places(rows), timestep)
+        except Exception as error:
+            self._failures.update(dict.fromkeys(rows, error))
+        else:
+            self._arrived.update(dict.fromkeys(rows))
+
+    def _take(
+        self, world: _World, rows: list[int], timestep: dm_env.TimeStep
+    ) -> dict[int, Exception]:
+        """Takes note of what rows are doing; returns what they have raised."""
+        kinds = timestep.observation[batches.STEP_TYPE]
         if kinds.shape != world.is_running.shape:
             raise ProtocolError(f"a batch of {len(world.rows)} rows has become one of {len(kinds)}")
-        rows, world.under_way = world.under_way, []
         if not world.has_begun:
             world.has_begun = True
             for row in sorted({*world.rows} - {*rows}):
-                self._owe(row, _row(timestep, *world.places([row])))
-        world.is_running = kinds != _LAST
-        failed = _row_errors(observation.get(batches.ROW_ERRORS, ""))
-        if failed:
-            names = dict(enumerate(world.rows))
-            self._failures.update({names[place]: error for place, error in failed.items()})
-            rows = [row for row in rows if row not in self._failures]
-        if len(rows) == len(world.rows):
-            consume.put_rows(world.at, None, timestep)
-        elif rows:
-            consume.put_rows(np.array(rows), world.places(rows), timestep)
-        self._arrived.update(dict.fromkeys(rows))
+                self._owe(row, _rows_of(np.array([row]), world.places([row]), timestep))
+        world.is_running = (kinds != _LAST) | self.follows_at_once
+        failed = _row_errors(timestep.observation.get(batches.ROW_ERRORS, ""))
+        return {world.rows[place]: error for place, error in failed.items() if place < len(kinds)}
 
     def _put_lost(self, world: _World, timestep: dm_env.TimeStep, consume: RowConsumer) -> bool:
         """Takes the TimeStep of a world that was lost; returns whether rows begin again at once.
@@ -437,17 +484,24 @@ class BatchWorlds:
         world.has_begun = False
         world.is_running = np.zeros(len(world.rows), np.bool_)
         for row in lost:
-            one = _row(timestep, *world.places([row]))._replace(step_type=dm_env.StepType.LAST)
+            owed = _lost(row, _row(timestep, *world.places([row])))
             if row in world.under_way:
-                consume.put(row, one)
+                owed(consume)
                 self._arrived[row] = None
             else:
-                self._owe(row, one)
+                self._owe(row, owed)
         world.under_way = [row for row in world.under_way if row not in lost]
         return bool(world.under_way)
 
-    def _owe(self, row: int, timestep: dm_env.TimeStep) -> None:
-        self._owed.setdefault(row, []).append(timestep)
+    def _owe(self, row: int, owed: _Owed) -> None:
+        self._owed.setdefault(row, []).append(owed)
+
+
+def _any_value(spec: specs.Array) -> Any:
+    """Returns a value that conforms to a spec."""
+    if isinstance(spec, specs.BoundedArray):
+        return spec.minimum
+    return spec.dtype.type(0) if spec.dtype.kind in "biuf" else ""
 
 
 def _without(part: _Part, rows: Iterable[int]) -> _Part:
@@ -458,24 +512,25 @@ def _without(part: _Part, rows: Iterable[int]) -> _Part:
     )
 
 
+def _rows_of(at: Any, taken: Any, timestep: dm_env.TimeStep) -> _Owed:
+    return lambda consume: consume.put_rows(at, taken, timestep)
+
+
+def _lost(row: int, timestep: dm_env.TimeStep) -> _Owed:
+    return lambda consume: consume.put_lost(row, timestep)
+
+
 def _row(timestep: dm_env.TimeStep, place: int) -> dm_env.TimeStep:
-    """Returns the TimeStep of one row, with arrays of its own."""
+    """Returns the LAST TimeStep of one row, with arrays of its own."""
 
     def row(values: Any) -> Any:
-        return None if values is None else np.copy(values[place])[()]
+        return np.copy(values[place])[()]
 
     observation = {
-        name: row(values)
-        for name, values in timestep.observation.items()
-        if name != batches.ROW_ERRORS
+        name: row(values) for name, values in timestep.observation.items() if np.ndim(values) > 0
     }
-    kind = dm_env.StepType(int(observation.pop(batches.STEP_TYPE)))
-    is_first = kind is dm_env.StepType.FIRST
     return dm_env.TimeStep(
-        kind,
-        None if is_first else row(timestep.reward),
-        None if is_first else row(timestep.discount),
-        observation,
+        dm_env.StepType.LAST, row(timestep.reward), row(timestep.discount), observation
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from google.protobuf import any_pb2
@@ -19,7 +19,13 @@ from dm_env_rpc_client.environment.base_adaptor import check_keywords
 from dm_env_rpc_client.environment.batch_adaptor import BatchAdaptor, RowSpecs
 from dm_env_rpc_client.environment.batch_worlds import BatchWorlds, RowConsumer
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
-from dm_env_rpc_client.environment.pool import Consumer, EnvironmentPool, Settings, for_each
+from dm_env_rpc_client.environment.pool import (
+    NO_ACTION,
+    Consumer,
+    EnvironmentPool,
+    Settings,
+    for_each,
+)
 from dm_env_rpc_client.environment.pool_sites import CONNECTING, Addresses, PoolSites, spread
 from dm_env_rpc_client.environment.restarting import Restart
 from dm_env_rpc_client.environment.row_settings import creation_settings
@@ -32,6 +38,7 @@ from dm_env_rpc_client.errors import (
     SpecError,
 )
 from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.tensors.packing import unpack_tensor
 
 __all__ = ["RowWorlds", "StreamWorlds", "open_worlds"]
@@ -75,14 +82,17 @@ class StreamWorlds:
             first.discount_spec(),
         )
 
-    def step(self, actions: Mapping[str, Any], consume: RowConsumer) -> None:
+    def step(
+        self, actions: Mapping[str, Any], consume: RowConsumer, idle: Collection[int] = ()
+    ) -> None:
         """Steps all environments and waits for them; see `BatchWorlds.step`."""
-        rows = self._split(actions, self.num_envs)
-        self.pool.step(dict(enumerate(rows)), _consumer(consume))
+        self.pool.step(self._split(actions, range(self.num_envs), idle), _consumer(consume))
 
-    def send(self, actions: Mapping[str, Any], ids: Sequence[int]) -> None:
+    def send(
+        self, actions: Mapping[str, Any], ids: Sequence[int], idle: Collection[int] = ()
+    ) -> None:
         """Steps some environments without waiting for them; see `BatchWorlds.send`."""
-        self.pool.send(dict(zip(ids, self._split(actions, len(ids)), strict=True)))
+        self.pool.send(self._split(actions, ids, idle))
 
     def receive(self, minimum: int, maximum: int | None, consume: RowConsumer) -> list[int]:
         """Waits for environments with steps under way; see `EnvironmentPool.receive`."""
@@ -97,12 +107,26 @@ class StreamWorlds:
         """Begins a sequence in some environments; see `EnvironmentPool.reset`."""
         self.pool.reset(settings, _consumer(consume), adopt)
 
+    def running(self, ids: Iterable[int]) -> set[int]:
+        """Returns those of some environments in which a sequence is running."""
+        environments = self.pool.environments
+        return {index for index in ids if environments[index].state is State.RUNNING}
+
     def close(self) -> None:
         """Leaves and destroys all worlds and closes the connections; raises nothing."""
         self.pool.close()
 
-    def _split(self, actions: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-        return split_action(actions, self.pool.environments[0].action_spec(), count)
+    def check_idle(self, ids: Iterable[int]) -> None:
+        """Raises SpecError if one of some environments has a step under way."""
+        self.pool.check_idle(ids)
+
+    def _split(
+        self, actions: Mapping[str, Any], ids: Sequence[int], idle: Collection[int]
+    ) -> dict[int, Mapping[str, Any]]:
+        rows = split_action(actions, self.pool.environments[0].action_spec(), len(ids))
+        split: dict[int, Mapping[str, Any]] = dict(zip(ids, rows, strict=True))
+        split.update(dict.fromkeys(idle, NO_ACTION))
+        return split
 
 
 RowWorlds: TypeAlias = StreamWorlds | BatchWorlds
@@ -187,9 +211,11 @@ def _open_batches(
     settings = [creation_settings([creating[row] for row in rows]) for rows in groups]
     if any(own is None for own in settings):
         return None
-    for extra in ({batches.STEP_MASK: True}, {}):
+    # A vector environment takes no mask, and its factory perhaps nothing else of a batch.
+    tries = [{**world_settings, batches.STEP_MASK: True}, {**world_settings}]
+    for extra in [*tries, {}] if world_settings else tries:
         of_worlds = [
-            {**(own or {}), **world_settings, **extra, batches.NUM_ENVS: len(rows)}
+            {**(own or {}), **extra, batches.NUM_ENVS: len(rows)}
             for own, rows in zip(settings, groups, strict=True)
         ]
         of_joining = [joining[0]] * len(groups)
@@ -205,13 +231,12 @@ def _open_batches(
         try:
             opened = pool(adaptor_class=BatchAdaptor, **adaptor_kwargs)
         except EnvironmentsFailedError as error:
-            # A vector environment takes no mask. Others refuse batches, as of games, or settings,
-            # as a world of its own will, too.
+            # Some refuse batches, as of games, or settings, as a world of its own will, too.
             if not all(isinstance(each, _REFUSED) for each in error.failures.values()):
                 raise
             _log.info("the environments are not opened in batches: %s", error)
         else:
-            return BatchWorlds(opened, groups, has_step_mask=bool(extra))
+            return BatchWorlds(opened, groups, has_step_mask=batches.STEP_MASK in extra)
     return None
 
 

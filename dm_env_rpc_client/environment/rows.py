@@ -169,6 +169,10 @@ class Rows:
             rows[index] = timestep.observation[name]
         return False
 
+    def put_lost(self, index: int, timestep: dm_env.TimeStep) -> None:
+        """Fills a row whose environment was lost."""
+        self.put(index, timestep)
+
     def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> None:
         """Fills the rows of a batched world.
 

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import tree
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space
 
 from dm_env_rpc_client.adaptors.gymnasium import batch_elements, elements
 from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
@@ -65,8 +64,7 @@ class GymnasiumRows:
         self.mode = self._mode.name
         self.is_running = np.zeros(count, np.bool_)
         self.has_begun = np.zeros(count, np.bool_)
-        self._action_space = batch_space(environment.action_space, count)
-        self._single_action_space = environment.action_space
+        self._action_space = environment.action_space
         self._space = space = environment.observation_space
         self._has_extras = environment.has_extras
         self.action_spec = batch_elements.to_spec(environment.action_space, count, "action")
@@ -100,10 +98,12 @@ class GymnasiumRows:
             offered.update(encoded_frames(lambda: [row.gymnasium.render() for row in rows]))
         return offered
 
-    def actions(self, action: Any) -> Sequence[Any]:
-        """Returns the action of each row as an element of its space."""
-        batch = batch_elements.from_structure(self._single_action_space, action, "action")
-        return batch_elements.rows_of(self._action_space, batch, self.num_envs)
+    def actions(self, action: Any) -> Any:
+        """Returns what has the action of each row: a list, or arrays in the structure of one."""
+        space = self._action_space
+        if isinstance(space, elements.ARRAYS):
+            return list(np.asarray(action, space.dtype))
+        return action
 
     def begin(self, index: int, environment: Row) -> None:
         """Begins an episode with the seed and options that the environment was configured with."""
@@ -114,16 +114,19 @@ class GymnasiumRows:
         self._both[index] = False
         self.is_running[index] = self.has_begun[index] = True
 
-    def step(self, index: int, environment: Row, actions: Sequence[Any]) -> None:
+    def step(self, index: int, environment: Row, actions: Any) -> None:
         """Takes a step; if no episode is running, begins one or, with DISABLED, raises an error."""
         if not self.is_running[index]:
             if self._mode is AutoresetMode.DISABLED:
                 raise gymnasium.error.ResetNeeded("no episode is running: call reset() first")
             self.begin(index, environment)
             return
-        observation, reward, terminated, truncated, info = environment.gymnasium.step(
-            actions[index]
-        )
+        if type(actions) is list:
+            action = actions[index]
+        else:
+            row = tree.map_structure(lambda values: values[index], actions)
+            action = elements.from_structure(self._action_space, row, "action")
+        observation, reward, terminated, truncated, info = environment.gymnasium.step(action)
         is_last = bool(terminated or truncated)
         if is_last:
             self.is_running[index] = False

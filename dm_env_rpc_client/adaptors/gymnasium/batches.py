@@ -14,12 +14,14 @@ from dm_env import specs
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from dm_env_rpc_client.adaptors.gymnasium.proxy import observation_of, wire_action
+from dm_env_rpc_client.adaptors.gymnasium import batch_elements, elements
+from dm_env_rpc_client.adaptors.gymnasium.lent_arrays import LentArrays
+from dm_env_rpc_client.adaptors.gymnasium.proxy import observation_of
 from dm_env_rpc_client.adaptors.gymnasium.spaces import from_space, spec_to_space, to_space
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import OBSERVATION
-from dm_env_rpc_client.environment.rows import split_action
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.mid_steps import MidSteps
+from dm_env_rpc_client.protocol.timesteps import ACTION
 from dm_env_rpc_client.tensors import nesting
 
 __all__ = ["ActionBatch", "ObservationBatch", "ProxyActionBatch", "ProxyObservationBatch"]
@@ -68,16 +70,15 @@ class _Batch:
 class ActionBatch(_Batch):
     """Splits batches of actions; for its arguments see `_Batch`."""
 
-    def split(self, actions: Any, count: int) -> list[dict[str, Any]]:
-        """Returns the action of each environment, by flat name.
+    def by_name(self, actions: Any, count: int) -> dict[str, Any]:
+        """Returns actions by flat name, [count, ...] each.
 
         Args:
           actions: `count` rows of an element of `space`.
           count: the number of environments.
 
         Raises:
-          SpecError: the structure or the number of rows is wrong, or a cast to the dtype of its
-            spec would change a value.
+          SpecError: the structure is wrong.
         """
         flat = self._flat(actions)
         if flat.keys() != self.specs.keys():
@@ -88,7 +89,7 @@ class ActionBatch(_Batch):
             if not self._is_array(name):
                 rows = iterate(batch_space(space, count), flat[name])
                 flat[name] = [from_space(self.specs[name], row, name) for row in rows]
-        return split_action(flat, self.specs, count)
+        return flat
 
     def _flat(self, actions: Any) -> dict[str, Any]:
         if self._is_single:
@@ -99,24 +100,25 @@ class ActionBatch(_Batch):
 
 
 class ObservationBatch(_Batch):
-    """Holds the last observation of each environment; for its arguments see `_Batch`."""
+    """Holds the last observation of each environment.
+
+    For its arguments see `_Batch`; `copy` says whether observations belong to callers.
+    """
 
     def __init__(
-        self, flat_specs: Mapping[str, specs.Array], count: int, unwrap_single: bool, kind: str
+        self, flat_specs: Mapping[str, specs.Array], count: int, unwrap_single: bool, copy: bool
     ):
-        super().__init__(flat_specs, count, unwrap_single, kind)
-        self._rows: dict[str, npt.NDArray[Any]] = {
-            name: _rows(space, count) for name, space in self._spaces.items()
-        }
-        self._arrays = {name: self._rows[name] for name in self._rows if self._is_array(name)}
-        self._others = self._rows.keys() - self._arrays.keys()
+        super().__init__(flat_specs, count, unwrap_single, "observation")
+        self._rows = LentArrays(
+            {name: _rows(space, count) for name, space in self._spaces.items()}, stays=not copy
+        )
+        self._others = {name for name in self._spaces if not self._is_array(name)}
 
     def put(self, index: int, observation: Mapping[str, Any]) -> None:
         """Fills a row with an observation by flat name."""
-        for name, rows in self._arrays.items():
-            rows[index] = observation[name]
-        for name in self._others:
-            self._rows[name][index] = to_space(self._spaces[name], observation[name])
+        for name, rows in self._rows.to_fill().items():
+            value = observation[name]
+            rows[index] = to_space(self._spaces[name], value) if name in self._others else value
 
     def put_mid_steps(self, indices: list[int], at: slice | list[int], steps: MidSteps) -> None:
         """Fills the rows of environments that are in the middle of their episodes.
@@ -126,11 +128,32 @@ class ObservationBatch(_Batch):
           at: what selects them; see `rows.rows_at`.
           steps: one step for each.
         """
-        for name, rows in self._arrays.items():
-            steps.put(name, rows, at)
-        for name in self._others:
+        for name, rows in self._rows.to_fill().items():
+            if name not in self._others:
+                steps.put(name, rows, at)
+                continue
             for index, value in zip(indices, steps.values(name), strict=True):
-                self._rows[name][index] = to_space(self._spaces[name], value)
+                rows[index] = to_space(self._spaces[name], value)
+
+    def put_rows(self, at: Any, taken: Any, observation: Mapping[str, Any]) -> None:
+        """Fills the rows of a world.
+
+        Args:
+          at: selects the rows; None for all, which have the arrays of the world then.
+          taken: selects them in the world.
+          observation: arrays [n, ...] by flat name.
+        """
+        if at is None and not self._others:
+            self._rows.replace(observation)
+            return
+        at = slice(None) if at is None else at
+        for name, rows in self._rows.to_fill().items():
+            values = observation[name][taken]
+            if name in self._others:
+                converted = np.empty(len(values), object)
+                converted[:] = [to_space(self._spaces[name], value) for value in values]
+                values = converted
+            rows[at] = values
 
     def single(self, observation: Mapping[str, Any]) -> Any:
         """Returns an observation by flat name as an element of `single_space`."""
@@ -138,21 +161,15 @@ class ObservationBatch(_Batch):
             {name: to_space(space, observation[name]) for name, space in self._spaces.items()}
         )
 
-    def rows(self, ids: npt.NDArray[np.int64] | None, copy: bool) -> Any:
+    def rows(self, ids: npt.NDArray[np.int64] | None) -> Any:
         """Returns rows of an element of `space`.
 
         Args:
           ids: the indices of the rows; None for all.
-          copy: whether to copy all rows; rows selected by `ids` are always copied.
         """
-        flat = {}
-        for name, space in self._spaces.items():
-            rows = self._rows[name]
-            if ids is not None:
-                rows = rows[ids]
-            elif copy:
-                rows = rows.copy()
-            flat[name] = rows if name in self._arrays else _put_together(space, rows.tolist())
+        flat: dict[str, Any] = dict(self._rows.rows(ids))
+        for name in self._others:
+            flat[name] = _put_together(self._spaces[name], flat[name].tolist())
         return self._structured(flat)
 
 
@@ -172,34 +189,38 @@ class ProxyActionBatch:
 
     def __init__(self, space: spaces.Space[Any], flat_specs: Mapping[str, specs.Array], count: int):
         self.specs = flat_specs
-        self._count = count
         self.single_space = space
         self.space = batch_space(space, count)
 
-    def split(self, actions: Any, count: int) -> list[dict[str, Any]]:
-        """See `ActionBatch.split`."""
+    def by_name(self, actions: Any, count: int) -> dict[str, Any]:
+        """Returns actions by flat name, [count, ...] each; see `ActionBatch.by_name`."""
         try:
-            # Batches of all environments are the most frequent, and a space takes time to make.
-            is_all = count == self._count
-            space = self.space if is_all else batch_space(self.single_space, count)
-            rows = list(iterate(space, actions))
-        except (TypeError, KeyError) as error:
-            raise SpecError(f"expected {count} actions in one batch: {error}") from error
-        if len(rows) != count:
-            raise SpecError(f"expected {count} actions in one batch, got {len(rows)}")
-        return [wire_action(self.single_space, row) for row in rows]
+            value = batch_elements.to_structure(self.single_space, actions, count, "action")
+        except (TypeError, KeyError, IndexError) as error:
+            raise SpecError(f"expected {count} actions in one batch: {error!r}") from error
+        named = elements.by_name(value)
+        if not isinstance(named, dict):
+            return {ACTION: named}
+        return nesting.flatten_dict(named, nesting.SEPARATOR)
 
 
 class ProxyObservationBatch:
     """`ObservationBatch` for Gymnasium environments at the servers.
 
-    For its arguments and attributes see `ProxyActionBatch`.
+    For its arguments and attributes see `ProxyActionBatch` and `ObservationBatch`.
     """
 
-    def __init__(self, space: spaces.Space[Any], flat_specs: Mapping[str, specs.Array], count: int):
+    def __init__(
+        self,
+        space: spaces.Space[Any],
+        flat_specs: Mapping[str, specs.Array],
+        count: int,
+        copy: bool,
+    ):
         self.specs = flat_specs
         self.single_space = space
         self.space = batch_space(space, count)
+        self._copy = copy
         self._names = [
             name for name in flat_specs if name.partition(nesting.SEPARATOR)[0] == OBSERVATION
         ]
@@ -229,15 +250,15 @@ class ProxyObservationBatch:
         """See `ObservationBatch.single`."""
         return observation_of(self.single_space, nesting.nest(observation, nesting.SEPARATOR))
 
-    def rows(self, ids: npt.NDArray[np.int64] | None, copy: bool) -> Any:
+    def rows(self, ids: npt.NDArray[np.int64] | None) -> Any:
         """See `ObservationBatch.rows`."""
         if self._rows is not None:
             if ids is not None:
                 return self._rows[ids]
-            return self._rows.copy() if copy else self._rows
+            return self._rows.copy() if self._copy else self._rows
         if ids is not None:
             return _put_together(self.single_space, [self._elements[index] for index in ids])
-        if copy:
+        if self._copy:
             return _put_together(self.single_space, self._elements)
         self._out = concatenate(self.single_space, self._elements, self._out)
         return self._out

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GymnasiumEnv",
     "check_reward",
+    "check_reward_spec",
     "info_of",
     "is_terminated",
     "make_remote",
@@ -338,6 +339,11 @@ def check_reward(environment: dm_env.Environment) -> None:
             f"this is a batched world, of {spec.shape[0]} rows, and not one Gymnasium environment: "
             "use `make`, whose actions and observations are arrays with a row for each"
         )
+    check_reward_spec(spec)
+
+
+def check_reward_spec(spec: Any) -> None:
+    """Raises SpecError if the spec of a reward is not one of a number."""
     if not isinstance(spec, specs.Array) or spec.shape != () or spec.dtype.kind not in "biuf":
         raise SpecError(
             f"rewards are numbers in Gymnasium, but this environment's reward has spec {spec}; "

@@ -52,6 +52,7 @@ class Description(NamedTuple):
       max_episode_steps: the time limit of its spec; None for none.
       reward_range: its reward range; None if it has none.
       notes: which spaces are replaced by others, because they are not Gymnasium's own.
+      autoreset_mode: when episodes of a batch begin; None for a single environment.
     """
 
     action_space: spaces.Space[Any]
@@ -61,6 +62,7 @@ class Description(NamedTuple):
     max_episode_steps: int | None
     reward_range: tuple[float, float] | None
     notes: Sequence[str]
+    autoreset_mode: str | None = None
 
 
 class Extras(NamedTuple):
@@ -193,11 +195,12 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         return observation_of(self.observation_space, timestep.observation)
 
 
-def describe(env: DmEnvAdaptor) -> Description | None:
+def describe(env: DmEnvAdaptor, key: str = DESCRIPTION) -> Description | None:
     """Asks a server about the environment in a world.
 
     Args:
       env: joined to the world.
+      key: the property: that of an environment, or `VECTOR_DESCRIPTION`.
 
     Returns:
       The description; None if it is not a Gymnasium environment.
@@ -208,12 +211,12 @@ def describe(env: DmEnvAdaptor) -> Description | None:
       Otherwise as `Connection.send`.
     """
     try:
-        text = PropertiesExtension(env.connection).read(DESCRIPTION)
+        text = PropertiesExtension(env.connection).read(key)
     except DmEnvRpcError:
         return None
     if not isinstance(text, str):
         return None
-    where = f"property {DESCRIPTION!r}"
+    where = f"property {key!r}"
     value = values.decode_description(text, where)
     try:
         limit, notes = value["max_episode_steps"], value["notes"]
@@ -223,8 +226,9 @@ def describe(env: DmEnvAdaptor) -> Description | None:
             dict(values.from_jsonable(value["metadata"], where)),
             value["render_mode"],
             None if limit is None else int(limit),
-            values.from_jsonable(value["reward_range"], where),
+            values.from_jsonable(value.get("reward_range"), where),
             [str(note) for note in notes],
+            value.get("autoreset_mode"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"{where}: {type(error).__name__}: {error}") from error

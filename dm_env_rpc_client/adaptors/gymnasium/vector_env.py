@@ -18,7 +18,7 @@ from dm_env_rpc_client.adaptors.gymnasium.batches import (
     ProxyActionBatch,
     ProxyObservationBatch,
 )
-from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import check_reward
+from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import check_reward_spec
 from dm_env_rpc_client.adaptors.gymnasium.proxy import (
     Description,
     begin,
@@ -27,15 +27,19 @@ from dm_env_rpc_client.adaptors.gymnasium.proxy import (
     read_frame,
     reset_settings,
 )
+from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import DESCRIPTION
+from dm_env_rpc_client.adaptors.gymnasium.vector_description import VECTOR_DESCRIPTION
 from dm_env_rpc_client.adaptors.gymnasium.vector_rows import Results, VectorRows
+from dm_env_rpc_client.adaptors.gymnasium.world_rows import WorldRows
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
+from dm_env_rpc_client.environment.batch_worlds import BatchWorlds
 from dm_env_rpc_client.environment.batched import check_ids
 from dm_env_rpc_client.environment.made_again import MadeByArguments
-from dm_env_rpc_client.environment.pool import NO_ACTION, Consumer, Settings
+from dm_env_rpc_client.environment.pool import Settings
 from dm_env_rpc_client.environment.pool_sites import Addresses
-from dm_env_rpc_client.environment.row_worlds import open_worlds
+from dm_env_rpc_client.environment.row_worlds import StreamWorlds, open_worlds
 from dm_env_rpc_client.errors import ConnectionLostError, SpecError
-from dm_env_rpc_client.protocol.lifecycle import State
+from dm_env_rpc_client.protocol import batches
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -71,7 +75,8 @@ class RemoteVectorEnv(MadeByArguments, gymnasium.vector.VectorEnv[Any, Any, Arra
       create_world_settings: settings with which the world of each environment is created:
         for all, one for each, or a function of an environment's index.
       join_world_settings: the same for joining it.
-      autoreset_mode: `NEXT_STEP`: the step after the end of an episode ignores its action and
+      autoreset_mode: None for that of a vector environment at the server, and `NEXT_STEP` for
+        others. `NEXT_STEP`: the step after the end of an episode ignores its action and
         begins the next, as dm_env does. `SAME_STEP`: the step that ends an episode begins the
         next, and its last observation and info are `info["final_obs"]` and
         `info["final_info"]`. `DISABLED`: episodes begin only with `reset`, with the option
@@ -102,15 +107,17 @@ class RemoteVectorEnv(MadeByArguments, gymnasium.vector.VectorEnv[Any, Any, Arra
         create_world_settings: Settings = NO_SETTINGS,
         join_world_settings: Settings = NO_SETTINGS,
         *,
-        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        autoreset_mode: AutoresetMode | str | None = None,
         copy: bool = True,
         unwrap_single: bool = True,
         seed_setting: str | None = "seed",
         render_mode: str | None = None,
+        num_batches: int | None = None,
         **make_kwargs: Unpack[BatchKeywords],
     ):
         super().__init__()
-        self._mode = AutoresetMode(autoreset_mode)
+        wish = None if autoreset_mode is None else AutoresetMode(autoreset_mode)
+        self._mode = wish or AutoresetMode.NEXT_STEP
         self.metadata = {**self.metadata, "autoreset_mode": self._mode}
         self._copy = copy
         self._unwrap_single = unwrap_single
@@ -121,10 +128,11 @@ class RemoteVectorEnv(MadeByArguments, gymnasium.vector.VectorEnv[Any, Any, Arra
             num_envs,
             create_world_settings,
             join_world_settings,
-            num_batches=0,
+            num_batches=num_batches,
+            world_settings={} if wish is None else {batches.AUTORESET_MODE: wish.name},
             **make_kwargs,
         )
-        self._pool = self._open().pool
+        self._worlds = self._open()
         self.render_mode = None
         try:
             self._description = (
@@ -136,9 +144,10 @@ class RemoteVectorEnv(MadeByArguments, gymnasium.vector.VectorEnv[Any, Any, Arra
                     "only batches of Gymnasium environments at a server render",
                     stacklevel=2,
                 )
+            self._adopt_mode(wish)
             self._read_specs()
         except BaseException:
-            self._pool.close()
+            self._worlds.close()
             raise
 
     def reset(
@@ -176,10 +185,15 @@ class RemoteVectorEnv(MadeByArguments, gymnasium.vector.VectorEnv[Any, Any, Arra
             for index in ids
         }
         self._rows.begin()
-        first = self._consumer._replace(put=self._rows.put_first)
-        self._pool.reset(each, first, self._check_specs)
-        infos = {} if self._description is None else self._rows.proxy_infos(ids, self._add_info)
-        return self._observation_batch.rows(None, self._copy), infos
+        rows = self._rows
+        rows.forget_restarts(ids)
+        if isinstance(rows, WorldRows):
+            rows.drop_infos(ids)
+        self._worlds.reset(each, rows, self._check_specs)
+        if isinstance(rows, WorldRows):
+            return rows.observations(None), rows.infos(None)
+        infos = {} if self._description is None else rows.proxy_infos(ids, self._add_info)
+        return self._observation_batch.rows(None), infos
 
     def step(self, actions: Any) -> Results:
         """Steps every environment and waits for all of them.
@@ -197,9 +211,10 @@ class RemoteVectorEnv(MadeByArguments, gymnasium.vector.VectorEnv[Any, Any, Arra
             and autoreset is disabled.
           EnvironmentsFailedError: some failed; the others have taken their step.
         """
-        ids = list(range(self.num_envs))
-        self._pool.step(self._actions(actions, ids), self._consumer)
-        return self._rows.results(None, self._copy, self._add_info)
+        idle = self._idle(range(self.num_envs))
+        by_name = self._action_batch.by_name(actions, self.num_envs)
+        self._worlds.step(by_name, self._rows, idle)
+        return self._results(None)
 
     def send(self, actions: Any, env_ids: Sequence[int] | Array | None = None) -> None:
         """Steps some environments without waiting for them.
@@ -211,8 +226,9 @@ class RemoteVectorEnv(MadeByArguments, gymnasium.vector.VectorEnv[Any, Any, Arra
         Raises:
           As `step`.
         """
-        ids = range(self.num_envs) if env_ids is None else env_ids
-        self._pool.send(self._actions(actions, check_ids(ids, self.num_envs)))
+        ids = check_ids(range(self.num_envs) if env_ids is None else env_ids, self.num_envs)
+        idle = self._idle(ids)
+        self._worlds.send(self._action_batch.by_name(actions, len(ids)), ids, idle)
 
     def recv(
         self, min_envs: int = 1, max_envs: int | None = None
@@ -231,19 +247,25 @@ class RemoteVectorEnv(MadeByArguments, gymnasium.vector.VectorEnv[Any, Any, Arra
           SpecError: fewer than `min_envs` have a step under way.
           EnvironmentsFailedError: some failed. The others can still be received.
         """
-        ids = np.array(self._pool.receive(min_envs, max_envs, self._consumer), np.int64)
-        return (*self._rows.results(ids, self._copy, self._add_info), ids)
+        ids = np.array(self._worlds.receive(min_envs, max_envs, self._rows), np.int64)
+        return (*self._results(ids), ids)
 
     def render(self) -> tuple[Any, ...] | None:
         """Returns what each environment renders now; None without a render mode."""
         if self.render_mode is None:
             return None
-        return tuple(map(read_frame, self._pool.environments))
+        if isinstance(self._worlds, StreamWorlds):
+            return tuple(map(read_frame, self._worlds.pool.environments))
+        frames: list[Any] = [None] * self.num_envs
+        for environment, rows in zip(self._worlds.adaptors, self._worlds.groups, strict=True):
+            for row, frame in zip(rows, read_frame(environment), strict=True):
+                frames[row] = frame
+        return tuple(frames)
 
     @property
     def restarts(self) -> int:
         """How often environments were started again, which takes `restart`."""
-        return self._pool.restarts
+        return self._worlds.restarts
 
     def __enter__(self) -> RemoteVectorEnv:
         return self
@@ -254,67 +276,100 @@ class RemoteVectorEnv(MadeByArguments, gymnasium.vector.VectorEnv[Any, Any, Arra
     def close_extras(self, **kwargs: Any) -> None:
         """Leaves and destroys all worlds and closes the connections; raises nothing."""
         # Gymnasium 1.1 also calls this for an environment whose constructor failed.
-        if hasattr(self, "_pool"):
-            self._pool.close()
+        if hasattr(self, "_worlds"):
+            self._worlds.close()
 
     def _describe(self, render_mode: str | None) -> Description | None:
         """Asks whether these are Gymnasium environments, and if so, for infos and frames."""
+        worlds = self._worlds
+        is_batch = isinstance(worlds, BatchWorlds)
         try:
-            description = describe(self._pool.environments[0])
+            description = describe(
+                worlds.pool.environments[0], VECTOR_DESCRIPTION if is_batch else DESCRIPTION
+            )
         except ConnectionLostError:
             # Some servers end a stream with an extension that they do not know.
-            self._pool.close()
-            self._pool = self._open().pool
+            self._worlds.close()
+            self._worlds = self._open()
             return None
         if description is None:
             return None
         self.render_mode = render_mode
-        for environment in self._pool.environments:
+        for environment in worlds.pool.environments:
             self.render_mode = begin(environment, description, self.render_mode)
             environment.on_restart(begin_again(description, self.render_mode))
-        self._pool.check_specs()
-        mode = {"autoreset_mode": self._mode}
-        self.metadata = {**description.metadata, **mode}
+        worlds.pool.check_specs()
+        self.metadata = dict(description.metadata)
         return description
 
+    def _adopt_mode(self, wish: AutoresetMode | None) -> None:
+        """Finds out when episodes begin; SpecError if the server's environment cannot do it so."""
+        own = None if self._description is None else self._description.autoreset_mode
+        if own is not None:
+            self._mode = AutoresetMode(own)
+            if self._mode is not (wish or self._mode):
+                raise SpecError(
+                    f"the vector environment at the server has the autoreset mode "
+                    f"{self._mode.name}, not {wish}; make it with that mode there"
+                )
+            if isinstance(self._worlds, BatchWorlds):
+                self._worlds.follows_at_once = self._mode is AutoresetMode.SAME_STEP
+        self.metadata = {**self.metadata, "autoreset_mode": self._mode}
+
     def _read_specs(self) -> None:
-        environment = self._pool.environments[0]
-        self.num_envs = len(self._pool)
-        check_reward(environment)
-        action_spec, observation_spec = environment.action_spec(), environment.observation_spec()
+        worlds = self._worlds
+        own = worlds.specs()
+        self.num_envs = count = worlds.num_envs
+        check_reward_spec(own.reward)
         self._action_batch: ActionBatch | ProxyActionBatch
         self._observation_batch: ObservationBatch | ProxyObservationBatch
         if self._description is None:
-            self._action_batch = ActionBatch(
-                action_spec, self.num_envs, self._unwrap_single, "action"
-            )
+            self._action_batch = ActionBatch(own.actions, count, self._unwrap_single, "action")
             self._observation_batch = ObservationBatch(
-                observation_spec, self.num_envs, self._unwrap_single, "observation"
+                own.observations, count, self._unwrap_single, self._copy
             )
         else:
             self._action_batch = ProxyActionBatch(
-                self._description.action_space, action_spec, self.num_envs
+                self._description.action_space, own.actions, count
             )
             self._observation_batch = ProxyObservationBatch(
-                self._description.observation_space, observation_spec, self.num_envs
+                self._description.observation_space, own.observations, count, self._copy
             )
         self.single_action_space = self._action_batch.single_space
         self.action_space = self._action_batch.space
         self.single_observation_space = self._observation_batch.single_space
         self.observation_space = self._observation_batch.space
-        self._rows = VectorRows(
-            self._pool.environments,
-            self._observation_batch,
-            self._description is not None,
-            self._mode,
-        )
-        self._consumer = Consumer(self._rows.put, self._rows.put_mid_steps)
+        self._rows: VectorRows | WorldRows
+        if self._description is not None and isinstance(worlds, BatchWorlds):
+            self._rows = WorldRows(
+                self.single_observation_space, own.observations, count, self._mode, self._copy
+            )
+        else:
+            self._rows = VectorRows(
+                worlds.pool.environments,
+                count,
+                own.discount,
+                self._observation_batch,
+                self._description is not None,
+                self._mode,
+            )
+
+    def _results(self, ids: Array | None) -> Results:
+        """Returns what a step returns, after the episodes that follow at once have begun."""
+        rows = self._rows
+        if isinstance(self._worlds, BatchWorlds) and self._mode is AutoresetMode.SAME_STEP:
+            ended = rows.ended if ids is None else [row for row in rows.ended if row in ids]
+            if ended:
+                self._worlds.begin(ended, rows)
+        if isinstance(rows, WorldRows):
+            return rows.results(ids)
+        return rows.results(ids, self._add_info)
 
     def _check_specs(self) -> None:
-        environment = self._pool.environments[0]
+        own = self._worlds.specs()
         if (
-            environment.action_spec() != self._action_batch.specs
-            or environment.observation_spec() != self._observation_batch.specs
+            own.actions != self._action_batch.specs
+            or own.observations != self._observation_batch.specs
         ):
             raise SpecError(
                 "the specs of the environments have changed, but the spaces of a Gymnasium "
@@ -345,13 +400,13 @@ class RemoteVectorEnv(MadeByArguments, gymnasium.vector.VectorEnv[Any, Any, Arra
             raise SpecError(f"expected {self.num_envs} seeds, got {len(seed)}")
         return seed
 
-    def _actions(self, actions: Any, ids: Sequence[int]) -> dict[int, Mapping[str, Any]]:
-        self._pool.check_idle(ids)
-        environments = self._pool.environments
+    def _idle(self, ids: Sequence[int]) -> set[int]:
+        """Returns those of some environments that begin an episode with a step."""
+        self._worlds.check_idle(ids)
         idle: set[int] = set()
         never: list[int] = []
         if not self._rows.begin():
-            idle = {index for index in ids if environments[index].state is not State.RUNNING}
+            idle = {*ids} - self._worlds.running(ids)
             never = [index for index in ids if not self._rows.has_begun[index]]
             # Left over if an episode failed to begin.
             self._rows.forget_restarts(ids)
@@ -360,10 +415,7 @@ class RemoteVectorEnv(MadeByArguments, gymnasium.vector.VectorEnv[Any, Any, Arra
                 f"no episode is running in environments {never or sorted(idle)}: call reset(), "
                 "with the option reset_mask for these alone"
             )
-        rows = self._action_batch.split(actions, len(ids))
-        by_index: dict[int, Mapping[str, Any]] = dict(zip(ids, rows, strict=True))
-        by_index.update(dict.fromkeys(idle, NO_ACTION))
-        return by_index
+        return idle
 
     def _reset_settings(
         self, seed: int | None, settings: Mapping[str, Any], has_options: bool

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import dm_env
 import numpy as np
 import numpy.typing as npt
+from dm_env import specs
 from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client.adaptors.gymnasium.batches import ObservationBatch, ProxyObservationBatch
@@ -20,8 +21,11 @@ from dm_env_rpc_client.adaptors.gymnasium.proxy import Extras, extras_of
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import EXTRAS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.rows import rows_at
+from dm_env_rpc_client.protocol.batches import STEP_TYPE
 from dm_env_rpc_client.protocol.mid_steps import MidSteps
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
+
+_FIRST, _MID, _LAST = map(int, dm_env.StepType)
 
 __all__ = ["AddInfo", "Results", "VectorRows"]
 
@@ -37,7 +41,9 @@ class VectorRows:
     """The rows.
 
     Args:
-      environments: the environments, one for each row.
+      environments: the environments, one for each row; those of batched worlds are not asked.
+      count: the number of rows.
+      discount: the spec of the discount of one row.
       observations: takes the observations.
       is_proxy: whether these are Gymnasium environments at the servers, which send their own infos.
       mode: when episodes begin.
@@ -49,6 +55,8 @@ class VectorRows:
     def __init__(
         self,
         environments: Sequence[DmEnvAdaptor],
+        count: int,
+        discount: specs.Array,
         observations: ObservationBatch | ProxyObservationBatch,
         is_proxy: bool,
         mode: AutoresetMode,
@@ -57,13 +65,12 @@ class VectorRows:
         self._observations = observations
         self._is_proxy = is_proxy
         self._mode = mode
-        self._count = count = len(environments)
+        self._count = count
         # How many have put a MID step since the last step began.
         self._mid_count = 0
         # The infos of Gymnasium environments, and those of the steps that ended an episode.
         self._own_infos: list[dict[str, Any]] = [{}] * count
         self._final_infos: list[dict[str, Any]] = [{}] * count
-        discount = environments[0].discount_spec()
         dtype = discount.dtype if discount.shape else np.float64
         self._discounts = np.zeros((count, *discount.shape), dtype)
         self._has_discount = np.zeros(count, np.bool_)
@@ -86,15 +93,60 @@ class VectorRows:
         """Takes note that no episodes begin in environments that have ended one."""
         self._is_restarting[ids] = False
 
-    def put_first(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Stores a TimeStep after a reset, which drops steps that were under way."""
-        self._is_restarting[index] = False
-        return self.put(index, timestep)
-
     def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
         """Stores a TimeStep; returns whether to begin the next episode at once."""
         self.has_begun[index] = True
         was_lost = self._environments[index].interruption is not None
+        is_last = timestep.step_type is dm_env.StepType.LAST
+        terminated = is_last and is_terminated(self._environments[index], timestep)
+        return self._put(index, timestep, was_lost, terminated)
+
+    def put_lost(self, index: int, timestep: dm_env.TimeStep) -> None:
+        """Stores the last TimeStep of an environment whose world was lost."""
+        self.has_begun[index] = True
+        self._put(index, timestep, True, False)
+
+    @property
+    def ended(self) -> list[int]:
+        """The environments whose next episode has to be begun: with SAME_STEP, after each one."""
+        return list(map(int, np.flatnonzero(self._is_restarting)))
+
+    def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> None:
+        """Stores the rows of a world; see `RowConsumer`."""
+        assert isinstance(self._observations, ObservationBatch), "others are in WorldRows"
+        rows = np.arange(self._count)[slice(None) if at is None else at]
+        which = slice(None) if taken is None else taken
+        observation = timestep.observation
+        kinds = observation[STEP_TYPE][which]
+        is_first, is_last = kinds == _FIRST, kinds == _LAST
+        self.has_begun[rows] = True
+        if self._is_restarting[rows].all():
+            # The rest of these rows belongs to the step that ended the episode.
+            self._is_restarting[rows] = False
+            self._observations.put_rows(at, which, observation)
+            return
+        discounts = np.zeros_like(self._discounts[rows])
+        if timestep.discount is not None:
+            discounts[~is_first] = timestep.discount[which][~is_first]
+        self._was_lost[rows] = False
+        self._rewards[rows] = 0.0 if timestep.reward is None else timestep.reward[which]
+        axes = tuple(range(1, discounts.ndim))
+        self._terminations[rows] = terminated = is_last & ~np.any(discounts, axis=axes)
+        self._truncations[rows] = is_last & ~terminated
+        self._has_discount[rows] = ~is_first
+        self._discounts[rows] = discounts
+        self._final_observations[rows] = None
+        self._is_final[rows] = False
+        if self._mode is AutoresetMode.SAME_STEP and is_last.any():
+            self._is_final[rows] = self._is_restarting[rows] = is_last
+            for place in np.flatnonzero(is_last):
+                own = {name: values[which][place] for name, values in observation.items()
+                       if np.ndim(values) > 0}  # fmt: skip
+                self._final_observations[rows[place]] = self._observations.single(own)
+        self._observations.put_rows(at, which, observation)
+        self._mid_count += int(np.count_nonzero(kinds == _MID))
+
+    def _put(self, index: int, timestep: dm_env.TimeStep, was_lost: bool, terminated: bool) -> bool:
         if was_lost:
             extras = Extras({"restarted": True}, False)
         elif not self._is_proxy:
@@ -109,7 +161,6 @@ class VectorRows:
             return False
         self._was_lost[index] = was_lost
         is_last = timestep.step_type is dm_env.StepType.LAST
-        terminated = is_last and is_terminated(self._environments[index], timestep)
         self._rewards[index] = 0.0 if timestep.reward is None else timestep.reward
         self._terminations[index] = terminated
         self._truncations[index] = extras.is_truncated or (is_last and not terminated)
@@ -144,18 +195,17 @@ class VectorRows:
         # Last, for an error above is followed by a second call.
         self._mid_count += len(indices)
 
-    def results(self, ids: Array | None, copy: bool, add_info: AddInfo) -> Results:
+    def results(self, ids: Array | None, add_info: AddInfo) -> Results:
         """Returns what `step` returns for some environments, or for all.
 
         Args:
           ids: their indices; None for all.
-          copy: whether to copy the observations; see `ObservationBatch.rows`.
           add_info: adds the info of one environment to those of all.
         """
         which = slice(None) if ids is None else ids
         rows = range(self._count) if ids is None else ids.tolist()
         return (
-            self._observations.rows(ids, copy),
+            self._observations.rows(ids),
             self._rewards[which].copy(),
             self._terminations[which].copy(),
             self._truncations[which].copy(),

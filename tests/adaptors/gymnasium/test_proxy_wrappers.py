@@ -217,7 +217,7 @@ def test_batches_that_are_none(server: Server) -> None:
     with pair(server, "discrete", AutoresetMode.NEXT_STEP) as (envs, _):
         envs.reset()
         for actions in (1, np.zeros(2, int), {"action": 1}):
-            with pytest.raises(ValueError, match="expected 3 actions in one batch"):
+            with pytest.raises(ValueError, match="expected 3"):
                 envs.step(actions)
         envs.step(np.zeros(3, int))
 

@@ -22,6 +22,7 @@ from dm_env_rpc_client.adaptors.gymnasium.spaces import (
     spec_to_space,
     to_space,
 )
+from dm_env_rpc_client.environment.rows import split_action
 from dm_env_rpc_client.tensors.variable_specs import (
     VariableArray,
     VariableBoundedArray,
@@ -116,23 +117,23 @@ def array_of(value: Any, spec: specs.Array) -> Any:
 def test_batches_hold_the_same(structure: dict[str, Leaf], unwrap_single: bool) -> None:
     flat_specs = {name: spec for name, (spec, _) in structure.items()}
     flat = {name: value for name, (_, value) in structure.items()}
-    observations = ObservationBatch(flat_specs, 3, unwrap_single, "observation")
+    observations = ObservationBatch(flat_specs, 3, unwrap_single, copy=True)
     assert observations.space == batch_space(observations.single_space, 3)
     for index in (2, 0, 1):
         observations.put(index, flat)
-    batch = observations.rows(None, copy=True)
+    batch = observations.rows(None)
     assert batch in observations.space
     single = observations.single(flat)
     assert single in observations.single_space
     # What is observed by all is done by all.
     actions = ActionBatch(flat_specs, 3, unwrap_single, "action")
-    for action in actions.split(batch, 3):
+    for action in split_action(actions.by_name(batch, 3), flat_specs, 3):
         assert action.keys() == flat.keys()
         for name, value in flat.items():
             assert same(array_of(action[name], flat_specs[name]), value)
     for sample in (actions.space.sample(), actions.space.sample()):
         assert sample in actions.space
-        for action in actions.split(sample, 3):
+        for action in split_action(actions.by_name(sample, 3), flat_specs, 3):
             for name, spec in flat_specs.items():
                 if spec.dtype.kind in "biuf":
                     spec.validate(array_of(action[name], spec))
@@ -268,4 +269,4 @@ def test_batches_of_another_structure_are_refused(actions: Any, text: str) -> No
     flat_specs = {"a": specs.Array((), np.int32), "b.c": specs.Array((), np.float32)}
     batch = ActionBatch(flat_specs, 2, True, "action")
     with pytest.raises(SpecError, match=text):
-        batch.split(actions, 2)
+        split_action(batch.by_name(actions, 2), flat_specs, 2)

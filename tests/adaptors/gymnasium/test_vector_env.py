@@ -181,6 +181,7 @@ def test_a_slow_environment_does_not_keep_the_others(short: Server) -> None:
         3,
         lambda index: {"seconds": 1.0 if index == 2 else 0.0},
         autoreset_mode=AutoresetMode.SAME_STEP,
+        num_batches=0,
     ) as env:
         env.reset()
         started = time.monotonic()
@@ -201,7 +202,7 @@ def test_a_slow_environment_does_not_keep_the_others(short: Server) -> None:
 
 def test_an_episode_that_is_about_to_begin_cannot_be_disturbed(short: Server) -> None:
     settings = [{"length": 1}, {"length": 1, "pause": 0.5}]
-    with vector(short.address, 2, settings, autoreset_mode="SameStep") as env:
+    with vector(short.address, 2, settings, autoreset_mode="SameStep", num_batches=0) as env:
         env.reset()
         env.send([1, 2])
         assert env.recv()[-1].tolist() == [0]
@@ -334,7 +335,7 @@ def test_settings_that_change_the_specs_are_refused(catch_server: Server) -> Non
 
 def test_an_episode_that_cannot_begin_fails_its_environment_only(short: Server) -> None:
     settings = [{"length": 1}, {"length": 1, "fails_after": 2}]
-    with vector(short.address, 2, settings, autoreset_mode="SameStep") as env:
+    with vector(short.address, 2, settings, autoreset_mode="SameStep", num_batches=0) as env:
         env.reset()
         env.step([1, 2])
         with pytest.raises(EnvironmentsFailedError, match=r"environment 1 .*no more") as caught:
@@ -441,7 +442,10 @@ def test_infos_that_are_no_json_fail_their_own_environment_only(pixels: int, bro
     def settings(index: int) -> dict[str, Any]:
         return {"pixels": pixels, "is_broken": index == broken}
 
-    with serve(Mangled) as server, vector(server.address, 4, settings, copy=False) as env:
+    with (
+        serve(Mangled) as server,
+        vector(server.address, 4, settings, copy=False, num_batches=0) as env,
+    ):
         observations, _ = env.reset()
         others = [index for index in range(4) if index != broken]
         for count in (1, 2):
