@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import dm_env
 import gymnasium
 import numpy as np
 import numpy.typing as npt
@@ -186,10 +187,9 @@ class RemoteVectorEnv(MadeByArguments, gymnasium.vector.VectorEnv[Any, Any, Arra
         }
         self._rows.begin()
         rows = self._rows
-        rows.forget_restarts(ids)
         if isinstance(rows, WorldRows):
             rows.drop_infos(ids)
-        self._worlds.reset(each, rows, self._check_specs)
+        self._worlds.reset(each, _First(rows), self._check_specs)
         if isinstance(rows, WorldRows):
             return rows.observations(None), rows.infos(None)
         infos = {} if self._description is None else rows.proxy_infos(ids, self._add_info)
@@ -425,3 +425,27 @@ class RemoteVectorEnv(MadeByArguments, gymnasium.vector.VectorEnv[Any, Any, Arra
         if seed is None or self._seed_setting is None:
             return settings
         return {self._seed_setting: seed, **settings}
+
+
+class _First:
+    """Takes first steps, after which no row is in the middle of being begun again.
+
+    Args:
+      rows: takes them in the end.
+    """
+
+    def __init__(self, rows: VectorRows | WorldRows):
+        self._rows = rows
+        self.put_mid_steps = rows.put_mid_steps
+        self.put_lost = rows.put_lost
+
+    def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
+        """Takes the step of one row."""
+        self._rows.forget_restarts([index])
+        return self._rows.put(index, timestep)
+
+    def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> None:
+        """Takes the steps of rows of a world."""
+        rows = np.arange(self._rows.count)
+        self._rows.forget_restarts((rows if at is None else rows[at]).tolist())
+        self._rows.put_rows(at, taken, timestep)

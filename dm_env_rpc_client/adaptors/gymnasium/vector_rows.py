@@ -49,6 +49,7 @@ class VectorRows:
       mode: when episodes begin.
 
     Attributes:
+      count: the number of rows.
       has_begun: whether a sequence has begun, bool [N].
     """
 
@@ -65,7 +66,7 @@ class VectorRows:
         self._observations = observations
         self._is_proxy = is_proxy
         self._mode = mode
-        self._count = count
+        self.count = count
         # How many have put a MID step since the last step began.
         self._mid_count = 0
         # The infos of Gymnasium environments, and those of the steps that ended an episode.
@@ -86,7 +87,7 @@ class VectorRows:
 
     def begin(self) -> bool:
         """Begins a step; returns whether episodes are known to be running in all environments."""
-        was_mid, self._mid_count = self._mid_count == self._count, 0
+        was_mid, self._mid_count = self._mid_count == self.count, 0
         return was_mid
 
     def forget_restarts(self, ids: Sequence[int]) -> None:
@@ -114,7 +115,7 @@ class VectorRows:
     def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> None:
         """Stores the rows of a world; see `RowConsumer`."""
         assert isinstance(self._observations, ObservationBatch), "others are in WorldRows"
-        rows = np.arange(self._count)[slice(None) if at is None else at]
+        rows = np.arange(self.count)[slice(None) if at is None else at]
         which = slice(None) if taken is None else taken
         observation = timestep.observation
         kinds = observation[STEP_TYPE][which]
@@ -203,7 +204,7 @@ class VectorRows:
           add_info: adds the info of one environment to those of all.
         """
         which = slice(None) if ids is None else ids
-        rows = range(self._count) if ids is None else ids.tolist()
+        rows = range(self.count) if ids is None else ids.tolist()
         return (
             self._observations.rows(ids),
             self._rewards[which].copy(),
@@ -236,7 +237,7 @@ class VectorRows:
 
     def _infos(self, which: slice | Array) -> dict[str, Any]:
         """Returns the infos of environments in Gymnasium's form: `key`, and the mask `_key`."""
-        if self._mid_count == self._count:
+        if self._mid_count == self.count:
             discounts = self._discounts[which]
             return {"discount": discounts.copy(), "_discount": np.ones(len(discounts), np.bool_)}
         has_discount, is_final = self._has_discount[which], self._is_final[which]

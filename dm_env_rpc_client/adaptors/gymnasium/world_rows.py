@@ -42,6 +42,7 @@ class WorldRows:
       copy: whether observations belong to callers.
 
     Attributes:
+      count: the number of rows.
       has_begun: whether an episode has begun, bool [N].
       ended: rows whose episode the server cannot follow by the next one, since it was lost.
     """
@@ -55,7 +56,7 @@ class WorldRows:
         copy: bool,
     ):
         self._space = space
-        self._count = count
+        self.count = count
         self._mode = mode
         names = [
             name
@@ -78,7 +79,7 @@ class WorldRows:
 
     def begin(self) -> bool:
         """Begins a step; returns whether episodes are known to be running in all environments."""
-        was_mid, self._mid_count = self._mid_count == self._count, 0
+        was_mid, self._mid_count = self._mid_count == self.count, 0
         return was_mid
 
     def forget_restarts(self, ids: Sequence[int]) -> None:
@@ -113,7 +114,7 @@ class WorldRows:
         """Takes the rows of a world; see `RowConsumer`."""
         observation = timestep.observation
         which = slice(None) if taken is None else taken
-        rows = np.arange(self._count)[slice(None) if at is None else at]
+        rows = np.arange(self.count)[slice(None) if at is None else at]
         if at is None:
             self._observations.replace(observation)
         else:
@@ -159,10 +160,10 @@ class WorldRows:
     def infos(self, ids: Array | None) -> dict[str, Any]:
         """Returns the infos that have come since the last time: those of some rows, or all."""
         chunks, self._infos = self._infos, []
-        if ids is None and len(chunks) == 1 and len(chunks[0][0]) == self._count:
+        if ids is None and len(chunks) == 1 and len(chunks[0][0]) == self.count:
             return dict(chunks[0][1])
         infos: dict[str, Any] = {}
-        count = self._count if ids is None else len(ids)
+        count = self.count if ids is None else len(ids)
         for rows, own in chunks:
             if ids is None:
                 _put_together(infos, own, np.arange(len(rows)), rows, count)

@@ -217,7 +217,7 @@ def test_batches_that_are_none(server: Server) -> None:
     with pair(server, "discrete", AutoresetMode.NEXT_STEP) as (envs, _):
         envs.reset()
         for actions in (1, np.zeros(2, int), {"action": 1}):
-            with pytest.raises(ValueError, match="expected 3"):
+            with pytest.raises(ValueError, match=r"expected (3|numbers)"):
                 envs.step(actions)
         envs.step(np.zeros(3, int))
 
