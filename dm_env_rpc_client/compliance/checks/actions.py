@@ -29,7 +29,8 @@ from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.tensors import packing
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 
-_STEP = "StepRequest/Response"
+_of_steps = functools.partial(reference, "StepRequest/Response")
+
 _MAX_ELEMENTS = 16
 """The number of elements of one action that are tried one by one."""
 
@@ -146,10 +147,8 @@ def _filled(field: TensorField, shape: tuple[int, ...]) -> Tensor | None:
     return None if element is None else _packed(field, np.full(shape, element, field.codec.dtype))
 
 
-@reference(
-    _STEP,
-    "Actions are optional: a step may have only some of them.",
-    needs=(a_world_can_be_joined,),
+@_of_steps(
+    "Actions are optional: a step may have only some of them.", needs=(a_world_can_be_joined,)
 )
 def each_action_can_be_sent_alone(trial: Trial) -> None:
     """Sends one at a time; an environment that needs all of them may refuse.
@@ -162,7 +161,7 @@ def each_action_can_be_sent_alone(trial: Trial) -> None:
         agent.try_step({uid: agent.valid_actions()[uid]}, "the environment needs all its actions")
 
 
-@reference(_STEP, "The set of actions may be empty.", needs=(a_world_can_be_joined,))
+@_of_steps("The set of actions may be empty.", needs=(a_world_can_be_joined,))
 def a_step_may_be_empty(trial: Trial) -> None:
     """Steps without actions in a sequence; an environment that needs them may refuse.
 

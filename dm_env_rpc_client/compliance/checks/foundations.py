@@ -5,6 +5,7 @@ A check that needs one of these is skipped if that one finds something.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -17,6 +18,10 @@ from dm_env_rpc_client.compliance.probe import Probe, describe
 from dm_env_rpc_client.compliance.probe_agent import unknown_uid
 from dm_env_rpc_client.compliance.trial import Trial
 
+_of_errors = functools.partial(overview, "Errors")
+_of_joining = functools.partial(reference, "JoinWorldRequest/Response")
+_of_specs = functools.partial(reference, "Specs")
+
 _NEEDS_SETTINGS = (
     "if the server needs settings, pass --create NAME=VALUE; if it has a world already, pass "
     "--world NAME, where the name may be ''"
@@ -28,10 +33,8 @@ _NEEDS_NAME = (
 _UNKNOWN_IS_A_MISTAKE = "a client sends only UIDs of the specs"
 
 
-@reference(
-    "JoinWorldRequest/Response",
-    "A world that exists, or that was created, can be joined.",
-    otherwise="nothing can be checked",
+@_of_joining(
+    "A world that exists, or that was created, can be joined.", otherwise="nothing can be checked"
 )
 def the_server_can_be_checked(trial: Trial) -> None:
     """Creates a world and joins it.
@@ -52,8 +55,7 @@ def the_server_can_be_checked(trial: Trial) -> None:
         raise probe.violation(join_expected, describe(joined))
 
 
-@reference(
-    "JoinWorldRequest/Response",
+@_of_joining(
     "An agent can step at once after its JoinWorld.",
     otherwise="an agent that has joined cannot step",
 )
@@ -86,8 +88,7 @@ def _is_error(answer: object) -> bool:
     return isinstance(answer, status_pb2.Status)
 
 
-@overview(
-    "Errors",
+@_of_errors(
     "A request that fails is answered with an error.",
     needs=(a_world_can_be_joined,),
     otherwise="a request that fails is not answered with an error",
@@ -119,8 +120,7 @@ def the_first_step_ignores_its_actions(trial: Trial) -> None:
     agent.step(agent.nonsense(), expected="a first step whose actions are ignored")
 
 
-@reference(
-    "Specs",
+@_of_specs(
     "The specs are a complete list of what can be requested.",
     leniency=_UNKNOWN_IS_A_MISTAKE,
     needs=(a_failed_request_is_answered,),
@@ -140,8 +140,7 @@ def unknown_observations_are_refused(trial: Trial) -> None:
         agent.refuse_step("an error, because there is no such observation", requested=requested)
 
 
-@reference(
-    "Specs",
+@_of_specs(
     "The specs are a complete list of the actions.",
     leniency=_UNKNOWN_IS_A_MISTAKE,
     needs=(a_failed_request_is_answered,),
@@ -161,8 +160,7 @@ def unknown_actions_are_refused(trial: Trial) -> None:
     agent.refuse_step("an error, because one action is unknown, beside valid ones", actions)
 
 
-@overview(
-    "Errors",
+@_of_errors(
     "After an error that is not fatal the client can go on.",
     leniency="a server may close the stream after an error that it takes for a fatal one",
     needs=(a_failed_request_is_answered,),
@@ -250,8 +248,7 @@ def _expect_silence(trial: Trial, probe: Probe, expected: str) -> None:
         raise probe.violation(expected, f"one more answer: {received}")
 
 
-@overview(
-    "Errors",
+@_of_errors(
     "A request that fails can be taken for a no-op, so that the client can retry.",
     leniency="a server can treat a failed request as a no-op, but need not",
     needs=(
@@ -282,8 +279,7 @@ def an_error_changes_no_state(trial: Trial) -> None:
         agent.check_is_running("the refused JoinWorld did not end the sequence")
 
 
-@overview(
-    "Errors",
+@_of_errors(
     "A request that fails for any reason is answered with an error.",
     leniency="a client sends no request without a payload",
     needs=(a_failed_request_is_answered,),

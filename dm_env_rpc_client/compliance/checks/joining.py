@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import overview, reference
 from dm_env_rpc_client.compliance.checks.foundations import (
@@ -16,11 +18,11 @@ from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.probe_agent import step_together
 from dm_env_rpc_client.compliance.trial import Trial
 
-_JOIN = "JoinWorldRequest/Response"
-_LEAVE = "LeaveWorldRequest/Response"
+_of_joining = functools.partial(reference, "JoinWorldRequest/Response")
+_of_leaving = functools.partial(reference, "LeaveWorldRequest/Response")
 
 
-@reference(_JOIN, "The name says which world to join.", needs=(a_failed_request_is_answered,))
+@_of_joining("The name says which world to join.", needs=(a_failed_request_is_answered,))
 def an_unknown_world_cannot_be_joined(trial: Trial) -> None:
     """Names a world that does not exist, beside one that does.
 
@@ -34,7 +36,7 @@ def an_unknown_world_cannot_be_joined(trial: Trial) -> None:
         probe.refuse(dm_env_rpc_pb2.StepRequest(), "an error, because no world was joined")
 
 
-@reference(_JOIN, "Invalid settings are refused.", needs=(a_failed_request_is_answered,))
+@_of_joining("Invalid settings are refused.", needs=(a_failed_request_is_answered,))
 def invalid_join_settings_are_refused(trial: Trial) -> None:
     """Adds each setting to the valid ones.
 
@@ -51,8 +53,7 @@ def invalid_join_settings_are_refused(trial: Trial) -> None:
     trial.join(trial.usable(probe), name)
 
 
-@reference(
-    _JOIN,
+@_of_joining(
     "A connection joins one world at a time.",
     leniency="a client leaves its world before it joins again",
     needs=(an_error_changes_no_state,),
@@ -71,8 +72,7 @@ def a_joined_connection_cannot_join_again(trial: Trial) -> None:
     agent.step(expected="a StepResponse after the refused JoinWorld")
 
 
-@reference(
-    _JOIN,
+@_of_joining(
     "A connection joins one world at a time, whichever it is.",
     leniency="a client leaves its world before it joins another",
     needs=(a_joined_connection_cannot_join_again, names_of_worlds_are_unique),
@@ -115,7 +115,7 @@ def step_and_reset_need_a_join(trial: Trial) -> None:
         probe.refuse(request, f"{expected} any more")
 
 
-@reference(_LEAVE, "Leaving while not joined is a no-op.", needs=(a_world_can_be_joined,))
+@_of_leaving("Leaving while not joined is a no-op.", needs=(a_world_can_be_joined,))
 def leaving_while_not_joined_is_a_no_op(trial: Trial) -> None:
     """Leaves before a join and twice after one.
 
@@ -131,10 +131,8 @@ def leaving_while_not_joined_is_a_no_op(trial: Trial) -> None:
         probe.accept(leave, expected)
 
 
-@reference(
-    _LEAVE,
-    "An agent that joins again after a leave begins a sequence.",
-    needs=(a_world_can_be_joined,),
+@_of_leaving(
+    "An agent that joins again after a leave begins a sequence.", needs=(a_world_can_be_joined,)
 )
 def a_world_can_be_joined_again_after_a_leave(trial: Trial) -> None:
     """Leaves in the middle of a sequence; after the next join another one begins.
@@ -167,8 +165,7 @@ def agents_of_one_world_have_their_own_states(trial: Trial) -> None:
     step_together((agent, other), "a StepResponse for each agent")
 
 
-@reference(
-    _JOIN,
+@_of_joining(
     "A world takes as many agents as it expects.",
     needs=(a_world_can_be_joined, a_failed_request_is_answered, unknown_actions_are_refused),
     takes=Takes(connections=2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,7 +18,8 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 
-_STEP = "StepRequest/Response"
+_of_steps = functools.partial(reference, "StepRequest/Response")
+
 _STEPS = 12
 """The number of steps whose observations are checked."""
 
@@ -30,9 +32,7 @@ def _joined(trial: Trial) -> ProbeAgent:
     return agent
 
 
-@reference(
-    _STEP, "If no observations are requested, none are returned.", needs=(a_world_can_be_joined,)
-)
+@_of_steps("If no observations are requested, none are returned.", needs=(a_world_can_be_joined,))
 def nothing_is_returned_unless_requested(trial: Trial) -> None:
     """Requests nothing, in a first step and in later ones.
 
@@ -43,8 +43,7 @@ def nothing_is_returned_unless_requested(trial: Trial) -> None:
         agent.observe(())
 
 
-@reference(
-    _STEP,
+@_of_steps(
     "The observations that are requested are returned.",
     needs=(a_world_can_be_joined,),
     otherwise="requested observations are not returned",
@@ -61,8 +60,7 @@ def what_is_requested_is_returned(trial: Trial) -> None:
             agent.check_observations(response, agent.specs.observations)
 
 
-@reference(
-    _STEP,
+@_of_steps(
     "Any set of observations can be requested.",
     needs=(nothing_is_returned_unless_requested, what_is_requested_is_returned),
 )
@@ -79,8 +77,7 @@ def each_observation_can_be_requested_alone(trial: Trial) -> None:
         agent.observe([uid for uid in uids if uid != left_out])
 
 
-@reference(
-    _STEP,
+@_of_steps(
     "Requesting an observation twice is the same as requesting it once.",
     leniency="a client has no reason to request an observation twice",
     needs=(what_is_requested_is_returned,),
@@ -109,8 +106,7 @@ def _observed(trial: Trial) -> Iterator[tuple[ProbeAgent, TensorField, dm_env_rp
                 yield agent, fields[uid], tensor
 
 
-@reference(
-    _STEP,
+@_of_steps(
     "Observations have the shape and the data type of their spec.",
     needs=(what_is_requested_is_returned,),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,7 +18,8 @@ from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 
-_HEADING = "Read/Write/List Property"
+_of_properties = functools.partial(reference, "Read/Write/List Property")
+
 _UNKNOWN = "no.such.property"
 _MAX_PROPERTIES = 200
 """The number of properties of a tree that are checked."""
@@ -176,8 +178,7 @@ def _own_values(trial: Trial) -> Iterator[tuple[_Properties, _Property, Tensor]]
             yield properties, found, value
 
 
-@reference(
-    _HEADING,
+@_of_properties(
     "Properties are a tree whose nodes have unique keys.",
     needs=(a_failed_request_is_answered,),
     otherwise="properties cannot be listed",
@@ -191,8 +192,7 @@ def properties_can_be_listed(trial: Trial) -> None:
         pass
 
 
-@reference(
-    _HEADING,
+@_of_properties(
     "A readable property has a value that conforms to its spec.",
     needs=(properties_can_be_listed,),
     otherwise="readable properties cannot be read",
@@ -218,8 +218,7 @@ def readable_properties_can_be_read(trial: Trial) -> None:
             ) from None
 
 
-@reference(
-    _HEADING,
+@_of_properties(
     "A property that is not readable has no value to read.",
     leniency=_FOLLOWS_ATTRIBUTES,
     needs=(properties_can_be_listed, a_failed_request_is_answered),
@@ -237,10 +236,8 @@ def unreadable_properties_are_refused(trial: Trial) -> None:
             )
 
 
-@reference(
-    _HEADING,
-    "What can be read and written takes its own value.",
-    needs=(readable_properties_can_be_read,),
+@_of_properties(
+    "What can be read and written takes its own value.", needs=(readable_properties_can_be_read,)
 )
 def writable_properties_can_be_written(trial: Trial) -> None:
     """Writes to each one the value that was read.
@@ -255,8 +252,7 @@ def writable_properties_can_be_written(trial: Trial) -> None:
             )
 
 
-@reference(
-    _HEADING,
+@_of_properties(
     "A property that is not writable cannot be written.",
     leniency=_FOLLOWS_ATTRIBUTES,
     needs=(readable_properties_can_be_read, a_failed_request_is_answered),
@@ -273,8 +269,7 @@ def unwritable_properties_are_refused(trial: Trial) -> None:
             )
 
 
-@reference(
-    _HEADING,
+@_of_properties(
     "A property that does not exist is refused.",
     leniency="a client finds out by a list which properties there are",
     needs=(properties_can_be_listed, a_failed_request_is_answered),

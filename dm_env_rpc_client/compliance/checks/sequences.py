@@ -20,15 +20,16 @@ from dm_env_rpc_client.protocol import lifecycle
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.tensors.settings import pack_settings
 
-_STEP = "StepRequest/Response"
+_of_states = functools.partial(overview, "States")
+_of_steps = functools.partial(reference, "StepRequest/Response")
+
 _RESET = "ResetRequest/Response"
 _of_resets = functools.partial(reference, _RESET, needs=(a_world_can_be_joined, a_reset_is_taken))
 _WINDOW = 8
 """The number of steps that are pending at once."""
 
 
-@reference(
-    _STEP,
+@_of_steps(
     "The actions of a first step are ignored, so it may have valid ones.",
     needs=(a_world_can_be_joined,),
     otherwise="a first step with actions is refused",
@@ -44,11 +45,7 @@ def a_first_step_may_have_actions(trial: Trial) -> None:
     agent.step(agent.valid_actions(), expected="a first step whose actions are ignored")
 
 
-@overview(
-    "States",
-    "Each state leads to some states only.",
-    needs=(a_world_can_be_joined,),
-)
+@_of_states("Each state leads to some states only.", needs=(a_world_can_be_joined,))
 def states_follow_each_other(trial: Trial) -> None:
     """Steps to the end of a sequence and into the next.
 
@@ -65,10 +62,8 @@ def _endless(trial: Trial) -> str:
     return f"no sequence ended within {trial.options.max_steps} steps"
 
 
-@reference(
-    _STEP,
-    "The last step of a sequence returns observations too.",
-    needs=(what_is_requested_is_returned,),
+@_of_steps(
+    "The last step of a sequence returns observations too.", needs=(what_is_requested_is_returned,)
 )
 def the_last_step_returns_observations(trial: Trial) -> None:
     """Requests everything in each step until the end.
@@ -84,10 +79,8 @@ def the_last_step_returns_observations(trial: Trial) -> None:
     raise NotOfferedError(_endless(trial))
 
 
-@reference(
-    _STEP,
-    "Pending steps may be processed in the next sequence.",
-    needs=(a_first_step_may_have_actions,),
+@_of_steps(
+    "Pending steps may be processed in the next sequence.", needs=(a_first_step_may_have_actions,)
 )
 def sequences_end_and_begin_while_steps_are_in_flight(trial: Trial) -> None:
     """Keeps several steps pending beyond the end of a sequence.
@@ -217,11 +210,7 @@ def reset_settings_are_taken(trial: Trial) -> None:
     agent.step(requested=agent.observations)
 
 
-@reference(
-    _RESET,
-    "Invalid settings are refused.",
-    needs=(a_failed_request_is_answered,),
-)
+@reference(_RESET, "Invalid settings are refused.", needs=(a_failed_request_is_answered,))
 def invalid_reset_settings_are_refused(trial: Trial) -> None:
     """Sends each one; the sequence continues, if errors are no-ops.
 
@@ -238,11 +227,7 @@ def invalid_reset_settings_are_refused(trial: Trial) -> None:
             agent.check_is_running("the refused Reset did not end the sequence")
 
 
-@overview(
-    "States",
-    "A joined agent has one of three states after a step.",
-    needs=(a_world_can_be_joined,),
-)
+@_of_states("A joined agent has one of three states after a step.", needs=(a_world_can_be_joined,))
 def states_are_those_of_the_protocol(trial: Trial) -> None:
     """Checks the number of the state in each of some steps.
 

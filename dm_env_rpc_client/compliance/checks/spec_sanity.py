@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
@@ -11,6 +12,8 @@ from dm_env_rpc_client.compliance.probe import describe
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import codecs, nesting, specs
+
+_of_specs = functools.partial(reference, "Specs")
 
 _SpecsByKind = Iterator[tuple[str, list[dm_env_rpc_pb2.TensorSpec]]]
 
@@ -30,7 +33,7 @@ def _check_each(
                 raise ViolationError(expected, "JoinWorldRequest", f"{kind} {describe(spec)}")
 
 
-@reference("Specs", "The names of the actions are unique, and those of the observations.")
+@_of_specs("The names of the actions are unique, and those of the observations.")
 def names_are_unique(trial: Trial) -> None:
     """Looks for a name that occurs twice.
 
@@ -106,8 +109,7 @@ def bounds_make_sense(trial: Trial) -> None:
                 ) from None
 
 
-@reference(
-    "Specs",
+@_of_specs(
     "The specs tell the client which values it can send.",
     needs=(
         names_are_unique,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from google.protobuf import any_pb2
 from google.rpc import status_pb2
 
@@ -18,14 +20,16 @@ from dm_env_rpc_client.compliance.probe import describe
 from dm_env_rpc_client.compliance.probe_agent import unknown_uid
 from dm_env_rpc_client.compliance.trial import Trial
 
+_of_protocol = functools.partial(overview, "Protocol overview")
+_of_streaming = functools.partial(overview, "Streaming")
+
 _DEPTH = 16
 """The number of requests that are pending at once."""
 
 _LEAVE = dm_env_rpc_pb2.LeaveWorldRequest()
 
 
-@overview(
-    "Protocol overview",
+@_of_protocol(
     "An answer is of the request's own kind, or an error.",
     needs=(one_answer_for_each_request, the_stream_survives_errors),
 )
@@ -51,8 +55,7 @@ def answers_are_of_the_requests_kind(trial: Trial) -> None:
         agent.probe.answer(field, f"the answer to the {field} request, in order")
 
 
-@overview(
-    "Streaming",
+@_of_streaming(
     "Requests sent without waiting are answered in their order.",
     needs=(what_is_requested_is_returned,),
 )
@@ -76,8 +79,7 @@ def pipelined_steps_are_answered_in_order(trial: Trial) -> None:
             )
 
 
-@overview(
-    "Streaming",
+@_of_streaming(
     "Requests sent without waiting are processed in their order.",
     needs=(an_error_changes_no_state,),
 )
@@ -97,8 +99,7 @@ def pipelined_requests_take_effect_in_order(trial: Trial) -> None:
     agent.probe.accepted("step", "a StepResponse after the JoinWorld")
 
 
-@overview(
-    "Streaming",
+@_of_streaming(
     "If one of several pending requests fails, the others do not.",
     needs=(an_error_changes_no_state,),
 )
@@ -146,10 +147,8 @@ def errors_have_a_code_and_a_message(trial: Trial) -> None:
             )
 
 
-@overview(
-    "Protocol overview",
-    "An extension is answered by an extension, or an error.",
-    needs=(a_failed_request_is_answered,),
+@_of_protocol(
+    "An extension is answered by an extension, or an error.", needs=(a_failed_request_is_answered,)
 )
 def an_unknown_extension_is_answered(trial: Trial) -> None:
     """Sends a message of an unknown type.

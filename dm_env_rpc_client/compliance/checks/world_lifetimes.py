@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from google.rpc import status_pb2
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
@@ -16,9 +18,9 @@ from dm_env_rpc_client.compliance.outcome import NotOfferedError
 from dm_env_rpc_client.compliance.probe import Probe, describe
 from dm_env_rpc_client.compliance.trial import Trial
 
-_CREATE = "CreateWorldRequest/Response"
-_DESTROY = "DestroyWorldRequest/Response"
-_SEVERAL = "Multiple world support"
+_of_creation = functools.partial(reference, "CreateWorldRequest/Response")
+_of_destruction = functools.partial(reference, "DestroyWorldRequest/Response")
+_of_several_worlds = functools.partial(reference, "Multiple world support")
 
 
 def _destroy(trial: Trial, probe: Probe, name: str) -> None:
@@ -33,10 +35,8 @@ def _check_creates(trial: Trial) -> None:
         raise NotOfferedError("the options name an existing world, so none is created or destroyed")
 
 
-@reference(
-    _CREATE,
-    "A world is created with the settings, and destroyed.",
-    otherwise="worlds cannot be destroyed",
+@_of_creation(
+    "A world is created with the settings, and destroyed.", otherwise="worlds cannot be destroyed"
 )
 def a_world_can_be_created_and_destroyed(trial: Trial) -> None:
     """Does so twice, because the first time must leave nothing behind.
@@ -49,8 +49,8 @@ def a_world_can_be_created_and_destroyed(trial: Trial) -> None:
         _destroy(trial, probe, trial.create_world(probe))
 
 
-@reference(
-    _CREATE, "Settings that are required cannot be left out.", needs=(a_failed_request_is_answered,)
+@_of_creation(
+    "Settings that are required cannot be left out.", needs=(a_failed_request_is_answered,)
 )
 def required_create_settings_are_required(trial: Trial) -> None:
     """Leaves each of them out.
@@ -68,7 +68,7 @@ def required_create_settings_are_required(trial: Trial) -> None:
         probe.refuse(request, f"an error, because the setting {name!r} is missing")
 
 
-@reference(_CREATE, "Invalid settings are refused.", needs=(a_failed_request_is_answered,))
+@_of_creation("Invalid settings are refused.", needs=(a_failed_request_is_answered,))
 def invalid_create_settings_are_refused(trial: Trial) -> None:
     """Adds each setting to the valid ones.
 
@@ -84,8 +84,7 @@ def invalid_create_settings_are_refused(trial: Trial) -> None:
         probe.refuse(request, f"an error, because the setting {name!r} is invalid")
 
 
-@reference(
-    _CREATE,
+@_of_creation(
     "The name of a world is unique.",
     otherwise="two worlds that exist at the same time can have one name",
 )
@@ -112,8 +111,7 @@ def _create_beside(trial: Trial, probe: Probe, names: list[str]) -> None:
     names.append(name)
 
 
-@reference(
-    _CREATE,
+@_of_creation(
     "The name of a world is unique on the server, not on one connection only.",
     needs=(names_of_worlds_are_unique,),
     otherwise="worlds of two connections can have one name",
@@ -130,10 +128,8 @@ def names_of_worlds_are_unique_across_connections(trial: Trial) -> None:
     _create_beside(trial, probe, names)
 
 
-@reference(
-    _SEVERAL,
-    "A server with one world refuses to create another.",
-    needs=(a_failed_request_is_answered,),
+@_of_several_worlds(
+    "A server with one world refuses to create another.", needs=(a_failed_request_is_answered,)
 )
 def a_server_with_one_world_refuses_another(trial: Trial) -> None:
     """Creates a second one beside the first.
@@ -148,8 +144,7 @@ def a_server_with_one_world_refuses_another(trial: Trial) -> None:
     probe.refuse(trial.create_request(), "an error, because the only world exists already")
 
 
-@reference(
-    _CREATE,
+@_of_creation(
     "Another connection may join a world than the one that created it.",
     needs=(a_world_can_be_joined,),
     takes=Takes(connections=2),
@@ -164,8 +159,7 @@ def a_world_can_be_joined_from_another_connection(trial: Trial) -> None:
     agent.begin("a first step in a world that another connection created")
 
 
-@reference(
-    _DESTROY,
+@_of_destruction(
     "A world that does not exist cannot be destroyed.",
     leniency="the world is not there afterwards, which is what the client asked for",
     needs=(a_world_can_be_created_and_destroyed, a_failed_request_is_answered),
@@ -187,8 +181,7 @@ def an_unknown_world_cannot_be_destroyed(trial: Trial) -> None:
         probe.refuse(request, "an error, because the world was destroyed already")
 
 
-@reference(
-    _DESTROY,
+@_of_destruction(
     "A world that was destroyed is gone.",
     needs=(a_world_can_be_created_and_destroyed, a_failed_request_is_answered),
 )
@@ -203,8 +196,7 @@ def a_destroyed_world_cannot_be_joined(trial: Trial) -> None:
     probe.refuse(trial.join_request(name), "an error, because the world was destroyed")
 
 
-@reference(
-    _DESTROY,
+@_of_destruction(
     "A connection cannot destroy the world that it is joined to.",
     leniency="a client leaves its world before it destroys it",
     needs=(an_error_changes_no_state,),
@@ -223,8 +215,7 @@ def a_joined_connection_cannot_destroy_its_world(trial: Trial) -> None:
     agent.step(expected="a StepResponse, because the world was not destroyed")
 
 
-@reference(
-    _DESTROY,
+@_of_destruction(
     "Under a joined agent a world is destroyed at once, later, or not.",
     needs=(a_world_can_be_joined, a_failed_request_is_answered),
     takes=Takes(connections=2),
@@ -253,8 +244,7 @@ def a_world_with_an_agent_is_destroyed_in_one_of_three_ways(trial: Trial) -> Non
     agent.refuse_step("an error, because the world was destroyed")
 
 
-@reference(
-    _SEVERAL,
+@_of_several_worlds(
     "An agent in one world does not affect an agent in another.",
     needs=(
         a_world_can_be_created_and_destroyed,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.compliance.check import reference
 from dm_env_rpc_client.compliance.checks.foundations import (
@@ -16,13 +18,13 @@ from dm_env_rpc_client.compliance.probe_agent import ProbeAgent, step_together
 from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.protocol.lifecycle import State
 
-_HEADING = "ResetWorldRequest/Response"
+_of_world_resets = functools.partial(reference, "ResetWorldRequest/Response")
+
 _STEPS = 5
 """The number of steps within which an agent must be told of another connection's reset."""
 
 
-@reference(
-    _HEADING,
+@_of_world_resets(
     "The name says which world to reset.",
     leniency="no world is affected, and a client that knows its world names it",
     needs=(a_failed_request_is_answered,),
@@ -36,8 +38,7 @@ def an_unknown_world_cannot_be_reset(trial: Trial) -> None:
     trial.connect().refuse(request, "an error, because there is no such world")
 
 
-@reference(
-    _HEADING,
+@_of_world_resets(
     "A ResetWorld need not come from a connection that is joined.",
     needs=(a_world_can_be_joined, a_reset_world_is_taken),
 )
@@ -54,8 +55,7 @@ def a_spectator_resets_a_world_without_agents(trial: Trial) -> None:
     trial.join(probe, name).begin("a first step in the world that was reset")
 
 
-@reference(
-    _HEADING,
+@_of_world_resets(
     "The agent that resets the world begins the next sequence at once.",
     needs=(a_world_can_be_joined, a_reset_world_is_taken),
 )
@@ -102,8 +102,7 @@ def _check_is_told(trial: Trial, agent: ProbeAgent, caller: Probe) -> None:
     agent.begin("a first step after the world was reset, whose actions are ignored")
 
 
-@reference(
-    _HEADING,
+@_of_world_resets(
     "The caller waits until every other agent had an INTERRUPTED step.",
     needs=(what_is_requested_is_returned, a_reset_world_is_taken),
     takes=Takes(connections=2),
@@ -120,8 +119,7 @@ def a_spectator_resets_a_world_with_an_agent(trial: Trial) -> None:
     _check_is_told(trial, agent, spectator)
 
 
-@reference(
-    _HEADING,
+@_of_world_resets(
     "A ResetWorld affects all agents of the world, the caller otherwise.",
     needs=(a_reset_world_is_taken,),
     takes=Takes(connections=2, joined=2, agents=2),
