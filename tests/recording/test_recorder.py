@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import gc
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +25,12 @@ from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import ConnectionLostError, RecordingError, SpecError
 from dm_env_rpc_client.launch import Launch, from_python
-from dm_env_rpc_client.recording import Recorder, connection_recording, read
-from dm_env_rpc_client.recording import container as containers
+from dm_env_rpc_client.recording import Recorder, read
 from dm_env_rpc_client.recording import recorder as recorders
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.launch.processes import kill
 from tests.recording.sessions import SETTINGS, assert_same, entries, play
-from tests.scripted import descriptor_count, settles
+from tests.scripted import settles
 
 pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
 
@@ -365,88 +361,6 @@ def test_an_interpreter_that_exits_completes_the_file(server: Server, path: Path
     assert len(entries(path)) == 10
 
 
-def test_a_disk_that_is_full_ends_the_connection(
-    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(self: object, data: bytes) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with dm_env_rpc_client.connect(server.address, record=path) as connection:
-        monkeypatch.setattr(containers._Output, "write", full)
-        connection.send(dm_env_rpc_pb2.CreateWorldRequest())
-
-        def go_on() -> None:
-            deadline = time.monotonic() + 30
-            while time.monotonic() < deadline:
-                connection.send(dm_env_rpc_pb2.CreateWorldRequest())
-
-        with pytest.raises(ConnectionLostError, match=r"cannot be written.*No space") as it:
-            go_on()
-        assert isinstance(it.value.__cause__, RecordingError)
-        assert not connection.is_usable
-
-
-def test_a_disk_that_is_full_at_the_end_is_logged_and_leaves_no_descriptor(
-    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    write = containers._Output.write
-    before = descriptor_count()
-
-    def almost_full(self: containers._Output, data: bytes) -> None:
-        if data.endswith(b"MCAP0\r\n"):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        write(self, data)
-
-    monkeypatch.setattr(containers._Output, "write", almost_full)
-    play(server.address, 5, record=path)
-    gc.collect()
-    assert "cannot be written: [Errno 28] No space left" in caplog.text
-    assert settles(lambda: descriptor_count() <= before)
-    # All that was recorded is there; only the end is missing.
-    assert len(entries(path)) == 20
-
-
-def step_on(address: str, recorder: Recorder) -> None:
-    play(address, 10_000, record=recorder)
-
-
-def step_on_async(address: str, recorder: Recorder) -> None:
-    async def run() -> None:
-        env = await dm_env_rpc_client.make_async(address, record=recorder)
-        try:
-            for _ in range(10_000):
-                await env.step({"paddle": 1})
-        finally:
-            await env.close()
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("stepping", [step_on, step_on_async])
-def test_a_disk_that_takes_nothing_ends_the_connection(
-    server: Server,
-    path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    stepping: Callable[[str, Recorder], None],
-) -> None:
-    takes_again = threading.Event()
-    write = containers._Output.write
-
-    def stuck(self: containers._Output, data: bytes) -> None:
-        takes_again.wait(60)
-        write(self, data)
-
-    monkeypatch.setattr(connection_recording, "MAX_WAITING_BYTES", 2_000)
-    monkeypatch.setattr(connection_recording, "_STALLED_SECONDS", 0.2)
-    with Recorder(path) as recorder:
-        monkeypatch.setattr(containers._Output, "write", stuck)
-        try:
-            with pytest.raises(ConnectionLostError, match=r"nothing could be written for 0\.2 s"):
-                stepping(server.address, recorder)
-        finally:
-            takes_again.set()
-
-
 def test_a_file_has_as_many_connections_as_it_can(
     server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -468,60 +382,6 @@ def test_a_connection_does_not_outlive_its_recorder_in_silence(server: Server, p
         connection.send(dm_env_rpc_pb2.CreateWorldRequest())
     connection.close()
     assert read(path).is_complete
-
-
-def test_a_disk_that_is_slow_delays_and_drops_nothing(
-    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write = containers._Output.write
-
-    def slow(self: containers._Output, data: bytes) -> None:
-        time.sleep(0.05)
-        write(self, data)
-
-    monkeypatch.setattr(connection_recording, "MAX_WAITING_BYTES", 2_000)
-    monkeypatch.setattr(containers._Output, "write", slow)
-    play(server.address, 200, record=path)
-    assert len(entries(path)) == 410
-
-
-def test_a_slow_disk_delays_coroutines_that_record_and_no_others(
-    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write = containers._Output.write
-    ticks = 0
-    during_writes = []
-
-    def slow(self: containers._Output, data: bytes) -> None:
-        before = ticks
-        time.sleep(0.3)
-        if before:
-            during_writes.append(ticks - before)
-        write(self, data)
-
-    async def run() -> None:
-        async def tick() -> None:
-            nonlocal ticks
-            while True:
-                ticks += 1
-                await asyncio.sleep(0.005)
-
-        ticking = asyncio.create_task(tick())
-        env = await dm_env_rpc_client.make_async(server.address, record=recorder)
-        await env.reset()
-        for _ in range(20):
-            await env.step({"paddle": 1})
-        await env.close()
-        ticking.cancel()
-
-    with Recorder(path) as recorder:
-        monkeypatch.setattr(connection_recording, "MAX_WAITING_BYTES", 1_000)
-        monkeypatch.setattr(containers._Output, "write", slow)
-        asyncio.run(run())
-    assert len(entries(recorder.path)) == 50
-    # A coroutine that waits for the disk lets the event loop run.
-    assert len(during_writes) >= 2
-    assert min(during_writes[:-1]) > 1
 
 
 FORKED = """

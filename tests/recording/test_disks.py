@@ -1,0 +1,150 @@
+"""Disks that are full, slow or stuck: nothing is dropped, and what fails is told."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+import dm_env_rpc_client
+from dm_env_rpc_client import dm_env_rpc_pb2
+from dm_env_rpc_client.errors import ConnectionLostError, RecordingError
+from dm_env_rpc_client.recording import Recorder, connection_recording
+from dm_env_rpc_client.recording import container as containers
+from dm_env_rpc_client.server import Server
+from tests.recording.sessions import entries, play
+from tests.scripted import descriptor_count, settles
+
+Disk: TypeAlias = Callable[[Callable[[bytes], object]], None]
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    """Has something happen before each write to a recording; the disk may raise an OSError."""
+    write = containers._Output.write
+
+    def behave(before: Callable[[bytes], object]) -> None:
+        def spoiled(self: containers._Output, data: bytes) -> None:
+            before(data)
+            write(self, data)
+
+        monkeypatch.setattr(containers._Output, "write", spoiled)
+
+    return behave
+
+
+def be_full(data: bytes) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_disk_that_is_full_ends_the_connection(server: Server, path: Path, disk: Disk) -> None:
+    with dm_env_rpc_client.connect(server.address, record=path) as connection:
+        disk(be_full)
+
+        def go_on() -> bool:
+            connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+            return False
+
+        with pytest.raises(ConnectionLostError, match=r"cannot be written.*No space") as it:
+            settles(go_on, 30)
+        assert isinstance(it.value.__cause__, RecordingError)
+        assert not connection.is_usable
+
+
+def test_a_disk_that_is_full_at_the_end_is_logged_and_leaves_no_descriptor(
+    server: Server, path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = descriptor_count()
+    disk(lambda data: be_full(data) if data.endswith(b"MCAP0\r\n") else None)
+    play(server.address, 5, record=path)
+    gc.collect()
+    assert "cannot be written: [Errno 28] No space left" in caplog.text
+    assert settles(lambda: descriptor_count() <= before)
+    # All that was recorded is there; only the end is missing.
+    assert len(entries(path)) == 20
+
+
+def step_on(address: str, recorder: Recorder) -> None:
+    play(address, 10_000, record=recorder)
+
+
+async def _step_on(address: str, recorder: Recorder, steps: int) -> None:
+    env = await dm_env_rpc_client.make_async(address, record=recorder)
+    try:
+        for _ in range(steps):
+            await env.step({"paddle": 1})
+    finally:
+        await env.close()
+
+
+def step_on_async(address: str, recorder: Recorder) -> None:
+    asyncio.run(_step_on(address, recorder, 10_000))
+
+
+@pytest.mark.parametrize("stepping", [step_on, step_on_async])
+def test_a_disk_that_takes_nothing_ends_the_connection(
+    server: Server,
+    path: Path,
+    disk: Disk,
+    monkeypatch: pytest.MonkeyPatch,
+    stepping: Callable[[str, Recorder], None],
+) -> None:
+    takes_again = threading.Event()
+    monkeypatch.setattr(connection_recording, "MAX_WAITING_BYTES", 2_000)
+    monkeypatch.setattr(connection_recording, "_STALLED_SECONDS", 0.2)
+    with Recorder(path) as recorder:
+        disk(lambda _: takes_again.wait(60))
+        try:
+            with pytest.raises(ConnectionLostError, match=r"nothing could be written for 0\.2 s"):
+                stepping(server.address, recorder)
+        finally:
+            takes_again.set()
+
+
+def test_a_disk_that_is_slow_delays_and_drops_nothing(
+    server: Server, path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_recording, "MAX_WAITING_BYTES", 2_000)
+    disk(lambda _: time.sleep(0.05))  # It is slow.
+    play(server.address, 200, record=path)
+    assert len(entries(path)) == 410
+
+
+def test_a_slow_disk_delays_coroutines_that_record_and_no_others(
+    server: Server, path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = 0
+    during_writes = []
+
+    def be_slow(data: bytes) -> None:
+        before = ticks
+        time.sleep(0.3)
+        if before:
+            during_writes.append(ticks - before)
+
+    async def run() -> None:
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.005)
+
+        ticking = asyncio.create_task(tick())
+        await _step_on(server.address, recorder, 21)
+        ticking.cancel()
+
+    with Recorder(path) as recorder:
+        monkeypatch.setattr(connection_recording, "MAX_WAITING_BYTES", 1_000)
+        disk(be_slow)
+        asyncio.run(run())
+    assert len(entries(recorder.path)) == 50
+    # A coroutine that waits for the disk lets the event loop run.
+    assert len(during_writes) >= 2
+    assert min(during_writes[:-1]) > 1
