@@ -10,7 +10,7 @@ from dm_env_rpc_client.cli import check, health, init, inspect
 from dm_env_rpc_client.cli.group import Commands, examples
 from dm_env_rpc_client.cli.playing import play
 from dm_env_rpc_client.cli.properties import commands as properties
-from dm_env_rpc_client.cli.recordings import export, record
+from dm_env_rpc_client.cli.recordings import record
 from dm_env_rpc_client.cli.serving import serve
 from dm_env_rpc_client.cli.stepping import bench, run
 from dm_env_rpc_client.system.version import __version__
@@ -72,4 +72,4 @@ app.command("health", epilog=health.EXAMPLES)(health.health)
 app.command("bench", epilog=bench.EXAMPLES)(bench.bench)
 app.command("record", epilog=record.RECORD_EXAMPLES)(record.record)
 app.command("replay", epilog=record.REPLAY_EXAMPLES)(record.replay)
-app.command("export", epilog=export.EXAMPLES)(export.export)
+app.command("export", epilog=record.EXPORT_EXAMPLES)(record.export)

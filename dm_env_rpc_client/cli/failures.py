@@ -167,6 +167,8 @@ def _describe(error: BaseException) -> tuple[str, int]:
         return "", REFUSED  # The reader, such as `head`, has closed the pipe.
     if isinstance(error, _ParserError):
         return _parser_message(error), WRONG_USAGE
+    if isinstance(error, ModuleNotFoundError) and "pip install" in str(error):
+        return str(error), WRONG_USAGE  # An extra is not installed.
     # Before Python 3.11 the text of an error contains the server's traceback.
     text = str(error).partition(f"\n{ON_THE_SERVER}")[0]
     for kinds, message, code in (

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import rich.tree
 import typer
@@ -19,11 +21,12 @@ from dm_env_rpc_client.cli.consoles import (
 )
 from dm_env_rpc_client.cli.failures import UsageError
 from dm_env_rpc_client.cli.group import Commands, examples
-from dm_env_rpc_client.cli.properties.place import Place
+from dm_env_rpc_client.errors import DmEnvRpcClientError, DmEnvRpcError
 
 if TYPE_CHECKING:
     from dm_env import specs
 
+    from dm_env_rpc_client.client.connection import Connection
     from dm_env_rpc_client.extensions.property_access import PropertyAccess
     from dm_env_rpc_client.extensions.property_spec import PropertySpec
 
@@ -33,6 +36,80 @@ _MOST = 10_000
 """Properties after which a listing ends, because a server can generate them without end."""
 
 _WIDTH = 4096
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Place(options.World):
+    """The server or world whose properties are meant.
+
+    Attributes:
+      world_name: Name of an existing world to join, for its properties beside the server's.
+      new_world: Create a world, join it for its properties, and destroy it when the command ends.
+      interface: How the server offers properties: extension is the current way, legacy the core
+        messages of dm_env_rpc 1.0; auto tries both.
+    """
+
+    new_world: bool = False
+    interface: Literal["auto", "extension", "legacy"] = "auto"
+
+    @contextlib.contextmanager
+    def properties(self) -> Iterator[tuple[PropertyAccess, str]]:
+        """Connects to the server and finds its properties.
+
+        With `auto` the root is listed over each interface in turn, with a new connection each time,
+        because some servers end the stream at an unknown message.
+
+        Yields:
+          The properties, and the interface.
+
+        Raises:
+          UsageError: there are settings, but no world that they are for.
+          DmEnvRpcClientError: the server has neither interface. Otherwise as `connect` and
+            `join_world`.
+        """
+        from dm_env_rpc_client.extensions.legacy_properties import LegacyProperties
+        from dm_env_rpc_client.extensions.properties import PropertiesExtension
+
+        self._check()
+        access: dict[str, Any] = {"extension": PropertiesExtension, "legacy": LegacyProperties}
+        if self.interface != "auto":
+            with self._joined() as connection:
+                yield access[self.interface](connection), self.interface
+            return
+        refusals: list[DmEnvRpcClientError] = []
+        for interface, opened_with in access.items():
+            with self._joined() as connection:
+                properties = opened_with(connection)
+                try:
+                    properties.list()
+                except DmEnvRpcClientError as error:
+                    refusals.append(error)
+                else:
+                    yield properties, interface
+                    return
+        # An error that the server answered says more than a stream that ended.
+        said = next((error for error in refusals if isinstance(error, DmEnvRpcError)), refusals[0])
+        raise DmEnvRpcClientError(
+            f"the server at {self.address} has properties neither as an extension nor as core "
+            f"messages of dm_env_rpc 1.0: {said}"
+        ) from said
+
+    def _check(self) -> None:
+        if self.world_name is not None and self.new_world:
+            raise UsageError("--world is for an existing world, --new-world for a new one")
+        if self.create_settings and not self.new_world:
+            raise UsageError("--create is for a new world: add --new-world")
+        if self.join_settings and not self.new_world and self.world_name is None:
+            raise UsageError("--join is for joining a world: add --world NAME or --new-world")
+
+    @contextlib.contextmanager
+    def _joined(self) -> Iterator[Connection]:
+        if self.new_world or self.world_name is not None:
+            with self.environment() as env:
+                yield env.connection
+        else:
+            with self.connection() as connection:
+                yield connection
 
 
 @app.command(
@@ -53,7 +130,7 @@ def list_properties(
         typer.Option(min=1, metavar="N", help="Number of levels to list; all if not given."),
     ] = None,
     *,
-    place: Place,
+    place: _Place,
     as_json: options.Json = False,
 ) -> None:
     """Lists the properties of a server or world as a tree."""
@@ -96,7 +173,7 @@ def list_properties(
 def get_properties(
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys of properties.")],
     *,
-    place: Place,
+    place: _Place,
     as_json: options.Json = False,
 ) -> None:
     """Reads properties. Prints the value of a single one alone, several as KEY = VALUE."""
@@ -123,7 +200,7 @@ def set_properties(
         ),
     ],
     *,
-    place: Place,
+    place: _Place,
     as_json: options.Json = False,
 ) -> None:
     """Writes properties in the order given, after all values have been validated."""
@@ -171,8 +248,6 @@ def _walk(
 
 
 def _read(properties: PropertyAccess, spec: PropertySpec) -> dict[str, Any]:
-    from dm_env_rpc_client.errors import DmEnvRpcError
-
     try:
         return {"value": properties.read(spec.key)}
     except DmEnvRpcError as error:
@@ -181,7 +256,6 @@ def _read(properties: PropertyAccess, spec: PropertySpec) -> dict[str, Any]:
 
 def _find_spec(properties: PropertyAccess, key: str) -> specs.Array | None:
     """Returns the spec that the server lists for a property; None if it does not list it."""
-    from dm_env_rpc_client.errors import DmEnvRpcError
     from dm_env_rpc_client.tensors.nesting import SEPARATOR
 
     try:

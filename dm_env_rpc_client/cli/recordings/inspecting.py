@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import rich.console
 import typer
 
 from dm_env_rpc_client.cli.consoles import Console, cell, print_json, table
-from dm_env_rpc_client.cli.failures import UsageError
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.recording import Episode
@@ -51,15 +48,6 @@ def is_recording(named: str) -> bool:
     return named.endswith(".mcap") or os.path.isfile(named)
 
 
-@contextlib.contextmanager
-def needing_extras() -> Iterator[None]:
-    """A context for imports of `recording`: UsageError says which extra is not installed."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise UsageError(str(error)) from None
-
-
 def inspect_recording(path: str, as_json: bool, limits: Limits) -> None:
     """Shows the connections and the episodes of a recording, and a picture if there is one.
 
@@ -68,9 +56,7 @@ def inspect_recording(path: str, as_json: bool, limits: Limits) -> None:
         protocol; what could be read of it was shown.
     """
     from dm_env_rpc_client.errors import RecordingError
-
-    with needing_extras():
-        from dm_env_rpc_client.recording import Scan, episodes
+    from dm_env_rpc_client.recording import Scan, episodes
 
     scan = Scan(path, limits)
     console = Console()

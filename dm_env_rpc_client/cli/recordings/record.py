@@ -1,4 +1,4 @@
-"""`dm-env-rpc record` and `dm-env-rpc replay`."""
+"""`dm-env-rpc record`, `replay` and `export`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ RECORD_EXAMPLES = examples(
     "dm-env-rpc record run.mcap --upstream localhost:50051     # clients connect to :50052",
     "dm-env-rpc record run.mcap --upstream env.host:50051 --tls-ca ca.pem --token-file token",
     "dm-env-rpc record run.mcap --upstream python:my_module:Countdown",
+)
+EXPORT_EXAMPLES = examples(
+    "dm-env-rpc export run.mcap --to parquet run.parquet",
+    "dm-env-rpc export run.mcap --to minari catch/run-v0",
 )
 REPLAY_EXAMPLES = examples(
     "dm-env-rpc replay run.mcap                                # at localhost:50051",
@@ -60,8 +64,7 @@ def record(
     Clients connect to this command, which forwards requests and answers unchanged. Metadata and
     tokens are forwarded and not recorded. The flags of security are for the server.
     """
-    with recorded.needing_extras():
-        from dm_env_rpc_client import recording
+    from dm_env_rpc_client import recording
 
     options.check_listening_address(proxy.address, options.Access(insecure=proxy.insecure))
     with options.Server(address=proxy.upstream, **proxy.flags()).ready() as server:
@@ -99,13 +102,38 @@ def replay(
     The same requests get the same answers. Another request gets an error that names it and the
     recorded one.
     """
-    with recorded.needing_extras():
-        from dm_env_rpc_client import recording
+    from dm_env_rpc_client import recording
 
     options.check_listening_address(address, options.Access(insecure=insecure))
     limits = recorded.limits_of(chunk_bytes)
     running = recording.replay(path, address, insecure=insecure, limits=limits, lenient=lenient)
     _serve(running, f"replaying {path} at", as_json)
+
+
+def export(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Recording to export.")],
+    out: Annotated[
+        str,
+        typer.Argument(
+            metavar="OUT",
+            help="Parquet: the file to write, which must not exist. Minari: the id of the data "
+            "set, such as catch/run-v0, which is stored where Minari stores them.",
+        ),
+    ],
+    to: Annotated[Literal["parquet", "minari"], typer.Option(help="Format of the episodes.")],
+    chunk_bytes: recorded.ChunkBytes = None,
+) -> None:
+    """Writes the episodes of a recording for other programs."""
+    limits = recorded.limits_of(chunk_bytes)
+    if to == "parquet":
+        from dm_env_rpc_client.recording import parquet
+
+        count = parquet.export_parquet(path, out, limits=limits)
+    else:
+        from dm_env_rpc_client.recording import minari
+
+        count = minari.export_minari(path, out, limits=limits)
+    console.print(f"wrote {count} episodes to {cell(out)}")
 
 
 def _serve(running: Serving, what: str, as_json: bool) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import inspect
 import pathlib
 import pkgutil
 import urllib.parse
@@ -103,26 +102,11 @@ def try_source(source: Source, settings: Mapping[str, Any], what: str) -> None:
         raise
     except server.RequestError as error:
         hint = ""
-        if _lacks_settings(source.factory, settings):
+        if "missing a required" in str(error):
             hint = "; give it with --create NAME=VALUE, or pass --no-try if the clients send it"
         raise UsageError(f"cannot make {what}: {error}{hint}") from error
     except (Exception, SystemExit) as error:
         raise UsageError(f"cannot make {what}: {raised_by(error)}") from error
-
-
-def _lacks_settings(factory: Callable[..., Any], settings: Mapping[str, Any]) -> bool:
-    """Whether all that is wrong with some settings is that there are too few."""
-    signature = inspect.signature(factory)
-    arguments = nesting.unflatten_dict(settings, nesting.SEPARATOR)
-    try:
-        signature.bind_partial(**arguments)
-    except TypeError:
-        return False
-    try:
-        signature.bind(**arguments)
-    except TypeError:
-        return True
-    return False
 
 
 def library_source(library: str, version: str, params: list[str] | None) -> Source:
