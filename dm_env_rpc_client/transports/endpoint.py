@@ -93,7 +93,11 @@ class Endpoint:
         # A copy, so that a list that changes later does not change the endpoint.
         metadata = check_metadata(self.metadata)
         if token is not None:
-            metadata = _with_token(metadata or (), token)
+            added = bearer(token)
+            metadata = metadata or ()
+            if added[0] in dict(metadata):
+                raise SpecError(f"pass either token or the metadata {added[0]!r}, not both")
+            metadata = (*metadata, added)
         object.__setattr__(self, "metadata", metadata)
 
     def with_metadata(self, added: Metadata) -> Endpoint:
@@ -108,15 +112,6 @@ class Endpoint:
         """Whether the connection is plaintext that must not leave this machine."""
         is_plain = self.credentials is None or is_local_credentials(self.credentials)
         return is_plain and not self.insecure
-
-
-def _with_token(
-    metadata: tuple[tuple[str, str | bytes], ...], token: str
-) -> tuple[tuple[str, str | bytes], ...]:
-    added = bearer(token)
-    if any(key == added[0] for key, _ in metadata):
-        raise SpecError(f"pass either token or the metadata {added[0]!r}, not both")
-    return (*metadata, added)
 
 
 def check_transport(transport: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import select
 import ssl
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dm_env_rpc_client.errors import SpecError
@@ -17,7 +16,6 @@ from dm_env_rpc_client.transports.server_streams import Listener, ListenerOption
 from dm_env_rpc_client.transports.tls import Tls
 
 if TYPE_CHECKING:
-    from dm_env_rpc_client.transports.http2.server.acceptor import Acceptor
     from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 
 
@@ -119,21 +117,6 @@ def check_processes(
     if credentials is not None:
         credentials.server_context()
     return credentials
-
-
-def open_acceptor(address: str, hand_over: Callable[[int], None]) -> Acceptor:
-    """Listens on an address for other processes; see `Acceptor`.
-
-    Args:
-      address: `host:port` or `unix:path`.
-      hand_over: called with the descriptor of each accepted socket.
-
-    Raises:
-      OSError: the address is taken, or does not belong to this machine.
-    """
-    from dm_env_rpc_client.transports.http2.server.acceptor import Acceptor
-
-    return Acceptor(address, hand_over)
 
 
 def open_worker(options: ListenerOptions, credentials: Tls | None) -> Http2Listener:

@@ -32,7 +32,7 @@ from dm_env_rpc_client.server.processes.worker_process import (
 from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.waiting import wait_in_parts
-from dm_env_rpc_client.transports.listeners import open_acceptor
+from dm_env_rpc_client.transports.http2.server.acceptor import Acceptor
 from dm_env_rpc_client.transports.server_streams import Peer
 
 __all__ = ["Workers"]
@@ -119,7 +119,7 @@ class Workers:
                 worker.check_begun()
             self._is_serving = True
             if options.dial is None:
-                self._acceptor = open_acceptor(options.address, self._hand_over)
+                self._acceptor = Acceptor(options.address, self._hand_over)
                 self.address: str = self._acceptor.address
             else:
                 self.address = options.dial

@@ -13,6 +13,9 @@ CHECK = "/grpc.health.v1.Health/Check"
 LIST = "/grpc.health.v1.Health/List"
 WATCH = "/grpc.health.v1.Health/Watch"
 
+STATUSES = ("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")
+"""The enum HealthCheckResponse.ServingStatus."""
+
 _SERVING = b"\x08\x01"
 _SERVICE_UNKNOWN = b"\x08\x03"
 _SERVICES = ("", PROCESS.split("/")[1])

@@ -11,16 +11,13 @@ from dm_env_rpc_client.errors import DeadlineExceededError, ProtocolError
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.grpc.channel import open_channel
 from dm_env_rpc_client.transports.opening import grpc_credentials
-from dm_env_rpc_client.transports.services.health import CHECK
+from dm_env_rpc_client.transports.services.health import CHECK, STATUSES
 from dm_env_rpc_client.transports.status import stream_error
 
 SERVING = "SERVING"
 
 UNIMPLEMENTED = "UNIMPLEMENTED"
 """The server has no health service."""
-
-_STATUSES = ("UNKNOWN", SERVING, "NOT_SERVING", "SERVICE_UNKNOWN")
-"""The enum HealthCheckResponse.ServingStatus of `grpc.health.v1`."""
 
 _LEAST_SECONDS = 0.1
 
@@ -96,9 +93,9 @@ def _status_in(error: Any, address: str) -> str:
 def _status_of(answer: bytes, address: str) -> str:
     # HealthCheckResponse: field 1 is the status. The default, 0, is not sent.
     number = 0 if not answer else answer[1] if len(answer) == 2 and answer[0] == 0x08 else -1
-    if not 0 <= number < len(_STATUSES):
+    if not 0 <= number < len(STATUSES):
         raise ProtocolError(
             f"the server at {address} answered a health check with {answer[:20].hex()}; expected a "
             "HealthCheckResponse"
         )
-    return _STATUSES[number]
+    return STATUSES[number]

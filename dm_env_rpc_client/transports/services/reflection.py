@@ -16,6 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message, message_fa
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.transports.server_streams import StreamStatusError
+from dm_env_rpc_client.transports.services.health import STATUSES
 from dm_env_rpc_client.transports.status import PROCESS
 
 _MAX_REQUESTS = 1000
@@ -76,7 +77,10 @@ def _field(row: str, package: str) -> _Field:
     return field
 
 
-def _file(path: str, package: str, table: _Table) -> descriptor_pb2.FileDescriptorProto:
+def _file(
+    path: str, package: str, table: _Table, service: str, methods: dict[str, tuple[str, str, bool]]
+) -> descriptor_pb2.FileDescriptorProto:
+    """Returns a file with messages and a service; its methods: request, response, is streaming."""
     made = descriptor_pb2.FileDescriptorProto(name=path, package=package, syntax="proto3")
     for name, rows in table.items():
         added = made.message_type.add(name=name)
@@ -88,42 +92,42 @@ def _file(path: str, package: str, table: _Table) -> descriptor_pb2.FileDescript
                 field.oneof_index = 0
         if name in _ONEOFS:
             added.oneof_decl.add(name=_ONEOFS[name])
+    offered = made.service.add(name=service)
+    for method, (asked, told, is_streaming) in methods.items():
+        offered.method.add(
+            name=method,
+            input_type=f".{package}.{asked}",
+            output_type=f".{package}.{told}",
+            server_streaming=is_streaming,
+        )
     return made
-
-
-def _method(service: Any, name: str, package: str, messages: tuple[str, str]) -> Any:
-    asked, told = (f".{package}.{each}" for each in messages)
-    return service.method.add(name=name, input_type=asked, output_type=told)
 
 
 def _health_file() -> descriptor_pb2.FileDescriptorProto:
     package = "grpc.health.v1"
-    made = _file("grpc/health/v1/health.proto", package, _HEALTH)
+    check = ("HealthCheckRequest", "HealthCheckResponse")
+    listing = ("HealthListRequest", "HealthListResponse")
+    methods = {"Check": (*check, False), "List": (*listing, False), "Watch": (*check, True)}
+    made = _file("grpc/health/v1/health.proto", package, _HEALTH, "Health", methods)
     _, response, _, listed = made.message_type
     response.field[0].type = _Field.TYPE_ENUM
     response.field[0].type_name = f".{package}.HealthCheckResponse.ServingStatus"
     statuses = response.enum_type.add(name="ServingStatus")
-    for number, name in enumerate(("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")):
+    for number, name in enumerate(STATUSES):
         statuses.value.add(name=name, number=number)
     entry = listed.nested_type.add(name="StatusesEntry")
     entry.options.map_entry = True
     for row in ("key 1 string", "value 2 HealthCheckResponse"):
         entry.field.add().CopyFrom(_field(row, package))
-    service = made.service.add(name="Health")
-    check = ("HealthCheckRequest", "HealthCheckResponse")
-    _method(service, "Check", package, check)
-    _method(service, "List", package, ("HealthListRequest", "HealthListResponse"))
-    _method(service, "Watch", package, check).server_streaming = True
     return made
 
 
 def _reflection_file(version: str) -> descriptor_pb2.FileDescriptorProto:
-    package = f"grpc.reflection.{version}"
-    made = _file(f"grpc/reflection/{version}/reflection.proto", package, _REFLECTION)
-    messages = ("ServerReflectionRequest", "ServerReflectionResponse")
-    service = made.service.add(name="ServerReflection")
-    method = _method(service, "ServerReflectionInfo", package, messages)
-    method.client_streaming = method.server_streaming = True
+    path = f"grpc/reflection/{version}/reflection.proto"
+    messages = ("ServerReflectionRequest", "ServerReflectionResponse", True)
+    methods = {"ServerReflectionInfo": messages}
+    made = _file(path, f"grpc.reflection.{version}", _REFLECTION, "ServerReflection", methods)
+    made.service[0].method[0].client_streaming = True
     return made
 
 
@@ -141,40 +145,6 @@ _SERVICES = (
 )
 
 
-class _Descriptors:
-    """All files that are told, each with those that it imports."""
-
-    def __init__(self) -> None:
-        self.pool = descriptor_pool.DescriptorPool()
-        for made in (_health_file(), *map(_reflection_file, _VERSIONS)):
-            self.pool.AddSerializedFile(made.SerializeToString())
-        for own in (dm_env_rpc_pb2.DESCRIPTOR, properties_pb2.DESCRIPTOR):
-            for each in _with_imports(own):
-                self.pool.AddSerializedFile(each.serialized_pb)
-        self._names = {name: self._class(name) for name in ("Request", "Response")}
-
-    def _class(self, name: str) -> Any:
-        full = f"grpc.reflection.v1.ServerReflection{name}"
-        return message_factory.GetMessageClass(self.pool.FindMessageTypeByName(full))
-
-    def request(self, contents: bytes) -> Any:
-        """Returns a ServerReflectionRequest."""
-        return self._names["Request"].FromString(contents)
-
-    def response(self) -> Any:
-        """Returns an empty ServerReflectionResponse."""
-        return self._names["Response"]()
-
-    def by_name(self, name: str) -> list[bytes]:
-        """Returns a file and its imports; KeyError if there is none of that name."""
-        return [each.serialized_pb for each in _with_imports(self.pool.FindFileByName(name))]
-
-    def by_symbol(self, symbol: str) -> list[bytes]:
-        """Returns the file of a symbol and its imports; KeyError if there is none."""
-        found = self.pool.FindFileContainingSymbol(symbol)
-        return [each.serialized_pb for each in _with_imports(found)]
-
-
 def _with_imports(file: Any, seen: set[str] | None = None) -> Iterator[Any]:
     """Yields a file after all that it imports."""
     seen = set() if seen is None else seen
@@ -185,7 +155,23 @@ def _with_imports(file: Any, seen: set[str] | None = None) -> Iterator[Any]:
         yield file
 
 
-_descriptors = functools.cache(_Descriptors)
+@functools.cache
+def _pool() -> descriptor_pool.DescriptorPool:
+    """Returns all files that are told."""
+    pool = descriptor_pool.DescriptorPool()
+    for made in (_health_file(), *map(_reflection_file, _VERSIONS)):
+        pool.AddSerializedFile(made.SerializeToString())
+    for own in (dm_env_rpc_pb2.DESCRIPTOR, properties_pb2.DESCRIPTOR):
+        for each in _with_imports(own):
+            pool.AddSerializedFile(each.serialized_pb)
+    return pool
+
+
+@functools.cache
+def _message(name: str) -> Any:
+    """Returns the class ServerReflectionRequest or ServerReflectionResponse."""
+    found = _pool().FindMessageTypeByName(f"grpc.reflection.v1.ServerReflection{name}")
+    return message_factory.GetMessageClass(found)
 
 
 class Reflection:
@@ -203,25 +189,28 @@ class Reflection:
             raise StreamStatusError(
                 "RESOURCE_EXHAUSTED", f"a stream of reflection has {_MAX_REQUESTS} requests at most"
             )
-        known = _descriptors()
         try:
-            request = known.request(contents)
+            request = _message("Request").FromString(contents)
         except message.DecodeError:
             raise StreamStatusError(
                 "INVALID_ARGUMENT", "expected a ServerReflectionRequest"
             ) from None
-        response = known.response()
+        response = _message("Response")()
         response.valid_host = request.host
         response.original_request.CopyFrom(request)
         kind = request.WhichOneof("message_request")
-        files = {"file_by_filename": known.by_name, "file_containing_symbol": known.by_symbol}
+        files = {
+            "file_by_filename": _pool().FindFileByName,
+            "file_containing_symbol": _pool().FindFileContainingSymbol,
+        }
         if kind == "list_services":
             for name in _SERVICES:
                 response.list_services_response.service.add(name=name)
         elif kind in files:
             try:
-                found = files[kind](getattr(request, kind))
-                response.file_descriptor_response.file_descriptor_proto.extend(found)
+                found = _with_imports(files[kind](getattr(request, kind)))
+                told = [each.serialized_pb for each in found]
+                response.file_descriptor_response.file_descriptor_proto.extend(told)
             except KeyError:
                 _refuse(response, _NOT_FOUND, "there is no such file or symbol here")
         else:

@@ -91,7 +91,9 @@ class Attempts:
         self._tell(error)
         # That there was no time left for the last attempt is not the cause.
         if self._cause is None or not isinstance(error, TimeoutError):
-            self._cause = self._not_connected(error, None if is_final else self._timeout)
+            code = "DEADLINE_EXCEEDED" if isinstance(error, TimeoutError) else "UNAVAILABLE"
+            timeout = None if is_final else self._timeout
+            self._cause = not_connected(self.address, timeout, code, _reason(error))
         soon = time.monotonic() + RETRY_SECONDS
         if is_final or (self.deadline is not None and soon >= self.deadline):
             raise self._cause from error
@@ -103,10 +105,6 @@ class Attempts:
         if self._broken_off_since is None:
             self._broken_off_since = now
         return now - self._broken_off_since >= _BROKEN_OFF_SECONDS
-
-    def _not_connected(self, error: OSError, timeout: float | None) -> DmEnvRpcClientError:
-        code = "DEADLINE_EXCEEDED" if isinstance(error, TimeoutError) else "UNAVAILABLE"
-        return not_connected(self.address, timeout, code, _reason(error))
 
     def _tell(self, error: OSError) -> None:
         """Logs, once, that there is no connection yet: a program that waits looks as if it hung."""

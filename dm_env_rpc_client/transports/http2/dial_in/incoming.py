@@ -129,17 +129,12 @@ class IncomingSockets(AcceptingThread):
     @property
     def waiting(self) -> int:
         """How many environments the servers offer that wait."""
-        with self._changed:
-            return sum(each.environments for each in self._waiting.values())
+        # A copy, which another thread does not change.
+        return sum(each.environments for each in list(self._waiting.values()))
 
     def wait_for(self, environments: int, timeout: float | None) -> bool:
         """Waits until so many environments wait; returns whether they do."""
-
-        def is_over() -> bool:
-            waiting = sum(each.environments for each in self._waiting.values())
-            return self._is_closed or waiting >= environments
-
-        return self._wait(is_over, timeout)
+        return self._wait(lambda: self._is_closed or self.waiting >= environments, timeout)
 
     def _wait(self, is_over: Callable[[], bool], timeout: float | None) -> bool:
         def wait(seconds: float) -> bool:
@@ -293,12 +288,12 @@ class IncomingSockets(AcceptingThread):
         environments = dialing.offered(said)
         if self._token is not None:
             sent = said.get("token")
+            text = ""
             if not isinstance(sent, str):
                 text = "a token is required, and the server sent none"
-                self._refuse(descriptor, dialing_in, "UNAUTHENTICATED", text)
-                return
-            if not self._token.is_equal(sent):
+            elif not self._token.is_equal(sent):
                 text = "the token of the server is not valid here"
+            if text:
                 self._refuse(descriptor, dialing_in, "UNAUTHENTICATED", text)
                 return
         dialing_in.socket.sendall(dialing.line_of(code="OK"))

@@ -58,7 +58,7 @@ class _Messages(collections.deque[bytearray | memoryview]):
 
     def append(self, message: bytearray | memoryview, /) -> None:
         _append(self, message)
-        # Not before: whoever takes the note looks for the message.
+        # Appended before it is signalled: the thread that sees the signal looks for the message.
         self._arrived[self._number] = None
 
 

@@ -137,8 +137,8 @@ class Framing:
         if assembler is not None and assembler is self._content:
             self._content = None
 
-    def forgive(self, frames: int) -> None:
-        """Forgets some frames without content, as time passes."""
+    def replenish(self, frames: int) -> None:
+        """Counts fewer frames without content, as time passes."""
         self._frames_without_content = max(0, self._frames_without_content - frames)
 
     def probe(self) -> None:

@@ -48,7 +48,7 @@ _GREETED = {
     frames.MAX_HEADER_LIST_SIZE: MAX_HEADER_BYTES,
 }
 
-_MAX_UNREWARDED = 200
+_RESET_BUDGET = 200
 """Streams that a client may have reset, or that were refused, beyond the number of its messages
 that were answered on streams that were accepted: rapid resets cost the client nothing, but the
 server."""
@@ -57,9 +57,9 @@ _HEADER_BYTES = 2048
 """So many bytes of headers, uncompressed, count as another stream, unless theirs is accepted: of
 14 KB in Huffman's code the server works as long as of ten cheap steps."""
 
-_FORGIVEN_STREAMS = 20
-_FORGIVEN_FRAMES = 100
-"""What is forgotten in a second, so that clients that live long are not ended for it."""
+_REPLENISHED_STREAMS = 20
+_REPLENISHED_FRAMES = 100
+"""What is given back in a second, so that clients that live long are not ended for it."""
 
 _REMEMBERED = 1000
 """Streams that were reset by this end, on which frames may still be under way."""
@@ -170,7 +170,7 @@ class ServerCall:
     def accept(self) -> None:
         """The client may have this stream: its headers and requests are no more than it may do."""
         self.is_accepted = True
-        self._half.reward(self.cost)
+        self._half.refund(self.cost)
 
     def send(self, message: bytes) -> None:
         """Queues an answer; nothing if the call is over."""
@@ -180,7 +180,7 @@ class ServerCall:
             self._has_headers = True
             self._half.framing.sending.outbound.append(self._header_frames(_RESPONSE_BLOCK, 0))
         if self.is_accepted:
-            self._half.reward(1)
+            self._half.refund(1)
         self._sending.send(message)
 
     @property
@@ -214,13 +214,13 @@ class ServerCall:
         if not self._has_headers:
             trailers = [*_RESPONSE, *trailers]
             if code != "OK":
-                self._half.count_unrewarded()
+                self._half.charge()
         self._end(self._header_frames(_encode(trailers), frames.END_STREAM))
 
     def refuse(self, status: str) -> None:
         """Queues an HTTP status for what is not a gRPC call."""
         self.is_over = True
-        self._half.count_unrewarded()
+        self._half.charge()
         self._end(self._header_frames(_encode([(":status", status)]), frames.END_STREAM))
 
     def reset(self, code: int = frames.CANCEL) -> None:
@@ -292,22 +292,22 @@ class ServerHalf:
         self._max_streams = max_streams
         self._allocate = allocate
         self._reset: collections.OrderedDict[int, None] = collections.OrderedDict()
-        self._unrewarded = 0
+        self._spent = 0
         self._is_leaving = False
 
-    def reward(self, count: int) -> None:
-        """Counts answers: the client does not only open streams."""
-        if self._unrewarded:
-            self._unrewarded = max(0, self._unrewarded - count)
+    def charge(self, count: int = 1) -> None:
+        """Takes streams that the client got nothing for from the budget for rapid resets."""
+        self._spent += count
 
-    def count_unrewarded(self) -> None:
-        """Counts a stream that the client got nothing for."""
-        self._unrewarded += 1
+    def refund(self, count: int) -> None:
+        """Gives some of the budget back: the client does not only open streams."""
+        if self._spent:
+            self._spent = max(0, self._spent - count)
 
-    def forgive(self) -> None:
-        """Forgets some of what a client did without need; called once a second."""
-        self._unrewarded = max(0, self._unrewarded - _FORGIVEN_STREAMS)
-        self.framing.forgive(_FORGIVEN_FRAMES)
+    def replenish(self) -> None:
+        """Gives back some of both budgets; called once a second."""
+        self.refund(_REPLENISHED_STREAMS)
+        self.framing.replenish(_REPLENISHED_FRAMES)
 
     def end_all(self) -> None:
         """Ends all calls, without a word to the client."""
@@ -350,16 +350,16 @@ class ServerHalf:
                 f"sent HEADERS on stream {stream}, which is over", frames.STREAM_CLOSED
             )
         self.last_stream = stream
-        if self._unrewarded > _MAX_UNREWARDED:
+        if self._spent > _RESET_BUDGET:
             raise ViolationError(
-                f"opened and reset more than {_MAX_UNREWARDED} streams", frames.ENHANCE_YOUR_CALM
+                f"opened and reset more than {_RESET_BUDGET} streams", frames.ENHANCE_YOUR_CALM
             )
         cost = self.framing.control.headers.list_bytes // _HEADER_BYTES
-        self._unrewarded += cost
+        self.charge(cost)
         request = Request.of(headers, stream)
         if self._is_leaving or len(self.calls) >= self._max_streams:
             self._remember(stream)
-            self.count_unrewarded()
+            self.charge()
             self.framing.sending.outbound.append(frames.rst_stream(stream, frames.REFUSED_STREAM))
             return
         call = self._open(stream, request, ends_stream)
@@ -398,7 +398,7 @@ class ServerHalf:
             raise ViolationError(f"sent RST_STREAM on stream {stream}, which is not open")
         call = self.calls.get(stream)
         if call is not None:
-            self.count_unrewarded()
+            self.charge()
             # What the client sends on it from here on breaks the rules (section 5.1).
             call.has_ended = True
             self._end(call)
@@ -420,7 +420,7 @@ class ServerHalf:
     def break_stream(self, violation: ViolationError) -> None:
         """See `Role.break_stream`."""
         self._remember(violation.stream)
-        self.count_unrewarded()
+        self.charge()
         call = self.calls.get(violation.stream)
         if call is not None:
             self._end(call)

@@ -179,7 +179,7 @@ class Clients:
                 self.close(connection, resets=True)
             else:
                 with connection.lock:
-                    connection.half.forgive()
+                    connection.half.replenish()
 
     def close(self, connection: ServerConnection, resets: bool = False) -> None:
         """Closes a connection; its streams are closed as their events are processed.

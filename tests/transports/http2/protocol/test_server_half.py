@@ -293,13 +293,13 @@ def test_who_is_to_be_answered_has_to_read(flood: bytes) -> None:
     assert found == [struct.pack(">II", 1, CALM)]
 
 
-def test_time_forgives() -> None:
+def test_time_replenishes_the_budgets() -> None:
     server = Server()
     server.feed(OPEN)
     for _ in range(60):
         server.feed(window_update(0, 1) * 2_000)
         for _ in range(20):
-            server.half.forgive()
+            server.half.replenish()
     assert server.framing.failure is None
 
 
