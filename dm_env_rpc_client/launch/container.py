@@ -23,6 +23,10 @@ import uuid
 from types import FrameType
 from typing import Any, NoReturn
 
+import docker
+import docker.errors
+import requests.exceptions
+
 from dm_env_rpc_client.launch.containers import REQUEST
 from dm_env_rpc_client.system.children import Guard, Parent, bound_output
 
@@ -37,6 +41,7 @@ _PAUSE_SECONDS = 0.1
 _TRIES = 50
 
 _CREATED = b"created"
+_REFUSALS = (docker.errors.DockerException, requests.exceptions.RequestException)
 
 
 class _EndError(BaseException):
@@ -68,9 +73,10 @@ def _main(request: dict[str, Any]) -> int:
         return int(container.wait()["StatusCode"])
     except _EndError:
         return 0
-    except _refusals() as error:
+    except _REFUSALS as error:
         os.write(2, f"Docker refused: {error}\n".encode())
-        seconds = 0.0 if _is_answer(error) else seconds
+        if isinstance(error, docker.errors.APIError) and error.is_client_error():
+            seconds = 0.0  # The daemon has answered: it will not create it any more.
         return 1
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -78,23 +84,7 @@ def _main(request: dict[str, Any]) -> int:
         guard.dismiss()
 
 
-def _refusals() -> tuple[type[Exception], ...]:
-    import docker.errors
-    import requests.exceptions
-
-    return docker.errors.DockerException, requests.exceptions.RequestException
-
-
-def _is_answer(error: Exception) -> bool:
-    """Whether the daemon has answered, so that it will not do any more what it was asked for."""
-    import docker.errors
-
-    return isinstance(error, docker.errors.APIError) and bool(error.is_client_error())
-
-
 def _created(name: str, request: dict[str, Any]) -> Any:
-    import docker
-
     return docker.from_env().containers.create(
         request["image"],
         request["command"],
@@ -126,8 +116,6 @@ def _mapped(container: Any, inner: str) -> str | None:
     Raises:
       DockerException: the daemon maps no port.
     """
-    import docker.errors
-
     deadline = time.monotonic() + _MAP_SECONDS
     while True:
         container.reload()
@@ -158,7 +146,6 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
 def _remove(name: str, seconds: float) -> None:
     """Removes the container, also one that the daemon may still create within some seconds."""
     import docker
-    import docker.errors
 
     deadline = time.monotonic() + seconds
     tries_left = _TRIES
@@ -169,7 +156,7 @@ def _remove(name: str, seconds: float) -> None:
         except docker.errors.NotFound:
             if time.monotonic() > deadline:
                 return
-        except _refusals():
+        except _REFUSALS:
             tries_left -= 1  # The daemon is busy with it, or cannot be reached.
         time.sleep(_PAUSE_SECONDS)
 

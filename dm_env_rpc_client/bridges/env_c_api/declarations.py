@@ -112,7 +112,6 @@ def header(version: str) -> str:
     Raises:
       SpecError: the version is unknown.
     """
-    _check_version(version)
     return f"#pragma once\n#include <stdint.h>\n{_declarations(version)}"
 
 
@@ -123,7 +122,7 @@ def layout(version: str) -> Layout:
     Raises:
       SpecError: the version is unknown, or cffi is not installed.
     """
-    _check_version(version)
+    declarations = _declarations(version)
     try:
         import cffi
     except ImportError as error:
@@ -132,7 +131,7 @@ def layout(version: str) -> Layout:
             f"{install_command('c')}"
         ) from error
     ffi = cffi.FFI()
-    ffi.cdef(_declarations(version))
+    ffi.cdef(declarations)
     return Layout(
         version=version,
         functions=tuple(name for name, _ in ffi.typeof("EnvCApi").fields),
@@ -142,15 +141,12 @@ def layout(version: str) -> Layout:
     )
 
 
-def _check_version(version: str) -> None:
+def _declarations(version: str) -> str:
     if version not in VERSIONS:
         raise SpecError(
             f"unknown EnvCApi version {version!r}; use the version of the env_c_api.h with which "
             f"the library was compiled, one of {', '.join(VERSIONS)}"
         )
-
-
-def _declarations(version: str) -> str:
     functions = [text for text in _FUNCTIONS if version == "1.4" or not _ONLY_1_4.search(text)]
     members = "\n  ".join(functions)
     return f"{_STRUCTS}typedef struct {{\n  {members}\n}} EnvCApi;\n"

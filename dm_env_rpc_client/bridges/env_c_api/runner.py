@@ -209,16 +209,12 @@ def _describe(
     context: Context, wanted: Collection[str] | None, shapes: Mapping[str, Sequence[int]]
 ) -> tuple[Description, Sequence[int]]:
     """Returns the description, known after `init`, and the indices of the observations to read."""
-    discrete, continuous, texts, names, events = (
-        [context.name(f"{what}_name", i) for i in range(context.count(f"{what}_count"))]
-        for what in (
-            "action_discrete",
-            "action_continuous",
-            "action_text",
-            "observation",
-            "event_type",
-        )
-    )
+
+    def named(kind: str) -> list[str]:
+        return [context.name(f"{kind}_name", i) for i in range(context.count(f"{kind}_count"))]
+
+    kinds = ("action_discrete", "action_continuous", "action_text", "observation", "event_type")
+    discrete, continuous, texts, names, events = map(named, kinds)
     unknown = set(wanted or ()) - set(names)
     if unknown:
         raise SpecError(

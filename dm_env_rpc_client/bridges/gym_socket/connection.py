@@ -70,7 +70,7 @@ class PacketConnection:
         # used this object, so a reference to it would keep this object alive.
         self._finalizer = weakref.finalize(self, self._stream.close)
 
-    def ask(self, request: packets.Handshake | packets.Request) -> Any:
+    def ask(self, request: packets.Request) -> Any:
         """Sends a packet and returns its answer (see `packet_codec.read_answer`).
 
         Returns:
@@ -90,7 +90,7 @@ class PacketConnection:
 
         return self._exchange(packet_codec.encode_request(request, self._dialect), read)
 
-    def command(self, request: packets.Handshake | packets.Request) -> None:
+    def command(self, request: packets.Request) -> None:
         """Sends a packet that is answered with an error string, or not at all.
 
         Raises:

@@ -130,8 +130,7 @@ class GymSocketEnvironment(dm_env.Environment):
         Raises:
           As `step`.
         """
-        self._check_environment()
-        observation = self._observation(self._connection.ask(packets.Reset()))
+        observation = self._observation(self._hosted.ask(packets.Reset()))
         self._is_running = True
         self._info = {}
         return dm_env.restart(observation)
@@ -153,17 +152,17 @@ class GymSocketEnvironment(dm_env.Environment):
           DeadlineExceededError, ConnectionLostError, ConnectionClosedError: no answer came,
             and none will.
         """
-        self._check_environment()
+        connection = self._hosted
         if not self._is_running:
             return self.reset()
         jsonable = samples.to_jsonable(self._action_spec, action, "the action", check_bounds=True)
         # Until the step is complete: after an interrupted step the next one is a reset.
         self._is_running = False
-        answer: packets.StepAnswer = self._connection.ask(packets.Step(jsonable))
+        answer: packets.StepAnswer = connection.ask(packets.Step(jsonable))
         observation = self._observation(answer.observation)
         if not isinstance(answer.info, dict):
             error = ProtocolError(f"a step's info is a JSON object, got {answer.info!r:.60}")
-            raise self._connection.poison(error)
+            raise connection.poison(error)
         self._info = answer.info
         self._is_running = not answer.done
         if not answer.done:
@@ -188,8 +187,7 @@ class GymSocketEnvironment(dm_env.Environment):
         Raises:
           As `step`.
         """
-        self._check_environment()
-        jsonable = self._connection.ask(packets.SampleAction())
+        jsonable = self._hosted.ask(packets.SampleAction())
         return self._from_server(self._action_spec, jsonable, "the sampled action")
 
     def monitor(
@@ -210,8 +208,7 @@ class GymSocketEnvironment(dm_env.Environment):
           DmEnvRpcError: the server refused, in the latest dialect.
           DmEnvRpcClientError: otherwise as `step`.
         """
-        self._check_environment()
-        self._connection.command(packets.Monitor(directory, resume, force, video))
+        self._hosted.command(packets.Monitor(directory, resume, force, video))
 
     def render(self) -> None:
         """Asks the server to render the environment on its own machine; there is no answer.
@@ -219,8 +216,7 @@ class GymSocketEnvironment(dm_env.Environment):
         Raises:
           As `step`.
         """
-        self._check_environment()
-        self._connection.command(packets.Render())
+        self._hosted.command(packets.Render())
 
     def upload(self, directory: str, api_key: str, algorithm_id: str = "") -> None:
         """Asks the server to upload a monitor's directory.
@@ -246,8 +242,7 @@ class GymSocketEnvironment(dm_env.Environment):
           DmEnvRpcError: the server refused.
           DmEnvRpcClientError: otherwise as `step`.
         """
-        self._check_environment()
-        self._connection.command(packets.UniverseConfigure(settings))
+        self._hosted.command(packets.UniverseConfigure(settings))
 
     def wrap_universe(self, wrapper: str, settings: Any) -> None:
         """Wraps the environment in a Universe wrapper; only in the latest dialect.
@@ -262,8 +257,7 @@ class GymSocketEnvironment(dm_env.Environment):
           DmEnvRpcError: the server refused.
           DmEnvRpcClientError: otherwise as `step`.
         """
-        self._check_environment()
-        self._connection.command(packets.UniverseWrap(wrapper, settings))
+        self._hosted.command(packets.UniverseWrap(wrapper, settings))
         self._read_spaces(*self._box_dtypes)
 
     def close(self) -> None:
@@ -307,6 +301,11 @@ class GymSocketEnvironment(dm_env.Environment):
             raise self._connection.poison(
                 ProtocolError(f"the server at {self.address} broke its own space: {error}")
             ) from None
+
+    @property
+    def _hosted(self) -> PacketConnection:
+        self._check_environment()
+        return self._connection
 
     def _check_environment(self) -> None:
         if not self._env_name:

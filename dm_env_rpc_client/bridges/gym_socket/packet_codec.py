@@ -116,9 +116,7 @@ _FIRST = {
 _PACKETS = {"first": list(_FIRST.items()), "latest": list(_LATEST.items())}
 
 
-def encode_request(
-    request: packets.Handshake | packets.Request, dialect: Dialect = "first"
-) -> bytes:
+def encode_request(request: packets.Request, dialect: Dialect = "first") -> bytes:
     """Returns the bytes of a handshake or packet.
 
     Raises:
@@ -159,7 +157,7 @@ def read_request(reader: Reader, dialect: Dialect, limits: Limits) -> packets.Re
     return kind(**values)
 
 
-def has_answer(request: packets.Handshake | packets.Request, dialect: Dialect) -> bool:
+def has_answer(request: packets.Request, dialect: Dialect) -> bool:
     """Whether a packet has an answer."""
     if isinstance(request, packets.Monitor):
         return dialect == "latest"
@@ -168,7 +166,7 @@ def has_answer(request: packets.Handshake | packets.Request, dialect: Dialect) -
 
 def read_answer(
     reader: Reader,
-    request: packets.Handshake | packets.Request,
+    request: packets.Request,
     limits: Limits,
     bounds: ObservationBounds | None = None,
 ) -> Any:

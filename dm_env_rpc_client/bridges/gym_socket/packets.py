@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 TRUNCATED = "TimeLimit.truncated"
 """The entry of a step's info that is true if a time limit ended the episode."""
@@ -21,39 +21,43 @@ class WhichSpace(enum.IntEnum):
     OBSERVATION = 1
 
 
+class Request:
+    """What a client sends."""
+
+
 @dataclasses.dataclass(frozen=True)
-class Handshake:
+class Handshake(Request):
     """A client's first message: the environment to make, "" for none."""
 
     env_name: str
 
 
 @dataclasses.dataclass(frozen=True)
-class Reset:
+class Reset(Request):
     """Packet 0, answered with an observation."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class Step(Request):
     """Packet 1, answered with a `StepAnswer`; `action` is a JSON value."""
 
     action: Any
 
 
 @dataclasses.dataclass(frozen=True)
-class GetSpace:
+class GetSpace(Request):
     """Packet 2, answered with a space."""
 
     which: WhichSpace
 
 
 @dataclasses.dataclass(frozen=True)
-class SampleAction:
+class SampleAction(Request):
     """Packet 3, answered with an action."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Monitor:
+class Monitor(Request):
     """Packet 4; only the latest dialect has `video` and an answer, an error string."""
 
     directory: str
@@ -63,12 +67,12 @@ class Monitor:
 
 
 @dataclasses.dataclass(frozen=True)
-class Render:
+class Render(Request):
     """Packet 5, without an answer."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Upload:
+class Upload(Request):
     """Packet 6, answered with an error string."""
 
     directory: str
@@ -77,31 +81,18 @@ class Upload:
 
 
 @dataclasses.dataclass(frozen=True)
-class UniverseConfigure:
+class UniverseConfigure(Request):
     """Packet 7 of the latest dialect, answered with an error string."""
 
     settings: Any
 
 
 @dataclasses.dataclass(frozen=True)
-class UniverseWrap:
+class UniverseWrap(Request):
     """Packet 8 of the latest dialect, answered with an error string."""
 
     wrapper: str
     settings: Any
-
-
-Request: TypeAlias = (
-    Reset
-    | Step
-    | GetSpace
-    | SampleAction
-    | Monitor
-    | Render
-    | Upload
-    | UniverseConfigure
-    | UniverseWrap
-)
 
 
 class StepAnswer(NamedTuple):

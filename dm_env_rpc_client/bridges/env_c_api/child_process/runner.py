@@ -85,23 +85,23 @@ class ProcessRunner:
 
     def start(self, episode: int, seed: int) -> Frame:
         """Starts an episode."""
-        return self._frame("start", episode, seed)
+        return self._call(Frame, "start", episode, seed)
 
     def advance(self, actions: Actions, steps: int) -> Frame:
         """Sets actions and advances."""
-        return self._frame("advance", actions, steps)
+        return self._call(Frame, "advance", actions, steps)
 
     def read_property(self, key: str) -> str:
         """Reads a property."""
-        return self._ask(str, "read_property", ["read_property", key])
+        return self._call(str, "read_property", key)
 
     def write_property(self, key: str, value: str) -> None:
         """Writes a property."""
-        self._ask(type(None), "write_property", ["write_property", key, value])
+        self._call(type(None), "write_property", key, value)
 
     def list_property(self, key: str) -> dict[str, PropertyAttributes]:
         """Lists the properties directly below one."""
-        return self._ask(dict[str, PropertyAttributes], "list_property", ["list_property", key])
+        return self._call(dict[str, PropertyAttributes], "list_property", key)
 
     def close(self) -> None:
         """Releases the environment and ends the child; a second call does nothing."""
@@ -113,8 +113,8 @@ class ProcessRunner:
                 pass  # The child is ended below.
         self._end()
 
-    def _frame(self, name: str, *arguments: Any) -> Frame:
-        return self._ask(Frame, name, [name, *arguments])
+    def _call(self, type_: type[T], name: str, *arguments: Any) -> T:
+        return self._ask(type_, name, [name, *arguments])
 
     def _ask(self, type_: type[T], name: str, message: Any) -> T:
         if self._broken is not None:

@@ -6,7 +6,6 @@ import json
 import os
 import struct
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,28 +16,6 @@ from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.tensors.limits import Limits
 
 LENGTHS = struct.Struct("<IQ")
-
-
-@pytest.fixture
-def scribble() -> Iterator[Any]:
-    """Returns the message that some bytes are, followed by the end."""
-    reader, writer = os.pipe()
-    unused_reader, unused_writer = os.pipe()
-    pipe = ChildPipe(reader, unused_writer)
-    os.close(unused_reader)
-    closed = False
-
-    def receive(data: bytes) -> Any:
-        nonlocal closed
-        os.write(writer, data)
-        os.close(writer)
-        closed = True
-        return pipe.receive(5.0)
-
-    yield receive
-    if not closed:
-        os.close(writer)
-    pipe.close()
 
 
 def framed(message: Any, arrays: bytes = b"") -> bytes:
@@ -86,9 +63,15 @@ def test_deadlines_hold_in_both_directions(pipes: tuple[ChildPipe, ChildPipe]) -
         here.receive(0.05)
 
 
-def test_the_end_of_the_pipe(scribble: Any) -> None:
+def test_the_end_of_the_pipe() -> None:
+    reader, writer = os.pipe()
+    there = ChildPipe(reader, os.dup(writer))
+    os.write(writer, framed(["half"])[:-2])
+    os.close(writer)
+    os.close(there._writer)
     with pytest.raises(EOFError, match="the other side has closed the pipe"):
-        scribble(framed(["half"])[:-2])
+        there.receive(5.0)
+    os.close(reader)
 
 
 @pytest.mark.parametrize(
@@ -111,9 +94,11 @@ def test_the_end_of_the_pipe(scribble: Any) -> None:
         framed({"dtype": "|u1", "shape": [0, 2**62, 2**62]}),
     ],
 )
-def test_an_invalid_message(scribble: Any, data: bytes) -> None:
+def test_an_invalid_message(pipes: tuple[ChildPipe, ChildPipe], data: bytes) -> None:
+    here, there = pipes
+    os.write(here._writer, data)
     with pytest.raises(ProtocolError):
-        scribble(data)
+        there.receive(5.0)
 
 
 def test_a_message_beyond_the_limits_is_neither_sent_nor_received() -> None:
