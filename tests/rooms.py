@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gymnasium": set(),
     "__init__": {"_proto", "client", "environment", "errors", "server", "tensors"},
     "adaptors": {
-        "bridges", "environment", "errors", "extensions", "protocol", "server", "system", "tensors",
+        "environment", "errors", "extensions", "protocol", "server", "system", "tensors",
 
     },
     "distributed": {"environment", "errors", "system", "server", "tensors", "transports"},

@@ -15,8 +15,8 @@ from dm_env import specs
 
 from dm_env_rpc_client.adaptors.gymnasium import elements, space_json, values
 from dm_env_rpc_client.adaptors.gymnasium.batch_rows import GymnasiumRows
-from dm_env_rpc_client.bridges import bounded_json
 from dm_env_rpc_client.errors import ProtocolError
+from dm_env_rpc_client.tensors import bounded_json
 
 __all__ = [
     "DESCRIPTION",

@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from dm_env_rpc_client.bridges import bounded_json
 from dm_env_rpc_client.errors import ProtocolError
+from dm_env_rpc_client.tensors import bounded_json
 
 __all__ = ["VERSION", "decode", "decode_description", "encode", "from_jsonable", "to_jsonable"]
 

@@ -11,9 +11,9 @@ from dm_env import specs
 from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client.adaptors.gymnasium import values
-from dm_env_rpc_client.bridges import bounded_json
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
+from dm_env_rpc_client.tensors import bounded_json
 
 __all__ = [
     "VECTOR_DESCRIPTION",

@@ -14,8 +14,8 @@ from dm_env_rpc_client.adaptors.gymnasium.values import (
     from_jsonable,
     to_jsonable,
 )
-from dm_env_rpc_client.bridges import bounded_json
 from dm_env_rpc_client.errors import ProtocolError
+from dm_env_rpc_client.tensors import bounded_json
 
 __all__ = ["DESCRIPTION", "EXTRAS", "FRAME", "STATE", "Description", "describe"]
 

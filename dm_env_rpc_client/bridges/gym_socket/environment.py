@@ -9,7 +9,6 @@ import dm_env
 import numpy as np
 import numpy.typing as npt
 
-from dm_env_rpc_client.bridges import bounded_json
 from dm_env_rpc_client.bridges.gym_socket import (
     packet_codec,
     packets,
@@ -19,6 +18,7 @@ from dm_env_rpc_client.bridges.gym_socket import (
 from dm_env_rpc_client.bridges.gym_socket.connection import PacketConnection
 from dm_env_rpc_client.bridges.gym_socket.fields import Limits, ObservationBounds
 from dm_env_rpc_client.errors import ProtocolError, SpecError
+from dm_env_rpc_client.tensors import bounded_json
 from dm_env_rpc_client.transports import addresses
 
 

@@ -10,8 +10,8 @@ import dataclasses
 import struct
 from typing import Any, NamedTuple, Protocol
 
-from dm_env_rpc_client.bridges import bounded_json
 from dm_env_rpc_client.errors import ProtocolError, SpecError
+from dm_env_rpc_client.tensors import bounded_json
 
 _U32 = struct.Struct("<I")
 

@@ -22,7 +22,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dm_env_rpc_client.bridges import bounded_json
 from dm_env_rpc_client.bridges.gym_socket import packets
 from dm_env_rpc_client.bridges.gym_socket.fields import (
     Limits,
@@ -36,6 +35,7 @@ from dm_env_rpc_client.bridges.gym_socket.fields import (
     read_string,
 )
 from dm_env_rpc_client.errors import ProtocolError, SpecError
+from dm_env_rpc_client.tensors import bounded_json
 
 Dialect: TypeAlias = Literal["first", "latest"]
 

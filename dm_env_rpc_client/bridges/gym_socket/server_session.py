@@ -16,7 +16,6 @@ from typing import Any
 import dm_env
 import numpy as np
 
-from dm_env_rpc_client.bridges import bounded_json
 from dm_env_rpc_client.bridges.gym_socket import (
     monitor,
     packet_codec,
@@ -27,6 +26,7 @@ from dm_env_rpc_client.bridges.gym_socket import (
 from dm_env_rpc_client.bridges.gym_socket.fields import Limits
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.system.conversions import converted
+from dm_env_rpc_client.tensors import bounded_json
 
 EnvironmentFactory = Callable[[], Any]
 """Makes a dm_env.Environment or a gymnasium.Env."""

@@ -10,9 +10,9 @@ from dm_env import specs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dm_env_rpc_client.bridges import bounded_json
 from dm_env_rpc_client.bridges.gym_socket import Limits, packet_codec, packets, samples, spaces
 from dm_env_rpc_client.errors import ProtocolError, SpecError
+from dm_env_rpc_client.tensors import bounded_json
 from dm_env_rpc_client.tensors.variable_specs import VariableArray
 from tests.bridges.gym_socket.strategies import SPACES
 from tests.bridges.gym_socket.transcripts import Given
