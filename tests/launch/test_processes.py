@@ -298,6 +298,15 @@ os.execv(sys.executable, {[*AT_PORT[:-1]]!r} + [sys.argv[1]])
 """
 
 
+def test_what_a_server_has_started_ends_with_it(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    command = [sys.executable, "-c", WITH_A_CHILD, "unix:{socket}", str(told)]
+    with from_process(command, cwd=ROOT):
+        child = int(told.read_text())
+        assert is_alive(child)
+    assert settles(lambda: not is_alive(child), 10)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_supervisor_that_is_killed_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     told = tmp_path / "pid"
@@ -343,39 +352,3 @@ def test_a_server_that_was_killed_is_not_running() -> None:
         kill(launch)
         with pytest.raises(LaunchError, match="was ended by signal 9"):
             launch.wait_until_ready(1.0)
-
-
-GRANDCHILD = """
-import subprocess, sys, time
-child = subprocess.Popen(["sleep", "300"])
-with open(sys.argv[1], "w") as pids:
-    pids.write(f"{child.pid} ")
-time.sleep(300)
-"""
-
-
-def test_a_killed_parent_takes_the_whole_group_along(tmp_path: Path) -> None:
-    pids, program = tmp_path / "pids", tmp_path / "server.py"
-    program.write_text(GRANDCHILD)
-    parent = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            textwrap.dedent(
-                """
-                import sys
-                from dm_env_rpc_client.launch import from_process
-                from_process([*sys.argv[1:], "{port}"], timeout=60)
-                """
-            ),
-            sys.executable, str(program), str(pids),
-        ]
-    )  # fmt: skip
-    try:
-        assert settles(lambda: pids.exists() and pids.read_text().endswith(" "), 20)
-        sleeper = int(pids.read_text())
-        assert is_alive(sleeper)
-    finally:
-        parent.kill()
-        parent.wait(10)
-    assert settles(lambda: not is_alive(sleeper), 10)

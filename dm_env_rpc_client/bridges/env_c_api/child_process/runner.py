@@ -159,29 +159,27 @@ class ProcessRunner:
             return "it closed its pipe"
         if code >= 0:
             return f"it exited with code {code}"
-        try:
-            return f"killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"killed by signal {-code}"
+        names = {each.value: each.name for each in signal.Signals}
+        return f"killed by {names.get(-code, f'signal {-code}')}"
 
 
 def _start_child(limits: Limits) -> tuple[subprocess.Popen[bytes], ChildPipe]:
     their_reader, writer = os.pipe()
     reader, their_writer = os.pipe()
-    theirs = (their_reader, their_writer)
+    pipe = ChildPipe(reader, writer, limits)
     paths = json.dumps([path for path in sys.path if isinstance(path, str)])
     try:
+        theirs = (their_reader, their_writer)
         process = children.start(
             [sys.executable, "-c", _PROGRAM, paths, *map(str, theirs)], pass_fds=theirs
         )
     except BaseException:
-        os.close(reader)
-        os.close(writer)
+        pipe.close()
         raise
     finally:
         os.close(their_reader)
         os.close(their_writer)
-    return process, ChildPipe(reader, writer, limits)
+    return process, pipe
 
 
 def _end_child(process: subprocess.Popen[bytes], pipe: ChildPipe) -> None:
