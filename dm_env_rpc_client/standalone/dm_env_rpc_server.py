@@ -1698,7 +1698,7 @@ class _Connection:
         """Waits for the client, without the lock, and takes what it sends."""
         is_full = len(self._outbound) > 4 * MAX_UNSENT  # Who does not read is not read, either.
         try:
-            if self.server.tls is None or not self.sock.pending():
+            if is_full or self.server.tls is None or not self.sock.pending():
                 poll, events = select.poll(), 0 if is_full else select.POLLIN
                 poll.register(self.sock, events | (select.POLLOUT if self._outbound else 0))
                 self.lock.release()
@@ -1868,13 +1868,14 @@ class _Connection:
 
     def _assemble(self, stream: _Stream) -> None:
         partial = stream.partial
-        while len(partial) >= 5 and not stream.is_over:
+        while len(partial) >= 5:
             is_compressed, size = struct.unpack_from(">BI", partial)
             if is_compressed or size > MAX_MESSAGE_BYTES:
                 text = f"the client sent a message of {size} bytes; at most {MAX_MESSAGE_BYTES} are allowed"
                 if is_compressed:
                     text = "the client sent a compressed message: turn off compression there"
                 self._finish(stream, UNIMPLEMENTED if is_compressed else RESOURCE_EXHAUSTED, text)
+                return
             if len(partial) < 5 + size:
                 return
             message = bytes(memoryview(partial)[5 : 5 + size])
@@ -1883,14 +1884,17 @@ class _Connection:
 
     def _take(self, stream: _Stream, message: Optional[bytes]) -> None:
         """Takes a message, or None for the end of the client's half."""
+        if stream.is_over:
+            return
         if stream.session is not None:
             stream.queue.append(message)
             stream.changed.notify()
             if not stream.has_thread:
-                stream.has_thread, call = True, (stream, stream.session)
+                call = (stream, stream.session)
                 threading.Thread(target=self._answer, args=call, daemon=True).start()
+                stream.has_thread = True
                 self._look_for_one_alone()
-        elif message is not None and not stream.is_over:
+        elif message is not None:
             # A check of health takes few bytes, for which no thread waits.
             is_known = message[2:] in (b"", _PATH.split("/")[1].encode())
             if is_known or stream.path.endswith("Watch"):

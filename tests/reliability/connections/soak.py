@@ -12,11 +12,12 @@ and how the durations drifted; what it did so far is written to stderr.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
@@ -69,6 +70,35 @@ def drift(percentiles: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
     return float(np.median(percentiles[-tenth:]) / np.median(percentiles[:tenth]))
 
 
+@contextlib.contextmanager
+def _echo() -> Iterator[Callable[[], None]]:
+    """Gives what sends bytes to another process and waits until they are back."""
+    ours, theirs = forks.context.Pipe()
+    echo = forks.context.Process(target=_send_back, args=(theirs,), daemon=True)
+    echo.start()
+
+    def turn_around() -> None:
+        ours.send_bytes(b"12345678")
+        ours.recv_bytes()
+
+    yield turn_around
+    ours.send_bytes(b"")
+    forks.end(echo)
+
+
+def _tell(steps: int, seconds: float, p99: Iterable[float], grown: Sequence[int]) -> None:
+    """Says how far the run is."""
+    step, pipe = (each * 1e6 for each in p99)
+    client, server = (each / 2**20 for each in grown)
+    print(
+        f"{time.strftime('%H:%M:%S')} {steps:,} steps in {seconds:.0f} s; p99 of a step, of the"
+        f" pipe: {step:.0f}, {pipe:.0f} us; memory of client, server: {client:+.2f},"
+        f" {server:+.2f} MiB; load {os.getloadavg()[0]:.1f}",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
 def main(steps: int) -> dict[str, float]:
     """Steps an environment, and compares the processes at the end with those at the beginning."""
     of_part = steps // PARTS
@@ -76,13 +106,8 @@ def main(steps: int) -> dict[str, float]:
     durations = np.zeros((2, alone))
     percentiles = np.zeros((2, PARTS))
     processor = np.zeros(PARTS + 1)
-    ours, theirs = forks.context.Pipe()
 
-    def turn_around() -> None:
-        ours.send_bytes(b"12345678")
-        ours.recv_bytes()
-
-    def take(env: DmEnvAdaptor) -> None:
+    def take(env: DmEnvAdaptor, turn_around: Callable[[], None]) -> None:
         """Takes the steps of one part."""
         for index in range(alone):
             started = time.perf_counter()
@@ -95,31 +120,22 @@ def main(steps: int) -> dict[str, float]:
             timesteps = env.unroll({"value": values})
             assert np.array_equal(timesteps.observation["value"], values)
 
-    echo = forks.context.Process(target=_send_back, args=(theirs,), daemon=True)
-    echo.start()
-    with served_echo() as server, make(server.address) as env:
+    with _echo() as turn_around, served_echo() as server, make(server.address) as env:
         pids = [os.getpid(), server.pid]
         env.reset()
         for _ in range(5):
-            take(env)  # What is made once has been made.
+            take(env, turn_around)  # What is made once has been made.
         memory = [resident_bytes(pid) for pid in pids]
         threads = sum(map(threads_of, pids))
         processor[0] = sum(map(processor_seconds, pids))
         began = time.perf_counter()
         for part in range(PARTS):
-            take(env)
+            take(env, turn_around)
             processor[part + 1] = sum(map(processor_seconds, pids))
             percentiles[:, part] = np.percentile(durations, 99, axis=1)
             grown = [resident_bytes(pid) - had for pid, had in zip(pids, memory, strict=True)]
-            print(
-                f"{time.strftime('%H:%M:%S')} {(part + 1) * of_part:,} steps in"
-                f" {time.perf_counter() - began:.0f} s; p99 of a step, of the pipe:"
-                f" {percentiles[0, part] * 1e6:.0f}, {percentiles[1, part] * 1e6:.0f} us; memory of"
-                f" client, server: {grown[0] / 2**20:+.2f}, {grown[1] / 2**20:+.2f} MiB; load"
-                f" {os.getloadavg()[0]:.1f}",
-                file=sys.stderr,
-                flush=True,
-            )
+            seconds = time.perf_counter() - began
+            _tell((part + 1) * of_part, seconds, percentiles[:, part], grown)
         took = time.perf_counter() - began
         of_steps, of_pipe = map(drift, percentiles)
         # A step that was slow has a thread of the server for a while.
@@ -127,8 +143,6 @@ def main(steps: int) -> dict[str, float]:
         more = sum(map(threads_of, pids)) - threads
         first_tenth = processor[PARTS // 10] - processor[0]
         last_tenth = processor[-1] - processor[-1 - PARTS // 10]
-    ours.send_bytes(b"")
-    forks.end(echo)
     return {
         "steps": of_part * PARTS,
         "steps_per_second": of_part * PARTS / took,

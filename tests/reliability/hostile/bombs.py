@@ -5,6 +5,7 @@ They are put together as bytes, since protobuf would need the memory to make the
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -97,78 +98,80 @@ def specs() -> dm_env_rpc_pb2.ActionObservationSpecs:
     return dm_env_rpc_pb2.ActionObservationSpecs(observations=observations)
 
 
+_WIDE = _one_for_all(1.5)
+_SPEC = TensorSpec(dtype=dm_env_rpc_pb2.FLOAT).SerializeToString()
+_ANSWERS: dict[str, Callable[[int], bytes]] = {
+    "64 observations of one element each": lambda scale: _response(
+        "step", RUNNING, *(_entry(2, uid, _WIDE) for uid in range(1, BROADCASTS + 1))
+    ),
+    "16 MB of empty Any": lambda scale: _response(
+        "step", RUNNING, _entry(2, 101, _empty("protos", 16_000_000 // scale))
+    ),
+    "many small observations of empty Any": lambda scale: _response(
+        "step",
+        RUNNING,
+        *(_entry(2, 101, _empty("protos", 60_000)) for _ in range(256 // scale)),
+    ),
+    "126 MB of empty strings": lambda scale: _response(
+        "step", RUNNING, _entry(2, 100, _empty("strings", 126_000_000 // scale))
+    ),
+    "126 MB of strings that are newlines": lambda scale: _response(
+        "step",
+        RUNNING,
+        _entry(
+            2,
+            100,
+            _any_length(_payload("strings", b"\x0a\x02\x0a\x0a" * (31_500_000 // scale))),
+        ),
+    ),
+    "32 MB of one-byte integers": lambda scale: _response(
+        "step",
+        RUNNING,
+        _entry(2, 102, _any_length(_payload("int64s", _field(1, bytes(32 << 20))))),
+    ),
+    "1.9 million unrequested entries": lambda scale: _response(
+        "step", RUNNING, _many_entries(2, 1_900_000 // scale)
+    ),
+    "32 million states": lambda scale: _response(
+        "step", RUNNING, b"\x08\x01" * (32_000_000 // scale)
+    ),
+    "100,000 specs": lambda scale: _response(
+        "join_world",
+        _field(
+            1,
+            *(
+                _entry(2, uid, _SPEC + _field(1, b"o%d" % uid))
+                for uid in range(1, 100_000 // scale)
+            ),
+        ),
+    ),
+    "a spec with a name of 100 MB": lambda scale: _response(
+        "join_world",
+        _field(1, _entry(2, 1, _SPEC + _field(1, b"a" * (100_000_000 // scale)))),
+    ),
+    "a world name of 100 MB": lambda scale: _response(
+        "create_world", _field(1, b"w" * (100_000_000 // scale))
+    ),
+    "8 MB of empty error details": lambda scale: _response(
+        "error", b"\x08\x05", b"\x1a\x00" * (4_000_000 // scale)
+    ),
+    "an error detail of 8 MB": lambda scale: _response(
+        "error", b"\x08\x05", _field(3, _field(2, bytes(8_000_000 // scale)))
+    ),
+    "an error text of 100 MB": lambda scale: _response(
+        "error", b"\x08\x05", _field(2, b"e" * (100_000_000 // scale))
+    ),
+    "unknown fields": lambda scale: _response("step", RUNNING, b"\x78\x01" * (16_000_000 // scale)),
+}
+
+
 def answers(scale: int) -> dict[str, Callable[[], bytes]]:
     """What makes answers, by name; an error answers a step.
 
     Args:
       scale: what the sizes of the large ones are divided by.
     """
-    wide = _one_for_all(1.5)
-    spec = TensorSpec(dtype=dm_env_rpc_pb2.FLOAT).SerializeToString()
-    made: dict[str, Callable[[], bytes]] = {
-        "64 observations of one element each": lambda: _response(
-            "step", RUNNING, *(_entry(2, uid, wide) for uid in range(1, BROADCASTS + 1))
-        ),
-        "16 MB of empty Any": lambda: _response(
-            "step", RUNNING, _entry(2, 101, _empty("protos", 16_000_000 // scale))
-        ),
-        "many small observations of empty Any": lambda: _response(
-            "step",
-            RUNNING,
-            *(_entry(2, 101, _empty("protos", 60_000)) for _ in range(256 // scale)),
-        ),
-        "126 MB of empty strings": lambda: _response(
-            "step", RUNNING, _entry(2, 100, _empty("strings", 126_000_000 // scale))
-        ),
-        "126 MB of strings that are newlines": lambda: _response(
-            "step",
-            RUNNING,
-            _entry(
-                2,
-                100,
-                _any_length(_payload("strings", b"\x0a\x02\x0a\x0a" * (31_500_000 // scale))),
-            ),
-        ),
-        "32 MB of one-byte integers": lambda: _response(
-            "step",
-            RUNNING,
-            _entry(2, 102, _any_length(_payload("int64s", _field(1, bytes(32 << 20))))),
-        ),
-        "1.9 million unrequested entries": lambda: _response(
-            "step", RUNNING, _many_entries(2, 1_900_000 // scale)
-        ),
-        "32 million states": lambda: _response(
-            "step", RUNNING, b"\x08\x01" * (32_000_000 // scale)
-        ),
-        "100,000 specs": lambda: _response(
-            "join_world",
-            _field(
-                1,
-                *(
-                    _entry(2, uid, spec + _field(1, b"o%d" % uid))
-                    for uid in range(1, 100_000 // scale)
-                ),
-            ),
-        ),
-        "a spec with a name of 100 MB": lambda: _response(
-            "join_world",
-            _field(1, _entry(2, 1, spec + _field(1, b"a" * (100_000_000 // scale)))),
-        ),
-        "a world name of 100 MB": lambda: _response(
-            "create_world", _field(1, b"w" * (100_000_000 // scale))
-        ),
-        "8 MB of empty error details": lambda: _response(
-            "error", b"\x08\x05", b"\x1a\x00" * (4_000_000 // scale)
-        ),
-        "an error detail of 8 MB": lambda: _response(
-            "error", b"\x08\x05", _field(3, _field(2, bytes(8_000_000 // scale)))
-        ),
-        "an error text of 100 MB": lambda: _response(
-            "error", b"\x08\x05", _field(2, b"e" * (100_000_000 // scale))
-        ),
-        "unknown fields": lambda: _response("step", RUNNING, b"\x78\x01" * (16_000_000 // scale)),
-    }
-    return made
+    return {name: functools.partial(make, scale) for name, make in _ANSWERS.items()}
 
 
 def requests(scale: int) -> dict[str, Callable[[], bytes]]:
@@ -177,7 +180,6 @@ def requests(scale: int) -> dict[str, Callable[[], bytes]]:
     Args:
       scale: what the sizes of the large ones are divided by.
     """
-    wide = _one_for_all(1.5)
     name = b"n" * (100_000_000 // scale)
     listing = properties_pb2.PropertyRequest(list_property={"key": "k"}).SerializeToString()
     padded = listing + b"\x78\x01" * (16_000_000 // scale)
@@ -185,7 +187,7 @@ def requests(scale: int) -> dict[str, Callable[[], bytes]]:
     return {
         "64 settings of one element each": lambda: _request(
             "create_world",
-            *(_field(1, _field(1, b"s%d" % number), _field(2, wide)) for number in range(64)),
+            *(_field(1, _field(1, b"s%d" % number), _field(2, _WIDE)) for number in range(64)),
         ),
         "16 MB of empty Any": lambda: _request(
             "create_world",
@@ -197,7 +199,7 @@ def requests(scale: int) -> dict[str, Callable[[], bytes]]:
         ),
         "100,000 settings": lambda: _request("create_world", _many_settings(100_000)),
         "a setting with a name of 100 MB": lambda: _request(
-            "create_world", _field(1, _field(1, name), _field(2, wide))
+            "create_world", _field(1, _field(1, name), _field(2, _WIDE))
         ),
         "a world name of 100 MB": lambda: _request("join_world", _field(1, name)),
         "a world name of 100 MB to reset": lambda: _request("reset_world", _field(1, name)),
