@@ -39,12 +39,6 @@ class Everything(Environment):
         specs["texts"] = [StringArray((2,), name="texts"), Array((-1, 2), np.int32, "free")]
         return specs
 
-    def reward_spec(self):
-        return Array((), np.float64, "reward")
-
-    def discount_spec(self):
-        return BoundedArray((), np.float64, 0.0, 1.0, "discount")
-
     def reset(self):
         self._step = 0
         echo = {}
@@ -67,9 +61,6 @@ class Everything(Environment):
         free = self._random.randint(-(2**31), 2**31 - 1, (self._step, 2)).astype(np.int32)
         texts = np.array(["grüße" * self._step, self._label], object)
         return dict(action, texts=[texts, free])
-
-    def close(self):
-        pass
 
 
 def _spec(shape, dtype):
@@ -95,12 +86,6 @@ class Catch(Environment):
     def observation_spec(self):
         return {"board": BoundedArray(self._shape, np.float32, 0.0, 1.0, "board")}
 
-    def reward_spec(self):
-        return Array((), np.float64, "reward")
-
-    def discount_spec(self):
-        return BoundedArray((), np.float64, 0.0, 1.0, "discount")
-
     def reset(self):
         self._row = 0
         return TimeStep(0, None, None, self._observed())
@@ -117,9 +102,6 @@ class Catch(Environment):
         board[self._row] = 1
         return {"board": board}
 
-    def close(self):
-        pass
-
 
 class Large(Environment):
     """Returns its action, bytes of any number."""
@@ -129,20 +111,11 @@ class Large(Environment):
 
     observation_spec = action_spec
 
-    def reward_spec(self):
-        return Array((), np.float64, "reward")
-
-    def discount_spec(self):
-        return BoundedArray((), np.float64, 0.0, 1.0, "discount")
-
     def reset(self):
         return TimeStep(0, None, None, {"bytes": np.zeros(1, np.uint8)})
 
     def step(self, action):
         return TimeStep(1, 0.0, 1.0, action)
-
-    def close(self):
-        pass
 
 
 class Threads(Large):

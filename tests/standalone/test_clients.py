@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 import time
 from collections.abc import Iterator
@@ -70,39 +71,37 @@ def process(channel: Any) -> Any:
     )
 
 
+class Call:
+    """A stream of grpcio, on which one request after another is asked."""
+
+    def __init__(self, channel: Any, **options: Any):
+        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self.stream = process(channel)(iter(self._requests.get, None), **options)
+
+    def ask(self, request: Request) -> Response:
+        self._requests.put(request)
+        answered: Response = next(self.stream)
+        return answered
+
+    def end(self) -> None:
+        self._requests.put(None)
+
+
 def test_grpcio_with_threads(server: Served) -> None:
     with grpc.insecure_channel(server.address, OPTIONS) as channel:
-        sent: list[Request] = [create()]
-        more = threading.Semaphore(1)
-
-        def feed() -> Iterator[Request]:
-            while True:
-                more.acquire()
-                yield sent.pop(0)
-
-        call = process(channel)(feed(), timeout=60)
-        world = next(call).create_world.world_name
-        answers = []
-        for request in requests_of(world):
-            sent.append(request)
-            more.release()
-            answers.append(next(call))
+        call = Call(channel, timeout=60)
+        world = call.ask(create()).create_world.world_name
+        answers = [call.ask(request) for request in requests_of(world)]
         check_large(answers[-1])
-        call.cancel()
+        call.stream.cancel()
         # The agent of the cancelled stream has left: another one can join.
         with make(server.address):
             pass
         short = process(channel)(iter(()), timeout=5)
         assert list(short) == []
-        late = process(channel)(iter_blocking(), timeout=0.3)
         with pytest.raises(grpc.RpcError) as over:
-            next(late)
+            next(Call(channel, timeout=0.3).stream)
         assert over.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-
-
-def iter_blocking() -> Iterator[Request]:
-    time.sleep(1.0)  # Longer than the deadline.
-    yield from ()
 
 
 def test_grpcio_with_asyncio_and_sixteen_streams(server: Served) -> None:
@@ -155,37 +154,21 @@ def test_a_slow_step_delays_nobody_else_and_environments_keep_their_thread(pytho
         seconds: list[float] = []
 
         def play(delay: float, steps: int) -> None:
-            call_requests: list[Request] = [create()]
-            ready = threading.Semaphore(1)
-
-            def feed() -> Iterator[Request]:
-                while True:
-                    ready.acquire()
-                    if not call_requests:
-                        return
-                    yield call_requests.pop(0)
-
-            def ask(request: Request) -> Response:
-                call_requests.append(request)
-                ready.release()
-                answered: Response = next(call)
-                return answered
-
-            call = process(channel)(feed())
-            world = next(call).create_world.world_name
+            call = Call(channel)
+            world = call.ask(create()).create_world.world_name
             join, step, _ = requests_of(world)
-            ask(join)
+            call.ask(join)
             threads = set()
             for _ in range(steps):
                 step.step.actions[1].doubles.array[:] = [delay]
                 began = time.monotonic()
-                answer = ask(step)
+                answer = call.ask(step)
                 if not delay:
                     seconds.append(time.monotonic() - began)
                 assert not answer.HasField("error"), answer.error.message
                 threads.add(answer.step.observations[1].int64s.array[0])
             assert threads == {1}  # That of the constructor.
-            ready.release()
+            call.end()
 
         def play_slowly() -> None:
             play(0.6, 4)
