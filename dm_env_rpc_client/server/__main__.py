@@ -13,8 +13,6 @@ from types import FrameType
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.server import serve
 
-__all__: list[str] = []
-
 
 def _main(reference: str, address: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -19,8 +19,6 @@ from dm_env_rpc_client.protocol import telemetry
 from dm_env_rpc_client.server.error_log import Allowance
 from dm_env_rpc_client.tensors.limits import shortened
 
-__all__ = ["COUNTED", "ERRORS", "STEPS", "Activity", "Counts", "ServerStats", "added_up"]
-
 # Refusals are in the log of failures; clients that come and go are not, and can be left out.
 _log = logging.getLogger("dm_env_rpc_client.server")
 _clients_log = logging.getLogger("dm_env_rpc_client.server.clients")

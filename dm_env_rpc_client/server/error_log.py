@@ -10,8 +10,6 @@ import logging
 import threading
 import time
 
-__all__ = ["KEPT_ERRORS", "Allowance", "ErrorLog"]
-
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 KEPT_ERRORS = 100

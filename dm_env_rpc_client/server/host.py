@@ -28,8 +28,6 @@ from dm_env_rpc_client.transports.server_streams import (
 )
 from dm_env_rpc_client.transports.tokens import requiring_token
 
-__all__ = ["WAITING_FOR", "Host"]
-
 WAITING_FOR = "waiting_for."
 """Before the name of a world: the property with what the steps of its agents wait for, "" for
 nothing. It is not listed. A client reads it over another connection than the one that waits."""

@@ -31,8 +31,6 @@ from dm_env_rpc_client.transports.credentials import ServerCredentials
 from dm_env_rpc_client.transports.endpoint import Transport
 from dm_env_rpc_client.transports.listeners import open_dialing, open_listener
 
-__all__ = ["Server", "serve", "try_out"]
-
 _log = logging.getLogger(__name__)
 
 STOP_SECONDS = 1.0

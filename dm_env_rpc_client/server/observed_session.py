@@ -14,8 +14,6 @@ from dm_env_rpc_client.server.host import Host
 from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
 
-__all__ = ["ObservedSession", "open_session"]
-
 
 def open_session(host: Host, peer: Peer, has_connection: bool = True) -> Session:
     """Returns the session of a stream, which reports its requests if something takes them.

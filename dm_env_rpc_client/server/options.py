@@ -21,8 +21,6 @@ from dm_env_rpc_client.transports.listeners import check_may_dial, check_process
 from dm_env_rpc_client.transports.server_streams import check_may_listen
 from dm_env_rpc_client.transports.tokens import bearer
 
-__all__ = ["ANYWHERE", "UNNAMED", "Handler", "Hosted", "ServeOptions", "factories_of"]
-
 ANYWHERE = "localhost:0"
 
 UNNAMED = ""

@@ -6,8 +6,6 @@ from typing import Any
 
 from google.rpc import code_pb2
 
-__all__ = ["RequestError"]
-
 
 class RequestError(Exception):
     """A request is refused; the client receives code and text as an error Status.

@@ -34,8 +34,6 @@ from dm_env_rpc_client.tensors.spec_manager import SpecManager
 from dm_env_rpc_client.transports.addresses import is_loopback
 from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
 
-__all__ = ["Session"]
-
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-__all__ = ["Caller", "CallerGoneError", "local", "wait", "wait_for"]
-
 
 class CallerGoneError(Exception):
     """The client of the request that is being executed has disconnected."""

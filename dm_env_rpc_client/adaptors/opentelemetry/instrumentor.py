@@ -29,8 +29,6 @@ from dm_env_rpc_client.adaptors.opentelemetry.reports import (
 from dm_env_rpc_client.protocol import telemetry
 from dm_env_rpc_client.system.version import __version__
 
-__all__ = ["DmEnvRpcInstrumentor"]
-
 _log = logging.getLogger(__name__)
 
 _STEP_SPANS = "DM_ENV_RPC_STEP_SPANS"

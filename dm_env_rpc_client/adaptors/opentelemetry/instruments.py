@@ -16,19 +16,6 @@ from typing import TypeAlias
 from opentelemetry import metrics, trace
 from opentelemetry.metrics import CallbackOptions, Observation
 
-__all__ = [
-    "CALL",
-    "KIND",
-    "Attributes",
-    "End",
-    "Tally",
-    "error_type",
-    "outcome",
-    "peer_attributes",
-    "server_attributes",
-    "type_of",
-]
-
 KIND = "dm_env_rpc.request"
 """The attribute with the kind of a request: those of a connection are messages of one call."""
 

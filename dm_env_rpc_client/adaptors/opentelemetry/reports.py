@@ -21,8 +21,6 @@ from dm_env_rpc_client.adaptors.opentelemetry.instruments import (
     peer_attributes,
 )
 
-__all__ = ["ClientReports", "ServerReports", "end_span", "harmless"]
-
 _log = logging.getLogger(__name__)
 
 _SERVER_ERRORS = frozenset(

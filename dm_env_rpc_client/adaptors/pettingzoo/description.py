@@ -17,8 +17,6 @@ from dm_env_rpc_client.adaptors.gymnasium.values import (
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.tensors import bounded_json
 
-__all__ = ["DESCRIPTION", "EXTRAS", "FRAME", "STATE", "Description", "describe"]
-
 DESCRIPTION = "pettingzoo"
 """The property with the agents, their spaces and the metadata, as JSON."""
 

@@ -35,8 +35,6 @@ from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.worlds.game import Game
 from dm_env_rpc_client.tensors import nesting
 
-__all__ = ["PettingZooGame", "as_game", "make"]
-
 
 def make(name: str, **settings: Any) -> AECEnv | ParallelEnv:
     """Makes one of PettingZoo's own environments.

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
     from dm_env_rpc_client.environment.keywords import PlayersKeywords
 
-__all__ = ["RemoteParallelEnv"]
-
 Agents = Sequence[Hashable] | Mapping[Hashable, Mapping[str, Any]]
 
 _PROBE = "probe"

@@ -24,8 +24,6 @@ from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.protocol.lifecycle import State
 
-__all__ = ["Extras", "OwnSeat", "Seat", "Turn"]
-
 
 class Extras(NamedTuple):
     """What comes with an agent's observation.

@@ -14,8 +14,6 @@ from dm_env import specs
 from dm_env_rpc_client.adaptors.wrappers.wrapper import Wrapper
 from dm_env_rpc_client.errors import SpecError
 
-__all__ = ["ActionRepeat"]
-
 Array = npt.NDArray[Any]
 
 

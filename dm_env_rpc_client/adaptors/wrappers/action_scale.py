@@ -19,8 +19,6 @@ from dm_env_rpc_client.adaptors.wrappers.wrapper import (
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import casting
 
-__all__ = ["ActionScale"]
-
 
 class ActionScale(Wrapper):
     """Actions between the same bounds, whatever those of the environment are.

@@ -19,8 +19,6 @@ from dm_env_rpc_client.adaptors.wrappers.wrapper import (
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import casting
 
-__all__ = ["FloatCast"]
-
 
 class FloatCast(Wrapper):
     """All floats in one precision: observations, reward, discount and actions.

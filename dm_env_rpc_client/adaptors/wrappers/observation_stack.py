@@ -14,8 +14,6 @@ from dm_env import specs
 from dm_env_rpc_client.adaptors.wrappers.wrapper import Wrapper, by_name, map_named
 from dm_env_rpc_client.errors import SpecError
 
-__all__ = ["ObservationStack"]
-
 
 class ObservationStack(Wrapper):
     """The last observations of a sequence along a new last axis, the newest at its end.

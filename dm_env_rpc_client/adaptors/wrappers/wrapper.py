@@ -14,8 +14,6 @@ from dm_env import specs
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import nesting
 
-__all__ = ["Wrapper", "by_name", "map_actions", "map_named", "where"]
-
 Array = npt.NDArray[Any]
 
 

@@ -10,8 +10,6 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
-__all__ = ["Catch"]
-
 
 class Catch(dm_env.Environment):
     """A small example environment for tutorials and tests.

@@ -12,8 +12,6 @@ from dm_env import specs
 
 from dm_env_rpc_client.server.worlds.game import Game
 
-__all__ = ["Race"]
-
 
 class Race(Game):
     """A small example game for several agents, for tutorials and tests.

@@ -16,8 +16,6 @@ from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.system.message_pipe import MessagePipe
 
-__all__ = ["AskedProperties", "answer_questions"]
-
 
 class AskedProperties(Properties):
     """Asks for every property.

@@ -15,8 +15,6 @@ import time
 from dm_env_rpc_client.server.activity import COUNTED
 from dm_env_rpc_client.server.worlds.world_registry import Share
 
-__all__ = ["Board", "Row", "Slot"]
-
 _EXPECTED_NANOSECONDS = 1_000_000_000
 """For how long a connection that was handed over is expected to open a stream."""
 

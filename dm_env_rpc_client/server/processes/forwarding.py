@@ -21,8 +21,6 @@ from dm_env_rpc_client.transports.server_streams import (
     StreamStatusError,
 )
 
-__all__ = ["Forwarded", "Link", "WorkerGoneError"]
-
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 _TICK_SECONDS = 0.02

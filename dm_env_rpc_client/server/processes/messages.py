@@ -7,8 +7,6 @@ from typing import Any
 
 from dm_env_rpc_client.system.message_pipe import MessagePipe
 
-__all__ = ["hear", "say"]
-
 
 def say(pipe: MessagePipe, *message: Any, descriptor: int | None = None) -> None:
     """Sends a message, and an open descriptor; OSError if the other end is closed."""

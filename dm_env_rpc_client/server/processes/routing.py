@@ -21,8 +21,6 @@ from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.limits import Budget, Limits
 from dm_env_rpc_client.transports.server_streams import ServerStream, StreamStatusError
 
-__all__ = ["RoutedStream", "world_prefix"]
-
 _REQUEST = dm_env_rpc_pb2.EnvironmentRequest
 
 

@@ -41,8 +41,6 @@ from dm_env_rpc_client.transports.server_streams import (
 )
 from dm_env_rpc_client.transports.tls import Tls
 
-__all__ = ["Worker", "run"]
-
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 _EXIT_SECONDS = 5.0

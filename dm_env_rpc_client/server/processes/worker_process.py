@@ -19,8 +19,6 @@ from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.message_pipe import MessagePipe
 
-__all__ = ["ADVICE", "LOOK_SECONDS", "WorkerProcess"]
-
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 _LOGGERS = ("", *(f"dm_env_rpc_client{name}" for name in ("", ".server", ".server.clients")))

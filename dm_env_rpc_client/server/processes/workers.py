@@ -35,8 +35,6 @@ from dm_env_rpc_client.system.waiting import wait_in_parts
 from dm_env_rpc_client.transports.http2.server.acceptor import Acceptor
 from dm_env_rpc_client.transports.server_streams import Peer
 
-__all__ = ["Workers"]
-
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 _STOPPED_SECONDS = 10.0

@@ -26,8 +26,6 @@ from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.tensors import casting, codecs, nesting, packing, specs
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 
-__all__ = ["Properties", "answer_property_request"]
-
 
 class _Property(NamedTuple):
     getter: Callable[[], Any] | None

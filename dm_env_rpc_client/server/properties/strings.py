@@ -18,8 +18,6 @@ from dm_env_rpc_client.server.properties.offered import Properties
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.tensors import packing
 
-__all__ = ["HasStringProperties", "StringProperties"]
-
 
 class PropertyAttributes(Protocol):
     """Whether a property can be read, written and listed."""

@@ -24,8 +24,6 @@ from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, end_state
 from dm_env_rpc_client.server.worlds.world import SEQUENCE_LOST, Agent, World
 from dm_env_rpc_client.tensors import nesting
 
-__all__ = ["EnvironmentFactory", "EnvironmentWorld"]
-
 CLOSE_SECONDS = 0.5
 """How long `close` waits for a step that is being executed."""
 

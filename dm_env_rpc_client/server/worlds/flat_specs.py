@@ -26,8 +26,6 @@ from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.server.request_errors import RequestError
 from dm_env_rpc_client.tensors import nesting, specs
 
-__all__ = ["FlatSpecs", "end_state"]
-
 _DEFAULT_DISCOUNT = BoundedArray((), float, 0.0, 1.0, "discount")
 """What `dm_env.Environment.discount_spec` returns."""
 

@@ -13,8 +13,6 @@ from typing import Any
 
 import dm_env
 
-__all__ = ["Game"]
-
 Player = Hashable
 
 

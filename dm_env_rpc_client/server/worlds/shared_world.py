@@ -34,8 +34,6 @@ from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, end_state
 from dm_env_rpc_client.server.worlds.game import Game, Player
 from dm_env_rpc_client.server.worlds.world import SEQUENCE_LOST, Agent, World
 
-__all__ = ["STEP_TIMEOUT", "SharedWorld"]
-
 STEP_TIMEOUT = 60.0
 """Default for how many seconds a step waits for the other agents."""
 

@@ -15,8 +15,6 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.server.properties.offered import Properties
 
-__all__ = ["SEQUENCE_LOST", "Agent", "World"]
-
 SEQUENCE_LOST = (
     "the sequence is over, but the step that ended it failed; send a Reset to begin a new one"
 )

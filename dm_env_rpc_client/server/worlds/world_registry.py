@@ -31,8 +31,6 @@ from dm_env_rpc_client.server.worlds.shared_world import SharedWorld
 from dm_env_rpc_client.server.worlds.world import Agent, World
 from dm_env_rpc_client.tensors.limits import listed
 
-__all__ = ["ENVIRONMENT", "Share", "WorldRegistry", "make_world"]
-
 _log = logging.getLogger(__name__)
 
 ENVIRONMENT = "environment"
