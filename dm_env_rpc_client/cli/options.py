@@ -215,6 +215,8 @@ class World(Server):
     """A world that a command joins: a new one, or one that exists.
 
     Attributes:
+      create_settings: Setting with which the world is created. Repeatable.
+      join_settings: Setting with which the agent joins. Repeatable.
       world_name: Name of an existing world to join instead of a new one.
     """
 
