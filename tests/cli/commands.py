@@ -109,14 +109,16 @@ def listening(answer: Any) -> Iterator[str]:
 _started: list[subprocess.Popen[str]] = []
 
 
-def started(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+def started(
+    *arguments: str, environment: dict[str, str] | None = None, **options: Any
+) -> subprocess.Popen[str]:
     """Starts a command, which `end_started` ends with the test."""
     process = subprocess.Popen(
         [*COMMAND, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": ROOT},
+        env={**os.environ, "PYTHONPATH": ROOT, **(environment or {})},
         **options,
     )
     _started.append(process)

@@ -107,12 +107,6 @@ def test_every_command_reaches_a_server_with_tls_and_a_token(
         run(*filled, variables=files.variables)
 
 
-def test_play_takes_the_flags() -> None:
-    shown = run("play", "--help", variables={"COLUMNS": "200", "TERMINAL_WIDTH": "200"}).output
-    for name in ("tls-ca", "tls-cert", "tls-key", "token-file"):
-        assert f"--{name}" in shown
-
-
 def test_a_wrong_token_is_an_error_that_does_not_show_it(
     files: Files, secured: Server, tmp_path: Path
 ) -> None:

@@ -25,7 +25,8 @@ REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 def served(*arguments: str) -> Iterator[str]:
     """Runs the command and yields the address; it ends properly when it is told to."""
     place = () if "--dial" in arguments else ("--address", "localhost:0")
-    process = started("serve", *arguments, *place, "--json", cwd=ROOT)
+    warnings = {"PYTHONWARNINGS": "error"}
+    process = started("serve", *arguments, *place, "--json", cwd=ROOT, environment=warnings)
     yield address_of(process)
     ended(process)
 

@@ -12,7 +12,7 @@ import pytest
 import typer.testing
 from google.rpc import status_pb2
 
-from dm_env_rpc_client import connect, create_world, destroy_world, dm_env_rpc_pb2, make
+from dm_env_rpc_client import dm_env_rpc_pb2, make
 from dm_env_rpc_client.cli.stepping import bench as command
 from dm_env_rpc_client.cli.stepping.stopwatch import Stopwatch
 from dm_env_rpc_client.server import Server, serve
@@ -92,14 +92,6 @@ def test_people_get_tables(catch_server: Server) -> None:
     text = bench(catch_server.address, "--seconds", "0.3", "--policy", "constant").stdout
     for expected in (*PHASES, "p99.9", "steps/s", "MB/s", "pending", "share of the wait is"):
         assert expected in text
-
-
-def test_a_world_that_exists_is_joined_and_left(catch_server: Server) -> None:
-    with connect(catch_server.address) as connection:
-        name = create_world(connection, {"rows": 5})
-        found = measured(catch_server.address, "--world", name, "--seconds", "0.2")
-        assert found["steps"] > 0
-        destroy_world(connection, name)
 
 
 def test_what_was_created_is_destroyed(catch_server: Server) -> None:
