@@ -26,7 +26,7 @@ _ALIVE_SECONDS = 2.0
 """How long a server that did not answer may take to accept a connection and to answer on it."""
 
 _COUNTED_SECONDS = 5.0
-"""How long a server may take to answer on a further connection; some have them wait for ever."""
+"""How long a server may take to answer on a further connection; some never answer it."""
 
 
 class Suite:

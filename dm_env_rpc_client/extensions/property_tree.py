@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -51,13 +52,9 @@ class PropertyTree:
     """
 
     def __init__(self, list_below: Lister, read: Callable[[str], Any], key: str = ""):
-        self.entries: list[TreeEntry] = []
-        self.is_complete = True
-        for entry in _entries(list_below, read, key):
-            if len(self.entries) == MAX_PROPERTIES:
-                self.is_complete = False
-                break
-            self.entries.append(entry)
+        found = list(itertools.islice(_entries(list_below, read, key), MAX_PROPERTIES + 1))
+        self.entries = found[:MAX_PROPERTIES]
+        self.is_complete = len(found) == len(self.entries)
 
     def __repr__(self) -> str:
         lines = [

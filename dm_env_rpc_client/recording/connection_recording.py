@@ -47,8 +47,8 @@ _STALLED_SECONDS = 60.0
 """How long sending and receiving wait for a disk that takes nothing, a network's for instance."""
 
 _Message: TypeAlias = "tuple[ConnectionRecording, str, int, int, bytes]"
-"""A message: its recording, direction, number and time, and its bytes."""
-
+"""A message: its recording, direction, number, nanoseconds and bytes. A plain tuple: one with names
+takes as long as all the rest."""
 
 _Item: TypeAlias = "_Message | Callable[[], None] | None"
 """A message, something else that the thread does in its turn, or the end."""
@@ -88,7 +88,8 @@ class ConnectionRecording:
           may_block: whether to wait if the disk does not keep up; otherwise see `must_wait`.
         """
         self._requests += 1
-        self._writer.put(self, REQUESTS, self._requests, message, may_block)
+        now = self._writer.epoch + time.monotonic_ns()
+        self._writer.put((self, REQUESTS, self._requests, now, message), may_block)
 
     def answer(self, message: Buffer, may_block: bool = True) -> None:
         """Records a received answer.
@@ -101,7 +102,8 @@ class ConnectionRecording:
           RecordingError: the file cannot be written.
         """
         self._answers += 1
-        self._writer.put(self, ANSWERS, self._answers, bytes(message), may_block)
+        now = self._writer.epoch + time.monotonic_ns()
+        self._writer.put((self, ANSWERS, self._answers, now, bytes(message)), may_block)
         failure = self._writer.failure
         if failure is not None:
             raise RecordingError(
@@ -138,6 +140,7 @@ class FileWriter:
       failure: the first error of writing; None while there is none.
       leaves_unused: whether a file without connections is left at the end, and not removed.
       queue: what is to be written.
+      epoch: the time at which `time.monotonic_ns` was 0.
     """
 
     def __init__(self, container: Container):
@@ -153,7 +156,7 @@ class FileWriter:
         self._mutex = threading.Lock()
         self._waiting_bytes = 0
         # Times do not go back, and differences are right, if the clock is set.
-        self._epoch = time.time_ns() - time.monotonic_ns()
+        self.epoch = time.time_ns() - time.monotonic_ns()
         self._progressed = time.monotonic()
         self._open: set[int] = set()
         self._unflushed_since: float | None = None
@@ -171,7 +174,7 @@ class FileWriter:
         return is_open and self._container.output.is_in_place()
 
     def check(self) -> None:
-        """Raises RecordingError if further connections would go to a file of somebody else."""
+        """Raises RecordingError if the finished file is another one by now."""
         try:
             self._container.output.check()
         except OSError as error:
@@ -194,27 +197,11 @@ class FileWriter:
             return False
         return True
 
-    def put(
-        self,
-        recording: ConnectionRecording,
-        direction: str,
-        sequence: int,
-        message: bytes,
-        may_block: bool,
-    ) -> None:
-        """Puts a message into the queue, with the current time.
-
-        Args:
-          recording: the recording of its connection.
-          direction: REQUESTS or ANSWERS.
-          sequence: its number.
-          message: its bytes.
-          may_block: whether to wait until there is room in the queue.
-        """
-        # A plain tuple: one with names takes as long as all the rest.
-        self.queue.put((recording, direction, sequence, self._epoch + time.monotonic_ns(), message))
+    def put(self, message: _Message, may_block: bool) -> None:
+        """Puts a message into the queue; with `may_block` it waits until there is room."""
+        self.queue.put(message)
         with self._mutex:
-            self._waiting_bytes += len(message) + _MESSAGE_BYTES
+            self._waiting_bytes += len(message[-1]) + _MESSAGE_BYTES
         if self._waiting_bytes > MAX_WAITING_BYTES and may_block:
             since = time.monotonic()
             while self.must_wait(since):

@@ -8,7 +8,7 @@ Chunks are handed to the operating system whole, and nothing that was written is
 process is killed, the file is readable up to its last whole chunk. The end of the file, with the
 index, is written when no connection is recorded any more. If another one follows, the end is cut
 off and written again later, if the path still names the file that was finished: a renamed, replaced
-or changed file is somebody's, and is left as it is.
+or changed file may be another program's, and is left as it is.
 
 The end has checksums of all that is outside chunks, too: that of the data in DataEnd and that of
 the summary in the footer.

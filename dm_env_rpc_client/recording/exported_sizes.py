@@ -12,7 +12,7 @@ from dm_env_rpc_client.recording.episodes import TIMESTEP_BYTES, Episode, size_o
 from dm_env_rpc_client.tensors.limits import Limits
 
 TIMESTEP_PART = 16
-"""One TimeStep may take 1 of so many parts of `Limits.chunk_bytes`: for each byte of an image,
+"""A TimeStep may take `Limits.chunk_bytes` divided by this: for each byte of an image,
 pyarrow takes 25 to write Parquet, and Minari 20."""
 
 

@@ -12,8 +12,9 @@ _RECORDS = 1 << 18
 """Records that a file of any size may have."""
 
 _RECORD_BYTES = 2
-"""Every so many bytes of a file, it may have one more. A message without contents takes 5 bytes or
-more, since its number and its time differ from those of others: zstd at level 19 needs 5.3."""
+"""A file may have one more record for this number of bytes. A message without contents takes 5
+bytes or more, since its number and its time differ from those of others: zstd at level 19 needs
+5.3."""
 
 _HELD = 4
 """What the TimeSteps of a file may take, in sizes of the file, if that is more than a chunk."""

@@ -2,7 +2,7 @@
 
 Nothing is allocated before its size was compared with what is there and with the limits. `mcap`
 allocates what a length or the compressed data say, and takes a record that is cut off for a whole
-one. Lengths are said twice, by a record and by its fields. They have to agree, also in a record of
+one. A length stands twice, in a record and in its fields. Both have to agree, also in a record of
 which only the beginning is there: a changed length does not look like a file that was cut off.
 """
 
@@ -108,9 +108,11 @@ def pairs(field: memoryview) -> dict[str, str]:
 
 
 def _of_zstd(data: Buffer, size: int) -> bytes:
-    said = zstandard.frame_content_size(data)
-    if said not in (-1, size):
-        raise Damage(f"the compressed data say that they are {said} bytes, the chunk says {size}")
+    declared = zstandard.frame_content_size(data)
+    if declared not in (-1, size):
+        raise Damage(
+            f"the compressed data say that they are {declared} bytes, the chunk says {size}"
+        )
     decompressor = zstandard.ZstdDecompressor()
     return decompressor.decompress(data, max_output_size=size, allow_extra_data=False)
 

@@ -29,10 +29,10 @@ _QUEUED_BYTES = 1 << 22
 """What a direction of a connection holds at most, before no more is read for it."""
 
 _BANDWIDTH_SECONDS = 0.01
-"""With a limited bandwidth, pieces are so large as what passes in this time."""
+"""With a limited bandwidth, a piece is as large as what passes in this time."""
 
 _SENDS_IN_A_ROW = 500
-"""After so many, other connections and the controls have their turn."""
+"""After this number of sends, other connections and the controls have their turn."""
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: an RST instead of a FIN.
 
@@ -80,9 +80,9 @@ class FaultProxy:
       address: of the server: "host:port" or "unix:path". It need not listen yet; a client whose
         connection the server refuses is reset.
       latency: seconds by which each direction is delayed.
-      jitter: up to so many seconds more, chosen at random for each piece that arrives. Bytes keep
-        their order.
-      slice_bytes: sends at most so many bytes at a time, such as 1; None for as many as there are.
+      jitter: the largest additional delay in seconds, chosen at random for each piece that arrives.
+        Bytes keep their order.
+      slice_bytes: the most bytes that are sent at a time, such as 1; None for no limit.
       bandwidth: bytes per second in each direction of each connection; None for no limit.
       seed: of the random choices (jitter, and the values of corrupted bytes).
 
@@ -192,7 +192,7 @@ class FaultProxy:
         """Changes bytes that arrive from now on, of whichever connection they are.
 
         Args:
-          direction: which bytes. "both": so many in each direction.
+          direction: which bytes. "both": this number in each direction.
           count: how many bytes, one after another. Each gets a random other value.
           after: how many bytes pass unchanged before these.
 

@@ -85,7 +85,7 @@ def _sent(
             agent, count = _joined(trial), 0
             if needs_any_value and trial.options.load_policy() is not None:
                 raise NotOfferedError(
-                    "which actions are valid is said by the policy, not by the specs alone"
+                    "the policy decides which actions are valid, not the specs alone"
                 )
             for field, tensor, why in cases(agent):
                 trial.recover(agent)
