@@ -208,6 +208,20 @@ def test_tls_and_a_token(python: str, tmp_path: Path) -> None:
                 make(running.address, credentials=credentials, token=token)
 
 
+@pytest.mark.certificates
+def test_large_messages_over_tls(python: str, tmp_path: Path) -> None:
+    key, certificate = self_signed(tmp_path)
+    options = ["--cert", str(certificate), "--key", str(key)]
+    credentials = Tls(ca=str(certificate))
+    with (
+        served(python, "Large", *options) as running,
+        make(running.address, credentials=credentials) as env,
+    ):
+        env.reset()
+        sent = np.resize(np.arange(251, dtype=np.uint8), LARGE)
+        assert np.array_equal(env.step({"bytes": sent}).observation["bytes"], sent)
+
+
 def test_other_machines_need_a_token(python: str) -> None:
     refused = pytest.raises(AssertionError, match="ended with 1")
     with refused, served(python, "Catch", address="0.0.0.0:0"):
