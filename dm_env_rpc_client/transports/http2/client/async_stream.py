@@ -310,14 +310,11 @@ class AsyncHttp2Stream(asyncio.BufferedProtocol):
             return  # Nobody waits.
         verdict = self._keepalive.judge()
         if verdict is Verdict.GIVE_UP:
-            self._end(silent(self.address))
+            self._call.fail(silent(self.address))
+            self._transport.abort()
+            self._wake()
             return
         if verdict is Verdict.PROBE:
             self._framing.probe()
             self._flush()
         self._watch()
-
-    def _end(self, failure: DmEnvRpcClientError) -> None:
-        self._call.fail(failure)
-        self._transport.abort()
-        self._wake()

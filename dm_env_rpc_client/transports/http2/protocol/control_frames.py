@@ -15,7 +15,7 @@ STREAM = 0x7FFFFFFF
 """The bits of a stream's number; the first bit is reserved (section 4.1)."""
 
 _SETTINGS_COST = _HEADERS_COST = 8
-"""How many other frames take as much time. frames.SETTINGS may change all streams' windows."""
+"""How many other frames take as much time. SETTINGS may change all streams' windows."""
 
 _HEADER_BYTES = 64
 """How many bytes of headers, uncompressed, take as much time as another frame."""
@@ -65,7 +65,7 @@ class ControlFrames:
     def _on_priority(self, flags: int, stream: int, payload: memoryview) -> None:
         """Priorities mean nothing any more (section 5.3.2)."""
         if not stream:
-            raise ViolationError("sent frames.PRIORITY on stream 0")
+            raise ViolationError("sent PRIORITY on stream 0")
         if len(payload) != 5:
             # A stream that is not open cannot be reset.
             known = stream if stream in self._receiving else 0
@@ -83,7 +83,7 @@ class ControlFrames:
         block = self.headers
         if not block.is_open:
             headers = block.decode()
-            self.left_at_once -= _HEADERS_COST + block.list_bytes // _HEADER_BYTES
+            self.left_at_once -= _HEADERS_COST + block.decoder.list_bytes // _HEADER_BYTES
             self._role.take_headers(block.stream, headers, block.ends_stream)
 
     def _on_rst_stream(self, flags: int, stream: int, payload: memoryview) -> None:

@@ -22,7 +22,7 @@ class HeaderBlock:
     Attributes:
       stream: the stream that the block belongs to.
       is_open: whether a CONTINUATION frame must come next; otherwise the block is complete.
-      ends_stream: whether the HEADERS frame had frames.END_STREAM.
+      ends_stream: whether the HEADERS frame had END_STREAM.
     """
 
     def __init__(self, max_bytes: int = MAX_HEADER_BYTES):
@@ -30,7 +30,7 @@ class HeaderBlock:
         self.is_open = False
         self.ends_stream = False
         self._max_bytes = max_bytes
-        self._decoder = HeaderDecoder(max_bytes)
+        self.decoder = HeaderDecoder(max_bytes)
         self._block = bytearray()
         self._continuations = 0
 
@@ -79,12 +79,7 @@ class HeaderBlock:
         depends on it (section 4.3).
         """
         block, self._block = bytes(self._block), bytearray()
-        return self._decoder.decode(block)
-
-    @property
-    def list_bytes(self) -> int:
-        """The size of the list of headers that was decoded last, uncompressed."""
-        return self._decoder.list_bytes
+        return self.decoder.decode(block)
 
     def _check_size(self) -> None:
         if len(self._block) > self._max_bytes:

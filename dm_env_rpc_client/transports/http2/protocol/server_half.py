@@ -354,7 +354,7 @@ class ServerHalf:
             raise ViolationError(
                 f"opened and reset more than {_RESET_BUDGET} streams", frames.ENHANCE_YOUR_CALM
             )
-        cost = self.framing.control.headers.list_bytes // _HEADER_BYTES
+        cost = self.framing.control.headers.decoder.list_bytes // _HEADER_BYTES
         self.charge(cost)
         request = Request.of(headers, stream)
         if self._is_leaving or len(self.calls) >= self._max_streams:

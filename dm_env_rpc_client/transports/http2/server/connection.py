@@ -74,7 +74,7 @@ class ServerConnection:
         self.is_queued = False
         self.stalled: set[Any] = set()
         self.served: set[Any] = set()
-        self.on_closed: Callable[[], None] = _nothing
+        self.on_closed: Callable[[], None] = lambda: None
         self._socket = accepted
         self._poll = poll
         self._sending = half.framing.sending
@@ -251,10 +251,6 @@ class ServerConnection:
         if mask != self._mask and self.is_open:
             self._mask = mask
             self._poll.modify(self._socket, mask)
-
-
-def _nothing() -> None:
-    pass
 
 
 _ONCE = select.EPOLLIN | select.EPOLLONESHOT

@@ -206,10 +206,10 @@ class Http2Listener:
     def _serve_all(self) -> None:
         """Leads until another thread takes over or the listener is stopped."""
         with at_work():
-            self._leader.take()
-            self._lead_on()
+            self._lead()
 
-    def _lead_on(self) -> None:
+    def _lead(self) -> None:
+        self._leader.take()
         try:
             self._start(self._watch, "watches")
         except RuntimeError:

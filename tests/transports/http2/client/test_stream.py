@@ -221,7 +221,7 @@ def test_aborting_wakes_a_thread_that_reads() -> None:
 
         thread = threading.Thread(target=read)
         thread.start()
-        time.sleep(0.1)
+        time.sleep(0.1)  # The thread waits for the socket by then.
         stream.abort()
         thread.join(2)
         assert not thread.is_alive()
@@ -249,7 +249,7 @@ def test_answers_are_taken_from_the_loop_only_so_far() -> None:
         before = -1
         while len(sent) <= 60 or len(sent) != before:
             before = len(sent)
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.3)  # Until no more comes.
         assert 60 < len(sent) < 120
         for _ in range(60):
             assert len(await stream.read()) == MEGABYTE

@@ -32,7 +32,7 @@ def test_who_reads_nothing_gets_no_further_answers(host: Host) -> None:
         client.send(requests(1, *[b"large:"] * 2_000))
         assert settles(lambda: answered > 10)
         assert is_served(host)
-        time.sleep(0.2)
+        time.sleep(0.2)  # No more are to be answered meanwhile.
         assert answered < 100
         # All come when they are read.
         count = 0

@@ -117,7 +117,7 @@ def test_the_watcher_does_not_rest_through_an_answer_that_begins_at_that_moment(
 
     def slowly(*arguments: Any) -> None:
         assert settles(lambda: host.listener._leader.is_resting)
-        time.sleep(0.05)
+        time.sleep(0.05)  # So that a watcher that rests would be at rest.
         enter(*arguments)
 
     client.begin()
@@ -150,7 +150,7 @@ def test_a_thread_that_was_relieved_does_not_hide_what_the_next_one_does(
             with RawClient(host.address) as one, RawClient(host.address) as other:
                 one.send(request(1) + requests(1, b"first:"))
                 assert settles(lambda: len(host.opened) % 3 == 1)
-                time.sleep(0.03)
+                time.sleep(0.03)  # The watcher has relieved the first thread by then.
                 other.send(request(1) + requests(1, b"second:"))
                 assert firsts.wait(WAIT_SECONDS)
                 assert is_served(host)
@@ -183,7 +183,7 @@ def test_a_window_that_opens_while_the_thread_stops_is_not_missed(
         client.send(requests(1, b"sleep:20," + b"b" * 30, b"sleep:20,c"))
         assert has_looked.wait(WAIT_SECONDS)
         client.send(window_update(1, 1_000))
-        time.sleep(0.05)
+        time.sleep(0.05)  # It arrives while the thread is about to stop.
         is_open.set()
         assert client.read_until(lambda: client.answers(1) == [b"a", b"b" * 30, b"c"], 2.0)
 
@@ -274,7 +274,7 @@ def test_what_is_not_parsed_when_a_connection_is_closed_opens_no_stream(
             assert host.listener.wait(WAIT_SECONDS)
             assert host.all_closed_once()
             count = len(host.opened)
-            time.sleep(0.05)
+            time.sleep(0.05)  # Nothing is to happen.
             assert len(host.opened) == count
 
 
