@@ -285,12 +285,7 @@ class _Agent:
         self._observations = SpecManager(observations, "observation", self._limits)
         self._specs = dm_env_spec(self._actions), dm_env_spec(self._observations)
 
-    def _step(
-        self,
-        request: Any,
-        answer: Any,
-        entry: Entry,
-    ) -> Episode | None:
+    def _step(self, request: Any, answer: Any, entry: Entry) -> Episode | None:
         """Takes a StepRequest and its StepResponse."""
         state = self._lifecycle.state
         step_type = lifecycle.step_type(self._lifecycle.previous, state)
@@ -300,12 +295,8 @@ class _Agent:
         discount = values.pop(timesteps.DISCOUNT, None)
         action: dict[str, Any] = {}
         if step_type is dm_env.StepType.FIRST:
-            self.episode = Episode(
-                self._connection,
-                self._lifecycle.world_name,
-                0,
-                *self._specs,
-            )
+            world_name = self._lifecycle.world_name
+            self.episode = Episode(self._connection, world_name, 0, *self._specs)
             self._hold(_EPISODE_BYTES)
             reward = discount = None
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
@@ -68,12 +69,10 @@ class ScriptedServer:
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(service, {method: handler}),)
         )
-        if credentials is None:
-            self.address = listen(self._server.add_insecure_port, "localhost:0")
-        else:
-            self.address = listen(
-                lambda own: self._server.add_secure_port(own, credentials), "localhost:0"
-            )
+        bind = self._server.add_insecure_port
+        if credentials is not None:
+            bind = functools.partial(self._server.add_secure_port, server_credentials=credentials)
+        self.address = listen(bind, "localhost:0")
         self._server.start()
 
     def stop(self) -> None:

@@ -29,6 +29,7 @@ from dm_env_rpc_client.recording.connection_recording import FLUSH_SECONDS
 from dm_env_rpc_client.server import Catch, Server
 from tests.forks import context, end
 from tests.recording.sessions import SETTINGS, assert_same, move
+from tests.scripted import settles
 
 COUNTS = [
     pytest.param(3, id="part"),
@@ -110,13 +111,11 @@ def test_a_client_that_is_killed(server: Server, tmp_path: Path, count: int) -> 
                 steps: int = struct.unpack_from("<Q", shared)[0]
                 return steps
 
-            while not taken():
-                assert process.is_alive()
-                time.sleep(0.005)
+            assert settles(lambda: taken() > 0)
             until = time.monotonic() + moments.uniform(0, 1.5 * MARGIN_SECONDS)
             while time.monotonic() < until:
                 progress.note(taken())
-                time.sleep(0.005)
+                time.sleep(0.005)  # It is asked 200 times a second.
             process.kill()
             killed = time.monotonic()
             process.join()
