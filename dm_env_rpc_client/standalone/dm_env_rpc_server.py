@@ -599,10 +599,8 @@ def _space_kind(space: Any) -> str:
 
 def _items_of(space: Any) -> Any:
     """Returns the space of the elements of a Sequence if they are arrays."""
-    is_sequence = _space_kind(space) == "Sequence"
-    return (
-        space.feature_space if is_sequence and _space_kind(space.feature_space) in _ARRAYS else None
-    )
+    items = space.feature_space if _space_kind(space) == "Sequence" else None
+    return items if _space_kind(items) in _ARRAYS else None
 
 
 def _members(space: Any) -> List[Tuple[Any, str, Any]]:
@@ -638,12 +636,9 @@ def _space_spec(space: Any) -> Any:
         spec = _space_spec(items)
         shape = (-1, *spec.shape)
         low, high = (np.unique(getattr(spec, side, ())) for side in ("minimum", "maximum"))
-        is_bounded = low.size == high.size == 1
-        return (
-            BoundedArray(shape, spec.dtype, low[0], high[0])
-            if is_bounded
-            else Array(shape, spec.dtype)
-        )
+        if low.size == high.size == 1:
+            return BoundedArray(shape, spec.dtype, low[0], high[0])
+        return Array(shape, spec.dtype)
     if kind not in _ARRAYS:
         return StringArray(())  # A text, or the JSON of an element.
     dtype, shape = _wire_dtype(space), tuple(space.shape or ())
@@ -664,9 +659,8 @@ def _to_wire(space: Any, element: Any) -> Any:
         values = {name: _to_wire(part, element[key]) for key, name, part in _members(space)}
         return values if kind == "Dict" else tuple(values.values())
     if items is not None:
-        return (
-            np.asarray(element) if len(element) else np.empty((0, *items.shape), _wire_dtype(items))
-        )
+        none = np.empty((0, *items.shape), _wire_dtype(items))
+        return np.asarray(element) if len(element) else none
     return element if kind in _ARRAYS else str(element) if kind == "Text" else _encode(element)
 
 
@@ -679,13 +673,10 @@ def _from_wire(space: Any, value: Any) -> Any:
         return collections.OrderedDict(parts) if by_key else tuple(part for _, part in parts)
     if kind in _ARRAYS:
         return int(value) if kind == "Discrete" else np.asarray(value, space.dtype)
+    if items is not None and space.stack:
+        return np.asarray(value, items.dtype)
     if items is not None:
-        is_stack, item_dtype = space.stack, items.dtype
-        return (
-            np.asarray(value, item_dtype)
-            if is_stack
-            else tuple(_from_wire(items, v) for v in value)
-        )
+        return tuple(_from_wire(items, item) for item in value)
     return str(value) if kind == "Text" else _decode(str(value))
 
 
