@@ -122,10 +122,9 @@ def connect_socket(
       TimeoutError: not in time.
     """
     error: OSError = OSError(f"no address for {target.host}")
-    places = _places(target, deadline)
-    if loopback_only and not target.path:
-        for _, where in places:
-            check_resolved(target.host, where[0])
+    places: list[tuple[int, Any]] = [(socket.AF_UNIX, target.path)]
+    if not target.path:
+        places = resolved(target, _look_up(target, deadline), loopback_only)
     for index, (family, where) in enumerate(places):
         connecting = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -177,11 +176,16 @@ def seconds_to_accept(remaining: float | None, places: int) -> float | None:
     return _ACCEPT_SECONDS if remaining is None else min(_ACCEPT_SECONDS, remaining / places)
 
 
-def _places(target: Target, deadline: float | None) -> list[tuple[int, Any]]:
-    if target.path:
-        return [(socket.AF_UNIX, target.path)]
-    found = _look_up(target, deadline)
-    return [(int(family), where) for family, _, _, _, where in found]
+def resolved(target: Target, found: list[Any], loopback_only: bool) -> list[tuple[int, Any]]:
+    """Returns the families and addresses that `getaddrinfo` has found for a name.
+
+    Raises:
+      SpecError: one is of another machine, and must not be.
+    """
+    if loopback_only:
+        for each in found:
+            check_resolved(target.host, each[4][0])
+    return [(int(each[0]), each[4]) for each in found]
 
 
 def _look_up(target: Target, deadline: float | None) -> list[Any]:

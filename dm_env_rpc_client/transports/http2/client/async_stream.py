@@ -12,7 +12,6 @@ import ssl
 from typing import Any
 
 from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError, DmEnvRpcClientError
-from dm_env_rpc_client.transports.addresses import check_resolved
 from dm_env_rpc_client.transports.endpoint import RETRY_SECONDS, Endpoint
 from dm_env_rpc_client.transports.http2.client.attempts import NO_HTTP2, Attempts, HandshakeError
 from dm_env_rpc_client.transports.http2.client.keepalive import LOOK_SECONDS, Keepalive, Verdict
@@ -20,7 +19,12 @@ from dm_env_rpc_client.transports.http2.client.request import Header, request_he
 from dm_env_rpc_client.transports.http2.client.target import Target
 from dm_env_rpc_client.transports.http2.client.tls_probe import explain_end
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientHalf
-from dm_env_rpc_client.transports.http2.sockets import seconds_to_accept, set_options, tls_context
+from dm_env_rpc_client.transports.http2.sockets import (
+    resolved,
+    seconds_to_accept,
+    set_options,
+    tls_context,
+)
 from dm_env_rpc_client.transports.status import silent
 from dm_env_rpc_client.transports.streams import Allocate, Buffer, plain_memory
 
@@ -92,10 +96,7 @@ async def _connect(target: Target, attempts: Attempts, loopback_only: bool) -> s
     places: list[tuple[int, Any]] = [(socket.AF_UNIX, target.path)]
     if not target.path:
         found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-        places = [(family, where) for family, _, _, _, where in found]
-        if loopback_only:
-            for _, where in places:
-                check_resolved(target.host, where[0])
+        places = resolved(target, found, loopback_only)
     error: OSError | None = None
     for index, (family, where) in enumerate(places):
         connecting = socket.socket(family, socket.SOCK_STREAM)

@@ -96,25 +96,6 @@ def line_of(**said: Any) -> bytes:
     return json.dumps(said).encode() + b"\n"
 
 
-def _parsed(line: bytes) -> dict[str, Any]:
-    """Returns what a line says.
-
-    Args:
-      line: with or without the line feed.
-
-    Raises:
-      ProtocolError: it is not an object of JSON.
-    """
-    try:
-        said = json.loads(line)
-    except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict):
-        # It may hold a token, so it is not quoted.
-        raise ProtocolError(f"expected a line with an object of JSON, got {len(line)} other bytes")
-    return said
-
-
 def number_of_environments(said: dict[str, Any], most: int | None = None) -> int:
     """Returns how many environments are offered or needed.
 
@@ -163,7 +144,15 @@ class Line:
             return None
         if end + 1 < len(self._received):
             raise ProtocolError("expected one line, got more than that")
-        return _parsed(bytes(self._received))
+        try:
+            said = json.loads(bytes(self._received))
+        except (ValueError, RecursionError):
+            said = None
+        if not isinstance(said, dict):
+            # It may hold a token, so it is not quoted.
+            size = len(self._received)
+            raise ProtocolError(f"expected a line with an object of JSON, got {size} other bytes")
+        return said
 
 
 def offered(said: dict[str, Any]) -> int:

@@ -18,7 +18,7 @@ from dm_env_rpc_client.errors import DmEnvRpcClientError, ProtocolError
 from dm_env_rpc_client.transports.http2.protocol import frames
 from dm_env_rpc_client.transports.http2.protocol.framing import Framing
 from dm_env_rpc_client.transports.http2.protocol.header_decoder import Header
-from dm_env_rpc_client.transports.http2.protocol.message_assembler import Inbox, MessageAssembler
+from dm_env_rpc_client.transports.http2.protocol.message_assembler import MessageAssembler
 from dm_env_rpc_client.transports.http2.protocol.request_headers import Metadata, Request
 from dm_env_rpc_client.transports.http2.protocol.violations import (
     RefusedMessageError,
@@ -137,7 +137,6 @@ class ServerCall:
         "_sending",
         "assembler",
         "cost",
-        "expected",
         "has_ended",
         "is_accepted",
         "is_over",
@@ -162,7 +161,6 @@ class ServerCall:
         self.has_ended = self.is_over = self.is_accepted = False
         self.cost = 0
         self.shell: Any = None
-        self.expected: int | None = None
         self._half = half
         self._has_headers = False
         self._sending = half.framing.open(number, assembler)
@@ -375,8 +373,7 @@ class ServerHalf:
             return
         if call.assembler.is_in_message:
             raise ViolationError("ended the stream in the middle of a message", stream=stream)
-        counted = call.assembler
-        if isinstance(counted, _CountedAssembler) and counted.count != call.expected:
+        if isinstance(call.assembler, _CountedAssembler) and call.assembler.missing:
             raise ViolationError("sent less content than announced", stream=stream)
         call.has_ended = True
         self.framing.receiving.pop(stream, None)
@@ -438,13 +435,15 @@ class ServerHalf:
         self.end_all()
 
     def _open(self, stream: int, request: Request, ends_stream: bool) -> ServerCall:
-        kind = MessageAssembler if request.length is None else _CountedAssembler
         inbox = _Inbox(stream, self.calls, self.events)
-        assembler = kind(self._max_message_bytes, self._allocate, STREAM_WINDOW, inbox)
+        assembler = MessageAssembler(self._max_message_bytes, self._allocate, STREAM_WINDOW, inbox)
+        if request.length is not None:
+            assembler = _CountedAssembler(
+                request.length, self._max_message_bytes, self._allocate, STREAM_WINDOW, inbox
+            )
         call = self.calls[stream] = ServerCall(
             self, stream, request.path, request.metadata, assembler
         )
-        call.expected = request.length
         if request.refusal:
             call.has_ended = ends_stream
             call.refuse(request.refusal)
@@ -475,15 +474,15 @@ class ServerHalf:
 class _CountedAssembler(MessageAssembler):
     """For requests that announce their length, which those of gRPC do not."""
 
-    def __init__(self, max_message_bytes: int, allocate: Allocate, window: int, messages: Inbox):
-        super().__init__(max_message_bytes, allocate, window, messages)
-        self.count = 0
+    def __init__(self, length: int, *arguments: Any):
+        super().__init__(*arguments)
+        self.missing = length
 
     def take_whole(self, memory: memoryview, start: int, size: int) -> bool:
         return False
 
     def take(self, memory: memoryview, start: int, stop: int) -> None:
-        self.count += stop - start
+        self.missing -= stop - start
         super().take(memory, start, stop)
 
     def direct(self, most: int) -> memoryview | None:
