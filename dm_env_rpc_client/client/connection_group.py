@@ -78,9 +78,9 @@ class ConnectionGroup:
         return cast("Record | None", self._endpoint.tap)
 
     @property
-    def shares_sockets(self) -> bool:
-        """Whether several of its connections are on one socket, to a server at an address."""
-        return self._streams.is_possible and self._endpoint.incoming is None
+    def is_dialed(self) -> bool:
+        """Whether servers dial in, and share the connections among them."""
+        return self._endpoint.incoming is not None
 
     @property
     def processes(self) -> int:

@@ -264,10 +264,7 @@ class BatchWorlds:
             raise
         for number, part in queued.items():
             self._worlds[number].queued.append(part)
-        for row in self._owed.keys() & {*ids}:
-            self._arrived[row] = self._owed[row].pop(0)
-            if not self._owed[row]:
-                del self._owed[row]
+        self._pay(ids)
         self._raise()
 
     def receive(self, minimum: int, maximum: int | None, consume: RowConsumer) -> list[int]:
@@ -390,13 +387,26 @@ class BatchWorlds:
         to_send: dict[int, _Actions] = {}
         for number in numbers:
             world = self._worlds[number]
-            if world.queued:
-                parts = world.next_parts()
+            while world.queued and number not in to_send:
+                queued = world.next_parts()
+                # Rows of a world that has begun meanwhile are owed their first TimeStep.
+                parts = [_without(part, self._owed) for part in queued]
+                self._pay(row for part in queued for row in part.rows)
                 world.under_way = [row for part in parts for row in part.rows]
-                to_send[number] = world.action(parts)
+                if world.under_way:
+                    to_send[number] = world.action(parts)
         if to_send:
             with self._failing():
                 self.pool.send(to_send)
+
+    def _pay(self, rows: Iterable[int]) -> None:
+        """Has those of some rows arrive that are owed a TimeStep."""
+        for row in rows:
+            owed = self._owed.get(row)
+            if owed:
+                self._arrived[row] = owed.pop(0)
+                if not owed:
+                    del self._owed[row]
 
     def _deliver(self, row: int, consume: RowConsumer) -> None:
         """Takes a row from those that have arrived; what was owed to it is consumed now."""

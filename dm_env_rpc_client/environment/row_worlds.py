@@ -255,7 +255,7 @@ def _ask(sites: PoolSites, index: int) -> tuple[int, int] | None:
       environments dial in.
     """
     group = sites.of[index].target
-    if not group.shares_sockets:
+    if group.is_dialed:
         return None
     try:
         connection = group.open()
