@@ -197,7 +197,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         self._players.send(dict.fromkeys(ready, NO_ACTION))
         # Agents that do not take part are not answered; those that are say who does.
         first = self._players.finish([self._players.any_answered()])
-        return self._turn({**first, **self._finish_newcomers(first, self.possible_agents)})
+        return self._turn(first, self.possible_agents)
 
     def step(
         self, actions: Mapping[Hashable, Any]
@@ -252,7 +252,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         timesteps = self._players.finish(self.agents)
         if self._supervision is not None:
             self._supervision.saw(next(iter(timesteps.values())))
-        return self._turn({**timesteps, **self._finish_newcomers(timesteps, ())})
+        return self._turn(timesteps, ())
 
     def render(self) -> Any:
         """Returns what the environment renders now, which takes a request; None without a mode."""
@@ -406,9 +406,9 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         except SpecError as error:
             raise SpecError(f"agent {agent!r}: {error}") from error
 
-    def _finish_newcomers(
-        self, timesteps: Mapping[Hashable, dm_env.TimeStep], unless_told: Collection[Hashable]
-    ) -> dict[Hashable, dm_env.TimeStep]:
+    def _turn(
+        self, timesteps: dict[Hashable, dm_env.TimeStep], unless_told: Collection[Hashable]
+    ) -> Turn:
         """Waits for those who begin to take part, or `unless_told`, and were not answered yet."""
         present = unless_told
         for agent, timestep in timesteps.items():
@@ -416,9 +416,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
             if told is not None:
                 present = [each for each in self.possible_agents if str(each) in told]
         pending = self._players.pending
-        return self._players.finish([agent for agent in present if agent in pending])
-
-    def _turn(self, timesteps: Mapping[Hashable, dm_env.TimeStep]) -> Turn:
+        timesteps |= self._players.finish([agent for agent in present if agent in pending])
         turn = Turn()
         for agent in self.possible_agents:
             if agent in timesteps:
