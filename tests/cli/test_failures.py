@@ -23,10 +23,12 @@ from dm_env_rpc_client import (
     SpecError,
     __version__,
 )
+from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.cli import consoles, failures
 from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.cli.failures import Terminated, UsageError, one_line_errors
 from dm_env_rpc_client.cli.group import Commands
+from dm_env_rpc_client.server import Server
 from tests.cli.commands import command, invoke
 
 
@@ -184,6 +186,20 @@ def test_output_that_cannot_be_flushed(monkeypatch: pytest.MonkeyPatch, tmp_path
         with pytest.raises(SystemExit) as ended:
             app(args=["--help"])
     assert ended.value.code == 1
+
+
+@pytest.mark.parametrize("options", [["--json"], ["--protocol", "gym-socket"]])
+def test_serving_until_it_is_interrupted(
+    options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: object, timeout: float | None = None) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Server, "wait", interrupted)
+    monkeypatch.setattr(gym_socket.Server, "wait", interrupted)
+    result = invoke("serve", "catch", "--address=localhost:0", *options)
+    assert "stopping" in result.stderr
+    assert ('{"address": "localhost:' in result.stdout) == ("--json" in options)
 
 
 def test_a_command_says_after_a_second_that_nobody_answers() -> None:

@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from dm_env_rpc_client.recording import Recorder, read
 from dm_env_rpc_client.server import Catch, Server, serve
-from tests.cli.commands import address_of, command, ended, is_one_line_with, started
+from tests.cli.commands import address_of, command, ended, invoke, is_one_line_with, started
 from tests.cli.terminals import COMMAND, Terminal
 from tests.forks import run_command
 from tests.groups import need_package
@@ -57,11 +57,11 @@ def test_record_starts_the_server_if_it_is_told_to(tmp_path: Path) -> None:
 
 
 def test_inspect_shows_a_recording(recorded: Path) -> None:
-    finished = run_command("inspect", str(recorded))
-    assert (finished.returncode, finished.stderr) == (0, "")
+    finished = invoke("inspect", str(recorded))
+    assert finished.stderr == ""
     for part in ("Connections", "Episodes", "terminated", "interrupted", "5 episodes, 18 steps"):
         assert part in finished.stdout
-    described = json.loads(run_command("inspect", str(recorded), "--json").stdout)
+    described = json.loads(invoke("inspect", str(recorded), "--json").stdout)
     assert described["complete"] is True
     assert [each["steps"] for each in described["episodes"]] == [4, 4, 4, 4, 2]
     assert {each["return"] for each in described["episodes"][:4]} <= {-1.0, 1.0}
@@ -74,10 +74,10 @@ def test_inspect_says_that_a_recorder_was_killed(recorded: Path, tmp_path: Path)
     cut = tmp_path / "cut.mcap"
     content = recorded.read_bytes()
     cut.write_bytes(content[: content.rindex(b"\x0f\x04\x00\x00\x00\x00\x00\x00\x00")])
-    finished = run_command("inspect", str(cut))
+    finished = invoke("inspect", str(cut))
     assert "The file has no end" in finished.stdout
     assert "5 episodes" in finished.stdout
-    assert json.loads(run_command("inspect", str(cut), "--json").stdout)["complete"] is False
+    assert json.loads(invoke("inspect", str(cut), "--json").stdout)["complete"] is False
 
 
 def test_inspect_shows_what_is_not_broken(server: Server, tmp_path: Path) -> None:
@@ -88,12 +88,11 @@ def test_inspect_shows_what_is_not_broken(server: Server, tmp_path: Path) -> Non
         recording.answer(b"")
         recording.answer(b"")
         play(server.address, 22, record=recorder)
-    finished = run_command("inspect", str(path))
-    assert finished.returncode == 1
+    finished = invoke("inspect", str(path), code=1)
     assert "5 episodes, 18 steps" in finished.stdout
     assert finished.stderr.count("\n") == 1
     assert "answer 2 of connection 1 breaks the protocol" in finished.stderr
-    described = json.loads(run_command("inspect", str(path), "--json").stdout)
+    described = json.loads(invoke("inspect", str(path), "--json", code=1).stdout)
     assert len(described["episodes"]) == 5
     assert "answer 2 of connection 1" in described["error"]
 
@@ -108,11 +107,11 @@ def test_inspect_draws_an_image_on_a_terminal(recorded: Path, tmp_path: Path) ->
 
 def test_export(recorded: Path, tmp_path: Path) -> None:
     out = tmp_path / "run.parquet"
-    finished = run_command("export", str(recorded), str(out), "--to", "parquet")
-    assert (finished.returncode, finished.stderr) == (0, f"wrote 5 episodes to {out}\n")
+    finished = invoke("export", str(recorded), str(out), "--to", "parquet")
+    assert finished.stderr == f"wrote 5 episodes to {out}\n"
     assert parquet.read_table(out).num_rows == 23
-    finished = run_command("export", str(recorded), str(out), "--to", "parquet")
-    is_one_line_with(finished, 1, "there is a file already")
+    refused = run_command("export", str(recorded), str(out), "--to", "parquet")
+    is_one_line_with(refused, 1, "there is a file already")
 
 
 def test_export_to_minari(recorded: Path, tmp_path: Path) -> None:
