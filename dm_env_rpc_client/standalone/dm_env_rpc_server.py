@@ -1014,12 +1014,13 @@ class _World:
 
     def _action(self, actions: Dict[int, Any]) -> Any:
         """Returns actions in the structure of their spec; Refusal if one is missing."""
-        specs, defaults = self.specs, getattr(self.environment, "default_actions", {})
-        flat = []
-        for uid, field in specs.actions.items():
-            if uid not in actions and field.name not in defaults:
-                raise Refusal(INVALID_ARGUMENT, f"missing action {field.name!r}: a step needs all")
-            flat.append(actions[uid] if uid in actions else defaults[field.name])
+        specs, values = self.specs, dict(getattr(self.environment, "default_actions", {}))
+        values.update((specs.actions[uid].name, action) for uid, action in actions.items())
+        absent = [each.name for each in specs.actions.values() if each.name not in values]
+        if absent:
+            text = f"missing action {', '.join(map(repr, absent))}: a step needs all"
+            raise Refusal(INVALID_ARGUMENT, text)
+        flat = [values[each.name] for each in specs.actions.values()]
         return flat[0] if _is_leaf(specs.action) else _nest(specs.action, iter(flat))
 
     def interrupt(self, made: Any, session: "_Session") -> None:
