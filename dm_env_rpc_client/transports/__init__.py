@@ -10,9 +10,7 @@ socket read by the waiting thread; `grpc/` is grpcio. Their speed is in
 #
 # Read `streams.py` first, the interface of both transports on a client, then `server_streams.py`,
 # that on a server. `endpoint.py` says which server to connect to and how; `opening.py` selects
-# the transport of a client, `listeners.py` that of a server. `waiting.py` is how a program waits
-# for a server, so that a signal ends the wait; `locks.py` is how a lock is tried, so that a
-# signal does not leave it locked.
+# the transport of a client, `listeners.py` that of a server.
 
 import os
 

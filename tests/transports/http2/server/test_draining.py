@@ -15,7 +15,7 @@ from tests.scripted import descriptor_count, settles
 from tests.transports import frames
 from tests.transports.frames import ACK, DATA, PING, PREFACE, frame
 from tests.transports.hosts import WAIT_SECONDS, Host, is_served
-from tests.transports.raw_client import RawClient, request, requests
+from tests.transports.raw_client import RawClient, request, requests, window_update
 
 PROTOCOL_ERROR = 1
 VIOLATION = frame(DATA, b"", 0, 0)
@@ -42,6 +42,17 @@ def test_the_last_word_arrives_behind_all_others_while_the_client_goes_on(host: 
         assert client.read_to_the_end()
         assert client.goaway_code() == PROTOCOL_ERROR
         assert len(client.found(PING, 0, ACK)) == PINGS
+    assert settles(lambda: lingering(host) == 0)
+
+
+def test_the_last_word_arrives_behind_an_answer_that_no_kernel_keeps(host: Host) -> None:
+    with RawClient(host.address, window=1 << 30) as client:
+        client.send(window_update(0, 1 << 30) + request(1) + requests(1, b"large:30000000"))
+        assert settles(lambda: bool(host.opened))
+        client.send(VIOLATION)
+        assert client.read_to_the_end(30.0)
+        assert client.goaway_code() == PROTOCOL_ERROR
+        assert len(client.answers(1)[0]) == 30_000_000
     assert settles(lambda: lingering(host) == 0)
 
 
