@@ -15,7 +15,7 @@ from typing import Any
 from google.rpc import code_pb2, status_pb2
 
 from dm_env_rpc_client.bridges.gym_socket import packet_codec, packets, tcp
-from dm_env_rpc_client.bridges.gym_socket.fields import Limits, ObservationBounds
+from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits, ObservationBounds
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     ConnectionLostError,

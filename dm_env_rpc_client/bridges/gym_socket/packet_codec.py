@@ -3,6 +3,9 @@
 The `encode_...` functions return whole messages, the `read_...` functions take theirs from a
 `Reader`.
 
+A length is checked before memory is allocated for it, so a peer cannot make this process allocate
+more than `Limits` allows.
+
 Integers are little endian, strings UTF-8, booleans a byte that is 0 or 1, floats IEEE 754.
 A client sends the next packet only after the answer to the one before ("Command packets" in
 the protocol document). Whether a packet has an answer depends on the dialect alone: see
@@ -14,26 +17,16 @@ and an answer, and there are two more packets, for Universe.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import struct
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from dm_env_rpc_client.bridges.gym_socket import packets
-from dm_env_rpc_client.bridges.gym_socket.fields import (
-    Limits,
-    ObservationBounds,
-    Reader,
-    check_length,
-    decode_bool,
-    encode_json,
-    encode_string,
-    read_json,
-    read_string,
-)
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.tensors import bounded_json
 
@@ -50,6 +43,99 @@ MAX_SPACE_VALUES = 1 << 18
 """Values in the JSON of a space; two for each element of its boxes."""
 
 
+class Reader(Protocol):
+    """Where the bytes of messages are read from. No more is read than is asked for."""
+
+    def read(self, count: int) -> bytes:
+        """Returns the next bytes, exactly as many."""
+
+    def read_into(self, memory: memoryview) -> None:
+        """Fills memory with the next bytes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """The maximum sizes of what a peer sends, in bytes.
+
+    Attributes:
+      name: the name of an environment or a wrapper.
+      field: any other field. If the space of a byte list is known, its size is the limit.
+      space: the JSON of a space. Two numbers for each pixel of a 210x160x3 screen take more
+        than the megabyte of a field.
+    """
+
+    name: int = 256
+    field: int = 1 << 20
+    space: int = 2 << 20
+
+
+class ObservationBounds(NamedTuple):
+    """The limits that follow from the observation space.
+
+    Attributes:
+      shape: the shape of a byte list; None if the space is not one array.
+      values: the maximum number of values in JSON.
+    """
+
+    shape: tuple[int, ...] | None = None
+    values: int = bounded_json.MAX_VALUES
+
+
+def _encode_string(text: str, where: str) -> bytes:
+    """Returns a string after its length; SpecError if a field cannot hold it."""
+    try:
+        data = text.encode()
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise SpecError(f"{where}: {text!r} is not a Unicode string: {error}") from None
+    return _with_length(data, where)
+
+
+def _encode_json(value: Any, where: str) -> bytes:
+    """Returns JSON after its length; SpecError if JSON or a field cannot hold the value."""
+    return _with_length(bounded_json.encode(value, where), where)
+
+
+def _read_string(reader: Reader, limit: int, where: str) -> str:
+    """Reads a string of at most `limit` bytes."""
+    data = _read_field(reader, limit, where)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"{where}: not UTF-8: {error}") from None
+
+
+def _read_json(
+    reader: Reader, limit: int, where: str, max_values: int = bounded_json.MAX_VALUES
+) -> Any:
+    """Reads JSON of at most `limit` bytes and `max_values` values."""
+    return bounded_json.decode(_read_field(reader, limit, where), where, max_values)
+
+
+def _decode_bool(byte: int, where: str) -> bool:
+    """Returns a byte as a bool; ProtocolError if it is neither 0 nor 1."""
+    if byte > 1:
+        raise ProtocolError(f"{where}: byte {byte:#04x} for a bool; expected 0 or 1")
+    return byte == 1
+
+
+def _check_length(length: int, limit: int, where: str) -> None:
+    """Raises ProtocolError if a length is above a limit."""
+    if length > limit:
+        raise ProtocolError(f"{where}: has a length of {length} bytes; at most {limit} are allowed")
+
+
+def _with_length(data: bytes, where: str) -> bytes:
+    if len(data) > 0xFFFFFFFF:
+        raise SpecError(f"{where}: {len(data)} bytes; a field holds less than 4 GiB")
+    return _U32.pack(len(data)) + data
+
+
+def _read_field(reader: Reader, limit: int, where: str) -> bytes:
+    (length,) = _U32.unpack(reader.read(4))
+    _check_length(length, limit, where)
+    return reader.read(length)
+
+
 def check_dialect(dialect: str) -> None:
     """Raises SpecError if there is no such dialect."""
     if dialect not in ("first", "latest"):
@@ -58,14 +144,14 @@ def check_dialect(dialect: str) -> None:
 
 def encode_action(action: Any, where: str = "the action") -> bytes:
     """Returns the bytes of an action, which is a JSON value."""
-    return bytes([_JSON]) + encode_json(action, where)
+    return bytes([_JSON]) + _encode_json(action, where)
 
 
 def _read_action(reader: Reader, limits: Limits, where: str = "the action") -> Any:
     (kind,) = reader.read(1)
     if kind != _JSON:
         raise ProtocolError(f"action type {kind}; expected 0 (JSON), the only one")
-    return read_json(reader, limits.field, where)
+    return _read_json(reader, limits.field, where)
 
 
 def _read_which(reader: Reader, limits: Limits, where: str) -> packets.WhichSpace:
@@ -88,13 +174,15 @@ def _encode_byte(value: int, where: str) -> bytes:
 
 _ACTION = _Field(encode_action, _read_action)
 _WHICH = _Field(_encode_byte, _read_which)
-_BOOL = _Field(_encode_byte, lambda reader, limits, where: decode_bool(reader.read(1)[0], where))
-_NAME = _Field(encode_string, lambda reader, limits, where: read_string(reader, limits.name, where))
+_BOOL = _Field(_encode_byte, lambda reader, limits, where: _decode_bool(reader.read(1)[0], where))
+_NAME = _Field(
+    _encode_string, lambda reader, limits, where: _read_string(reader, limits.name, where)
+)
 _STRING = _Field(
-    encode_string, lambda reader, limits, where: read_string(reader, limits.field, where)
+    _encode_string, lambda reader, limits, where: _read_string(reader, limits.field, where)
 )
 _SETTINGS = _Field(
-    encode_json, lambda reader, limits, where: read_json(reader, limits.field, where)
+    _encode_json, lambda reader, limits, where: _read_json(reader, limits.field, where)
 )
 
 # In the order of their numbers.
@@ -123,7 +211,7 @@ def encode_request(request: packets.Request, dialect: Dialect = "first") -> byte
       SpecError: the dialect has no such packet, or a value does not fit its field.
     """
     if isinstance(request, packets.Handshake):
-        return b"\0" + encode_string(request.env_name, "the environment name")
+        return b"\0" + _encode_string(request.env_name, "the environment name")
     for number, (kind, fields) in enumerate(_PACKETS[dialect]):
         if kind is type(request) and ("video" in fields or not getattr(request, "video", False)):
             data = bytes([number])
@@ -138,7 +226,7 @@ def read_handshake(reader: Reader, limits: Limits) -> packets.Handshake:
     (flags,) = reader.read(1)
     if flags:
         raise ProtocolError(f"handshake flags {flags:#04x}; expected 0, since no flags are defined")
-    return packets.Handshake(read_string(reader, limits.name, "the environment name"))
+    return packets.Handshake(_read_string(reader, limits.name, "the environment name"))
 
 
 def read_request(reader: Reader, dialect: Dialect, limits: Limits) -> packets.Request:
@@ -181,26 +269,26 @@ def read_answer(
     if isinstance(request, packets.Reset):
         return _read_observation(reader, limits, bounds)
     if isinstance(request, packets.GetSpace):
-        return read_json(reader, limits.space, "the space", MAX_SPACE_VALUES)
+        return _read_json(reader, limits.space, "the space", MAX_SPACE_VALUES)
     if isinstance(request, packets.SampleAction):
         return _read_action(reader, limits)
-    return read_string(reader, limits.field, "the error message")
+    return _read_string(reader, limits.field, "the error message")
 
 
 def encode_error(message: str) -> bytes:
     """Returns an error string; "" is success."""
-    return encode_string(message, "the error message")
+    return _encode_string(message, "the error message")
 
 
 def encode_space(space: Any) -> bytes:
     """Returns the JSON value of a space."""
-    return encode_json(space, "the space")
+    return _encode_json(space, "the space")
 
 
 def encode_observation(observation: npt.NDArray[np.uint8] | Any) -> bytes:
     """Returns an observation: a byte list of a uint8 array, JSON of any other value."""
     if not isinstance(observation, np.ndarray):
-        return bytes([_JSON]) + encode_json(observation, "the observation")
+        return bytes([_JSON]) + _encode_json(observation, "the observation")
     shape = observation.shape
     header = struct.pack(f"<{1 + len(shape)}I", len(shape), *shape)
     length = len(header) + observation.size
@@ -221,7 +309,7 @@ def encode_step_answer(
 def _read_observation(reader: Reader, limits: Limits, bounds: ObservationBounds) -> Any:
     kind, length = _KIND_AND_LENGTH.unpack(reader.read(5))
     if kind == _JSON:
-        check_length(length, limits.field, "the observation")
+        _check_length(length, limits.field, "the observation")
         return bounded_json.decode(reader.read(length), "the observation", bounds.values)
     if kind != _BYTE_LIST:
         raise ProtocolError(f"observation type {kind}; expected 0 (JSON) or 1 (byte list)")
@@ -232,7 +320,7 @@ def _read_byte_list(
     reader: Reader, length: int, limits: Limits, expected: tuple[int, ...] | None
 ) -> npt.NDArray[np.uint8]:
     limit = limits.field if expected is None else 4 + 4 * len(expected) + math.prod(expected)
-    check_length(length, limit, "the byte list")
+    _check_length(length, limit, "the byte list")
     if length < 4:
         raise ProtocolError(f"a byte list of {length} bytes has no number of dimensions")
     (dimensions,) = _U32.unpack(reader.read(4))
@@ -262,7 +350,7 @@ def _read_step_answer(
 ) -> packets.StepAnswer:
     observation = _read_observation(reader, limits, bounds)
     reward, done, length = _STEP_TAIL.unpack(reader.read(13))
-    is_done = decode_bool(done, "done")
-    check_length(length, limits.field, "the info")
+    is_done = _decode_bool(done, "done")
+    _check_length(length, limits.field, "the info")
     info = bounded_json.decode(reader.read(length), "the info")
     return packets.StepAnswer(observation, reward, is_done, info)

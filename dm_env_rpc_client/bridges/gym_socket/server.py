@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from types import TracebackType
 
 from dm_env_rpc_client.bridges.gym_socket import packet_codec, server_session, session_runner
-from dm_env_rpc_client.bridges.gym_socket.fields import Limits
+from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits
 from dm_env_rpc_client.bridges.gym_socket.tcp import Listener, TcpStream
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.system.deadline import Deadline

@@ -23,7 +23,7 @@ from dm_env_rpc_client.bridges.gym_socket import (
     samples,
     spaces,
 )
-from dm_env_rpc_client.bridges.gym_socket.fields import Limits
+from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.system.conversions import converted
 from dm_env_rpc_client.tensors import bounded_json

@@ -27,7 +27,7 @@ from dm_env_rpc_client.bridges.gym_socket import (
     server_session,
     spaces,
 )
-from dm_env_rpc_client.bridges.gym_socket.fields import Limits, ObservationBounds
+from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits, ObservationBounds
 from dm_env_rpc_client.errors import DmEnvRpcClientError, ProtocolError, SpecError
 from dm_env_rpc_client.transports.addresses import parse_host_port
 from tests.bridges.gym_socket import hosted, transcripts

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dm_env_rpc_client.bridges.gym_socket import packet_codec, packets
-from dm_env_rpc_client.bridges.gym_socket.fields import Limits, ObservationBounds
+from dm_env_rpc_client.bridges.gym_socket.packet_codec import Limits, ObservationBounds
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from tests.bridges.gym_socket import transcripts
 from tests.bridges.gym_socket.transcripts import Given
