@@ -108,6 +108,15 @@ class Call:
         return self.answers.code(), self.answers.details()
 
 
+def busy(channel: grpc.Channel, streams: Streams, message: bytes) -> tuple[Call, RecordingStream]:
+    """Returns a call, and its stream that answers the message."""
+    call = Call(channel)
+    call.send(message)
+    stream = streams.next()
+    assert stream.blocked.wait(WAIT_SECONDS)
+    return call, stream
+
+
 @pytest.fixture
 def streams() -> Streams:
     return Streams()
@@ -201,10 +210,7 @@ def test_a_stream_that_is_not_opened_ends_with_its_status_before_any_request(
 def test_streams_of_one_connection_do_not_wait_for_each_other(
     channel: grpc.Channel, streams: Streams
 ) -> None:
-    slow = Call(channel)
-    slow.send(b"block")
-    blocked = streams.next()
-    assert blocked.blocked.wait(WAIT_SECONDS)
+    slow, blocked = busy(channel, streams, b"block")
     quick = Call(channel)
     quick.send(b"a", None)
     assert list(quick.answers) == [b"aa"]
@@ -217,10 +223,7 @@ def test_a_stream_whose_client_is_gone_is_told_while_it_answers(
     listener: Listener, streams: Streams
 ) -> None:
     with grpc.insecure_channel(listener.address) as channel:
-        waiting = Call(channel)
-        waiting.send(b"wait")
-        stream = streams.next()
-        assert stream.blocked.wait(WAIT_SECONDS)
+        _call, stream = busy(channel, streams, b"wait")
         assert not stream.abandoned.is_set()
     assert stream.closed.wait(WAIT_SECONDS)
     assert stream.close_count == 1
@@ -229,10 +232,7 @@ def test_a_stream_whose_client_is_gone_is_told_while_it_answers(
 def test_a_cancelled_call_is_told_and_the_others_go_on(
     channel: grpc.Channel, streams: Streams
 ) -> None:
-    waiting = Call(channel)
-    waiting.send(b"wait")
-    stream = streams.next()
-    assert stream.blocked.wait(WAIT_SECONDS)
+    waiting, stream = busy(channel, streams, b"wait")
     other = Call(channel)
     waiting.answers.cancel()
     assert stream.closed.wait(WAIT_SECONDS)
@@ -283,10 +283,7 @@ def test_one_stream_too_many_is_refused(channel: grpc.Channel) -> None:
 def test_stop_lets_streams_go_on_for_the_grace(
     listener: Listener, channel: grpc.Channel, streams: Streams
 ) -> None:
-    call = Call(channel)
-    call.send(b"block")
-    stream = streams.next()
-    assert stream.blocked.wait(WAIT_SECONDS)
+    call, stream = busy(channel, streams, b"block")
     stopping = threading.Thread(target=listener.stop, args=(WAIT_SECONDS,))
     stopping.start()
     assert not listener.wait(0.05)
@@ -302,10 +299,7 @@ def test_stop_lets_streams_go_on_for_the_grace(
 def test_what_is_open_after_the_grace_is_cancelled(
     listener: Listener, channel: grpc.Channel, streams: Streams, end: Callable[[Listener], None]
 ) -> None:
-    call = Call(channel)
-    call.send(b"block")
-    stream = streams.next()
-    assert stream.blocked.wait(WAIT_SECONDS)
+    call, stream = busy(channel, streams, b"block")
     end(listener)
     assert call.ended()[0] in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
     assert listener.wait(WAIT_SECONDS)
