@@ -117,6 +117,7 @@ class VectorKeywords(BatchKeywords, total=False):
     """Those of `RemoteVectorEnv` that other vectors pass on to it."""
 
     copy: bool
+    num_batches: int | None
     unwrap_single: bool
     seed_setting: str | None
     render_mode: str | None

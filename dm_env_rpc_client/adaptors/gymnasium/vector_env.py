@@ -87,6 +87,7 @@ class RemoteVectorEnv(MadeByArguments, gymnasium.vector.VectorEnv[Any, Any, Arra
       seed_setting: the name of the setting that takes the seed of a reset; None to not send
         seeds.
       render_mode: for Gymnasium environments at the servers, as for `GymnasiumProxy`.
+      num_batches: as for `BatchedEnvironment`; 0 for a stream for each environment.
       **make_kwargs: for `dm_env_rpc_client.make`, such as `request_timeout`,
         `requested_observations` or `restart`: the episode of an environment that was lost is
         truncated, with the last observation and `info["restarted"]`.
