@@ -50,8 +50,8 @@ def test_a_session_that_goes_well(caplog: pytest.LogCaptureFixture) -> None:
     for line in (
         "client.connection DEBUG: connected to HERE",
         "server DEBUG: HERE sends a create_world request",
-        "server.world_registry DEBUG: world 'world-1' is created",
-        "server.world_registry DEBUG: world 'world-1' is destroyed",
+        "server.worlds.world_registry DEBUG: world 'world-1' is created",
+        "server.worlds.world_registry DEBUG: world 'world-1' is destroyed",
         "client.threaded_pipeline DEBUG: the connection to HERE was closed",
     ):
         assert told.count(line) == 1, told

@@ -14,7 +14,7 @@ import tree
 
 from dm_env_rpc_client.distributed.trajectories import Batch, EnvironmentSpecs, Stack
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
-from dm_env_rpc_client.environment.pool import NO_ACTION
+from dm_env_rpc_client.environment.many.pool import NO_ACTION
 from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
 
 _log = logging.getLogger(__name__)

@@ -20,15 +20,14 @@ from dm_env_rpc_client.environment.async_dm_env_adaptor import AsyncDmEnvAdaptor
 from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS, check_keywords
 from dm_env_rpc_client.environment.restarting import Restart
 from dm_env_rpc_client.environment.sites import CONNECT_SECONDS, Address, Site, is_address
-from dm_env_rpc_client.environment.worlds import (
+from dm_env_rpc_client.environment.world_ends import (
     DESTROY_AGAIN_SECONDS,
-    HOW,
     destroy_anew,
-    endpoints_of,
     may_reopen,
     received_name,
     undo,
 )
+from dm_env_rpc_client.environment.worlds import HOW, endpoints_of
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     DmEnvRpcClientError,

@@ -9,14 +9,12 @@ import dataclasses
 import enum
 import fnmatch
 import inspect
-import itertools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 import dm_env
-import numpy as np
 from dm_env import specs as dm_env_specs
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
@@ -46,8 +44,6 @@ __all__ = [
     "BaseAdaptor",
     "Extensions",
     "check_keywords",
-    "per_step",
-    "take",
 ]
 
 _Connection = TypeVar("_Connection")
@@ -375,56 +371,6 @@ def check_keywords(
                     or f"; settings are passed in a dictionary: make(address, {{{name!r}: ...}})"
                 )
             )
-
-
-def take(
-    prepared: Iterator[EncodedRequest], count: int
-) -> tuple[list[EncodedRequest], Exception | None]:
-    """Takes requests from an iterator, up to the first that raises an error.
-
-    So an invalid action is raised after the steps before it were taken.
-
-    Args:
-      prepared: the requests, made as they are taken.
-      count: the maximum number to take.
-
-    Returns:
-      The requests, and the error that was raised in place of the next one, or None.
-    """
-    taken: list[EncodedRequest] = []
-    try:
-        # The requests before an error stay in the list.
-        taken.extend(itertools.islice(prepared, count))
-    except Exception as error:
-        return taken, error
-    return taken, None
-
-
-def per_step(actions: Any) -> Iterable[Any]:
-    """Returns the action of each step.
-
-    Args:
-      actions: an iterable of actions; or one structure whose leaves have a leading time axis.
-
-    Returns:
-      An iterable of actions.
-
-    Raises:
-      SpecError: the leaves have different lengths, or there are none.
-    """
-    if not isinstance(actions, Mapping):
-        return actions  # type: ignore[no-any-return]
-    flat = nesting.flatten_dict(actions, nesting.SEPARATOR, strict=False)
-    lengths = {name: len(values) for name, values in flat.items()}
-    if len(set(lengths.values())) != 1:
-        raise SpecError(
-            f"every action of an unroll has the same number of steps, got {lengths or 'no actions'}"
-        )
-    length = next(iter(lengths.values()))
-    for name, values in flat.items():
-        if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iu":
-            flat[name] = values.tolist()  # Python ints are encoded faster than NumPy's.
-    return [{name: values[t] for name, values in flat.items()} for t in range(length)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,10 +13,10 @@ from dm_env import specs
 from dm_env_rpc_client.displays.plain_text import printable
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.made_again import MadeByArguments
-from dm_env_rpc_client.environment.pool import Settings, for_each
-from dm_env_rpc_client.environment.pool_sites import Addresses
-from dm_env_rpc_client.environment.row_worlds import open_worlds
-from dm_env_rpc_client.environment.rows import Rows
+from dm_env_rpc_client.environment.many.pool import Settings, for_each
+from dm_env_rpc_client.environment.many.pool_sites import Addresses
+from dm_env_rpc_client.environment.many.row_worlds import open_worlds
+from dm_env_rpc_client.environment.many.rows import Rows
 from dm_env_rpc_client.environment.typed_environment import Environment
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.timesteps import ACTION, OBSERVATION

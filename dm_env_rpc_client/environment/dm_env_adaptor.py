@@ -14,14 +14,13 @@ import dm_env
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.client.connection import Connection
+from dm_env_rpc_client.environment.ahead import per_step, take
 from dm_env_rpc_client.environment.base_adaptor import (
     AHEAD,
     CLEAN_UP_SECONDS,
     AutoObservations,
     BaseAdaptor,
     Extensions,
-    per_step,
-    take,
 )
 from dm_env_rpc_client.environment.restarting import Restart, Supervision
 from dm_env_rpc_client.environment.typed_environment import Environment

@@ -16,20 +16,13 @@ import dm_env
 
 from dm_env_rpc_client.client.base_connection import Record
 from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, check_keywords
-from dm_env_rpc_client.environment.connection_selector import ConnectionSelector
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedReset
-from dm_env_rpc_client.environment.pool import NO_ACTION, close_all
-from dm_env_rpc_client.environment.pool_sites import CONNECTING, open_site
+from dm_env_rpc_client.environment.many.connection_selector import ConnectionSelector
+from dm_env_rpc_client.environment.many.pool import NO_ACTION, close_all
+from dm_env_rpc_client.environment.many.pool_sites import CONNECTING, open_site
 from dm_env_rpc_client.environment.sites import Address
-from dm_env_rpc_client.environment.worlds import (
-    create_world,
-    destroy_and_close,
-    destroy_anew,
-    join_world,
-    make,
-    reset_world,
-    undo,
-)
+from dm_env_rpc_client.environment.world_ends import destroy_and_close, destroy_anew, undo
+from dm_env_rpc_client.environment.worlds import create_world, join_world, make, reset_world
 from dm_env_rpc_client.errors import (
     AgentsFailedError,
     ConnectionClosedError,

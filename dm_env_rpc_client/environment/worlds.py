@@ -9,33 +9,30 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from google.rpc import code_pb2
-
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.client.base_connection import BaseConnection, Record, endpoint_of
-from dm_env_rpc_client.client.connection import Connection, Reopen, open_connection
-from dm_env_rpc_client.client.remains import Remains
-from dm_env_rpc_client.environment import forgotten
-from dm_env_rpc_client.environment.base_adaptor import CLEAN_UP_SECONDS, NO_SETTINGS, check_keywords
+from dm_env_rpc_client.client.base_connection import Record, endpoint_of
+from dm_env_rpc_client.client.connection import Connection, open_connection
+from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS, check_keywords
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, Joined
 from dm_env_rpc_client.environment.made_again import Making
 from dm_env_rpc_client.environment.restarting import Restart
 from dm_env_rpc_client.environment.sites import CONNECT_SECONDS, Address, Site
+from dm_env_rpc_client.environment.world_ends import (
+    destroy,
+    destroy_and_close,
+    end_unclosed,
+    leave,
+    leave_destroy_and_close,
+    received_name,
+    undo,
+)
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
-    ConnectionLostError,
-    DeadlineExceededError,
-    DmEnvRpcClientError,
-    DmEnvRpcError,
-    ProtocolError,
-    SpecError,
 )
-from dm_env_rpc_client.protocol.envelopes import encode_request
-from dm_env_rpc_client.tensors.limits import DEFAULT, Limits
+from dm_env_rpc_client.tensors.limits import Limits
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.transports.credentials import Credentials
 from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
@@ -48,32 +45,23 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.environment.keywords import AdaptorKeywords, JoinKeywords
 
 __all__ = [
-    "DESTROY_AGAIN_SECONDS",
     "HOW",
     "DmEnvAndWorldName",
     "create_and_join_world",
     "create_world",
-    "destroy_and_close",
-    "destroy_anew",
     "destroy_world",
     "endpoints_of",
     "join_world",
     "leave_world",
     "make",
     "make_on",
-    "may_reopen",
-    "received_name",
     "reset_world",
-    "undo",
 ]
 
 _log = logging.getLogger(__name__)
 
 HOW = ("credentials", "insecure", "metadata", "token", "transport", "limits")
 """The arguments of `make` that are of the endpoint, in the order of `endpoint_of`."""
-
-DESTROY_AGAIN_SECONDS = 0.02
-"""Between two attempts to destroy a world that its agent is still leaving."""
 
 
 class DmEnvAndWorldName(NamedTuple):
@@ -134,7 +122,7 @@ def join_world(
         env = adaptor_class(connection, joined.specs, **adaptor_kwargs)
     except BaseException:
         if connection.is_usable:
-            undo("leave the world", lambda: _leave(connection))
+            undo("leave the world", lambda: leave(connection))
         raise
     env.world_name = world_name
     return env
@@ -178,7 +166,7 @@ def create_and_join_world(
     try:
         env = join_world(connection, world_name, join_settings, **adaptor_kwargs)
     except BaseException:
-        _destroy(connection, world_name)
+        destroy(connection, world_name)
         raise
     return DmEnvAndWorldName(env, world_name)
 
@@ -400,7 +388,7 @@ class _OwnWorld:
     def begin(self, connection: Connection, name: str) -> None:
         self._connection: Connection | None = connection
         self._name = name
-        connection.if_not_closed(functools.partial(_end_unclosed, name, self._site))
+        connection.if_not_closed(functools.partial(end_unclosed, name, self._site))
 
     def end(self) -> None:
         """Destroys the world, which was left, and closes the connection; for the last time."""
@@ -422,127 +410,4 @@ class _OwnWorld:
         """Does the same for a world that is lost, or that an attempt to restart has joined."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            _leave_destroy_and_close(connection, self._name)
-
-
-def received_name(connection: BaseConnection, response: dm_env_rpc_pb2.CreateWorldResponse) -> str:
-    """Returns the name of a new world; ProtocolError if it is too long."""
-    try:
-        (connection.limits or DEFAULT).check_name(response.world_name, "the name of the new world")
-    except SpecError as error:
-        raise ProtocolError(f"the server at {connection.address} sent too much: {error}") from error
-    return str(response.world_name)
-
-
-def may_reopen(cause: type[object]) -> bool:
-    """Whether a new connection can be expected to work, by why the former one is unusable."""
-    return not issubclass(cause, ConnectionLostError | DeadlineExceededError)
-
-
-def _leave(connection: Connection) -> None:
-    connection.wait(connection.start(dm_env_rpc_pb2.LeaveWorldRequest(), None, CLEAN_UP_SECONDS))
-
-
-def _destroy(connection: Connection, world_name: str) -> None:
-    """Destroys a world, over a new connection if this one is unusable."""
-    if connection.is_usable:
-        undo("destroy the world", lambda: _send_destroy(connection, world_name))
-    elif may_reopen(type(connection.poisoned_by)):
-        undo("destroy the world", lambda: destroy_anew(connection.reopen, world_name))
-
-
-def destroy_and_close(connection: Connection, world_name: str) -> None:
-    """Destroys a world and closes a connection; errors are logged, not raised.
-
-    Args:
-      connection: a connection, which is not joined; the world is destroyed over a new one if it
-        is unusable.
-      world_name: the world.
-    """
-    try:
-        _destroy(connection, world_name)
-    except BaseException:  # Ctrl-C
-        _destroy(connection, world_name)
-        raise
-    finally:
-        connection.close()
-
-
-def _end_unclosed(
-    world_name: str,
-    site: Site[Any],
-    connection: Connection | None,
-    remains: Remains,
-    reopen: Reopen,
-) -> None:
-    """Leaves and destroys a world whose environment nobody has closed, and ends its server."""
-
-    def end() -> None:
-        try:
-            if connection is None:
-                _destroy_forgotten(world_name, remains, reopen)
-            else:
-                _leave_destroy_and_close(connection, world_name)
-        finally:
-            site.forget()
-
-    (forgotten.in_background if connection is None else forgotten.at_exit)(end)
-
-
-def _destroy_forgotten(world_name: str, remains: Remains, reopen: Reopen) -> None:
-    if remains.cause is None:
-        # The same stream, so that it is the same server, also behind a load balancer.
-        leave = dm_env_rpc_pb2.LeaveWorldRequest()
-        destroy = dm_env_rpc_pb2.DestroyWorldRequest(world_name=world_name)
-        messages = [encode_request(request).message for request in (leave, destroy)]
-        remains.end_with(messages, CLEAN_UP_SECONDS)
-        return
-    remains.abort()
-    if may_reopen(remains.cause):
-        undo("destroy the world", lambda: destroy_anew(reopen, world_name))
-
-
-def _leave_destroy_and_close(connection: Connection, world_name: str) -> None:
-    if connection.is_usable:
-        undo("leave the world", lambda: _leave(connection))
-    destroy_and_close(connection, world_name)
-
-
-def destroy_anew(reopen: Reopen, world_name: str) -> None:
-    """Destroys a world over a new connection, as soon as the agent of the former one has left.
-
-    Args:
-      reopen: opens the connection, in so many seconds at most.
-      world_name: the world.
-
-    Raises:
-      DmEnvRpcError: the server refuses, also after `CLEAN_UP_SECONDS`. Otherwise as `reopen` and
-        `Connection.send`.
-    """
-    deadline = time.monotonic() + CLEAN_UP_SECONDS
-    with reopen(CLEAN_UP_SECONDS) as fresh:
-        while True:
-            try:
-                _send_destroy(fresh, world_name)
-                return
-            except DmEnvRpcError as error:
-                if error.code == code_pb2.NOT_FOUND:
-                    return
-                # The server may not have noticed yet that the other connection was closed and
-                # its agent has left.
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(DESTROY_AGAIN_SECONDS)
-
-
-def _send_destroy(connection: Connection, world_name: str) -> None:
-    request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=world_name)
-    connection.wait(connection.start(request, None, CLEAN_UP_SECONDS))
-
-
-def undo(what: str, action: Callable[[], None]) -> None:
-    """Cleans up after another error or in `close`; its own errors are logged, not raised."""
-    try:
-        action()
-    except DmEnvRpcClientError as error:
-        _log.warning("could not %s: %s", what, error)
+            leave_destroy_and_close(connection, self._name)

@@ -124,9 +124,10 @@ class GymnasiumEnvironment(dm_env.Environment):
         return dm_env.restart(self._observed(observation, False))
 
     def begin(self) -> tuple[Any, dict[str, Any]]:
-        """Begins an episode with the configured seed and options, and returns what Gymnasium does.
+        """Begins an episode with the configured seed and options, which the next one has not.
 
-        The episode after it has neither.
+        Returns:
+          The observation and the info, as the environment's own `reset` returned them.
         """
         seed, self._seed = self._seed, None
         options, self._options = self._options, None

@@ -20,7 +20,7 @@ from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import is_terminated
 from dm_env_rpc_client.adaptors.gymnasium.proxy import Extras, extras_of
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import EXTRAS
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
-from dm_env_rpc_client.environment.rows import rows_at
+from dm_env_rpc_client.environment.many.rows import rows_at
 from dm_env_rpc_client.protocol.batches import STEP_TYPE
 from dm_env_rpc_client.protocol.mid_steps import MidSteps
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD

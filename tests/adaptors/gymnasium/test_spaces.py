@@ -22,7 +22,7 @@ from dm_env_rpc_client.adaptors.gymnasium.spaces import (
     spec_to_space,
     to_space,
 )
-from dm_env_rpc_client.environment.rows import split_action
+from dm_env_rpc_client.environment.many.rows import split_action
 from dm_env_rpc_client.tensors.variable_specs import (
     VariableArray,
     VariableBoundedArray,

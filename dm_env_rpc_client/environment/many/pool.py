@@ -16,24 +16,22 @@ import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
-import dm_env
-
-from dm_env_rpc_client.environment.connection_selector import LOOK_SECONDS, ConnectionSelector
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor, StartedReset
-from dm_env_rpc_client.environment.pool_sites import (
+from dm_env_rpc_client.environment.many.connection_selector import LOOK_SECONDS, ConnectionSelector
+from dm_env_rpc_client.environment.many.pool_sites import (
     OPENERS,
     PoolSites,
     at_once,
     open_at,
 )
+from dm_env_rpc_client.environment.many.unread import Consumer, Unread
 from dm_env_rpc_client.environment.restarting import Restart, difference
 from dm_env_rpc_client.environment.worlds import make_on
 from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
-from dm_env_rpc_client.protocol.mid_steps import MidSteps
 from dm_env_rpc_client.protocol.pipeline import Pending
-from dm_env_rpc_client.protocol.step_layout import StepLayout, UnreadStep
+from dm_env_rpc_client.protocol.step_layout import UnreadStep
 from dm_env_rpc_client.tensors.settings import pack_settings
 
 __all__ = [
@@ -51,22 +49,7 @@ Settings: TypeAlias = (
 """Settings for all environments, one for each, or a function of an environment's index."""
 
 
-class Consumer(NamedTuple):
-    """Takes what environments have answered."""
-
-    put: Callable[[int, dm_env.TimeStep], bool]
-    """Takes the TimeStep of an environment, by its index in the pool; returns whether to begin the
-    next sequence at once; the environment has arrived with the TimeStep of that sequence then."""
-
-    put_mid_steps: Callable[[list[int], MidSteps], None]
-    """Takes MID steps of some environments, by their indices in the pool. After an error it is
-    called again for each of them alone, to find those that the error is about."""
-
-
 _NO_FAILURES: Mapping[int, Exception] = MappingProxyType({})
-
-_UNREAD_BYTES = 1 << 16
-"""Of large answers each is copied while the next ones are under way, and still in the caches."""
 
 NO_ACTION: Mapping[str, Any] = MappingProxyType({})
 """The action that begins a sequence."""
@@ -357,7 +340,7 @@ class EnvironmentPool:
         """Waits for answers; the environments have arrived then, unless they begin again."""
         failures: dict[int, Exception] = {}
         arrived: list[int] = []
-        unread = _Unread(consume, failures)
+        unread = Unread(consume, failures)
         try:
             for index in list(indices):
                 pending = self._in_flight.pop(index)
@@ -451,56 +434,6 @@ class EnvironmentPool:
             self._selector.forget(index)
         addresses = {index: self.addresses[index] for index in failures}
         raise EnvironmentsFailedError(failures, addresses)
-
-
-class _Unread:
-    """MID steps that the consumer has not got yet.
-
-    Args:
-      consumer: gets them.
-      failures: takes the errors of the consumer, by the index of the environment.
-
-    Attributes:
-      indices: of their environments; also after an error or an interrupt in `consume`.
-    """
-
-    def __init__(self, consumer: Consumer, failures: dict[int, Exception]):
-        self.indices: set[int] = set()
-        self._consumer = consumer
-        self._failures = failures
-        self._groups: dict[StepLayout, tuple[list[int], list[UnreadStep]]] = {}
-        self._bytes = 0
-
-    def add(self, index: int, step: UnreadStep) -> None:
-        """Adds the step of an environment."""
-        indices, steps = self._groups.setdefault(step.layout, ([], []))
-        indices.append(index)
-        steps.append(step)
-        self.indices.add(index)
-        self._bytes += step.layout.size
-        if self._bytes > _UNREAD_BYTES:
-            self.consume()
-
-    def consume(self) -> None:
-        """Gives all to the consumer."""
-        groups, self._groups, self._bytes = self._groups, {}, 0
-        for indices, steps in groups.values():
-            try:
-                self._consumer.put_mid_steps(indices, MidSteps(steps))
-            except Exception:
-                self._consume_each(indices, steps)
-            else:
-                self.indices.difference_update(indices)
-
-    def _consume_each(self, indices: list[int], steps: list[UnreadStep]) -> None:
-        """Gives steps to the consumer, one of which it cannot take."""
-        for index, step in zip(indices, steps, strict=True):
-            try:
-                self._consumer.put_mid_steps([index], MidSteps([step]))
-            except Exception as error:
-                self._failures[index] = error
-            else:
-                self.indices.discard(index)
 
 
 def for_each(count: int, settings: Settings, what: str) -> list[Mapping[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import Any, cast
 
 import dm_env
 import numpy as np
@@ -17,10 +17,18 @@ import numpy.typing as npt
 from dm_env import specs
 from google.rpc import code_pb2, status_pb2
 
-from dm_env_rpc_client.environment.batch_adaptor import BatchAdaptor, RowSpecs
-from dm_env_rpc_client.environment.pool import NO_ACTION, Consumer, EnvironmentPool
-from dm_env_rpc_client.environment.row_settings import reset_settings
-from dm_env_rpc_client.environment.rows import batch_of_actions, selector
+from dm_env_rpc_client.environment.many.batch_adaptor import BatchAdaptor, RowSpecs
+from dm_env_rpc_client.environment.many.batched_world import (
+    Actions,
+    Owed,
+    Part,
+    RowConsumer,
+    World,
+    without,
+)
+from dm_env_rpc_client.environment.many.pool import NO_ACTION, Consumer, EnvironmentPool
+from dm_env_rpc_client.environment.many.row_settings import reset_settings
+from dm_env_rpc_client.environment.many.rows import batch_of_actions
 from dm_env_rpc_client.errors import (
     DmEnvRpcError,
     EnvironmentsFailedError,
@@ -31,100 +39,9 @@ from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.protocol.mid_steps import MidSteps
 from dm_env_rpc_client.tensors.settings import pack_settings
 
-__all__ = ["BatchWorlds", "RowConsumer"]
-
-_Actions: TypeAlias = Mapping[str, npt.NDArray[Any]]
+__all__ = ["BatchWorlds"]
 
 _LAST = int(dm_env.StepType.LAST)
-
-
-class RowConsumer(Protocol):
-    """Takes the TimeSteps of N environments."""
-
-    def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Takes that of one row; see `pool.Consumer`."""
-
-    def put_mid_steps(self, indices: list[int], steps: MidSteps) -> None:
-        """Takes MID steps of some rows; see `pool.Consumer`."""
-
-    def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> None:
-        """Takes those of the rows `at`, which are the rows `taken` of a world; None for all."""
-
-    def put_lost(self, index: int, timestep: dm_env.TimeStep) -> None:
-        """Takes the LAST TimeStep of a row whose world was lost."""
-
-
-class _Part(NamedTuple):
-    """Some rows of a world, and their actions in the same order."""
-
-    rows: list[int]
-    actions: _Actions
-
-
-_Owed: TypeAlias = Callable[[RowConsumer], object]
-"""Has a consumer take a TimeStep."""
-
-
-class _World:
-    """A batched world, and what its rows are doing.
-
-    Args:
-      rows: its rows, by their indices among all environments.
-      count: the number of all environments.
-
-    Attributes:
-      rows: the same.
-      at: selects them among all environments; None for all of these.
-      under_way: the rows that take part in the step that is under way.
-      queued: the rows that step after it.
-      is_running: the rows in which a sequence runs, bool [n].
-      has_begun: whether the world has answered a step since it was made.
-    """
-
-    def __init__(self, rows: Sequence[int], count: int):
-        self.rows = list(rows)
-        self.at = None if len(rows) == count else selector(self.rows)
-        self._place = {row: place for place, row in enumerate(rows)}
-        self.under_way: list[int] = []
-        self.queued: list[_Part] = []
-        self.is_running = np.zeros(len(rows), np.bool_)
-        self.has_begun = False
-
-    @property
-    def busy(self) -> list[int]:
-        """The rows with a step under way, or queued."""
-        return [*self.under_way, *(row for part in self.queued for row in part.rows)]
-
-    def places(self, rows: Iterable[int]) -> list[int]:
-        """Returns the places that rows have in this world."""
-        return [self._place[row] for row in rows]
-
-    def next_parts(self) -> list[_Part]:
-        """Takes the parts from the queue that can be sent in one step, with the same actions."""
-        names = self.queued[0].actions.keys()
-        count = next(
-            (i for i, part in enumerate(self.queued) if part.actions.keys() != names),
-            len(self.queued),
-        )
-        taken, self.queued = self.queued[:count], self.queued[count:]
-        return taken
-
-    def action(self, parts: Sequence[_Part]) -> _Actions:
-        """Returns the action of a step in which some rows take part."""
-        places = self.places(row for part in parts for row in part.rows)
-        merged = {
-            name: np.concatenate([part.actions[name] for part in parts])
-            for name in parts[0].actions
-        }
-        if len(places) == len(self.rows):
-            order = np.argsort(places)
-            return {name: values[order] for name, values in merged.items()}
-        action = {batches.STEP_MASK: np.isin(np.arange(len(self.rows)), places)}
-        for name, values in merged.items():
-            # Rows that do not step have any value that is valid.
-            action[name] = np.repeat(values[:1], len(self.rows), axis=0)
-            action[name][places] = values
-        return action
 
 
 class BatchWorlds:
@@ -145,14 +62,14 @@ class BatchWorlds:
         self.pool = pool
         self.follows_at_once = False
         self.num_envs = sum(map(len, groups))
-        self._worlds = [_World(group, self.num_envs) for group in groups]
+        self._worlds = [World(group, self.num_envs) for group in groups]
         self._of = {row: number for number, group in enumerate(groups) for row in group}
         self._has_step_mask = has_step_mask
         # What rows have answered and nobody has asked for yet: the first TimeStep of those that
         # began beside others, the last one of those that were lost beside others.
-        self._owed: dict[int, list[_Owed]] = {}
+        self._owed: dict[int, list[Owed]] = {}
         # Rows that were received; with what one was owed.
-        self._arrived: dict[int, _Owed | None] = {}
+        self._arrived: dict[int, Owed | None] = {}
         self._failures: dict[int, Exception] = {}
 
     @property
@@ -243,11 +160,11 @@ class BatchWorlds:
                     f"environments {rows} are rows of one vector environment, which steps all of "
                     f"its rows {self._worlds[number].rows} together; send for all of them"
                 )
-        to_send: dict[int, _Actions] = {}
-        queued: dict[int, _Part] = {}
+        to_send: dict[int, Actions] = {}
+        queued: dict[int, Part] = {}
         for number, (positions, rows) in parts.items():
-            part = _Part(rows, {name: values[positions] for name, values in batch.items()})
-            part = _without(part, self._owed)
+            part = Part(rows, {name: values[positions] for name, values in batch.items()})
+            part = without(part, self._owed)
             if part.rows and number in self.pool.in_turn:
                 queued[number] = part
             elif part.rows:
@@ -307,7 +224,7 @@ class BatchWorlds:
             self.pool.finish(by_world, self._consumer(consume))
         for number, of_rows in by_world.items():
             world = self._worlds[number]
-            queued = (_without(part, of_rows) for part in world.queued)
+            queued = (without(part, of_rows) for part in world.queued)
             world.queued = [part for part in queued if part.rows]
             world.under_way = list(of_rows)
             # All begin with the first sequence of a world; the others are owed theirs then.
@@ -368,7 +285,7 @@ class BatchWorlds:
                 batch[name][is_idle] = _any_value(self.adaptors[0].action_rows[name])
         return batch
 
-    def _blame(self, sent: Mapping[int, _Actions]) -> None:
+    def _blame(self, sent: Mapping[int, Actions]) -> None:
         """Raises SpecError for the first row whose action does not conform to its spec."""
         for number, action in sent.items():
             for place, row in enumerate(self._worlds[number].rows):
@@ -384,13 +301,13 @@ class BatchWorlds:
             self._send_queued(self.pool.receive(1, None, self._consumer(consume)))
 
     def _send_queued(self, numbers: Iterable[int]) -> None:
-        to_send: dict[int, _Actions] = {}
+        to_send: dict[int, Actions] = {}
         for number in numbers:
             world = self._worlds[number]
             while world.queued and number not in to_send:
                 queued = world.next_parts()
                 # Rows of a world that has begun meanwhile are owed their first TimeStep.
-                parts = [_without(part, self._owed) for part in queued]
+                parts = [without(part, self._owed) for part in queued]
                 self._pay(row for part in queued for row in part.rows)
                 world.under_way = [row for part in parts for row in part.rows]
                 if world.under_way:
@@ -453,7 +370,7 @@ class BatchWorlds:
 
         return Consumer(put, _no_mid_steps)
 
-    def _put(self, world: _World, timestep: dm_env.TimeStep, consume: RowConsumer) -> None:
+    def _put(self, world: World, timestep: dm_env.TimeStep, consume: RowConsumer) -> None:
         """Takes the answer of a world."""
         rows, world.under_way = world.under_way, []
         try:
@@ -470,7 +387,7 @@ class BatchWorlds:
             self._arrived.update(dict.fromkeys(rows))
 
     def _take(
-        self, world: _World, rows: list[int], timestep: dm_env.TimeStep
+        self, world: World, rows: list[int], timestep: dm_env.TimeStep
     ) -> dict[int, Exception]:
         """Takes note of what rows are doing; returns what they have raised."""
         kinds = timestep.observation[batches.STEP_TYPE]
@@ -484,7 +401,7 @@ class BatchWorlds:
         failed = _row_errors(timestep.observation.get(batches.ROW_ERRORS, ""))
         return {world.rows[place]: error for place, error in failed.items() if place < len(kinds)}
 
-    def _put_lost(self, world: _World, timestep: dm_env.TimeStep, consume: RowConsumer) -> bool:
+    def _put_lost(self, world: World, timestep: dm_env.TimeStep, consume: RowConsumer) -> bool:
         """Takes the TimeStep of a world that was lost; returns whether rows begin again at once.
 
         The sequences that were running end in all rows, also in those that did not step. Rows
@@ -503,7 +420,7 @@ class BatchWorlds:
         world.under_way = [row for row in world.under_way if row not in lost]
         return bool(world.under_way)
 
-    def _owe(self, row: int, owed: _Owed) -> None:
+    def _owe(self, row: int, owed: Owed) -> None:
         self._owed.setdefault(row, []).append(owed)
 
 
@@ -514,19 +431,11 @@ def _any_value(spec: specs.Array) -> Any:
     return spec.dtype.type(0) if spec.dtype.kind in "biuf" else ""
 
 
-def _without(part: _Part, rows: Iterable[int]) -> _Part:
-    kept = [position for position, row in enumerate(part.rows) if row not in rows]
-    return _Part(
-        [part.rows[position] for position in kept],
-        {name: values[kept] for name, values in part.actions.items()},
-    )
-
-
-def _rows_of(at: Any, taken: Any, timestep: dm_env.TimeStep) -> _Owed:
+def _rows_of(at: Any, taken: Any, timestep: dm_env.TimeStep) -> Owed:
     return lambda consume: consume.put_rows(at, taken, timestep)
 
 
-def _lost(row: int, timestep: dm_env.TimeStep) -> _Owed:
+def _lost(row: int, timestep: dm_env.TimeStep) -> Owed:
     return lambda consume: consume.put_lost(row, timestep)
 
 

@@ -16,20 +16,21 @@ from google.protobuf import message as protobuf_message
 from dm_env_rpc_client._proto import properties_pb2
 from dm_env_rpc_client.client.connection import Connection
 from dm_env_rpc_client.environment.base_adaptor import check_keywords
-from dm_env_rpc_client.environment.batch_adaptor import BatchAdaptor, RowSpecs
-from dm_env_rpc_client.environment.batch_worlds import BatchWorlds, RowConsumer
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
-from dm_env_rpc_client.environment.pool import (
+from dm_env_rpc_client.environment.many.batch_adaptor import BatchAdaptor, RowSpecs
+from dm_env_rpc_client.environment.many.batch_worlds import BatchWorlds
+from dm_env_rpc_client.environment.many.batched_world import RowConsumer
+from dm_env_rpc_client.environment.many.pool import (
     NO_ACTION,
     Consumer,
     EnvironmentPool,
     Settings,
     for_each,
 )
-from dm_env_rpc_client.environment.pool_sites import CONNECTING, Addresses, PoolSites, spread
+from dm_env_rpc_client.environment.many.pool_sites import CONNECTING, Addresses, PoolSites, spread
+from dm_env_rpc_client.environment.many.row_settings import creation_settings
+from dm_env_rpc_client.environment.many.rows import split_action
 from dm_env_rpc_client.environment.restarting import Restart
-from dm_env_rpc_client.environment.row_settings import creation_settings
-from dm_env_rpc_client.environment.rows import split_action
 from dm_env_rpc_client.environment.worlds import make
 from dm_env_rpc_client.errors import (
     DmEnvRpcClientError,

@@ -1,0 +1,78 @@
+"""What environments have answered, on the way to who consumes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import dm_env
+
+from dm_env_rpc_client.protocol.mid_steps import MidSteps
+from dm_env_rpc_client.protocol.step_layout import StepLayout, UnreadStep
+
+__all__ = ["Consumer", "Unread"]
+
+_UNREAD_BYTES = 1 << 16
+"""Of large answers each is copied while the next ones are under way, and still in the caches."""
+
+
+class Consumer(NamedTuple):
+    """Takes what environments have answered."""
+
+    put: Callable[[int, dm_env.TimeStep], bool]
+    """Takes the TimeStep of an environment, by its index in the pool; returns whether to begin the
+    next sequence at once; the environment has arrived with the TimeStep of that sequence then."""
+
+    put_mid_steps: Callable[[list[int], MidSteps], None]
+    """Takes MID steps of some environments, by their indices in the pool. After an error it is
+    called again for each of them alone, to find those that the error is about."""
+
+
+class Unread:
+    """MID steps that the consumer has not got yet.
+
+    Args:
+      consumer: gets them.
+      failures: takes the errors of the consumer, by the index of the environment.
+
+    Attributes:
+      indices: of their environments; also after an error or an interrupt in `consume`.
+    """
+
+    def __init__(self, consumer: Consumer, failures: dict[int, Exception]):
+        self.indices: set[int] = set()
+        self._consumer = consumer
+        self._failures = failures
+        self._groups: dict[StepLayout, tuple[list[int], list[UnreadStep]]] = {}
+        self._bytes = 0
+
+    def add(self, index: int, step: UnreadStep) -> None:
+        """Adds the step of an environment."""
+        indices, steps = self._groups.setdefault(step.layout, ([], []))
+        indices.append(index)
+        steps.append(step)
+        self.indices.add(index)
+        self._bytes += step.layout.size
+        if self._bytes > _UNREAD_BYTES:
+            self.consume()
+
+    def consume(self) -> None:
+        """Gives all to the consumer."""
+        groups, self._groups, self._bytes = self._groups, {}, 0
+        for indices, steps in groups.values():
+            try:
+                self._consumer.put_mid_steps(indices, MidSteps(steps))
+            except Exception:
+                self._consume_each(indices, steps)
+            else:
+                self.indices.difference_update(indices)
+
+    def _consume_each(self, indices: list[int], steps: list[UnreadStep]) -> None:
+        """Gives steps to the consumer, one of which it cannot take."""
+        for index, step in zip(indices, steps, strict=True):
+            try:
+                self._consumer.put_mid_steps([index], MidSteps([step]))
+            except Exception as error:
+                self._failures[index] = error
+            else:
+                self.indices.discard(index)
