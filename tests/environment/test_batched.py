@@ -579,7 +579,7 @@ def test_an_interrupt_while_rows_are_filled_returns_no_former_row(
         raise Interrupted
 
     # The second answer is one more than may wait to be read.
-    monkeypatch.setattr("dm_env_rpc_client.environment.many.pool._UNREAD_BYTES", 400)
+    monkeypatch.setattr("dm_env_rpc_client.environment.many.unread._UNREAD_BYTES", 400)
     with BatchedEnvironment(catch_server.address, 3, num_batches=0) as env:
         env.reset()
         action = {"paddle": np.array([0, 0, 0])}

@@ -30,7 +30,7 @@ from dm_env_rpc_client.environment import (
     async_worlds,
     dm_env_adaptor,
     forgotten,
-    worlds,
+    world_ends,
 )
 from dm_env_rpc_client.server import Server, serve
 from tests.environment import ctrl_c_in_close
@@ -41,7 +41,7 @@ from tests.scripted import settles
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine it may take long to end a world."""
-    for module in (async_dm_env_adaptor, async_worlds, dm_env_adaptor, worlds):
+    for module in (async_dm_env_adaptor, async_worlds, dm_env_adaptor, world_ends):
         monkeypatch.setattr(module, "CLEAN_UP_SECONDS", 30.0)
 
 
